@@ -1,0 +1,135 @@
+"""The contract between a part of a model and whatever executes it.
+
+A backend says whether it is usable here (`available`), which nodes it takes (`claim`), turns a
+part into files (`compile`), and files into something that runs (`load`). Nothing else in the
+package knows how a part is executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.errors import Refusal
+from vermilion.hardware.targets.target import Target
+
+Array = np.ndarray
+Tensors = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a backend can execute on this machine, and if not, why and what to do."""
+
+    usable: bool
+    reason: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """This backend takes this node."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a backend may want to know of the whole model when it looks at one node."""
+
+    number_format: str  # `fp32`, `fp16`, `bf16`, `xint8`, `a8w8`, `a16w8`, …
+    opset: int
+    convolutions: int
+    symbolic_dimensions: tuple[str, ...]
+    batch: int | None  # leading dimension shared by the inputs, None if unknown or mixed
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What the user asked for, apart from the model and the target."""
+
+    precision: str = "auto"
+    threads: int = 0  # 0: as many as there are physical cores
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run of nodes given to one backend, as a model of its own.
+
+    `model` shares its weights with the whole model; inputs and outputs keep their names.
+    """
+
+    name: str
+    device: str  # `cpu`, `gpu`, `npu`
+    backend: str
+    model: ir.Model
+    node_names: tuple[str, ...]
+    gops: float
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled part: the files it consists of, relative to the part's folder."""
+
+    files: tuple[str, ...]
+    modelled: bool = False  # executed by a stand-in, because the device is not here
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+class PartFiles(Protocol):
+    """Read access to a compiled part, whether it lies in a folder or inside a `.rai`."""
+
+    def read(self, name: str) -> memoryview:
+        """Give the bytes of a file of the part; large files are mapped, not copied."""
+
+    def weights(self) -> Mapping[str, Array]:
+        """Give the tensors that the part's model keeps outside itself, by name, read only."""
+
+
+class Executable(Protocol):
+    """A loaded part. Safe to call from several threads."""
+
+    @property
+    def runs_on(self) -> str:
+        """Say where it runs and whether that is modelled, for people."""
+
+    def run(self, inputs: Tensors) -> dict[str, Array]:
+        """Compute every output of the part from all its inputs."""
+
+
+class Backend(Protocol):
+    """One way to execute parts."""
+
+    @property
+    def name(self) -> str:
+        """Short name, as it stands in manifests: `ort`."""
+
+    def available(self, target: Target) -> Availability:
+        """Say whether parts compiled for `target` can be executed on this machine."""
+
+    def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
+        """Say whether this backend takes the node, and if not, why."""
+
+    def compile(
+        self, part: Part, target: Target, options: CompileOptions, folder: Path
+    ) -> Program:
+        """Write the part's program below `folder`. Raises VermilionError where it cannot."""
+
+    def load(
+        self, program: Program, files: PartFiles, target: Target, options: CompileOptions
+    ) -> Executable:
+        """Make a compiled part ready to run."""
+
+
+Progress = Callable[[str, int, int], None]
+"""Called as progress(stage, done, total); total 0 means unknown."""
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+Names = Sequence[str]
