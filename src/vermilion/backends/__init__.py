@@ -1,0 +1,40 @@
+"""The ways to execute a part, by the short name that stands in manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+from vermilion.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from vermilion.backends.base import Backend
+
+# One line a backend: its name and where its class is. Imported when first asked for, so that a
+# backend's libraries cost nothing to whoever does not use it.
+BACKENDS: Mapping[str, str] = MappingProxyType(
+    {
+        "ort": "vermilion.backends.ort:OrtBackend",
+        "npu_model": "vermilion.backends.npu_model:NpuModelBackend",
+    }
+)
+
+
+@cache
+def backend(name: str) -> Backend:
+    """Give the backend of that name, the same one each time.
+
+    Raises: ArtifactError for a name that this version does not know.
+    """
+    place = BACKENDS.get(name)
+    if place is None:
+        raise ArtifactError(
+            f"no backend is called `{name}`",
+            hint=f"this version has {', '.join(f'`{known}`' for known in sorted(BACKENDS))}; "
+            "compile the model again with this version",
+        )
+    module, _, class_name = place.partition(":")
+    return cast("Backend", getattr(import_module(module), class_name)())

@@ -7,7 +7,7 @@ package knows how a part is executed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -122,14 +122,3 @@ class Backend(Protocol):
         self, program: Program, files: PartFiles, target: Target, options: CompileOptions
     ) -> Executable:
         """Make a compiled part ready to run."""
-
-
-Progress = Callable[[str, int, int], None]
-"""Called as progress(stage, done, total); total 0 means unknown."""
-
-
-def no_progress(stage: str, done: int, total: int) -> None:
-    """Ignore progress."""
-
-
-Names = Sequence[str]

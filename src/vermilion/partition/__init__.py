@@ -1,0 +1,1 @@
+"""Claims, refusals, limits: which node runs where, in which order, and why."""

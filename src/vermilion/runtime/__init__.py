@@ -1,0 +1,1 @@
+"""Compiled bundles: written, read, cached and run."""

@@ -19,6 +19,8 @@ class PlacementLimits:
 
     min_gops_percent: float = 0.0  # a part with less of the model's GOPs runs on the CPU
     max_parts: int | None = None  # parts beyond this many, smallest first, run on the CPU
+    min_convolutions: int = 0  # a model with fewer runs on the CPU as a whole
+    max_batch: int | None = None  # batch entries beyond this are not computed by the device
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,19 @@ class LatencyModel:
     ms_per_gop: float
     ms_per_gb: float
     source: str
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What a code generator for a GPU has to know of the chip.
+
+    `matrix_inputs` are the element types that its matrix instructions multiply.
+    """
+
+    family: str  # `CDNA 3`, `RDNA 4`
+    wave_size: int  # lanes that run in step, in the mode that compute kernels use
+    matrix_instructions: Literal["mfma", "wmma"]
+    matrix_inputs: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,8 @@ class Target:
     # NPU: published maximum and what the latency model was fitted to, by `bf16` or `int8`.
     peak_tops: Mapping[str, float] = field(default_factory=dict)
     latency: Mapping[str, LatencyModel] = field(default_factory=dict)
+    # GPU: None for all else.
+    gpu: GpuFacts | None = None
 
     @property
     def formats(self) -> tuple[str, ...]:

@@ -1,0 +1,327 @@
+"""Quantization beside ONNX Runtime's own: seconds, peak memory and what is left of the accuracy.
+
+    python bench/quantize_bench.py [--models r50,det,rec,cls,nsfw] [--samples 32]
+        [--photos DIR] [--font FILE.ttf] [--equalize] [--json OUT.json]
+
+Every run is a child process of its own. Time is that of the quantize call alone, as wall clock and
+as CPU time of the process; peak memory is that of the whole process. Accuracy is measured on
+samples that were not calibrated on. ONNX Runtime gets the same simplified model and the same data
+(`quantize_static`, MinMax, one scale a tensor, uint8 activations, int8 weights): its scales are
+not powers of two, so its accuracy is no bound for ours, while its time and memory are the bar.
+
+Data: `r50` (random weights) takes noise, which says something about time only. `det`, `rec` and
+`cls` take rendered text, `nsfw` crops of the photographs in DIR, without it smooth random
+pictures, which its features were not trained for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+Sample = dict[str, np.ndarray]
+Draw = Callable[[np.random.Generator, argparse.Namespace], np.ndarray]
+
+CALIBRATION_SEED = 1234
+EVALUATION_SEED = 9999
+EVALUATION_SAMPLES = 16
+ENGINES = ("vermilion", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and the data that it is made for."""
+
+    package_model: str  # empty: built here
+    input_name: str
+    shape: tuple[int, ...]
+    draw: Draw
+    last_node: str = ""  # cut the model after this tensor
+
+
+def noise(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
+    """Give an image of normal noise."""
+    return rng.standard_normal((1, 3, 224, 224)).astype(np.float32)
+
+
+def text_line(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
+    """Give a line of text, 48 × 320, as PP-OCR's recognition is fed."""
+    return _ocr_input(_draw_text(rng, options, (320, 48), lines=1), 0.5, 0.5)
+
+
+def text_label(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
+    """Give a line of text, upright or not, 48 × 192, as PP-OCR's direction classifier is fed."""
+    image = _draw_text(rng, options, (192, 48), lines=1)
+    return _ocr_input(image[::-1, ::-1] if rng.integers(2) else image, 0.5, 0.5)
+
+
+def text_page(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
+    """Give a page of text, 320 × 320, as PP-OCR's detection is fed."""
+    image = _draw_text(rng, options, (320, 320), lines=int(rng.integers(3, 8)))
+    return _ocr_input(image, np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225]))
+
+
+def photo(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
+    """Give a crop as open_nsfw is fed: blue first, means taken off, channels last."""
+    image = _photo(rng, options)[:, :, ::-1] - np.array([104.0, 117.0, 123.0])
+    return image.astype(np.float32)[None]
+
+
+def _photo(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
+    from PIL import Image
+
+    files = sorted(p for p in Path(options.photos).iterdir()) if options.photos else []
+    # Calibration sees the even photographs, evaluation the odd ones.
+    files = files[options.evaluating :: 2]
+    if not files:
+        small = Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8))
+        return np.asarray(small.resize((224, 224), Image.BICUBIC), np.float64)
+    image = Image.open(files[int(rng.integers(len(files)))]).convert("RGB")
+    side = int(rng.integers(min(224, *image.size), min(image.size) + 1))
+    left, top = (int(rng.integers(0, length - side + 1)) for length in image.size)
+    crop = image.crop((left, top, left + side, top + side)).resize((224, 224), Image.BILINEAR)
+    return np.asarray(crop, np.float64)
+
+
+def _draw_text(
+    rng: np.random.Generator, options: argparse.Namespace, size: tuple[int, int], lines: int
+) -> np.ndarray:
+    from PIL import Image, ImageDraw, ImageFont
+
+    width, height = size
+    paper = tuple(int(v) for v in rng.integers(170, 256, 3))
+    ink = tuple(int(v) for v in rng.integers(0, 90, 3))
+    image = Image.new("RGB", size, paper)
+    letters = list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+    pitch = height // lines
+    for line in range(lines):
+        words = ("".join(rng.choice(letters, int(rng.integers(2, 9)))) for _ in range(4))
+        text = " ".join(words)
+        points = int(rng.integers(pitch // 2, max(pitch // 2 + 1, (3 * pitch) // 4)))
+        if options.font:
+            font = ImageFont.truetype(options.font, min(points, 36))
+            ImageDraw.Draw(image).text((4, line * pitch + 2), text, fill=ink, font=font)
+            continue
+        # The built-in font has one size: drawn small, then enlarged.
+        strip = Image.new("L", (6 * len(text) + 4, 12))
+        ImageDraw.Draw(strip).text((2, 0), text, fill=255, font=ImageFont.load_default())
+        strip = strip.resize((int(strip.width * points / 12), points), Image.BICUBIC)
+        image.paste(ink, (4, line * pitch + 2), strip)
+    dirt = rng.normal(0.0, 4.0, (height, width, 3))
+    return np.clip(np.asarray(image, np.float64) + dirt, 0, 255)
+
+
+def _ocr_input(image: np.ndarray, mean: Any, deviation: Any) -> np.ndarray:
+    return ((image / 255.0 - mean) / deviation).transpose(2, 0, 1).astype(np.float32)[None]
+
+
+CASES = {
+    "r50": Case("", "input", (1, 3, 224, 224), noise),
+    "det": Case("ocr-det", "x", (1, 3, 320, 320), text_page),
+    "rec": Case("ocr-rec", "x", (1, 3, 48, 320), text_line),
+    "cls": Case("ocr-cls", "x", (1, 3, 48, 192), text_label),
+    "nsfw": Case("nsfw", "input:0", (1, 224, 224, 3), photo, last_node="AveragePool"),
+}
+
+
+def prepared(case: Case) -> ir.Model:
+    """Give the simplified float model with static shapes."""
+    import models
+    from vermilion.ir.passes.pipeline import simplify
+
+    if not case.package_model:
+        return simplify(models.resnet50()).model
+    loaded = models.package_model(case.package_model)
+    model = simplify(loaded, dims={case.input_name: case.shape}).model
+    if case.last_node:
+        node = next(n for n in reversed(list(model.graph)) if n.op_type == case.last_node)
+        model.graph.outputs.clear()
+        model.graph.outputs.append(node.outputs[0])
+        from onnx_ir.passes import common
+
+        common.RemoveUnusedNodesPass()(model)
+    return model
+
+
+def drawn(case: Case, seed: int, count: int, options: argparse.Namespace) -> Iterator[Sample]:
+    """Give `count` samples."""
+    options.evaluating = int(seed == EVALUATION_SEED)
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield {case.input_name: case.draw(rng, options)}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Quantize one model with one engine in this process."""
+    case = CASES[options.models]
+    folder = Path(options.folder)
+    samples = list(drawn(case, CALIBRATION_SEED, options.samples, options))
+    if options.engine == "vermilion":
+        import vermilion.quantize  # noqa: F401  (not part of what is timed)
+    else:
+        import onnxruntime.quantization  # noqa: F401
+    run = _quantize_ours if options.engine == "vermilion" else _quantize_theirs
+    before_mb = _peak_mb()
+    cpu, wall = time.process_time(), time.perf_counter()
+    details = run(folder, samples, options)
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return {
+        "engine": options.engine,
+        "model": options.models,
+        "samples": options.samples,
+        "wall_s": round(wall, 2),
+        "cpu_s": round(cpu, 2),
+        "start_mb": before_mb,
+        "peak_rss_mb": _peak_mb(),
+        **_accuracy(case, folder, options),
+        **details,
+    }
+
+
+def _quantize_ours(
+    folder: Path, samples: Sequence[Sample], options: argparse.Namespace
+) -> dict[str, Any]:
+    from vermilion.quantize import quantize_model
+
+    model = ir.load(folder / "float.onnx")
+    done = quantize_model(model, iter(samples), equalize=options.equalize)
+    ir.save(done.model, folder / "vermilion.onnx")
+    worst = sorted(done.layers, key=lambda layer: layer.sqnr_db)[:3]
+    return {
+        "moved": done.moved,
+        "unmet": len(done.unmet),
+        "worst": [f"{row.op_type} {row.name} {row.sqnr_db:.1f} dB" for row in worst],
+    }
+
+
+def _quantize_theirs(
+    folder: Path, samples: Sequence[Sample], options: argparse.Namespace
+) -> dict[str, Any]:
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        """The samples, one by one."""
+
+        def __init__(self) -> None:
+            self.left = iter(samples)
+
+        def get_next(self) -> Sample | None:
+            return next(self.left, None)
+
+    quantize_static(
+        folder / "float.onnx",
+        folder / "onnxruntime.onnx",
+        Reader(),
+        quant_format=QuantFormat.QDQ,
+    )
+    return {}
+
+
+def _accuracy(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Compare the saved file with the float file on samples that neither has seen."""
+    import onnxruntime as ort
+
+    files = folder / "float.onnx", folder / f"{options.engine}.onnx"
+    ours, theirs = (ort.InferenceSession(f, providers=["CPUExecutionProvider"]) for f in files)
+    pairs = [
+        (ours.run(None, sample)[0], theirs.run(None, sample)[0])
+        for sample in drawn(case, EVALUATION_SEED, EVALUATION_SAMPLES, options)
+    ]
+    reference = np.stack([pair[0] for pair in pairs]).astype(np.float64)
+    noise = float(np.sum((reference - np.stack([pair[1] for pair in pairs])) ** 2))
+    centred = reference - reference.mean(axis=0)
+    row = {"sqnr_db": _decibel(np.sum(reference**2), noise)}
+    row["sqnr_about_mean_db"] = _decibel(np.sum(centred**2), noise)
+    if options.models == "rec":
+        same = [np.array_equal(_decoded(a), _decoded(b)) for a, b in pairs]
+        row["same_text_percent"] = 100.0 * sum(same) / len(same)
+    if options.models == "det":
+        row["mask_iou"] = round(_iou(pairs), 3)
+    return row
+
+
+def _decibel(signal: float, noise: float) -> float:
+    return round(float(10 * np.log10(signal / noise)), 2) if noise else 200.0
+
+
+def _decoded(scores: np.ndarray) -> np.ndarray:
+    """Read a line greedily: repeats merged, blanks (class 0) dropped."""
+    best = scores[0].argmax(axis=-1)
+    kept = best[np.append(True, best[1:] != best[:-1])]
+    return kept[kept != 0]
+
+
+def _iou(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
+    both = sum(float(((a > 0.3) & (b > 0.3)).sum()) for a, b in pairs)
+    either = sum(float(((a > 0.3) | (b > 0.3)).sum()) for a, b in pairs)
+    return both / either if either else 1.0
+
+
+def _peak_mb() -> int:
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset / 1e6)
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6)
+
+
+def main() -> None:
+    """Run every engine on every model, each pair in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=",".join(CASES))
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--samples", type=int, default=32)
+    parser.add_argument("--photos", default="")
+    parser.add_argument("--font", default="")
+    parser.add_argument("--equalize", action="store_true")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--engine", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.engine == "prepare":
+        ir.save(prepared(CASES[options.models]), Path(options.folder) / "float.onnx")
+        return
+    if options.engine:
+        print(json.dumps(measure(options)))
+        return
+    rows = [row for name in options.models.split(",") for row in _rows_of(name, options)]
+    if options.json:
+        options.json.write_text(json.dumps({"results": rows}, indent=2) + "\n")
+
+
+def _rows_of(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        base = [sys.executable, __file__, *_passed_on(options), "--models", name]
+        subprocess.run([*base, "--engine", "prepare", "--folder", folder], check=True)
+        for engine in options.engines.split(","):
+            command = [*base, "--engine", engine, "--folder", folder]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            row = json.loads(done.stdout.splitlines()[-1])
+            print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+            yield row
+
+
+def _passed_on(options: argparse.Namespace) -> list[str]:
+    given = ["--samples", str(options.samples), "--photos", options.photos, "--font", options.font]
+    return [*given, "--equalize"] if options.equalize else given
+
+
+if __name__ == "__main__":
+    main()

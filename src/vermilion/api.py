@@ -1,0 +1,242 @@
+"""The path: load → simplify → place → compile → prove → save, one line a stage."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from vermilion.backends import backend
+from vermilion.backends.base import Availability, Backend, CompileOptions, Part
+from vermilion.backends.npu_model import predict_ms
+from vermilion.errors import OptionError, Refusal, UnsupportedError, VermilionError
+from vermilion.hardware.targets.find import find_target
+from vermilion.hardware.targets.target import Target
+from vermilion.ir.load import load_model
+from vermilion.ir.numbers import number_format
+from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
+from vermilion.ir.passes.pipeline import simplify
+from vermilion.ir.passes.report import PassStep
+from vermilion.partition.place import Placement, plan, settle
+from vermilion.progress import Progress, no_progress
+from vermilion.runtime.artifact import ArtifactContent, CompiledPart, pack, write_artifact
+from vermilion.runtime.cache import Cache, cache_digest, model_digest
+from vermilion.runtime.gate import OffloadGate
+from vermilion.runtime.manifest import tool_versions
+from vermilion.runtime.prove import prove
+from vermilion.runtime.report import Report, read_report
+from vermilion.runtime.session import Session
+from vermilion.runtime.summarize import summarize
+from vermilion.version import code_digest
+
+# Which backend compiles for a kind of target, best first; the first that is usable is taken.
+_BACKENDS = {"cpu": ("ort",), "npu": ("npu_model",)}
+_CPU_BACKEND = "ort"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled model: where it lies and what became of every node."""
+
+    artifact: Path
+    cache_dir: Path
+    cache_key: str
+    digest: str
+    cache_hit: bool
+    cache_reason: str
+    seconds: float
+    target: Target
+    availability: Availability
+    report: Report
+
+    def session(self, *, threads: int = 0) -> Session:
+        """Open it for running."""
+        return Session(self.artifact, threads=threads)
+
+
+def compile_model(
+    model: str | os.PathLike[str] | ir.Model,
+    *,
+    target: str = "cpu",
+    dims: Dimensions | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_key: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    min_offload: str | None = None,
+    progress: Progress = no_progress,
+) -> Compiled:
+    """Compile a model for a target, or find it compiled in the cache.
+
+    Args:
+        model: an ONNX file, or a graph in memory.
+        target: what to compile for; `vermilion devices --targets` lists them.
+        dims: values for symbolic dimensions (`{"batch": 1}`) or whole inputs.
+        cache_dir: folder of compiled models; the user's cache folder by default.
+        cache_key: name of the folder in it; the digest of all that matters by default.
+        output: also write everything as one file, NAME.rai.
+        min_offload: a gate, `gops=95%` or `operators=90%`.
+        progress: told of each step.
+
+    Raises: VermilionError of the kind that says who can mend it.
+    """
+    begin = time.perf_counter()
+    gate = OffloadGate.parse(min_offload) if min_offload else None
+    chosen = find_target(target)
+    device_backend, availability = _usable_backend(chosen)
+    rai = _rai_path(output)
+    source = load_model(model) if not isinstance(model, ir.Model) else model
+    label = str(Path(model).resolve()) if not isinstance(model, ir.Model) else "(in memory)"
+    parts = _cache_parts(source, chosen, device_backend, dims)
+    digest = cache_digest(parts)
+    cache = Cache(cache_dir)
+
+    def build(folder: Path) -> None:
+        bound = bind_dimensions(source, dims or {})
+        simplified = simplify(bound, progress=progress)
+        placement, compiled, scratch = _place_and_compile(
+            simplified.model, chosen, device_backend, progress
+        )
+        with scratch:
+            verification = prove(bound, compiled, chosen, progress)
+            summary = summarize(simplified.model, placement, label, digest)
+            report = Report(
+                summary=summary,
+                nodes=tuple(node.as_json() for node in placement.nodes),
+                verification=verification,
+                passes=tuple(_pass_row(step) for step in simplified.steps),
+                predicted_ms=_predicted_ms(simplified.model, placement),
+            )
+            write_artifact(
+                folder,
+                ArtifactContent(
+                    model=simplified.model,
+                    parts=compiled,
+                    target=chosen.name,
+                    options={},
+                    cache_parts=parts,
+                    summary=report.summary,
+                    nodes=report.nodes,
+                    extra=report.extra(),
+                ),
+            )
+
+    entry = cache.get_or_build(digest, cache_key, build, parts=parts)
+    report = read_report(entry.open())
+    if gate is not None:
+        gate.check(report.summary)
+    if rai is not None:
+        pack(entry.path, rai)
+    return Compiled(
+        artifact=rai or entry.path,
+        cache_dir=cache.root,
+        cache_key=entry.key,
+        digest=digest,
+        cache_hit=entry.hit,
+        cache_reason=entry.reason,
+        seconds=time.perf_counter() - begin,
+        target=chosen,
+        availability=availability,
+        report=report,
+    )
+
+
+def _pass_row(step: PassStep) -> dict[str, object]:
+    refusals = [{"where": where, "reason": r.reason, "hint": r.hint} for where, r in step.refusals]
+    return {"name": step.name, "fired": step.fired, "refusals": refusals}
+
+
+def _usable_backend(target: Target) -> tuple[Backend, Availability]:
+    candidates = _BACKENDS.get(target.kind, ())
+    reasons = []
+    for name in candidates:
+        chosen = backend(name)
+        availability = chosen.available(target)
+        if availability.usable:
+            return chosen, availability
+        reasons.append(f"{name}: {availability.reason}")
+    raise UnsupportedError(
+        f"nothing here compiles for {target.name} ({target.title}) yet",
+        where="; ".join(reasons),
+        hint="`vermilion devices --targets` says which targets can be compiled for",
+    )
+
+
+def _rai_path(output: str | os.PathLike[str] | None) -> Path | None:
+    if output is None:
+        return None
+    path = Path(output)
+    if path.suffix != ".rai":
+        raise OptionError(
+            f"the output `{path}` does not end in .rai",
+            hint="name a single file `NAME.rai`, or use `--cache-dir` for a folder",
+        )
+    return path
+
+
+def _cache_parts(
+    model: ir.Model, target: Target, device_backend: Backend, dims: Dimensions | None
+) -> dict[str, str]:
+    """Give everything that can change the bytes of what is compiled, by name."""
+    return {
+        "model": model_digest(model),
+        "dims": repr(sorted((dims or {}).items(), key=lambda item: item[0])),
+        "target": target.name,
+        "backend": f"{device_backend.name}, {_CPU_BACKEND}",
+        "tools": repr(sorted(tool_versions().items())),
+        "compiler": code_digest(),
+    }
+
+
+def _place_and_compile(
+    model: ir.Model, target: Target, device_backend: Backend, progress: Progress
+) -> tuple[Placement, tuple[CompiledPart, ...], tempfile.TemporaryDirectory[str]]:
+    """Place by rule, compile the device's parts, give the failed ones to the CPU, compile those."""
+    cpu_backend = backend(_CPU_BACKEND)
+    decided = plan(model, target, device_backend, cpu_backend)
+    scratch = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
+    folder = Path(scratch.name)
+    options = CompileOptions()
+    compiled: dict[str, CompiledPart] = {}
+    failed: dict[str, Refusal] = {}
+    candidates = decided.device_parts()
+    for done, part in enumerate(candidates):
+        progress("compile", done, len(candidates))
+        result = _try_compile(part, device_backend, target, options, folder)
+        if isinstance(result, Refusal):
+            if device_backend is cpu_backend:
+                raise UnsupportedError(result.reason, where=part.name, hint=result.hint)
+            failed[part.name] = result
+        else:
+            compiled[part.name] = result
+    placement = settle(decided, failed)
+    ordered = []
+    for part in placement.parts:
+        if part.name not in compiled:
+            program = cpu_backend.compile(part, target, options, folder / part.name)
+            compiled[part.name] = CompiledPart(part, program, folder / part.name)
+        ordered.append(compiled[part.name])
+    progress("compile", len(candidates), len(candidates))
+    return placement, tuple(ordered), scratch
+
+
+def _try_compile(
+    part: Part, device_backend: Backend, target: Target, options: CompileOptions, folder: Path
+) -> CompiledPart | Refusal:
+    try:
+        program = device_backend.compile(part, target, options, folder / part.name)
+    except VermilionError as error:
+        return Refusal(f"its region failed to compile: {error.message}", error.hint)
+    return CompiledPart(part, program, folder / part.name)
+
+
+def _predicted_ms(model: ir.Model, placement: Placement) -> float | None:
+    """Give the modelled latency of the parts on the device, None where no model exists."""
+    mine = [part for part in placement.parts if part.backend != _CPU_BACKEND]
+    if not mine:
+        return None
+    nodes = [node for part in mine for node in part.model.graph]
+    return predict_ms(placement.target, number_format(model), nodes, parts=len(mine))

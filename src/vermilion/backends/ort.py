@@ -1,0 +1,144 @@
+"""Parts that ONNX Runtime's CPU provider executes: the backend that takes nearly everything."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
+
+from vermilion.backends.base import (
+    Array,
+    Availability,
+    Claim,
+    CompileOptions,
+    ModelFacts,
+    Part,
+    PartFiles,
+    Program,
+    Tensors,
+)
+from vermilion.errors import Refusal
+from vermilion.hardware.targets.target import Target
+from vermilion.ir.execute import run_session, session_from_bytes, split_weights
+
+PART_FILE = "part.onnx"
+
+_PROVIDER = "CPUExecutionProvider"
+_DEFAULT_DOMAIN = ""
+# The domains whose operators ship inside ONNX Runtime.
+_DOMAINS = {"": "", "ai.onnx": "", "ai.onnx.ml": "ai.onnx.ml", "com.microsoft": "com.microsoft"}
+# The end that ONNX Runtime gives to a kernel's range of operator versions when it is open.
+_OPEN_END = 2**31 - 1
+
+VersionRange = tuple[int, int]
+
+
+class OrtExecutable:
+    """A part inside an ONNX Runtime session on the CPU."""
+
+    def __init__(self, session: ort.InferenceSession, weights: Mapping[str, Array]) -> None:
+        self._session = session
+        # The session may look at these arrays for as long as it lives.
+        self._weights = weights
+
+    @property
+    def runs_on(self) -> str:
+        """Say where it runs."""
+        return f"CPU (ONNX Runtime {ort.__version__})"
+
+    def run(self, inputs: Tensors) -> dict[str, Array]:
+        """Compute every output of the part from all its inputs."""
+        return run_session(self._session, inputs)
+
+
+class OrtBackend:
+    """ONNX Runtime on the CPU."""
+
+    name = "ort"
+
+    def available(self, target: Target) -> Availability:
+        """Say that it can execute here: ONNX Runtime is part of the core install."""
+        return Availability(usable=True)
+
+    def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
+        """Take a node that the CPU provider has a kernel for, or can write out as simpler ones."""
+        if node.domain not in _DOMAINS:
+            return Refusal(
+                f"ONNX Runtime has no operators of the domain `{node.domain}`",
+                hint="rewrite the node with standard operators, or inline the function it calls",
+            )
+        domain = _DOMAINS[node.domain]
+        if domain == _DEFAULT_DOMAIN:
+            return _claim_standard(node.op_type, facts.opset)
+        if (domain, node.op_type) in _kernel_versions():
+            return Claim()
+        return Refusal(
+            f"ONNX Runtime's CPU provider has no `{node.op_type}` in the domain `{domain}`",
+            hint="export the model without operators made for another provider",
+        )
+
+    def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
+        """Write the part's model without its large weights, once a session opens on it."""
+        serialized, weights = split_weights(part.model)
+        session_from_bytes(serialized, weights, threads=options.threads, quiet=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / PART_FILE).write_bytes(serialized)
+        return Program(files=(PART_FILE,))
+
+    def load(
+        self, program: Program, files: PartFiles, target: Target, options: CompileOptions
+    ) -> OrtExecutable:
+        """Open a session on the part; its weights stay where they are mapped."""
+        weights = files.weights()
+        session = session_from_bytes(
+            bytes(files.read(PART_FILE)), weights, threads=options.threads, quiet=True
+        )
+        return OrtExecutable(session, weights)
+
+
+def _claim_standard(op_type: str, opset: int) -> Claim | Refusal:
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, _DEFAULT_DOMAIN)
+    except onnx.defs.SchemaError:
+        return Refusal(
+            f"ONNX has no operator `{op_type}` in opset {opset}",
+            hint="check the operator's name and the model's opset",
+        )
+    ranges = _kernel_versions().get((_DEFAULT_DOMAIN, op_type), ())
+    if any(_covers(bounds, schema.since_version) for bounds in ranges):
+        return Claim()
+    if schema.has_function or schema.has_context_dependent_function:  # type: ignore[attr-defined]
+        return Claim()  # ONNX Runtime replaces it by the operators that define it
+    return Refusal(
+        f"ONNX Runtime {ort.__version__}'s CPU provider has no kernel for "
+        f"`{op_type}`-{schema.since_version}",
+        hint="convert the model to an opset that ONNX Runtime supports",
+    )
+
+
+def _covers(bounds: VersionRange, since_version: int) -> bool:
+    """Say whether a kernel's versions include an operator version.
+
+    Source: ONNX Runtime `KernelRegistry::VerifyKernelDef`: an open range stands for its first
+    version alone, because later versions of the operator may mean something else.
+    """
+    start, end = bounds
+    if end == _OPEN_END:
+        return start == since_version
+    return start <= since_version <= end
+
+
+@cache
+def _kernel_versions() -> Mapping[tuple[str, str], tuple[VersionRange, ...]]:
+    found: defaultdict[tuple[str, str], set[VersionRange]] = defaultdict(set)
+    for kernel in ort_state.get_all_opkernel_def():
+        if kernel.provider == _PROVIDER:
+            domain = _DOMAINS.get(kernel.domain, kernel.domain)
+            found[domain, kernel.op_name].add(tuple(kernel.version_range))
+    return {key: tuple(sorted(ranges)) for key, ranges in found.items()}

@@ -1,0 +1,150 @@
+"""`vermilion cache`: look at the compiled models that are kept, check them, throw some away."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vermilion.cli.options import CacheDir, bytes_for_people, parse_size
+from vermilion.cli.output import Result
+from vermilion.cli.verb import Terminal, verb
+from vermilion.errors import OptionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from vermilion.runtime.cache import CacheCheck, CacheRow, Pruned
+
+app = typer.Typer(help="List, check and prune the cache of compiled models.")
+
+
+@app.command("ls")
+@verb("cache ls")
+def ls(terminal: Terminal, *, cache_dir: CacheDir = None) -> Result:
+    """List the compiled models, those used last first."""
+    from vermilion.runtime.cache import Cache
+
+    cache = Cache(cache_dir)
+    rows = cache.ls()
+    data = {
+        "cache_dir": cache.root,
+        "size_bytes": sum(row.size_bytes for row in rows),
+        "entries": [_row_as_json(row) for row in rows],
+    }
+    return Result(data, lambda: _list_view(cache.root, rows))
+
+
+@app.command("verify")
+@verb("cache verify")
+def verify(terminal: Terminal, *, cache_dir: CacheDir = None) -> Result:
+    """Read every byte of every compiled model, and compare it with what was written.
+
+    The exit code is 1 if one is damaged.
+    """
+    from vermilion.runtime.cache import Cache
+
+    cache = Cache(cache_dir)
+    terminal.progress("reading", 0, 0)
+    checks = cache.verify()
+    damaged = sum(not check.is_whole for check in checks)
+    entries = [{"key": c.key, "path": c.path, "problem": c.problem} for c in checks]
+    data = {"cache_dir": cache.root, "damaged": damaged, "entries": entries}
+    return Result(data, lambda: _verify_view(cache.root, checks), ok=damaged == 0)
+
+
+@app.command("prune")
+@verb("cache prune")
+def prune(
+    terminal: Terminal,
+    *,
+    older_than_days: Annotated[
+        float | None,
+        typer.Option("--older-than", metavar="DAYS", help="Remove what was not used for so long."),
+    ] = None,
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            "--max-size", metavar="SIZE", help="Keep what was used last, up to `2GB` or `500MB`."
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every entry.")] = False,
+    cache_dir: CacheDir = None,
+) -> Result:
+    """Remove compiled models, and what interrupted compilations left behind.
+
+    One that a process is compiling at this moment is left alone.
+    """
+    from vermilion.runtime.cache import Cache
+
+    if not everything and older_than_days is None and max_size is None:
+        raise OptionError(
+            "nothing says what to remove", hint="add `--older-than 30`, `--max-size 2GB` or `--all`"
+        )
+    pruned = Cache(cache_dir).prune(
+        older_than_days=older_than_days,
+        max_bytes=None if max_size is None else parse_size(max_size),
+        everything=everything,
+    )
+    for key in pruned.busy:
+        terminal.warn(f"`{key}` is in use and was left")
+    data = {"removed": pruned.keys, "freed_bytes": pruned.freed_bytes, "busy": pruned.busy}
+    return Result(data, lambda: _prune_view(pruned))
+
+
+def _row_as_json(row: CacheRow) -> dict[str, object]:
+    return {
+        "key": row.key,
+        "path": row.path,
+        "size_bytes": row.size_bytes,
+        "last_used": _moment(row).isoformat(),
+        "digest": row.digest,
+        "target": row.target,
+        "created": row.created,
+        "parts": row.parts,
+        "problem": row.problem,
+    }
+
+
+def _moment(row: CacheRow) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(int(row.last_used), tz=datetime.UTC)
+
+
+def _list_view(root: Path, rows: Sequence[CacheRow]) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        return Text(f"{root} holds no compiled models")
+    table = Table("key", "target", "parts", "size", "last used", box=None, pad_edge=False)
+    for row in rows:
+        used = _moment(row).astimezone().strftime("%Y-%m-%d %H:%M")
+        target, parts = (row.problem, "") if row.problem else (row.target, str(row.parts))
+        table.add_row(row.key, target, parts, bytes_for_people(row.size_bytes), used)
+    total = bytes_for_people(sum(row.size_bytes for row in rows))
+    return Group(Text(f"{root}: {total}"), table)
+
+
+def _verify_view(root: Path, checks: Sequence[CacheCheck]) -> RenderableType:
+    from rich.text import Text
+
+    damaged = [check for check in checks if not check.is_whole]
+    lines = [f"damaged: {check.key}: {check.problem}" for check in damaged]
+    lines.append(
+        f"{len(checks) - len(damaged)} of {len(checks)} compiled models in {root} are whole"
+    )
+    return Text("\n".join(lines))
+
+
+def _prune_view(pruned: Pruned) -> RenderableType:
+    from rich.text import Text
+
+    lines = [f"removed {key}" for key in pruned.keys]
+    freed = bytes_for_people(pruned.freed_bytes)
+    lines.append(f"{len(pruned.keys)} compiled models removed, {freed} freed")
+    return Text("\n".join(lines))

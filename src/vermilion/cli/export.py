@@ -1,0 +1,82 @@
+"""`vermilion export`: PyTorch → ONNX, with a report of how far both agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vermilion.cli.output import Result
+from vermilion.cli.verb import Terminal, verb
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from vermilion.export import ExportReport
+
+
+@verb("export")
+def export(
+    terminal: Terminal,
+    module: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FACTORY",
+            help="`package.module:factory` or `path/to/file.py:factory`: a torch.nn.Module, its "
+            "class, or a function without arguments that gives one.",
+        ),
+    ],
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            metavar="SHAPE",
+            help="An input: `1x3x224x224`, `ids:1x128` or `ids:1x128:int64`. One for each.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.onnx", help="The file to write.")
+    ],
+    opset: Annotated[int, typer.Option(help="The version of ONNX's operators.")] = 17,
+) -> Result:
+    """Export a PyTorch module to ONNX, and check that both compute the same.
+
+    This imports and runs the code that MODULE:FACTORY names. Shapes are fixed, as NPUs need
+    them. The exit code is 1 if an output differs from PyTorch's.
+    """
+    from vermilion.export import export_model
+
+    report = export_model(module, inputs, output, opset=opset, progress=terminal.progress)
+    for note in report.notes:
+        terminal.warn(note)
+    if not report.agrees:
+        terminal.warn("the exported model does not agree with PyTorch; do not rely on it")
+    return Result(report.as_json(), lambda: _view(report), ok=report.agrees)
+
+
+def _view(report: ExportReport) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("output", "shape", "cosine", "SQNR dB", "max abs error", box=None, pad_edge=False)
+    agreements = {agreement.name: agreement for agreement in report.agreements}
+    for tensor in report.outputs:
+        row = agreements.get(tensor.name)
+        figures = (
+            (f"{row.cosine:.7f}", f"{row.sqnr_db:.1f}", f"{row.max_abs_error:.2g}")
+            if row
+            else ("not compared", "", "")
+        )
+        table.add_row(tensor.name, "x".join(str(size) for size in tensor.shape), *figures)
+    names = ", ".join(
+        f"{t.name} {'x'.join(map(str, t.shape))} {t.data_type}" for t in report.inputs
+    )
+    title = Text(
+        f"{report.output}: opset {report.opset}, input {names}, by PyTorch's {report.exporter} "
+        f"exporter in {report.seconds:.1f} s"
+    )
+    return Group(
+        title, Text("compared with PyTorch on other numbers than it was traced with:"), table
+    )

@@ -1,0 +1,168 @@
+"""Options that several verbs share, and the reading of their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vermilion.errors import OptionError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Dims = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        metavar="NAME=VALUE",
+        help="Fix a symbolic dimension (`batch=1`) or an input's shape (`x=1x3x48x320`). "
+        "May be repeated.",
+    ),
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="NAME=FILE.npy|FILE.npz",
+        help="Take one input from a .npy file, or several by name from a .npz. May be repeated.",
+    ),
+]
+CacheDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache-dir",
+        metavar="DIR",
+        help="The folder of compiled models; without it, the one in the user's cache folder.",
+    ),
+]
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?B?)", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes: `2GB`, `500 MB`, `1.5gb`, `4096`.
+
+    Raises: OptionError.
+    """
+    found = _SIZE.fullmatch(text.strip().upper())
+    if found is None or found[2] not in _UNITS:
+        raise OptionError(
+            f"`{text}` is not a size", hint="write `2GB`, `500MB` or a number of bytes"
+        )
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def bytes_for_people(size_bytes: int) -> str:
+    """Give a size in the largest unit that leaves a number of 1 or more: `12.3 MB`."""
+    for unit in ("TB", "GB", "MB", "KB"):
+        if size_bytes >= _UNITS[unit]:
+            return f"{size_bytes / _UNITS[unit]:.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def parse_dims(words: Sequence[str] | None) -> dict[str, int | tuple[int, ...]]:
+    """Read `--dim` values: one number for a dimension, `1x3x48x320` for a whole input.
+
+    Raises: OptionError.
+    """
+    dims: dict[str, int | tuple[int, ...]] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise OptionError(
+                f"`--dim {word}` is not NAME=VALUE",
+                hint="write `--dim batch=1` or `--dim x=1x3x48x320`",
+            )
+        if name in dims:
+            raise OptionError(f"`--dim` gives `{name}` twice")
+        sizes = parse_shape(value, where=f"--dim {word}")
+        dims[name] = sizes if "x" in value else sizes[0]
+    return dims
+
+
+def parse_shape(text: str, *, where: str) -> tuple[int, ...]:
+    """Read a shape written as `1x3x224x224`.
+
+    Raises: OptionError where a size is no whole number above zero.
+    """
+    sizes = text.split("x")
+    if not all(size.isascii() and size.isdigit() and int(size) > 0 for size in sizes):
+        raise OptionError(
+            f"`{text}` is not a shape",
+            where=where,
+            hint="write whole numbers above zero with `x` between them: `1x3x224x224`",
+        )
+    return tuple(int(size) for size in sizes)
+
+
+def load_inputs(words: Sequence[str] | None) -> dict[str, NDArray[Any]]:
+    """Read `--input` values: `NAME=FILE.npy`, or `FILE.npz` with an array for each name.
+
+    Raises: OptionError, also for files that hold pickled objects: those can run code.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for word in words or ():
+        for name, array in _load_one(word).items():
+            if name in arrays:
+                raise OptionError(f"input `{name}` is given twice", where=f"--input {word}")
+            arrays[name] = array
+    return arrays
+
+
+def _load_one(word: str) -> dict[str, NDArray[Any]]:
+    if word.lower().endswith(".npz") and Path(word).is_file():
+        return _read_npz(Path(word))
+    name, equals, file = word.partition("=")
+    if name and equals and file.lower().endswith(".npy"):
+        return {name: _read_npy(Path(file))}
+    if word.lower().endswith(".npz"):
+        raise OptionError("no such file", where=word)
+    raise OptionError(
+        f"`--input {word}` is neither NAME=FILE.npy nor FILE.npz",
+        hint="save arrays with `numpy.save` or, by name, with `numpy.savez`",
+    )
+
+
+def _read_npy(path: Path) -> NDArray[Any]:
+    loaded = _numpy_load(path)
+    if isinstance(loaded, dict):
+        raise OptionError("this is a .npz archive with the name of a .npy file", where=str(path))
+    return loaded
+
+
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    loaded = _numpy_load(path)
+    if not isinstance(loaded, dict):
+        raise OptionError("this is a .npy file with the name of a .npz archive", where=str(path))
+    return loaded
+
+
+def _numpy_load(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
+    """Read either kind, whatever its name says; an archive becomes a dictionary."""
+    import zipfile
+    import zlib
+
+    import numpy as np
+
+    if not path.is_file():
+        raise OptionError("no such file", where=str(path))
+    try:
+        loaded: np.ndarray | np.lib.npyio.NpzFile = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except (ValueError, EOFError, KeyError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        if "pickle" in str(error).lower():
+            raise OptionError(
+                "this file holds pickled Python objects or is no numpy file",
+                where=str(path),
+                hint="save plain arrays: `numpy.save(file, array)` without dtype=object",
+            ) from error
+        raise OptionError(f"this file cannot be read: {error}", where=str(path)) from error

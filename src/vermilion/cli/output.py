@@ -1,0 +1,151 @@
+"""What the command line prints: one result on stdout, all else on stderr.
+
+For machines (`--json`) a result is one JSON object with `schema_version`, `verb` and `ok`; for
+people it is whatever rich can draw. Both come from the same `Result`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+SCHEMA_VERSION = 1
+
+# Width of tables where nobody's terminal says one; rich would cut at 80.
+_PIPE_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a verb found out.
+
+    `data` holds the JSON keys beside the three that every object has. `view` draws the same for
+    people, and is only called when they are who reads it. `ok` false is exit code 1: the work
+    was done and a gate was not met.
+    """
+
+    data: Mapping[str, object]
+    view: Callable[[], RenderableType]
+    ok: bool = True
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no result; the exit code is 2 for wrong use."""
+
+    message: str
+    where: str = ""
+    hint: str = ""
+    exit_code: int = 1
+
+
+def emit(
+    verb: str, result: Result, *, as_json: bool, out: TextIO, warnings: Sequence[str] = ()
+) -> None:
+    """Print a result on `out`, for machines or for people."""
+    if as_json:
+        extra = {"warnings": list(warnings)} if warnings else {}
+        _print_object({**_head(verb, result.ok), **result.data, **extra}, out)
+    else:
+        console_on(out).print(result.view())
+    out.flush()
+
+
+def emit_failure(verb: str, failure: Failure, *, as_json: bool, out: TextIO) -> None:
+    """Print a failure: for people on stderr, and with `as_json` also as an object on `out`."""
+    from rich.text import Text
+
+    place = f" ({failure.where})" if failure.where else ""
+    console = console_on(sys.stderr)
+    label = Text("error:", style="bold red")
+    console.print(Text.assemble(label, f" {failure.message}{place}"), soft_wrap=True)
+    if failure.hint:
+        console.print(
+            Text.assemble(Text("hint:", style="bold"), f" {failure.hint}"), soft_wrap=True
+        )
+    if as_json:
+        error = {"message": failure.message, "where": failure.where, "hint": failure.hint}
+        _print_object({**_head(verb, False), "error": error}, out)
+        out.flush()
+
+
+def console_on(stream: TextIO) -> Console:
+    """Give a rich console that writes on `stream` and cuts no table short in a pipe."""
+    from rich.console import Console
+
+    free = not stream.isatty() and "COLUMNS" not in os.environ
+    # No markup: a name with brackets in it is a name, not a style.
+    return Console(
+        file=stream,
+        width=_PIPE_WIDTH if free else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def forgive_unprintable() -> None:
+    """Print `?` for what the terminal's encoding lacks: many a code page has no `→`."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+@contextmanager
+def stdout_for_result_only() -> Iterator[TextIO]:
+    """Lend the real stdout, while everything else that is written there goes to stderr.
+
+    Works on file descriptors, because native libraries and the user's own code also print.
+    """
+    sys.stdout.flush()
+    kept = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        with os.fdopen(os.dup(kept), "w", encoding="utf-8") as out:
+            yield out
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, sys.stdout.fileno())
+        os.close(kept)
+
+
+def _head(verb: str, ok: bool) -> dict[str, object]:
+    return {"schema_version": SCHEMA_VERSION, "verb": verb, "ok": ok}
+
+
+def _print_object(data: Mapping[str, object], out: TextIO) -> None:
+    # ASCII only, so that no pipe's encoding can damage it.
+    out.write(json.dumps(to_json(data), allow_nan=False, indent=2) + "\n")
+
+
+def to_json(value: object) -> object:
+    """Give `value` in JSON's own types: NaN and infinity become null, paths text.
+
+    Raises: TypeError for a type that has no place in a report.
+    """
+    if value is None or isinstance(value, (bool, str, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (Sequence, set, frozenset)):
+        items = sorted(value) if isinstance(value, (set, frozenset)) else value
+        return [to_json(item) for item in items]
+    scalar = getattr(value, "item", None)  # numpy's scalars
+    if scalar is not None and not hasattr(value, "__len__"):
+        return to_json(scalar())
+    raise TypeError(f"a report cannot hold a {type(value).__name__}")

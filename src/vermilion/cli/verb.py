@@ -1,0 +1,180 @@
+"""What every verb shares: `--json`, `--verbose`, `--debug`, exit codes, errors without tracebacks.
+
+A verb is a function from its options to a `Result`; `@verb("name")` makes a command of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from vermilion.cli.output import (
+    Failure,
+    Result,
+    console_on,
+    emit,
+    emit_failure,
+    forgive_unprintable,
+    stdout_for_result_only,
+)
+from vermilion.errors import VermilionError
+from vermilion.progress import Progress, no_progress
+
+INTERRUPTED = 130
+"""The exit code that shells give to what Ctrl-C ended: 128 + SIGINT."""
+
+_COMMON_PANEL = "Common options"
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object on stdout.", rich_help_panel=_COMMON_PANEL),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Log each step on stderr.", rich_help_panel=_COMMON_PANEL),
+]
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=_COMMON_PANEL),
+]
+
+Options = ParamSpec("Options")
+Work = Callable[Concatenate["Terminal", Options], Result]
+Command = Callable[..., int]
+
+
+@dataclass
+class Terminal:
+    """How a verb speaks while it works. What it found out, it returns."""
+
+    verb: str
+    as_json: bool = False
+    verbose: bool = False
+    debug: bool = False
+    progress: Progress = no_progress
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        """Tell of something that the user should know about the result; also kept for JSON."""
+        self.warnings.append(text)
+        from rich.text import Text
+
+        label = Text("warning:", style="bold yellow")
+        console_on(sys.stderr).print(Text.assemble(label, f" {text}"), soft_wrap=True)
+
+
+def verb(name: str) -> Callable[[Work[Options]], Command]:
+    """Give a decorator that makes a command from a function of a `Terminal` and options.
+
+    Before → after: `def ls(terminal, *, root: Root) -> Result` becomes a function of `root`
+    and the common options that prints the result and gives the exit code.
+    """
+
+    def decorate(work: Work[Options]) -> Command:
+        def command(*args: Any, json: bool, verbose: bool, debug: bool, **options: Any) -> int:
+            terminal = Terminal(name, as_json=json, verbose=verbose, debug=debug)
+            return carry_out(terminal, lambda: work(terminal, *args, **options))
+
+        own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*own, *_common_parameters()], return_annotation=int
+        )
+        command.__annotations__ = {p.name: p.annotation for p in [*own, *_common_parameters()]}
+        command.__doc__ = work.__doc__
+        command.__name__ = work.__name__
+        command.__module__ = work.__module__
+        return command
+
+    return decorate
+
+
+def carry_out(terminal: Terminal, work: Callable[[], Result]) -> int:
+    """Do the work, print its result or why there is none, and give the exit code."""
+    forgive_unprintable()
+    _set_noise(terminal.verbose)
+    with ExitStack() as stack:
+        out = stack.enter_context(stdout_for_result_only()) if terminal.as_json else sys.stdout
+        try:
+            result = _with_progress(terminal, work)
+            emit(
+                terminal.verb,
+                result,
+                as_json=terminal.as_json,
+                out=out,
+                warnings=terminal.warnings,
+            )
+        except BrokenPipeError:
+            return _reader_left()
+        except KeyboardInterrupt:
+            failure = Failure("interrupted", exit_code=INTERRUPTED)
+        except Exception as error:  # the last door: nothing may leave it as a traceback
+            if terminal.debug:
+                traceback.print_exc()
+            failure = describe(error)
+        else:
+            return 0 if result.ok else 1
+        emit_failure(terminal.verb, failure, as_json=terminal.as_json, out=out)
+        return failure.exit_code
+
+
+def describe(error: Exception) -> Failure:
+    """Say in the user's words what went wrong."""
+    if isinstance(error, VermilionError):
+        return Failure(error.message, error.where, error.hint, error.exit_code)
+    if isinstance(error, OSError) and error.strerror:
+        return Failure(error.strerror, where=str(error.filename or ""))
+    if isinstance(error, MemoryError):
+        return Failure("out of memory", hint="close other programs, or use a smaller batch")
+    return Failure(
+        f"this is a fault in vermilion: {type(error).__name__}: {_first_line(error)}",
+        hint="run it again with `--debug` to see where, and report that",
+    )
+
+
+def _with_progress(terminal: Terminal, work: Callable[[], Result]) -> Result:
+    if not sys.stderr.isatty():
+        return work()
+    from vermilion.cli.progress import Bars
+
+    with Bars(console_on(sys.stderr)) as bars:
+        terminal.progress = bars
+        return work()
+
+
+def _set_noise(verbose: bool) -> None:
+    """Let the libraries below speak only when asked to."""
+    logging.basicConfig(format="%(name)s: %(message)s", level=logging.ERROR)
+    logging.getLogger("vermilion").setLevel(logging.DEBUG if verbose else logging.WARNING)
+    if not verbose and not sys.warnoptions:
+        warnings.simplefilter("ignore")
+
+
+def _reader_left() -> int:
+    # What Python flushes at exit must not raise a second time.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else ""
+
+
+def _common_parameters() -> list[inspect.Parameter]:
+    kinds = {"json": Json, "verbose": Verbose, "debug": Debug}
+    return [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation
+        )
+        for name, annotation in kinds.items()
+    ]

@@ -1,0 +1,214 @@
+"""How the module is called: inputs matched with `forward`, outputs made a flat list of tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vermilion.errors import OptionError
+from vermilion.export.inputs import InputSpec, sample
+
+if TYPE_CHECKING:
+    import torch  # noqa: TID251 - for types only
+
+_ORDERED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A module with its inputs in the order of the graph to come.
+
+    `keywords` is empty where the inputs are passed by position, else the parameter of each.
+    """
+
+    module: torch.nn.Module
+    inputs: tuple[InputSpec, ...]
+    keywords: tuple[str, ...] = ()
+
+    def tensors(self, seed: int) -> tuple[torch.Tensor, ...]:
+        """Give example inputs; another seed gives other numbers."""
+        return tuple(sample(spec, seed + index) for index, spec in enumerate(self.inputs))
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> object:
+        """Call the module as the user's `forward` wants it."""
+        if self.keywords:
+            return self.module(**dict(zip(self.keywords, tensors, strict=True)))
+        return self.module(*tensors)
+
+
+def match_inputs(module: torch.nn.Module, specs: Sequence[InputSpec]) -> Call:
+    """Match inputs with the parameters of `forward`, by name where every name is one of them.
+
+    Inputs without a name get that of their parameter; a lone one is called `input`.
+
+    Raises: OptionError where they do not fit, with the signature.
+    """
+    parameters = _parameters(module)
+    ordered = [name for name, p in parameters.items() if p.kind in _ORDERED]
+    if parameters and all(spec.name in parameters for spec in specs):
+        by_name = {spec.name: spec for spec in specs}
+        found = [by_name[name] for name in parameters if name in by_name]
+        names = tuple(spec.name for spec in found)
+        in_order = list(names) == ordered[: len(names)]
+        call = Call(module, tuple(found), () if in_order else names)
+    elif len(specs) == 1:
+        call = Call(module, (dataclasses.replace(specs[0], name=specs[0].name or "input"),))
+    else:
+        spare = [*ordered, *(f"input_{i}" for i in range(len(ordered), len(specs)))]
+        named = [
+            dataclasses.replace(spec, name=spec.name or name)
+            for spec, name in zip(specs, spare[: len(specs)], strict=True)
+        ]
+        call = Call(module, tuple(named))
+    _check_fit(call)
+    return call
+
+
+def run_eagerly(call: Call, seed: int) -> dict[str, torch.Tensor]:
+    """Call the module; give its tensors by the names that the graph's outputs will have.
+
+    Raises: OptionError where `forward` fails with these inputs.
+    """
+    import torch  # noqa: TID251 - the export needs it
+
+    try:
+        with torch.no_grad():
+            result = call(call.tensors(seed))
+    except Exception as error:
+        raise _forward_failed(call, error) from error
+    outputs = dict(name_outputs(result))
+    if not outputs:
+        raise OptionError("`forward` gives no tensor", where=type(call.module).__name__)
+    taken = {spec.name for spec in call.inputs}
+    return {f"{name}_out" if name in taken else name: value for name, value in outputs.items()}
+
+
+def flat_module(call: Call, result: object) -> torch.nn.Module:
+    """Give a module of positional tensors → tensors; the user's own one where it is that already.
+
+    PyTorch's exporters take neither keyword-only parameters nor every nested output.
+    """
+    import torch  # noqa: TID251 - the export needs it
+
+    rows = result if isinstance(result, (tuple, list)) else (result,)
+    if not call.keywords and all(isinstance(row, torch.Tensor) for row in rows):
+        return call.module
+
+    class Flat(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = call.module
+
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(tensor for _, tensor in name_outputs(call(tensors)))
+
+    return Flat().eval()
+
+
+def name_outputs(result: object, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Walk what `forward` gave: tensors, sequences, mappings, dataclasses, in any depth.
+
+    Raises: OptionError for anything else: a graph can only give tensors.
+    """
+    import torch  # noqa: TID251 - the export needs it
+
+    if result is None:
+        return
+    if isinstance(result, torch.Tensor):
+        yield prefix or "output", result
+        return
+    if isinstance(result, Mapping):
+        rows = [(str(key), value) for key, value in result.items()]
+    elif dataclasses.is_dataclass(result):
+        rows = [(f.name, getattr(result, f.name)) for f in dataclasses.fields(result)]
+    elif isinstance(result, (tuple, list)):
+        single = len(result) == 1
+        base = prefix or "output"
+        for index, value in enumerate(result):
+            yield from name_outputs(value, base if single else f"{base}_{index}")
+        return
+    else:
+        raise OptionError(
+            f"`forward` gives a {type(result).__name__}, and a graph can only give tensors",
+            hint="return tensors, or sequences, dictionaries or dataclasses of tensors",
+        )
+    for key, value in rows:
+        yield from name_outputs(value, f"{prefix}_{key}" if prefix else key)
+
+
+def _parameters(module: torch.nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Give the parameters of `forward`; none where it has no signature to read (TorchScript)."""
+    try:
+        return inspect.signature(module.forward).parameters
+    except (ValueError, TypeError):
+        return {}
+
+
+def _signature(module: torch.nn.Module) -> str:
+    names = [str(p) for p in _parameters(module).values()]
+    return f"forward({', '.join(names)})"
+
+
+def _check_fit(call: Call) -> None:
+    parameters = _parameters(call.module)
+    if not parameters:
+        return
+    keywords = dict.fromkeys(call.keywords)
+    positions = () if keywords else call.inputs
+    try:
+        inspect.Signature(list(parameters.values())).bind(*positions, **keywords)
+    except TypeError as error:
+        required = [
+            name
+            for name, p in parameters.items()
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+        if len(required) == 1 and len(call.inputs) > 1:
+            raise _takes_dictionary(call) from error
+        wanted = " ".join(f"--input {name}:SHAPE" for name in required)
+        raise OptionError(
+            f"the inputs do not fit `{_signature(call.module)}`: {error}",
+            where=type(call.module).__name__,
+            hint=f"give each by the name of its parameter: `{wanted}`",
+        ) from error
+
+
+def _forward_failed(call: Call, error: Exception) -> OptionError:
+    lone = len(_parameters(call.module)) == 1 and len(call.inputs) == 1
+    if lone and call.inputs[0].name != "input" and _works_with_dictionary(call):
+        return _takes_dictionary(call)
+    inputs = " ".join(str(spec) for spec in call.inputs)
+    lines = str(error).splitlines()
+    return OptionError(
+        f"`forward` fails with these inputs ({inputs}): {type(error).__name__}: "
+        f"{lines[0] if lines else ''}",
+        where=type(call.module).__name__,
+        hint=f"check shapes and types against `{_signature(call.module)}`",
+    )
+
+
+def _works_with_dictionary(call: Call) -> bool:
+    import torch  # noqa: TID251 - the export needs it
+
+    names = [spec.name for spec in call.inputs]
+    try:
+        with torch.no_grad():
+            call.module(dict(zip(names, call.tensors(0), strict=True)))
+    except Exception:  # whatever the user's code raises: it does not take a dictionary
+        return False
+    return True
+
+
+def _takes_dictionary(call: Call) -> OptionError:
+    names = [spec.name for spec in call.inputs]
+    passed = ", ".join(f'"{name}": {name}' for name in names)
+    return OptionError(
+        f"`{_signature(call.module)}` takes one thing, it seems a dictionary, and a graph takes "
+        "tensors: `torch.onnx.export` ends in a type error when its inputs are a dictionary",
+        where=type(call.module).__name__,
+        hint="export a module around it: "
+        f"`def forward(self, {', '.join(names)}): return self.model({{{passed}}})`",
+    )

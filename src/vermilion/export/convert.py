@@ -1,0 +1,148 @@
+"""PyTorch's two exporters, used for what each does well, and kept quiet.
+
+The TorchScript exporter writes opset 17 itself; PyTorch calls it deprecated and still ships it.
+The exporter on `torch.export` writes 18 and later, and reaches 17 only by converting back, which
+may fail. So up to 17 the first is tried first, from 18 on the second, and the other one after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from vermilion.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import torch  # noqa: TID251 - for types only
+
+LAST_TORCHSCRIPT_OPSET = 17
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+# Loggers that speak of PyTorch's own affairs while it exports.
+_LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be exported, and under which names."""
+
+    module: torch.nn.Module
+    tensors: tuple[torch.Tensor, ...]
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    opset: int
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A graph, which exporter made it, and what the tracer warned of."""
+
+    model: ir.Model
+    exporter: str
+    notes: tuple[str, ...]
+
+
+def convert(job: Job, folder: Path) -> Converted:
+    """Export with the exporter that suits the opset, else with the other.
+
+    Weights may stay in files below `folder`, which must outlive the result.
+
+    Raises: UnsupportedError with what each of them said.
+    """
+    exporters: list[tuple[str, Callable[[Job, Path], ir.Model]]] = [
+        ("torchscript", _with_torchscript),
+        ("torch.export", _with_torch_export),
+    ]
+    if job.opset > LAST_TORCHSCRIPT_OPSET:
+        exporters.reverse()
+    reasons: list[str] = []
+    for name, exporter in exporters:
+        try:
+            with _quiet() as heard:
+                model = exporter(job, folder)
+        except Exception as error:  # each exporter has its own exceptions, and lets others out
+            reasons.append(f"{name}: {_reason(error)}")
+            continue
+        reached = model.opset_imports.get("", 0)
+        if reached != job.opset:
+            reasons.append(f"{name}: it gave opset {reached}")
+            continue
+        return Converted(model, name, _tracer_notes(heard))
+    raise UnsupportedError(
+        f"PyTorch cannot export this module to opset {job.opset}: {'; '.join(reasons)}",
+        where=type(job.module).__name__,
+        hint="try `--opset 18` or later, or rewrite the operation that is named above",
+    )
+
+
+def _with_torchscript(job: Job, folder: Path) -> ir.Model:
+    import torch  # noqa: TID251 - the export needs it
+
+    path = folder / "traced.onnx"  # over 2 GB it puts each weight in a file beside it
+    torch.onnx.export(job.module, job.tensors, str(path), dynamo=False, **_arguments(job))
+    return ir.load(path)
+
+
+def _with_torch_export(job: Job, folder: Path) -> ir.Model:
+    import torch  # noqa: TID251 - the export needs it
+
+    program: Any = torch.onnx.export(
+        job.module, job.tensors, dynamo=True, verbose=False, **_arguments(job)
+    )
+    model: ir.Model = program.model
+    return model
+
+
+def _arguments(job: Job) -> dict[str, Any]:
+    return {
+        "opset_version": job.opset,
+        "input_names": list(job.input_names),
+        "output_names": list(job.output_names),
+    }
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Keep what the exporters print, log and warn from the user; give the warnings."""
+    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    with warnings.catch_warnings(record=True) as heard, contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("always")
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        try:
+            yield heard
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
+
+
+def _tracer_notes(heard: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
+    """Keep the warnings that concern the result: a branch or number frozen while tracing."""
+    notes = [
+        f"{_first_line(str(warning.message))} ({Path(warning.filename).name}:{warning.lineno})"
+        for warning in heard
+        if warning.category.__name__ == "TracerWarning"
+    ]
+    return tuple(dict.fromkeys(notes))
+
+
+def _reason(error: BaseException) -> str:
+    # `torch.export`'s exporter wraps what went wrong in advice on how to report it.
+    root = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    return f"{type(root).__name__}: {_first_line(str(root))}"
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in _COLOURS.sub("", text).splitlines() if line.strip()]
+    return lines[0] if lines else ""

@@ -1,0 +1,203 @@
+"""The export itself: load → run → convert → check → write."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from vermilion.errors import OptionError, UnsupportedError
+from vermilion.export.call import Call, flat_module, match_inputs, run_eagerly
+from vermilion.export.convert import Job, convert
+from vermilion.export.inputs import parse_inputs
+from vermilion.export.module import load_module, require_torch
+from vermilion.ir.execute import open_session, run_session
+from vermilion.ir.measure import Agreement, agreement
+from vermilion.progress import Progress, no_progress
+
+DEFAULT_OPSET = 17  # what the Ryzen AI documentation recommends
+OPSETS = range(13, 24)
+
+# Half precision keeps 11 bits, some 66 dB a rounding; a network of it agrees to above 40 dB, and
+# a wrong operator is far below.
+AGREES_DB = 40.0
+
+# A protobuf message ends at 2 GiB; the rest of the graph needs room beside the weights.
+EXTERNAL_DATA_BYTES = 1_800_000_000
+
+# The check runs on numbers that the tracer has not seen, so that a frozen branch shows.
+_TRACE_SEED, _CHECK_SEED = 0, 1_000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """An input or output of the exported graph."""
+
+    name: str
+    data_type: str
+    shape: tuple[int | str, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """Give the keys that reports use for one tensor."""
+        return {"name": self.name, "dtype": self.data_type, "shape": list(self.shape)}
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written, and how far it agrees with PyTorch on numbers it has not seen."""
+
+    output: Path
+    opset: int
+    exporter: str  # `torchscript` or `torch.export`
+    inputs: tuple[TensorFacts, ...]
+    outputs: tuple[TensorFacts, ...]
+    agreements: tuple[Agreement, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every output was compared and is as PyTorch's, up to rounding."""
+        compared = len(self.agreements) == len(self.outputs)
+        return compared and all(a.sqnr_db >= AGREES_DB and not a.has_nan for a in self.agreements)
+
+    def as_json(self) -> dict[str, object]:
+        """Give the keys of `vermilion export --json`."""
+        return {
+            "output": str(self.output),
+            "opset": self.opset,
+            "exporter": self.exporter,
+            "inputs": [tensor.as_json() for tensor in self.inputs],
+            "outputs": [tensor.as_json() for tensor in self.outputs],
+            "agrees": self.agrees,
+            "verification": {"outputs": [a.as_json() for a in self.agreements]},
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+        }
+
+
+def export_model(
+    spec: str,
+    inputs: Sequence[str],
+    output: str | Path,
+    *,
+    opset: int = DEFAULT_OPSET,
+    progress: Progress = no_progress,
+) -> ExportReport:
+    """Export a PyTorch module with fixed shapes, and check the result against PyTorch.
+
+    `spec` is `package.module:factory` or `path/to/file.py:factory`; this imports and runs that
+    code. An input is `1x3x224x224`, `ids:1x128` or `ids:1x128:int64`. The file is written aside
+    and renamed; weights over 1.8 GB go to `NAME.onnx.data` beside it.
+
+    Raises: OptionError, ModelError, UnsupportedError; DeviceError where PyTorch is missing.
+    """
+    start = time.perf_counter()
+    path = _checked_output(Path(output), opset)
+    specs = parse_inputs(inputs)
+    require_torch()
+    progress("import", 0, 4)
+    call = match_inputs(load_module(spec), specs)
+    progress("run in PyTorch", 1, 4)
+    expected_names = tuple(run_eagerly(call, _TRACE_SEED))
+    with _folder_beside(path) as folder:
+        progress("export", 2, 4)
+        converted = convert(_job(call, expected_names, opset), Path(folder))
+        progress("check", 3, 4)
+        agreements, notes = _check(call, converted.model)
+        _write(converted.model, path, Path(folder))
+    progress("check", 4, 4)
+    return ExportReport(
+        output=path,
+        opset=opset,
+        exporter=converted.exporter,
+        inputs=tuple(_facts(value) for value in converted.model.graph.inputs),
+        outputs=tuple(_facts(value) for value in converted.model.graph.outputs),
+        agreements=agreements,
+        notes=(*converted.notes, *notes),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _checked_output(path: Path, opset: int) -> Path:
+    if opset not in OPSETS:
+        raise OptionError(f"opset {opset} is not from {OPSETS[0]} to {OPSETS[-1]}")
+    if path.suffix != ".onnx":
+        raise OptionError("the output's name must end in `.onnx`", where=str(path))
+    if path.is_dir():
+        raise OptionError("the output is a folder", where=str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _folder_beside(path: Path) -> tempfile.TemporaryDirectory[str]:
+    """Make a folder on the same file system, so that a rename puts the result in its place."""
+    return tempfile.TemporaryDirectory(
+        dir=path.parent, prefix=f".{path.name}.", ignore_cleanup_errors=True
+    )
+
+
+def _job(call: Call, output_names: tuple[str, ...], opset: int) -> Job:
+    import torch  # noqa: TID251 - the export needs it
+
+    tensors = call.tensors(_TRACE_SEED)
+    with torch.no_grad():
+        module = flat_module(call, call(tensors))
+    names = tuple(spec.name for spec in call.inputs)
+    return Job(module, tensors, names, output_names, opset)
+
+
+def _check(call: Call, model: ir.Model) -> tuple[tuple[Agreement, ...], tuple[str, ...]]:
+    """Compare with PyTorch; where ONNX Runtime cannot run it, say so in a note."""
+    expected = run_eagerly(call, _CHECK_SEED)
+    kept = {value.name for value in model.graph.inputs}
+    specs_and_tensors = zip(call.inputs, call.tensors(_CHECK_SEED), strict=True)
+    feeds = {spec.name: tensor.numpy() for spec, tensor in specs_and_tensors if spec.name in kept}
+    notes = tuple(
+        f"input `{spec.name}` has no influence and is not in the graph"
+        for spec in call.inputs
+        if spec.name not in kept
+    )
+    try:
+        got = run_session(open_session(model), feeds)
+    except UnsupportedError as error:
+        return (), (*notes, f"not compared with PyTorch: {error.message}")
+    agreements = []
+    for name, tensor in expected.items():
+        reference, other = tensor.numpy(), got[name]
+        if reference.shape != other.shape:
+            notes = (*notes, f"output `{name}` is {other.shape}, PyTorch's is {reference.shape}")
+            continue
+        agreements.append(agreement(name, reference, other))
+    return tuple(agreements), notes
+
+
+def _write(model: ir.Model, path: Path, folder: Path) -> None:
+    staged = folder / path.name
+    weights_bytes = sum(
+        value.const_value.nbytes
+        for value in model.graph.initializers.values()
+        if value.const_value is not None
+    )
+    if weights_bytes <= EXTERNAL_DATA_BYTES:
+        ir.save(model, staged)
+    else:
+        data = f"{path.name}.data"
+        ir.save(model, staged, external_data=data)
+        (folder / data).replace(path.parent / data)
+    staged.replace(path)
+    _log.debug("wrote %s with %d bytes of weights", path, weights_bytes)
+
+
+def _facts(value: ir.Value) -> TensorFacts:
+    shape = () if value.shape is None else value.shape
+    data_type = "" if value.dtype is None else value.dtype.numpy().name
+    sizes = tuple(size if isinstance(size, int) else str(size) for size in shape)
+    return TensorFacts(value.name or "", data_type, sizes)

@@ -1,0 +1,1 @@
+"""What `doctor` looks for: one function a fault, grouped by what is ill."""

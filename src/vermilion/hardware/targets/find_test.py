@@ -1,0 +1,87 @@
+import pytest
+
+from vermilion.errors import OptionError
+from vermilion.hardware.targets.cpu import CPU, resolve_cpu
+from vermilion.hardware.targets.find import all_targets, find_target
+from vermilion.hardware.x86 import X86_64_V3, ZEN2, ZEN3, ZEN4, ZEN5
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("strix", "strix"),
+        ("STX", "strix"),
+        ("strix_halo", "strix"),
+        ("phx", "phoenix"),
+        ("hpt", "phoenix"),
+        ("hawk-point", "phoenix"),
+        ("krk", "krackan"),
+        ("ve2-xc2ve3858", "ve2"),
+        ("znver4", "zen4"),
+        ("x86_64_v3", "x86-64-v3"),
+        ("gfx942", "gfx942"),
+        ("gfx90a:sramecc+:xnack-", "gfx90a"),
+    ],
+)
+def test_names_and_aliases(written, name):
+    assert find_target(written).name == name
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [("strixx", "`strix`"), ("gfx1152", "`gfx115"), ("zen44", "`zen4`"), ("tpu-v5e", "`phoenix`")],
+)
+def test_unknown_name_gives_the_nearest(written, hint):
+    with pytest.raises(OptionError) as caught:
+        find_target(written)
+    assert written in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_no_name_stands_for_two_targets():
+    names = [name for target in all_targets() for name in (target.name, *target.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_every_target_says_where_its_facts_come_from():
+    for target in all_targets():
+        assert target.title, target.name
+        assert len(target.source) > 20, target.name
+
+
+@pytest.mark.parametrize(
+    ("features", "name"),
+    [
+        (ZEN5, "zen5"),
+        (ZEN4, "zen4"),
+        (ZEN3, "zen3"),
+        (ZEN2, "zen2"),
+        (X86_64_V3, "x86-64-v3"),
+        # A hypervisor that hides bf16 from a Zen 4 leaves what Zen 3 can run.
+        (ZEN4 - {"avx512bf16"}, "zen3"),
+        # Another vendor's AVX-512 lacks sse4a.
+        (ZEN4 - {"sse4a"}, "x86-64-v3"),
+        (X86_64_V3 - {"avx2"}, "cpu"),
+        (frozenset(), "cpu"),
+    ],
+)
+def test_resolve_cpu_by_features(features, name):
+    assert resolve_cpu(features).name == name
+
+
+def test_cpu_is_resolved_when_asked_for():
+    assert find_target("cpu") == resolve_cpu()
+    assert CPU in all_targets()
+
+
+def test_zen_features_grow():
+    assert X86_64_V3 < ZEN2 < ZEN3 < ZEN4 < ZEN5
+
+
+def test_gpu_facts():
+    assert find_target("gfx942").gpu.wave_size == 64
+    assert find_target("gfx1151").gpu.wave_size == 32
+    assert find_target("gfx1201").gpu.matrix_instructions == "wmma"
+    assert "f8" in find_target("gfx942").gpu.matrix_inputs
+    assert "f32" not in find_target("gfx1100").gpu.matrix_inputs
+    assert find_target("strix").gpu is None

@@ -1,0 +1,107 @@
+"""What a model costs: operations and bytes, node by node, before anything is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from vermilion.ir.ops import elements, find_operator
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """What one node costs.
+
+    Units: `operations` counts a multiply-accumulate as two; bytes are read and written once each,
+    weights and activations, as if nothing stayed in a cache.
+    """
+
+    name: str
+    op_type: str
+    operations: int
+    weight_bytes: int
+    activation_bytes: int
+    priced: bool  # the operator has a row in the table
+    exact: bool  # every shape that the count needed is known
+
+    @property
+    def gops(self) -> float:
+        """Operations in units of 10^9."""
+        return self.operations / 1e9
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """What a model costs: the sum of its nodes."""
+
+    nodes: tuple[NodeCost, ...]
+
+    @property
+    def operations(self) -> int:
+        """Operations of the whole model."""
+        return sum(node.operations for node in self.nodes)
+
+    @property
+    def gops(self) -> float:
+        """Operations in units of 10^9."""
+        return self.operations / 1e9
+
+    @property
+    def exact(self) -> bool:
+        """Whether every shape was known; if not, the figures are lower bounds."""
+        return all(node.exact for node in self.nodes)
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """Operators that the table has no row for; they count as 0."""
+        return tuple(sorted({node.op_type for node in self.nodes if not node.priced}))
+
+
+def value_bytes(value: ir.Value | None) -> int:
+    """Give the bytes of a value; unknown dimensions count 1, an unknown type 4 bytes."""
+    if value is None:
+        return 0
+    bits = 32 if value.dtype is None or value.dtype == ir.DataType.STRING else value.dtype.bitwidth
+    return (elements(value) * bits + 7) // 8
+
+
+def node_cost(node: ir.Node) -> NodeCost:
+    """Give the cost of one node, its subgraphs included."""
+    operator = find_operator(node)
+    operations = operator.rule(node) if operator else 0
+    branches = [sum(node_cost(inner).operations for inner in graph) for graph in _subgraphs(node)]
+    if branches:
+        # An If runs one branch, a Loop its body at least once for the count to say anything.
+        operations += max(branches) if node.op_type == "If" else sum(branches)
+    constants = [v for v in node.inputs if v is not None and v.const_value is not None]
+    flowing = [v for v in node.inputs if v is not None and v.const_value is None]
+    return NodeCost(
+        name=node.name or "",
+        op_type=node.op_type,
+        operations=operations,
+        weight_bytes=sum(value_bytes(v) for v in constants),
+        activation_bytes=sum(value_bytes(v) for v in [*flowing, *node.outputs]),
+        priced=operator is not None,
+        exact=all(_is_static(v) for v in [*flowing, *node.outputs] if v.name != ""),
+    )
+
+
+def model_cost(model: ir.Model) -> ModelCost:
+    """Give the cost of every node of the main graph. Constants are data, not operators."""
+    return ModelCost(tuple(node_cost(n) for n in model.graph if n.op_type != "Constant"))
+
+
+def _subgraphs(node: ir.Node) -> Iterable[ir.Graph]:
+    for attribute in node.attributes.values():
+        if not isinstance(attribute, ir.Attr):
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def _is_static(value: ir.Value) -> bool:
+    return value.shape is not None and all(isinstance(d, int) for d in value.shape)

@@ -1,0 +1,168 @@
+"""Running a graph through ONNX Runtime's CPU provider, the reference that all else is held to.
+
+Weights stay where they are: small ones travel in the model, large ones (also memory-mapped
+external data) are lent to the session as arrays, so a model over 2 GB needs no second copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from vermilion.errors import UnsupportedError
+
+Array = NDArray[Any]
+
+# Tensors from this size on are lent to the session instead of being written into the model.
+LENT_BYTES = 16 * 1024
+
+# ONNX Runtime prints warnings on stderr for much that is not the user's business.
+_SEVERITY_ERROR = 3
+_SEVERITY_FATAL = 4
+
+_ORT_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+    "tensor(int16)": np.int16,
+    "tensor(uint16)": np.uint16,
+    "tensor(int32)": np.int32,
+    "tensor(uint32)": np.uint32,
+    "tensor(int64)": np.int64,
+    "tensor(uint64)": np.uint64,
+    "tensor(bool)": np.bool_,
+    "tensor(string)": np.object_,
+}
+
+
+def numpy_type(ort_type: str) -> np.dtype[Any] | None:
+    """Give numpy's type for ONNX Runtime's spelling, None where numpy has none (bfloat16)."""
+    found = _ORT_TYPES.get(ort_type)
+    return None if found is None else np.dtype(found)
+
+
+def stripped_proto(
+    model: ir.Model, lent_bytes: int = LENT_BYTES
+) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
+    """Give `model` as a message without its large weights, and those weights by name.
+
+    Before → after: an initializer of `lent_bytes` or more becomes an external reference to a
+    file that does not exist; whoever opens the message must supply it by name.
+    """
+    weights: dict[str, ir.TensorProtocol] = {}
+    offset = 0
+    try:
+        for name, value in model.graph.initializers.items():
+            tensor = value.const_value
+            if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < lent_bytes:
+                continue
+            if tensor.dtype.bitwidth < 8:
+                continue
+            weights[name] = tensor
+            value.const_value = ir.ExternalTensor(
+                "weights.bin",
+                offset,
+                tensor.nbytes,
+                tensor.dtype,
+                shape=ir.Shape(tensor.shape.numpy()),
+                name=name,
+            )
+            offset += tensor.nbytes
+        return ir.to_proto(model), weights
+    finally:
+        for name, tensor in weights.items():
+            model.graph.initializers[name].const_value = tensor
+
+
+def split_weights(model: ir.Model, lent_bytes: int = LENT_BYTES) -> tuple[bytes, dict[str, Array]]:
+    """Serialize `model` without its large weights; give the bytes and those weights by name."""
+    proto, weights = stripped_proto(model, lent_bytes)
+    return proto.SerializeToString(), {name: t.numpy() for name, t in weights.items()}
+
+
+def session_from_bytes(
+    serialized: bytes,
+    weights: Mapping[str, Array],
+    *,
+    threads: int = 0,
+    optimize: bool = True,
+    quiet: bool = False,
+) -> ort.InferenceSession:
+    """Open a session on the CPU from what `split_weights` gave.
+
+    Raises: UnsupportedError where ONNX Runtime cannot run the model.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = _SEVERITY_FATAL if quiet else _SEVERITY_ERROR
+    options.intra_op_num_threads = threads
+    # Workers that spin after a run steal time from whatever runs next.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if weights:
+        values = [_lend(array) for array in weights.values()]
+        options.add_external_initializers(list(weights), values)
+    try:
+        return ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's exceptions share no base but Exception
+        raise UnsupportedError(
+            f"ONNX Runtime cannot run this model: {_first_line(error)}",
+            hint="run `vermilion inspect MODEL` to see the operators and their versions",
+        ) from error
+
+
+def open_session(
+    model: ir.Model, *, threads: int = 0, optimize: bool = True, quiet: bool = False
+) -> ort.InferenceSession:
+    """Open a session on the CPU for `model`.
+
+    Raises: UnsupportedError where ONNX Runtime cannot run the model.
+    """
+    serialized, weights = split_weights(model)
+    return session_from_bytes(serialized, weights, threads=threads, optimize=optimize, quiet=quiet)
+
+
+def run_session(
+    session: ort.InferenceSession, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
+) -> dict[str, Array]:
+    """Run once; give the outputs by name.
+
+    Raises: UnsupportedError with ONNX Runtime's words where the run fails.
+    """
+    names = list(outputs) if outputs is not None else [o.name for o in session.get_outputs()]
+    try:
+        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    except Exception as error:  # as above
+        raise UnsupportedError(f"running the model failed: {_first_line(error)}") from error
+
+
+def _lend(array: Array) -> ort.OrtValue:
+    contiguous = np.ascontiguousarray(array)
+    type_number = ir.DataType.from_numpy(contiguous.dtype)
+    if contiguous.dtype.kind == "V" or type_number in _NOT_NUMPY:
+        # ml_dtypes arrays: ONNX Runtime wants the bits and ONNX's number of the type.
+        bits = contiguous.view(np.dtype(f"u{contiguous.dtype.itemsize}"))
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(type_number))
+    return ort.OrtValue.ortvalue_from_numpy(contiguous)
+
+
+_NOT_NUMPY = {
+    ir.DataType.BFLOAT16,
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.FLOAT8E4M3FNUZ,
+    ir.DataType.FLOAT8E5M2,
+    ir.DataType.FLOAT8E5M2FNUZ,
+}
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

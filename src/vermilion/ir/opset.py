@@ -1,0 +1,99 @@
+"""Which version of the ONNX operators a model speaks, and what is true of operators by name."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+OPSET = 17
+"""The version that models are raised to. Ryzen AI recommends it (documentation, `modelrun.rst`)."""
+
+RANDOM_OPERATORS = frozenset(
+    {
+        "Bernoulli",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
+
+
+def opset_of(model: ir.Model) -> int:
+    """Give the version of the default domain, 0 where the model imports none."""
+    imports = model.graph.opset_imports
+    # A node's `ai.onnx` is read as the empty name, the import's is kept as written.
+    return imports.get("", imports.get("ai.onnx", 0))
+
+
+def is_operator(node: ir.Node | None, *names: str) -> bool:
+    """Say whether `node` is one of ONNX's own operators of these names."""
+    return node is not None and node.domain == "" and node.op_type in names
+
+
+def is_random(node: ir.Node) -> bool:
+    """Say whether running the node twice may give two results."""
+    if node.domain != "":
+        return False
+    if node.op_type == "Dropout":
+        return not is_inference_dropout(node)
+    return node.op_type in RANDOM_OPERATORS
+
+
+def is_inference_dropout(node: ir.Node) -> bool:
+    """Say whether a Dropout certainly passes its input through.
+
+    Source: ONNX Dropout-13: `training_mode` is an optional input, false by default; before
+    opset 12 the operator has no such input, before 7 an attribute `is_test`.
+    """
+    if "is_test" in node.attributes and node.attributes["is_test"].as_int() == 0:
+        return False
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    if training is None:
+        return True
+    constant = constant_of(training)
+    return constant is not None and not constant.numpy().any()
+
+
+def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Give the tensor of an initializer that no caller can override, or of a Constant node."""
+    if value is None:
+        return None
+    if value.is_initializer():
+        return None if value.is_graph_input() else value.const_value
+    producer = value.producer()
+    if (
+        is_operator(producer, "Constant")
+        and producer is not None
+        and "value" in producer.attributes
+    ):
+        return producer.attributes["value"].as_tensor()
+    return None
+
+
+def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """Give the sizes of `value` where all are known, else None."""
+    if value is None or value.shape is None:
+        return None
+    sizes: list[int] = []
+    for size in value.shape.dims:
+        if not isinstance(size, int) or size < 0:
+            return None
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def tensor_sizes(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    """Give the sizes of a tensor, which are always known."""
+    return tuple(int(size) for size in tensor.shape.numpy())
+
+
+def required_inputs(model: ir.Model) -> list[ir.Value]:
+    """Give the inputs that a caller must supply: those without a default among the weights."""
+    return [value for value in model.graph.inputs if not value.is_initializer()]
+
+
+def where(node: ir.Node) -> str:
+    """Name a node for people: its name, else its first output, and the operator."""
+    first = node.outputs[0].name if node.outputs else ""
+    return f"node `{node.name or first or '?'}`, {node.op_type}"

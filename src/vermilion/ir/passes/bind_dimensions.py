@@ -1,0 +1,172 @@
+"""Giving open dimensions a size: by the dimension's name, or an input's whole shape."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from vermilion.errors import OptionError
+from vermilion.ir.opset import required_inputs
+from vermilion.ir.passes.report import Notes
+
+Dimensions = Mapping[str, int | Sequence[int]]
+
+
+def bind_dimensions(model: ir.Model, dims: Dimensions) -> ir.Model:
+    """Give a copy of `model` (weights shared) in which the named dimensions have the given sizes.
+
+    A key is a dimension's name with one size, or an input's name with all of its sizes:
+    `{"batch": 1}`, `{"x": (1, 3, 48, 320)}`. A name bound through an input's shape is bound
+    everywhere it stands.
+
+    Raises: OptionError for a name that the model does not have (with what it has), a size below
+    1, or two sizes for one name.
+    """
+    bound = model.clone()
+    bind_in_place(bound, dims, Notes())
+    return bound
+
+
+def bind_in_place(model: ir.Model, dims: Dimensions, notes: Notes) -> None:
+    """Do the work of `bind_dimensions` on the model itself."""
+    if not dims:
+        return
+    inputs = {value.name or "": value for value in required_inputs(model)}
+    names = symbolic_names(model)
+    sizes: dict[str, int] = {}
+    for key, wanted in dims.items():
+        if isinstance(wanted, int):
+            if key not in names:
+                raise _unknown(key, model)
+            _set_size(sizes, key, wanted)
+        elif key in inputs:
+            _bind_shape(inputs[key], tuple(wanted), sizes, notes)
+        else:
+            raise _unknown(key, model)
+    _substitute(model, sizes, notes)
+
+
+def symbolic_names(model: ir.Model) -> tuple[str, ...]:
+    """Give the names of open dimensions on the inputs, in order of appearance."""
+    found: dict[str, None] = {}
+    for value in required_inputs(model):
+        for size in value.shape.dims if value.shape is not None else ():
+            name = dimension_name(size)
+            if name:
+                found[name] = None
+    return tuple(found)
+
+
+def open_dimensions(model: ir.Model) -> tuple[str, ...]:
+    """Describe every open dimension of the inputs: its name, else the input and the axis."""
+    found: dict[str, None] = {}
+    for value in required_inputs(model):
+        for axis, size in enumerate(value.shape.dims if value.shape is not None else ()):
+            if isinstance(size, int) and size >= 0:
+                continue
+            found[dimension_name(size) or f"{value.name} (axis {axis}, no name)"] = None
+    return tuple(found)
+
+
+def dimension_name(size: int | ir.SymbolicDim) -> str:
+    """Give the name of an open dimension, empty where it has none.
+
+    Exporters write `?` for `no name`: two of those are not the same size.
+    """
+    if isinstance(size, int) or size.value is None or size.value == "?":
+        return ""
+    return str(size.value)
+
+
+def _bind_shape(
+    value: ir.Value, wanted: tuple[int, ...], sizes: dict[str, int], notes: Notes
+) -> None:
+    place = f"input `{value.name}`"
+    if value.shape is None:
+        value.shape = ir.Shape(wanted)
+        notes.fired += len(wanted)
+        return
+    if len(wanted) != len(value.shape):
+        raise OptionError(
+            f"the shape {list(wanted)} has {len(wanted)} dimensions, the model's has "
+            f"{len(value.shape)}",
+            where=place,
+            hint=f"the model declares {describe_shape(value.shape)}",
+        )
+    for axis, (size, declared) in enumerate(zip(wanted, value.shape.dims, strict=True)):
+        if isinstance(declared, int) and declared >= 0:
+            if declared != size:
+                raise OptionError(
+                    f"axis {axis} is fixed at {declared} and cannot be bound to {size}",
+                    where=place,
+                    hint=f"the model declares {describe_shape(value.shape)}",
+                )
+            continue
+        name = dimension_name(declared)
+        _set_size(sizes, name, size) if name else _check_size(f"{value.name}[{axis}]", size)
+        if not name:
+            notes.fired += 1
+    value.shape = ir.Shape(
+        [
+            declared if dimension_name(declared) else size
+            for size, declared in zip(wanted, value.shape.dims, strict=True)
+        ]
+    )
+
+
+def _set_size(sizes: dict[str, int], name: str, size: int) -> None:
+    _check_size(name, size)
+    if sizes.setdefault(name, size) != size:
+        raise OptionError(f"dimension `{name}` is bound to both {sizes[name]} and {size}")
+
+
+def _check_size(name: str, size: int) -> None:
+    if isinstance(size, bool) or size < 1:
+        raise OptionError(
+            f"dimension `{name}` cannot be {size}", hint="a size is a whole number from 1 on"
+        )
+
+
+def _substitute(model: ir.Model, sizes: Mapping[str, int], notes: Notes) -> None:
+    """Write the sizes wherever the names stand, and forget shapes that were derived from them."""
+    interface = {*model.graph.inputs, *model.graph.outputs}
+    values = [*model.graph.inputs]
+    for graph in model.graphs():
+        values.extend(output for node in graph for output in node.outputs)
+    for value in values:
+        if value.shape is None:
+            continue
+        dims = [sizes.get(dimension_name(size), size) for size in value.shape.dims]
+        if all(isinstance(size, int) and size >= 0 for size in value.shape.dims):
+            continue
+        notes.fired += sum(dimension_name(size) in sizes for size in value.shape.dims)
+        # What is still open was inferred before the sizes were known: infer it anew.
+        closed = all(isinstance(size, int) and size >= 0 for size in dims)
+        value.shape = ir.Shape(dims) if closed or value in interface else None
+
+
+def describe_shape(shape: ir.Shape) -> str:
+    """Write a shape with the names of its open dimensions: `[batch, 3, ?, ?]`."""
+    parts = [
+        str(size) if isinstance(size, int) and size >= 0 else dimension_name(size) or "?"
+        for size in shape.dims
+    ]
+    return f"[{', '.join(parts)}]"
+
+
+def _unknown(key: str, model: ir.Model) -> OptionError:
+    candidates = [*symbolic_names(model), *(value.name or "" for value in required_inputs(model))]
+    near = difflib.get_close_matches(key, candidates, n=1)
+    meant = f"did you mean `{near[0]}`? " if near else ""
+    opened = ", ".join(f"`{name}`" for name in open_dimensions(model))
+    listed = f"open dimensions: {opened}" if opened else "every input has a fixed shape"
+    inputs = ", ".join(
+        f"`{value.name}`" + (f" {describe_shape(value.shape)}" if value.shape is not None else "")
+        for value in required_inputs(model)
+    )
+    return OptionError(
+        f"the model has no open dimension or input shape named `{key}`",
+        hint=f"{meant}{listed}; inputs: {inputs}",
+    )

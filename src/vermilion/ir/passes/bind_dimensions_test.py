@@ -1,0 +1,65 @@
+import pytest
+
+from vermilion.errors import OptionError
+from vermilion.ir.passes.bind_dimensions import bind_dimensions, open_dimensions, symbolic_names
+from vermilion.ir.passes.contract_test import parse
+
+TEXT = "(float[batch, 3, h, w] x, float[batch, 4] z) => (float[batch, 3, h, w] y) { y = Abs(x) }"
+
+
+def dims(model, name):
+    value = next(v for v in [*model.graph.inputs, *model.graph.outputs] if v.name == name)
+    return [size if isinstance(size, int) else size.value for size in value.shape.dims]
+
+
+def test_a_name_is_bound_everywhere_and_the_original_stays() -> None:
+    model = parse(TEXT)
+    bound = bind_dimensions(model, {"batch": 2, "h": 8})
+    assert dims(bound, "x") == [2, 3, 8, "w"]
+    assert dims(bound, "z") == [2, 4]
+    assert dims(bound, "y") == [2, 3, 8, "w"]
+    assert dims(model, "x") == ["batch", 3, "h", "w"]
+    assert symbolic_names(bound) == ("w",)
+
+
+def test_an_input_shape_binds_its_names() -> None:
+    bound = bind_dimensions(parse(TEXT), {"x": (1, 3, 8, 16)})
+    assert dims(bound, "x") == [1, 3, 8, 16]
+    assert dims(bound, "z") == [1, 4]
+    assert open_dimensions(bound) == ()
+
+
+def test_unnamed_and_negative_sizes_are_bound_by_the_shape_alone() -> None:
+    model = parse("(float[?, 3, ?, ?] x) => (float[?, 3, ?, ?] y) { y = Abs(x) }")
+    assert symbolic_names(model) == ()
+    assert open_dimensions(model)[0] == "x (axis 0, no name)"
+    assert dims(bind_dimensions(model, {"x": [1, 3, 8, 9]}), "x") == [1, 3, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"bach": 1}, ["no open dimension or input shape named `bach`", "did you mean `batch`?"]),
+        ({"x": 3}, ["named `x`", "open dimensions: `batch`, `h`, `w`"]),
+        ({"batch": (1, 2)}, ["named `batch`"]),
+        ({"batch": 0}, ["cannot be 0"]),
+        ({"batch": -1}, ["cannot be -1"]),
+        ({"batch": True}, ["cannot be True"]),
+        ({"x": (1, 3, 8)}, ["has 3 dimensions, the model's has 4", "[batch, 3, h, w]"]),
+        ({"x": (1, 4, 8, 8)}, ["axis 1 is fixed at 3"]),
+        ({"batch": 2, "x": (1, 3, 8, 8)}, ["`batch` is bound to both 2 and 1"]),
+    ],
+)
+def test_wrong_requests_are_explained(wanted, words) -> None:
+    with pytest.raises(OptionError) as caught:
+        bind_dimensions(parse(TEXT), wanted)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_stale_inferred_shapes_are_forgotten() -> None:
+    model = parse("(float[n, 2] x) => (float[n, 2] y) { a = Abs(x) y = Neg(a) }")
+    inner = model.graph[0].outputs[0]
+    inner.shape = type(model.graph.inputs[0].shape)(["m", 2])
+    bound = bind_dimensions(model, {"n": 3})
+    assert bound.graph[0].outputs[0].shape is None

@@ -1,0 +1,306 @@
+"""Computing now what depends on no input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.errors import UnsupportedError
+from vermilion.ir.execute import open_session, run_session
+from vermilion.ir.opset import constant_of, is_operator, is_random, opset_of, static_shape, where
+from vermilion.ir.passes.infer_shapes import infer_shapes
+from vermilion.ir.passes.replace import make_weight
+from vermilion.ir.passes.report import Notes
+
+Array = NDArray[Any]
+
+MAX_BYTES = 64 << 20
+"""No folded result is larger."""
+
+FREE_BYTES = 4 << 20
+"""Results up to this size are always worth it; larger ones must not outgrow their inputs."""
+
+MAX_GROWTH = 2
+
+MAX_ROUNDS = 32
+"""Of folding and inference in turns; PP-OCR recognition needs four."""
+
+_TYPES = {
+    ir.DataType.FLOAT,
+    ir.DataType.DOUBLE,
+    ir.DataType.FLOAT16,
+    ir.DataType.BOOL,
+    ir.DataType.INT8,
+    ir.DataType.INT16,
+    ir.DataType.INT32,
+    ir.DataType.INT64,
+    ir.DataType.UINT8,
+    ir.DataType.UINT16,
+    ir.DataType.UINT32,
+    ir.DataType.UINT64,
+}
+
+# Computing these would undo the number format that the file was written in.
+_KEPT = {"Constant", "DequantizeLinear"}
+
+
+@dataclass
+class _Wave:
+    """Nodes computed in one run: each reads constants or results of the same wave."""
+
+    nodes: list[ir.Node] = field(default_factory=list)
+    results: dict[int, ir.Value] = field(default_factory=dict)
+    total_bytes: int = 0
+
+
+def fold_constants(model: ir.Model, notes: Notes) -> None:
+    """Before → after: `c2 = F(c1)`, or Shape and Size of a value of known sizes → a weight `c2`.
+
+    ONNX Runtime computes the results, several nodes at a time; shapes are inferred in between,
+    since the target of a Reshape, once a constant, makes more sizes known. Left alone: random
+    nodes, nodes with bodies, DequantizeLinear (its integers are the point), results that are
+    outputs of the model, that are too large (`MAX_BYTES`) or outgrow what they are made from.
+    """
+    for _ in range(MAX_ROUNDS):
+        before = notes.fired
+        refusals = _fold_known(model, notes)
+        if notes.fired == before:
+            break
+        infer_shapes(model, Notes())
+    for node in model.graph:
+        if id(node) in refusals:
+            notes.refuse(where(node), refusals[id(node)])
+
+
+def _fold_known(model: ir.Model, notes: Notes) -> dict[int, str]:
+    """Fold all that can be folded with the shapes as they are; give what could not and why."""
+    refused: dict[int, str] = {}
+    _fold_sizes(model, refused, notes)
+    while True:
+        wave = _next_wave(model, refused)
+        if not wave.nodes:
+            return refused
+        _compute(model, wave, refused, notes)
+
+
+def _fold_sizes(model: ir.Model, refused: dict[int, str], notes: Notes) -> None:
+    """Replace Shape and Size of values whose sizes are known, though their contents are not."""
+    for node in model.graph:
+        sizes = static_shape(node.inputs[0]) if is_operator(node, "Shape", "Size") else None
+        if sizes is None:
+            continue
+        if node.outputs[0].is_graph_output():
+            refused[id(node)] = "its result is an output of the model"
+            continue
+        if node.op_type == "Size":
+            result = np.array(math.prod(sizes), np.int64)
+        else:
+            start, end = (
+                node.attributes[name].as_int() if name in node.attributes else None
+                for name in ("start", "end")
+            )
+            result = np.array(sizes[slice(start, end)], np.int64)
+        _replace(model.graph, node, {node.outputs[0].name or "": result})
+        notes.fired += 1
+
+
+def _next_wave(model: ir.Model, refused: dict[int, str]) -> _Wave:
+    wave = _Wave()
+    for node in model.graph:
+        if id(node) in refused or not _is_constant(node, wave):
+            continue
+        if any(value.is_graph_output() for value in node.outputs):
+            refused[id(node)] = "its result is an output of the model"
+            continue
+        sizes = _result_bytes(model, node)
+        if sizes is None:
+            # Its size depends on values of this wave: the next one knows them.
+            if any(id(value) in wave.results for value in node.inputs):
+                continue
+            refused[id(node)] = "the size or type of its result is not known beforehand"
+            continue
+        reason = _too_large(node, sizes)
+        if reason:
+            refused[id(node)] = reason
+            continue
+        if wave.total_bytes + sizes > 4 * MAX_BYTES:
+            break
+        wave.nodes.append(node)
+        wave.results.update({id(value): value for value in node.outputs if value.name})
+        wave.total_bytes += sizes
+    return wave
+
+
+def _is_constant(node: ir.Node, wave: _Wave) -> bool:
+    if node.op_type in _KEPT or node.domain != "" or is_random(node):
+        return False
+    if any(
+        a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) or a.is_ref()
+        for a in node.attributes.values()
+    ):
+        return False
+    return all(
+        value is None or id(value) in wave.results or constant_of(value) is not None
+        for value in node.inputs
+    )
+
+
+def _result_bytes(model: ir.Model, node: ir.Node) -> int | None:
+    """Give the size of all results, None where it cannot be told before running."""
+    results = [value for value in node.outputs if value.name]
+    if any(value.dtype is None or static_shape(value) is None for value in results):
+        for value, (dtype, shape) in zip(results, _inferred(model, node), strict=False):
+            if dtype is not None and shape is not None:
+                value.type, value.shape = ir.TensorType(dtype), ir.Shape(shape)
+    total = 0
+    for value in results:
+        dtype, shape = value.dtype, static_shape(value)
+        if dtype is None or shape is None or dtype not in _TYPES:
+            return None
+        total += math.prod(shape) * max(1, dtype.bitwidth // 8)
+    return total if results else None
+
+
+def _inferred(
+    model: ir.Model, node: ir.Node
+) -> list[tuple[ir.DataType | None, tuple[int, ...] | None]]:
+    """Ask onnx for the node's results, given the values of its inputs where they are small."""
+    types: dict[str, onnx.TypeProto] = {}
+    data: dict[str, onnx.TensorProto] = {}
+    for value in node.inputs:
+        if value is None or not value.name:
+            continue
+        tensor = constant_of(value)
+        shape = tuple(tensor.shape.numpy()) if tensor is not None else static_shape(value)
+        dtype = tensor.dtype if tensor is not None else value.dtype
+        if shape is None or dtype is None:
+            return [(None, None)]
+        types[value.name] = onnx.helper.make_tensor_type_proto(int(dtype), shape)
+        if tensor is not None and tensor.nbytes <= 1024 and dtype != ir.DataType.STRING:
+            data[value.name] = ir.to_proto(tensor)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset_of(model), "")
+        found = onnx.shape_inference.infer_node_outputs(
+            schema,
+            ir.to_proto(node),
+            types,
+            data,
+            opset_imports=[onnx.helper.make_opsetid("", opset_of(model))],
+        )
+    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return [(None, None)]
+    return [_from_proto(found.get(value.name or "")) for value in node.outputs if value.name]
+
+
+def _from_proto(
+    proto: onnx.TypeProto | None,
+) -> tuple[ir.DataType | None, tuple[int, ...] | None]:
+    if proto is None or not proto.HasField("tensor_type"):
+        return (None, None)
+    tensor = proto.tensor_type
+    dtype = ir.DataType(tensor.elem_type)
+    if not tensor.HasField("shape"):
+        return (dtype, None)
+    sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
+    return (dtype, None if any(size < 0 for size in sizes) else tuple(sizes))
+
+
+def _too_large(node: ir.Node, sizes: int) -> str:
+    if sizes > MAX_BYTES:
+        return f"its result has {sizes} bytes, more than {MAX_BYTES}"
+    given = sum(tensor.nbytes for tensor in map(constant_of, node.inputs) if tensor is not None)
+    if sizes > FREE_BYTES and sizes > MAX_GROWTH * given:
+        return f"it would turn {given} bytes into {sizes}"
+    return ""
+
+
+def _compute(model: ir.Model, wave: _Wave, refused: dict[int, str], notes: Notes) -> None:
+    try:
+        results = _run(model, wave.nodes)
+    except UnsupportedError as error:
+        if len(wave.nodes) == 1:
+            refused[id(wave.nodes[0])] = error.message
+            return
+        # Halve until the node that cannot be run stands alone; the rest goes through.
+        middle = len(wave.nodes) // 2
+        for nodes in (wave.nodes[:middle], wave.nodes[middle:]):
+            ready = _ready(nodes)
+            if ready:
+                _compute(model, _Wave(ready), refused, notes)
+        return
+    for node in wave.nodes:
+        _replace(model.graph, node, results)
+        notes.fired += 1
+
+
+def _ready(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Keep what does not wait for a node outside of `nodes`."""
+    wave = _Wave()
+    for node in nodes:
+        if _is_constant(node, wave):
+            wave.nodes.append(node)
+            wave.results.update({id(value): value for value in node.outputs if value.name})
+    return wave.nodes
+
+
+def _replace(graph: ir.Graph, node: ir.Node, results: Mapping[str, Array]) -> None:
+    for value in node.outputs:
+        if not value.name or not value.uses():
+            continue
+        tensor = ir.tensor(results[value.name], name=value.name)
+        weight = make_weight(value.name, tensor)
+        value.replace_all_uses_with(weight)
+        graph.register_initializer(weight)
+    graph.remove(node, safe=True)
+
+
+def _run(model: ir.Model, nodes: Sequence[ir.Node]) -> dict[str, Array]:
+    """Run copies of `nodes` as a model of their own, which has no inputs."""
+    values: dict[int, ir.Value] = {}
+    copies: list[ir.Node] = []
+    weights: list[ir.Value] = []
+    for node in nodes:
+        inputs: list[ir.Value | None] = []
+        for value in node.inputs:
+            if value is not None and id(value) not in values:
+                values[id(value)] = _copy_weight(value)
+                weights.append(values[id(value)])
+            inputs.append(None if value is None else values[id(value)])
+        outputs = [ir.Value(name=value.name, type=value.type) for value in node.outputs]
+        values.update({id(a): b for a, b in zip(node.outputs, outputs, strict=True)})
+        copies.append(
+            ir.Node(
+                node.domain,
+                node.op_type,
+                inputs,
+                list(node.attributes.values()),
+                outputs=outputs,
+                name=node.name,
+            )
+        )
+    results = [value for node in copies for value in node.outputs if value.name]
+    graph = ir.Graph(
+        [],
+        results,
+        nodes=copies,
+        initializers=weights,
+        opset_imports={"": opset_of(model)},
+        name="constants",
+    )
+    session = open_session(
+        ir.Model(graph, ir_version=max(model.ir_version or 0, 8)), optimize=False, quiet=True
+    )
+    return run_session(session, {})
+
+
+def _copy_weight(value: ir.Value) -> ir.Value:
+    tensor = constant_of(value)
+    assert tensor is not None, "a wave reads constants and its own results only"
+    return make_weight(value.name, tensor)

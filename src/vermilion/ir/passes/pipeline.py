@@ -1,0 +1,166 @@
+"""The order of the passes, and the proof that they changed nothing but the graph.
+
+Neither our passes nor the libraries' are trusted with the user's numbers: after each pass the
+interface is as before, at the end the outputs equal a run of the model as it came. A pass that
+breaks either is left out, with the reason in its report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from vermilion.errors import Refusal, VermilionError
+from vermilion.ir.passes.bind_dimensions import Dimensions, bind_in_place
+from vermilion.ir.passes.deduplicate_weights import deduplicate_weights
+from vermilion.ir.passes.fold_batch_norm import fold_batch_norm
+from vermilion.ir.passes.fold_constants import fold_constants
+from vermilion.ir.passes.freeze_defaults import freeze_defaults
+from vermilion.ir.passes.infer_shapes import infer_shapes
+from vermilion.ir.passes.inline_functions import inline_functions
+from vermilion.ir.passes.lift_constants import lift_constants
+from vermilion.ir.passes.merge_repeats import merge_repeats
+from vermilion.ir.passes.probe import Probe, interface_change, take_probe
+from vermilion.ir.passes.raise_opset import raise_opset
+from vermilion.ir.passes.remove_dead_nodes import remove_dead_nodes
+from vermilion.ir.passes.remove_identities import remove_identities
+from vermilion.ir.passes.report import Notes, PassStep, Rewrite, run_pass
+from vermilion.ir.passes.sort_nodes import sort_nodes
+from vermilion.ir.verify import check_graph
+from vermilion.progress import Progress, no_progress
+
+PASSES: tuple[Rewrite, ...] = (
+    sort_nodes,  # first: every other pass walks the graph in order
+    inline_functions,  # before all that looks for operators: they may hide in functions
+    freeze_defaults,  # before what folds weights: an input with a default is no constant
+    lift_constants,  # before folding: all constants in one form
+    remove_dead_nodes,  # before inference and folding: less to do
+    infer_shapes,  # before folding: Shape of a known shape is a constant
+    fold_constants,  # before raising, which is simpler where shapes are known
+    raise_opset,  # after inference: of unknown rank, each Softmax would become three nodes
+    lift_constants,  # again: raising writes attributes as Constant nodes
+    infer_shapes,  # again: raising adds nodes
+    remove_identities,  # after inference: a Reshape is an identity only if its shapes are known
+    fold_batch_norm,  # after identities: nothing stands between Conv and its batch norm
+    merge_repeats,  # after folding: constants no longer stand apart
+    deduplicate_weights,  # after all that makes new weights
+    merge_repeats,  # again: nodes that read equal weights are now equal
+    remove_dead_nodes,  # after all that leaves nodes without readers
+    infer_shapes,  # last: what is placed and costed has all its shapes
+)
+"""The one place where the order stands."""
+
+
+@dataclass(frozen=True)
+class Simplified:
+    """A model after the passes, and what each of them did."""
+
+    model: ir.Model
+    steps: tuple[PassStep, ...]
+
+
+def simplify(
+    model: ir.Model, *, dims: Dimensions | None = None, progress: Progress = no_progress
+) -> Simplified:
+    """Give an equal model that is easier to place and faster to run; `model` stays as it is.
+
+    Weights are shared with `model`, not copied. `dims` are bound first (see `bind_dimensions`).
+
+    Raises: OptionError for wrong `dims`; ModelError where the graph has a cycle.
+    """
+    bound = model.clone()
+    notes = Notes()
+    bind_in_place(bound, dims or {}, notes)
+    steps = [PassStep("bind-dimensions", notes.fired)] if dims else []
+    probe = take_probe(bound)
+    left_out: dict[str, Refusal] = {}
+    while True:
+        try:
+            work, done = _attempt(bound, left_out, probe, progress)
+        except _Broken as broken:
+            left_out[broken.name] = Refusal(broken.reason)
+            continue
+        except _Unstable:
+            probe = probe.unusable("the outputs change from run to run")
+            continue
+        break
+    return Simplified(work, (*steps, *_merged(done), probe.step))
+
+
+class _Broken(Exception):
+    """A pass changed what it must not change."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(f"{name}: {reason}")
+
+
+class _Unstable(Exception):
+    """The outputs differed after all passes and, looked at again, after none of them."""
+
+
+def _attempt(
+    model: ir.Model, left_out: Mapping[str, Refusal], probe: Probe, progress: Progress
+) -> tuple[ir.Model, list[PassStep]]:
+    """Run all passes but those left out; raise _Broken for the one that breaks the promise.
+
+    Only where the outputs differ at the end is it worth comparing after each pass.
+    """
+    work, steps = _apply(model, left_out, None, progress)
+    if probe.difference(work):
+        _apply(model, left_out, probe, progress)
+        raise _Unstable
+    return work, steps
+
+
+def _apply(
+    model: ir.Model, left_out: Mapping[str, Refusal], probe: Probe | None, progress: Progress
+) -> tuple[ir.Model, list[PassStep]]:
+    """Run the passes on a copy; with a probe, compare the outputs after each that fired."""
+    work = model.clone()
+    steps: list[PassStep] = []
+    for done, rewrite in enumerate(PASSES):
+        progress("simplify", done, len(PASSES))
+        name = rewrite.__name__.replace("_", "-")
+        if name in left_out:
+            steps.append(PassStep(name, 0, (("model", left_out[name]),)))
+            continue
+        step = _guarded(rewrite, name, work, model)
+        steps.append(step)
+        difference = probe.difference(work) if probe is not None and step.fired else ""
+        if difference:
+            raise _Broken(name, f"left out: it changes the outputs ({difference})")
+    progress("simplify", len(PASSES), len(PASSES))
+    return work, steps
+
+
+def _guarded(rewrite: Rewrite, name: str, work: ir.Model, original: ir.Model) -> PassStep:
+    """Run one pass and check that graph and interface are still sound."""
+    try:
+        step = run_pass(rewrite, work)
+    except VermilionError:
+        raise
+    except Exception as error:  # a library's pass may fail in any way on a graph it did not expect
+        raise _Broken(name, f"left out: it failed with {type(error).__name__}: {error}") from error
+    if step.fired:
+        try:
+            check_graph(work)
+        except VermilionError as error:
+            raise _Broken(name, f"left out: it broke the graph: {error.message}") from error
+        change = interface_change(original, work)
+        if change:
+            raise _Broken(name, f"left out: it changes the interface: {change}")
+    return step
+
+
+def _merged(steps: list[PassStep]) -> list[PassStep]:
+    """Join the runs of a pass that stands in the list more than once; the last refusals count."""
+    merged: dict[str, PassStep] = {}
+    for step in steps:
+        before = merged.get(step.name)
+        fired = step.fired + (before.fired if before is not None else 0)
+        merged[step.name] = PassStep(step.name, fired, step.refusals)
+    return list(merged.values())

@@ -1,0 +1,136 @@
+"""Cutting a graph: which supported nodes form a part, and in which order parts run.
+
+A graph is given as `reads`: for each node, by position in topological order, the positions of
+the nodes whose results it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+Reads = Sequence[Collection[int]]
+
+
+def connected_parts(reads: Reads, supported: Sequence[bool]) -> list[list[int]]:
+    """Group supported nodes that are connected, so that no part waits on itself.
+
+    Two parts grow together along an edge unless a path leaves the one and comes back to the other
+    through something outside: that node would need the part's result and the part would need the
+    node's.
+
+    Returns: parts as sorted node positions, in the order of their first nodes.
+    """
+    growth = _Growth(reads)
+    for node, is_supported in enumerate(supported):
+        if not is_supported:
+            continue
+        for source in sorted(reads[node]):
+            if supported[source]:
+                growth.join(source, node)
+    members: dict[int, list[int]] = {}
+    for node, is_supported in enumerate(supported):
+        if is_supported:
+            members.setdefault(growth.root(node), []).append(node)
+    return list(members.values())
+
+
+class _Growth:
+    """Parts while they grow: a union-find whose sets know which nodes read from them."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._parent = list(range(len(reads)))
+        self._readers: list[set[int]] = [set() for _ in reads]
+        for node, sources in enumerate(reads):
+            for source in sources:
+                self._readers[source].add(node)
+
+    def root(self, node: int) -> int:
+        while self._parent[node] != node:
+            self._parent[node] = self._parent[self._parent[node]]
+            node = self._parent[node]
+        return node
+
+    def join(self, source: int, node: int) -> None:
+        """Unite the parts of both unless that would close a cycle. `node` is the newest node."""
+        a, b = self.root(source), self.root(node)
+        if a == b or self._detour(a, b, node) or self._detour(b, a, node):
+            return
+        if len(self._readers[a]) < len(self._readers[b]):
+            a, b = b, a
+        self._parent[b] = a
+        self._readers[a] |= self._readers[b]
+        self._readers[b] = set()
+
+    def _detour(self, start: int, goal: int, newest: int) -> bool:
+        """Say whether a path leads from part `start` through another node to part `goal`.
+
+        Nodes after `newest` are not in any part yet and lead only to later ones.
+        """
+        seen = {start, goal}
+        waiting = [start]
+        while waiting:
+            at = waiting.pop()
+            for reader in self._readers[at]:
+                if reader > newest:
+                    continue
+                there = self.root(reader)
+                if there == goal and at != start:
+                    return True
+                if there not in seen:
+                    seen.add(there)
+                    waiting.append(there)
+        return False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A group of nodes that run together; `part` is the index of the device part, None for CPU."""
+
+    part: int | None
+    nodes: tuple[int, ...]
+
+
+def schedule(reads: Reads, parts: Sequence[Sequence[int]]) -> list[Step]:
+    """Order parts and the nodes left over so that everything is computed before it is read.
+
+    Nodes left over run in as few groups as can be: all that are ready, then one device part, and
+    so on. Raises AssertionError if the parts wait on each other, which `connected_parts` excludes.
+    """
+    group = list(range(len(reads)))
+    for index, part in enumerate(parts):
+        for node in part:
+            group[node] = len(reads) + index
+    waits: dict[int, set[int]] = {g: set() for g in group}
+    readers: dict[int, set[int]] = {g: set() for g in group}
+    for node, sources in enumerate(reads):
+        for source in sources:
+            if group[source] != group[node]:
+                waits[group[node]].add(group[source])
+                readers[group[source]].add(group[node])
+    ready_nodes = [g for g in waits if not waits[g] and g < len(reads)]
+    ready_parts = [g for g in waits if not waits[g] and g >= len(reads)]
+    steps: list[Step] = []
+
+    def finish(done: int) -> None:
+        for reader in sorted(readers[done]):
+            waits[reader].discard(done)
+            if not waits[reader]:
+                (ready_nodes if reader < len(reads) else ready_parts).append(reader)
+
+    while ready_nodes or ready_parts:
+        if ready_nodes:
+            chunk: list[int] = []
+            while ready_nodes:
+                node = ready_nodes.pop()
+                chunk.append(node)
+                finish(node)
+            steps.append(Step(None, tuple(sorted(chunk))))
+        else:
+            part_group = ready_parts.pop(0)
+            index = part_group - len(reads)
+            steps.append(Step(index, tuple(sorted(parts[index]))))
+            finish(part_group)
+    scheduled = sum(len(step.nodes) for step in steps)
+    assert scheduled == len(reads), "parts wait on each other"
+    return steps

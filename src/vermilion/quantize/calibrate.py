@@ -1,0 +1,141 @@
+"""Running calibration data through the float model and counting what its tensors hold.
+
+The tensors are fetched as extra outputs of one session. Memory is bounded by the model: where the
+tensors of one sample are too large together, they are fetched in groups, each by a session of its
+own, so a sample is run several times rather than kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import onnxruntime as ort
+
+from vermilion.errors import ModelError
+from vermilion.ir.execute import Array, numpy_type, open_session, run_session
+from vermilion.progress import Progress
+from vermilion.quantize.observe import Histogram
+
+GROUP_BYTES = 512 * 1024 * 1024
+"""Fetched at once, at most: with ONNX Runtime's own copy this stays near a gigabyte."""
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """What ONNX Runtime says of a tensor, once the inputs have the shapes of the data."""
+
+    data_type: ir.DataType
+    elements: int | None  # None where it depends on values
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of one sample's tensor, 0 where it is unknown."""
+        return 0 if self.elements is None else self.elements * max(1, self.data_type.bitwidth // 8)
+
+
+def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """Give a copy of `model` (weights shared) whose outputs are the tensors called `names`."""
+    copy = model.clone()
+    by_name = {str(value.name): value for value in copy.graph.inputs}
+    for node in copy.graph:
+        by_name |= {str(value.name): value for value in node.outputs}
+    copy.graph.outputs.clear()
+    copy.graph.outputs.extend(by_name[name] for name in names)
+    return copy
+
+
+def tensor_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, TensorFacts]:
+    """Give type and size of every tensor of the main graph, for inputs shaped as in `sample`."""
+    names = [str(v.name) for node in model.graph for v in node.outputs if v.name]
+    shaped = with_outputs(model, names)
+    for value in shaped.graph.inputs:
+        name = str(value.name)
+        if name in sample:
+            value.shape = ir.Shape(sample[name].shape)
+    for node in shaped.graph:
+        for value in node.outputs:
+            # What the file says of them may hold for other input shapes only.
+            value.shape = None
+    # Not optimized: nothing will run, and every tensor must still be there.
+    session = open_session(shaped, optimize=False, quiet=True)
+    facts = {output.name: _facts(output) for output in session.get_outputs()}
+    facts |= {given.name: _facts(given) for given in session.get_inputs()}
+    return facts
+
+
+def _facts(argument: ort.NodeArg) -> TensorFacts:
+    dtype = numpy_type(argument.type)
+    data_type = ir.DataType.UNDEFINED if dtype is None else ir.DataType.from_numpy(dtype)
+    shape = argument.shape
+    known = all(isinstance(length, int) for length in shape)
+    return TensorFacts(data_type, math.prod(shape) if known else None)
+
+
+def grouped(names: Iterable[str], facts: Mapping[str, TensorFacts], limit: int) -> list[list[str]]:
+    """Split `names`, in order, so that one sample's tensors of a group stay under `limit` bytes.
+
+    A tensor of unknown size counts as the largest known one; one over the limit stands alone.
+    """
+    largest = max((fact.size_bytes for fact in facts.values()), default=0)
+    groups: list[list[str]] = []
+    size = 0
+    for name in names:
+        here = largest if facts[name].elements is None else facts[name].size_bytes
+        if not groups or size + here > limit:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += here
+    return groups
+
+
+class Calibrator:
+    """Sessions that fetch tensors, and the histograms they fill."""
+
+    def __init__(
+        self, model: ir.Model, names: Sequence[str], facts: Mapping[str, TensorFacts]
+    ) -> None:
+        inputs = {str(value.name) for value in model.graph.inputs}
+        self.histograms = {name: Histogram() for name in names}
+        self._inputs = [name for name in names if name in inputs]
+        fetched = [name for name in names if name not in inputs]
+        self._groups = [
+            (group, open_session(with_outputs(model, group), quiet=True))
+            for group in grouped(fetched, facts, GROUP_BYTES)
+        ]
+
+    def add(self, number: int, sample: Mapping[str, Array]) -> None:
+        """Run one sample and count all its tensors."""
+        for name in self._inputs:
+            self._count(number, name, sample[name])
+        for group, session in self._groups:
+            for name, array in run_session(session, sample, group).items():
+                self._count(number, name, array)
+
+    def _count(self, number: int, name: str, array: Array) -> None:
+        if not self.histograms[name].add(array):
+            raise ModelError(
+                f"tensor `{name}` holds NaN or infinity",
+                where=f"calibration sample {number}",
+                hint="look at that sample's preprocessing, or leave the node that makes the "
+                "tensor out of quantization",
+            )
+
+
+def observe(
+    calibrator: Calibrator,
+    samples: Iterable[Mapping[str, Array]],
+    *,
+    total: int,
+    progress: Progress,
+) -> int:
+    """Run all `samples` through `calibrator`; give how many there were."""
+    count = 0
+    for sample in samples:
+        calibrator.add(count, sample)
+        count += 1
+        progress("calibrate", count, total)
+    return count

@@ -1,0 +1,237 @@
+"""Where a graph is rounded: which nodes, which tensors, and which of them share one scale."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.errors import OptionError, UnsupportedError
+from vermilion.quantize.islands import float_islands
+from vermilion.quantize.operators import (
+    FUSED_PRODUCERS,
+    OPERATORS,
+    bias_input,
+    data_inputs,
+    fuses_into_producer,
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one quantized node reads and writes, by the names of the scales.
+
+    `writes` is the scale of the first rounded tensor after the node: where an activation is
+    computed together with the node, that is the activation's output and `activation` its name.
+    """
+
+    node_name: str
+    op_type: str
+    reads: tuple[str, ...]
+    bias: str | None
+    writes: str | None
+    activation: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is decided before a single sample has been seen."""
+
+    nodes: frozenset[ir.Node]
+    activations: tuple[ir.Value, ...]  # rounded between nodes, in graph order
+    weights: tuple[ir.Value, ...]  # constants rounded ahead of time
+    biases: tuple[ir.Value, ...]
+    observed: tuple[str, ...]  # activations whose values must be seen
+    scales: Mapping[str, str]  # tensor → name of its scale; tensors that share one agree
+    steps: tuple[Step, ...]
+
+
+def make_plan(
+    model: ir.Model, types: Mapping[str, ir.DataType], exclude: Sequence[str] = ()
+) -> Plan:
+    """Decide where `model` is rounded.
+
+    Shapes: `types` holds the element type of every computed tensor and input of the main graph.
+    Raises: OptionError for an excluded name that matches no node; UnsupportedError where no node
+    is left to quantize.
+    """
+    graph = model.graph
+    excluded = _excluded_nodes(graph, exclude)
+    islands = float_islands(graph)
+    taken = [n for n in graph if n not in excluded | islands and _is_quantizable(n, types)]
+    nodes = frozenset(_drop_idle_moves(taken))
+    if not nodes:
+        raise UnsupportedError(
+            "no operator of this model can be quantized",
+            where=f"{sum(1 for _ in graph)} nodes",
+            hint="float32 operators such as Conv, MatMul and Add are; float16 models are not yet",
+        )
+    fused = {n: user for n in taken if n in nodes and (user := _fused_user(n, nodes)) is not None}
+    activations = _activations(graph, nodes, fused)
+    weights, biases = _constants(graph, nodes)
+    names = {value.name for value in (*activations, *weights, *biases) if value.name}
+    scales = _share_scales(graph, nodes, fused, names)
+    moved = {
+        output.name
+        for node in nodes
+        if OPERATORS[node.op_type].role == "move"
+        for output in node.outputs
+    }
+    return Plan(
+        nodes=nodes,
+        activations=activations,
+        weights=weights,
+        biases=biases,
+        observed=tuple(str(v.name) for v in activations if v.name not in moved),
+        scales=scales,
+        steps=tuple(_step(node, fused, scales) for node in graph if node in nodes),
+    )
+
+
+def _excluded_nodes(graph: ir.Graph, exclude: Sequence[str]) -> frozenset[ir.Node]:
+    by_name = {str(node.name): node for node in graph}
+    found: set[ir.Node] = set()
+    for pattern in exclude:
+        matches = [name for name in by_name if fnmatch.fnmatchcase(name, pattern)]
+        if not matches:
+            near = difflib.get_close_matches(pattern, by_name, n=3, cutoff=0.4)
+            listed = ", ".join(f"`{name}`" for name in near)
+            raise OptionError(
+                f"no node is called `{pattern}`, so it cannot be left out of quantization",
+                hint=f"close names: {listed}" if near else "`vermilion inspect` lists the nodes",
+            )
+        found |= {by_name[name] for name in matches}
+    return frozenset(found)
+
+
+def _is_quantizable(node: ir.Node, types: Mapping[str, ir.DataType]) -> bool:
+    operator = OPERATORS.get(node.op_type)
+    if node.domain not in ("", "ai.onnx") or operator is None:
+        return False
+    data = data_inputs(node, operator)
+    if not any(value.const_value is None for value in data):
+        return False
+    if not operator.takes(node) or types.get(str(node.outputs[0].name)) != ir.DataType.FLOAT:
+        return False
+    bias = bias_input(node, operator)
+    return all(_is_float32(value, types) for value in (*data, *([bias] if bias else [])))
+
+
+def _is_float32(value: ir.Value, types: Mapping[str, ir.DataType]) -> bool:
+    tensor = value.const_value
+    if tensor is None:
+        return types.get(str(value.name)) == ir.DataType.FLOAT
+    # Masks hold -inf: no scale covers that.
+    return tensor.dtype == ir.DataType.FLOAT and bool(np.isfinite(tensor.numpy()).all())
+
+
+def _drop_idle_moves(taken: Sequence[ir.Node]) -> set[ir.Node]:
+    """Keep operators that only move data where a neighbour computes on rounded values."""
+    moves = {node for node in taken if OPERATORS[node.op_type].role == "move"}
+    kept = {node for node in taken if node not in moves}
+    # Rounded data flows down from its producer, in graph order, then the wish for it flows up.
+    for node in taken:
+        source = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if node in moves and source in kept:
+            kept.add(node)
+    for node in reversed(taken):
+        if node in moves and any(u.node in kept for out in node.outputs for u in out.uses()):
+            kept.add(node)
+    return kept
+
+
+def _fused_user(node: ir.Node, nodes: frozenset[ir.Node]) -> ir.Node | None:
+    """Give the activation that the NPU computes together with `node`."""
+    output = node.outputs[0]
+    uses = tuple(output.uses())
+    if node.op_type not in FUSED_PRODUCERS or output.is_graph_output() or len(uses) != 1:
+        return None
+    user = uses[0].node
+    return user if user in nodes and fuses_into_producer(user) else None
+
+
+def _activations(
+    graph: ir.Graph, nodes: frozenset[ir.Node], fused: Mapping[ir.Node, ir.Node]
+) -> tuple[ir.Value, ...]:
+    found: dict[ir.Value, None] = {}
+    read = {value for node in nodes for value in data_inputs(node, OPERATORS[node.op_type])}
+    for value in graph.inputs:
+        if value in read:
+            found[value] = None
+    for node in graph:
+        if node in fused:
+            continue
+        for index, value in enumerate(node.outputs):
+            written = node in nodes and (index == 0 or node.op_type == "Split")
+            if written or value in read:
+                found[value] = None
+    return tuple(found)
+
+
+def _constants(
+    graph: ir.Graph, nodes: frozenset[ir.Node]
+) -> tuple[tuple[ir.Value, ...], tuple[ir.Value, ...]]:
+    weights: dict[ir.Value, None] = {}
+    biases: dict[ir.Value, None] = {}
+    for node in graph:
+        if node not in nodes:
+            continue
+        operator = OPERATORS[node.op_type]
+        for value in data_inputs(node, operator):
+            if value.const_value is not None:
+                weights[value] = None
+        bias = bias_input(node, operator)
+        if bias is not None and bias.const_value is not None:
+            biases[bias] = None
+    return tuple(weights), tuple(value for value in biases if value not in weights)
+
+
+def _share_scales(
+    graph: ir.Graph,
+    nodes: frozenset[ir.Node],
+    fused: Mapping[ir.Node, ir.Node],
+    names: set[str],
+) -> dict[str, str]:
+    """Give each tensor the name of its scale: the first tensor, in graph order, that has it."""
+    parent = {name: name for name in names}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for node in graph:
+        if node not in nodes or OPERATORS[node.op_type].role == "compute":
+            continue
+        values = [*data_inputs(node, OPERATORS[node.op_type]), *_written(node, fused)]
+        tied = [str(value.name) for value in values if value.name in names]
+        for other in tied[1:]:
+            parent[root(other)] = root(tied[0])
+    return {name: root(name) for name in names}
+
+
+def _written(node: ir.Node, fused: Mapping[ir.Node, ir.Node]) -> tuple[ir.Value, ...]:
+    if node in fused:
+        # An activation changes values, so the scale after it is its own.
+        return ()
+    return tuple(node.outputs) if node.op_type == "Split" else (node.outputs[0],)
+
+
+def _step(node: ir.Node, fused: Mapping[ir.Node, ir.Node], scales: Mapping[str, str]) -> Step:
+    operator = OPERATORS[node.op_type]
+    read = (scales.get(str(value.name)) for value in data_inputs(node, operator))
+    bias = bias_input(node, operator)
+    user = fused.get(node)
+    return Step(
+        node_name=str(node.name),
+        op_type=node.op_type,
+        reads=tuple(name for name in read if name is not None),
+        bias=None if bias is None else scales.get(str(bias.name)),
+        writes=scales.get(str((user or node).outputs[0].name)),
+        activation="" if user is None else user.op_type,
+    )

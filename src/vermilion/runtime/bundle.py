@@ -1,0 +1,157 @@
+"""The files of a bundle by name, from a folder or from the single file alike."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import stat
+from pathlib import Path
+from typing import Protocol
+
+from vermilion.errors import ArtifactError
+from vermilion.runtime.archive import map_archive
+from vermilion.runtime.foreign import refuse_foreign_archive, refuse_foreign_folder
+from vermilion.runtime.manifest import (
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    Member,
+    read_manifest,
+)
+
+_HINT = "the bundle is damaged or incomplete: compile the model again"
+# Windows opens text unless told otherwise, and has no such thing as refusing links.
+_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+class Bundle(Protocol):
+    """Read access to a bundle's files, mapped."""
+
+    def view(self, name: str) -> memoryview:
+        """Give the bytes of a file."""
+
+
+class FolderBundle:
+    """A bundle that is a folder. Files that the manifest does not list are never looked at."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._views: dict[str, memoryview] = {}
+
+    def view(self, name: str) -> memoryview:
+        """Give the bytes of a file; refuses links and whatever else is not a file."""
+        if name not in self._views:
+            self._views[name] = self._map(name)
+        return self._views[name]
+
+    def _map(self, name: str) -> memoryview:
+        path = self._root
+        for segment in name.split("/"):
+            path = path / segment
+            if path.is_symlink():
+                raise self._refuse(name, "is a link, and links may lead out of the bundle")
+        try:
+            descriptor = os.open(path, _OPEN_FLAGS)
+        except OSError as error:
+            raise self._refuse(name, f"cannot be read: {error.strerror or error}") from error
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise self._refuse(name, "is not a file")
+            if status.st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+        finally:
+            os.close(descriptor)
+
+    def _refuse(self, name: str, problem: str) -> ArtifactError:
+        return ArtifactError(f"`{name}` {problem}", where=str(self._root), hint=_HINT)
+
+
+class ArchiveBundle:
+    """A bundle that is one file."""
+
+    def __init__(self, path: Path, views: dict[str, memoryview]) -> None:
+        self._path = path
+        self._views = views
+
+    def view(self, name: str) -> memoryview:
+        """Give the bytes of a file."""
+        found = self._views.get(name)
+        if found is None:
+            raise ArtifactError(f"`{name}` is missing", where=str(self._path), hint=_HINT)
+        return found
+
+
+def open_bundle(path: Path, *, verify: bool) -> tuple[Bundle, Manifest]:
+    """Give the files and the manifest of a folder or a single file, checked against each other.
+
+    With `verify`, every file is read once and must have the digest that the manifest states;
+    without, sizes are checked and the contents are not.
+    """
+    if path.is_dir():
+        bundle, manifest = _open_folder(path)
+    elif path.is_file():
+        bundle, manifest = _open_archive(path)
+    else:
+        raise ArtifactError(
+            "there is no compiled model",
+            where=str(path),
+            hint="check the path, or make one with `vermilion compile`",
+        )
+    for member in manifest.members:
+        _check_member(bundle.view(member.name), member, str(path), verify=verify)
+    return bundle, manifest
+
+
+def _open_folder(path: Path) -> tuple[Bundle, Manifest]:
+    manifest_path = path / MANIFEST_FILE
+    if not manifest_path.is_file() or manifest_path.is_symlink():
+        refuse_foreign_folder(path)
+    bundle = FolderBundle(path)
+    return bundle, _manifest(bundle, path)
+
+
+def _open_archive(path: Path) -> tuple[Bundle, Manifest]:
+    with path.open("rb") as file:
+        first_bytes = file.read(4)
+    if first_bytes != b"PK\x03\x04":
+        refuse_foreign_archive(path, first_bytes, frozenset())
+    views = map_archive(path)
+    if MANIFEST_FILE not in views:
+        refuse_foreign_archive(path, first_bytes, frozenset(views))
+    bundle = ArchiveBundle(path, views)
+    manifest = _manifest(bundle, path)
+    unlisted = set(views) - {member.name for member in manifest.members} - {MANIFEST_FILE}
+    if unlisted:
+        raise ArtifactError(
+            f"`{min(unlisted)}` is in the bundle and not in its manifest",
+            where=str(path),
+            hint=_HINT,
+        )
+    return bundle, manifest
+
+
+def _manifest(bundle: Bundle, path: Path) -> Manifest:
+    data = bundle.view(MANIFEST_FILE)
+    where = str(path / MANIFEST_FILE) if path.is_dir() else f"{path}, {MANIFEST_FILE}"
+    # Measured before it is copied: the file may be of any size.
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ArtifactError(f"the manifest has {len(data)} bytes", where=where, hint=_HINT)
+    return read_manifest(bytes(data), where)
+
+
+def _check_member(data: memoryview, member: Member, where: str, *, verify: bool) -> None:
+    if len(data) != member.size:
+        raise ArtifactError(
+            f"`{member.name}` has {len(data)} bytes, the manifest says {member.size}",
+            where=where,
+            hint=_HINT,
+        )
+    if verify and hashlib.sha256(data).hexdigest() != member.sha256:
+        raise ArtifactError(
+            f"`{member.name}` is not what was written: its sha256 does not match the manifest",
+            where=where,
+            hint=_HINT,
+        )

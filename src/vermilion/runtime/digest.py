@@ -1,0 +1,143 @@
+"""Digests that say whether two models, or two requests, are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.errors import ModelError
+
+
+class _Hash(Protocol):
+    def update(self, data: bytes | memoryview, /) -> None: ...
+
+
+def cache_digest(parts: Mapping[str, str]) -> str:
+    """Give one digest of all named things that a compiled bundle depends on."""
+    state = hashlib.sha256()
+    for key in sorted(parts):
+        _put(state, key, parts[key])
+    return state.hexdigest()
+
+
+def model_digest(model: ir.Model) -> str:
+    """Give a digest of everything in a model that can change what it computes or is called.
+
+    In it: names, operators, attributes, types, shapes, opsets, subgraphs, functions, and the
+    bytes of every weight (read through the mapping, never copied whole). Not in it: where the
+    file lies, how weights are stored, who wrote it, descriptions, metadata.
+    """
+    state = hashlib.sha256()
+    _put(state, "model", model.ir_version)
+    _put_opsets(state, model.opset_imports)
+    _put_graph(state, model.graph)
+    for identifier in sorted(model.functions):
+        function = model.functions[identifier]
+        _put(state, "function", *identifier)
+        _put_opsets(state, function.opset_imports)
+        _put_values(state, "function inputs", function.inputs)
+        _put_attributes(state, function.attributes.values())
+        _put_nodes(state, function)
+        _put_values(state, "function outputs", function.outputs)
+    return state.hexdigest()
+
+
+def array_bytes(array: NDArray[Any]) -> memoryview:
+    """Give an array's bytes in C order, without a copy where they lie so already."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).data if flat.size else memoryview(b"")
+
+
+def _put(state: _Hash, *items: object) -> None:
+    # Each item with its length before it, so that no two lists run together to the same bytes.
+    for item in items:
+        data = item if isinstance(item, bytes) else str(item).encode("utf-8", "surrogatepass")
+        state.update(struct.pack("<Q", len(data)))
+        state.update(data)
+
+
+def _put_opsets(state: _Hash, imports: Mapping[str, int]) -> None:
+    for domain in sorted(imports):
+        _put(state, "opset", domain, imports[domain])
+
+
+def _put_values(state: _Hash, role: str, values: Iterable[ir.Value | None]) -> None:
+    listed = list(values)
+    _put(state, role, len(listed))
+    for value in listed:
+        if value is None:
+            _put(state, "absent")
+        else:
+            _put(state, "value", value.name, value.type, value.shape)
+
+
+def _put_graph(state: _Hash, graph: ir.Graph) -> None:
+    _put(state, "graph", graph.name)
+    _put_values(state, "inputs", graph.inputs)
+    _put(state, "initializers", len(graph.initializers))
+    for name in sorted(graph.initializers):
+        tensor = graph.initializers[name].const_value
+        if tensor is None:
+            raise ModelError(f"the initializer `{name}` has no value")
+        _put(state, name)
+        _put_tensor(state, tensor)
+    _put_nodes(state, graph)
+    _put_values(state, "outputs", graph.outputs)
+
+
+def _put_nodes(state: _Hash, nodes: Iterable[ir.Node]) -> None:
+    for node in nodes:
+        _put(state, "node", node.name, node.domain, node.op_type, node.overload)
+        names = [None if value is None else value.name for value in node.inputs]
+        _put(state, "inputs", len(names), *("absent" if n is None else f"={n}" for n in names))
+        _put_attributes(state, node.attributes.values())
+        _put_values(state, "outputs", node.outputs)
+    _put(state, "end of nodes")
+
+
+def _put_attributes(state: _Hash, attributes: Iterable[ir.Attr]) -> None:
+    listed = sorted(attributes, key=lambda attribute: attribute.name)
+    _put(state, "attributes", len(listed))
+    for attribute in listed:
+        _put(state, attribute.name, attribute.type.name, attribute.ref_attr_name or "")
+        if not attribute.is_ref():
+            _put_attribute_value(state, attribute.type, attribute.value)
+
+
+def _put_attribute_value(state: _Hash, kind: ir.AttributeType, value: Any) -> None:
+    match kind:
+        case ir.AttributeType.GRAPH:
+            _put_graph(state, value)
+        case ir.AttributeType.TENSOR:
+            _put_tensor(state, value)
+        case ir.AttributeType.FLOAT:
+            _put(state, struct.pack("<d", value))
+        case ir.AttributeType.FLOATS:
+            _put(state, struct.pack(f"<{len(value)}d", *value))
+        case ir.AttributeType.GRAPHS | ir.AttributeType.TENSORS:
+            _put(state, len(value))
+            put = _put_graph if kind == ir.AttributeType.GRAPHS else _put_tensor
+            for item in value:
+                put(state, item)
+        case ir.AttributeType.INTS | ir.AttributeType.STRINGS:
+            _put(state, len(value), *value)
+        case _:
+            # An integer, a string, a type, a function's parameter without a default (None).
+            _put(state, value if value is not None else b"")
+
+
+def _put_tensor(state: _Hash, tensor: ir.TensorProtocol) -> None:
+    _put(state, "tensor", tensor.dtype.name, tuple(tensor.shape))
+    if tensor.dtype == ir.DataType.STRING:
+        strings = tensor.numpy().reshape(-1).tolist()
+        _put(state, len(strings), *strings)
+        return
+    data = array_bytes(tensor.numpy())
+    state.update(struct.pack("<Q", len(data)))
+    state.update(data)

@@ -1,0 +1,113 @@
+"""Checking what a caller feeds to a model before anything native sees it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from vermilion.backends.base import Array
+from vermilion.errors import OptionError
+from vermilion.ir.execute import numpy_type
+from vermilion.runtime.manifest import Dimension, TensorRecord
+
+
+def checked_feeds(inputs: Mapping[str, object], wanted: Sequence[TensorRecord]) -> dict[str, Array]:
+    """Give the inputs as arrays of the names, types and shapes that the model has.
+
+    Raises: OptionError that names the input, what it got and what it wants.
+    """
+    names = [record.name for record in wanted]
+    for name in inputs:
+        if name not in names:
+            raise OptionError(
+                f"the model has no input `{name}`", hint=nearest(name, names, "input")
+            )
+    bound: dict[str, tuple[int, str]] = {}
+    return {record.name: _checked(inputs, record, bound) for record in wanted}
+
+
+def nearest(name: str, names: Iterable[str], what: str) -> str:
+    """Give a hint: the name that was meant, or all that there are."""
+    known = list(names)
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"did you mean `{close[0]}`?"
+    return f"its {what}s are {', '.join(f'`{known_name}`' for known_name in known) or 'none'}"
+
+
+def _checked(
+    inputs: Mapping[str, object], record: TensorRecord, bound: dict[str, tuple[int, str]]
+) -> Array:
+    if record.name not in inputs:
+        given = ", ".join(f"`{name}`" for name in inputs) or "nothing"
+        raise OptionError(
+            f"input `{record.name}` is missing",
+            hint=f"it is {record.type} of shape {shape_text(record.shape)}; given was {given}",
+        )
+    value = inputs[record.name]
+    if not record.type.startswith("tensor("):
+        return value  # type: ignore[return-value]  # a sequence or a map: the runtime checks it
+    array = _array(value, record)
+    dtype = numpy_type(record.type)
+    if dtype is not None and not _same_type(array.dtype, dtype):
+        raise OptionError(
+            f"input `{record.name}` is {array.dtype}, the model wants {dtype}",
+            hint=f"convert it: `{record.name}.astype('{dtype}')`",
+        )
+    if record.shape is not None:
+        _check_shape(array, record, record.shape, bound)
+    return array
+
+
+def _array(value: object, record: TensorRecord) -> Array:
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise OptionError(
+            f"input `{record.name}` is not an array: {error}",
+            hint=f"give a numpy array of shape {shape_text(record.shape)}",
+        ) from error
+
+
+def _same_type(given: np.dtype[np.generic], wanted: np.dtype[np.generic]) -> bool:
+    # Strings come as objects or as numpy's own fixed-width text; both are taken.
+    return given == wanted or (wanted.kind == "O" and given.kind in "UO")
+
+
+def _check_shape(
+    array: Array,
+    record: TensorRecord,
+    shape: tuple[Dimension, ...],
+    bound: dict[str, tuple[int, str]],
+) -> None:
+    fits = array.ndim == len(shape) and all(
+        not isinstance(wanted, int) or wanted == given
+        for wanted, given in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise OptionError(
+            f"input `{record.name}` has shape {shape_text(array.shape)}, "
+            f"the model wants {shape_text(shape)}",
+            hint="give it in that shape, or compile with other sizes (`--dim`)",
+        )
+    for wanted, given in zip(shape, array.shape, strict=True):
+        if not isinstance(wanted, str):
+            continue
+        before, where = bound.setdefault(wanted, (given, record.name))
+        if before != given:
+            raise OptionError(
+                f"dimension `{wanted}` is {before} in input `{where}` and {given} in "
+                f"input `{record.name}`",
+                hint="one name stands for one size in a run",
+            )
+
+
+def shape_text(shape: Sequence[Dimension] | None) -> str:
+    """Give a shape for people: `1×3×h×224`."""
+    if shape is None:
+        return "any"
+    return "×".join("?" if size is None else str(size) for size in shape) or "scalar"

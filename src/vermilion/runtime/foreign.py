@@ -1,0 +1,71 @@
+"""Telling another tool's compiled model from ours, so that it is named and not misread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vermilion.errors import ArtifactError
+
+_HINT = (
+    "give the ONNX model to `vermilion compile`; a cache of AMD's provider is used by opening "
+    "the model with its `cache_dir` and `cache_key` options"
+)
+
+
+def refuse_foreign_folder(folder: Path) -> None:
+    """Raise ArtifactError where a folder without our manifest is recognised, or is none of ours.
+
+    Source of the signs: the public VAIP code (`context.json`, `*.xmodel`) and AMD's page on the
+    compiled model's folder (`vaiml_par_0/`, the two summaries).
+    """
+    sign = _vendor_sign(folder)
+    if sign:
+        raise ArtifactError(
+            f"this is a cache folder of AMD's VitisAI provider (it has `{sign}`), not a Vermilion "
+            "bundle",
+            where=str(folder),
+            hint=_HINT,
+        )
+    raise ArtifactError(
+        "this folder is not a compiled model: it has no `manifest.json`",
+        where=str(folder),
+        hint="compile a model with `vermilion compile MODEL --target T`",
+    )
+
+
+def refuse_foreign_archive(path: Path, first_bytes: bytes, names: frozenset[str]) -> None:
+    """Raise ArtifactError for a file that does not hold our manifest."""
+    inside = sorted(name for name in names if _is_vendor_name(name))
+    if inside or (path.suffix == ".rai" and not names):
+        sign = f" (it has `{inside[0]}`)" if inside else ""
+        raise ArtifactError(
+            f"this `{path.suffix or 'file'}` is not a Vermilion bundle; AMD's VitisAI provider "
+            f"writes files of that name too{sign}",
+            where=str(path),
+            hint=_HINT,
+        )
+    kind = "a ZIP without `manifest.json`" if first_bytes[:2] == b"PK" else "another kind of file"
+    raise ArtifactError(
+        f"this is not a compiled model: it is {kind}",
+        where=str(path),
+        hint="compile a model with `vermilion compile MODEL -o NAME.rai`",
+    )
+
+
+def _vendor_sign(folder: Path) -> str:
+    for entry in sorted(folder.iterdir()):
+        if _is_vendor_name(entry.name):
+            return entry.name
+        if entry.name.startswith("vaiml_par_") and (entry / "0").is_dir():
+            return f"{entry.name}/0"
+    return ""
+
+
+def _is_vendor_name(name: str) -> bool:
+    first, _, rest = name.partition("/")
+    return (
+        first in {"context.json", "preliminary-vaiml-pass-summary.txt"}
+        or first.startswith("vaiml_partition_fe")
+        or name.endswith((".xmodel", ".rai"))
+        or (first.startswith("vaiml_par_") and rest.startswith("0/"))
+    )

@@ -1,0 +1,85 @@
+"""The proof that compiling changed nothing: every output against the model as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from vermilion.backends import backend
+from vermilion.backends.base import Array, CompileOptions, Tensors
+from vermilion.errors import UnsupportedError
+from vermilion.hardware.targets.target import Target
+from vermilion.ir.execute import open_session, run_session, split_weights
+from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.measure import Agreement, agreement
+from vermilion.progress import Progress
+from vermilion.runtime.artifact import CompiledPart
+
+# The floor under which a compiled model is not handed out. The arithmetic is the reference's own,
+# so anything near it is a wrong graph, not a rounding.
+MIN_COSINE = 0.99
+# Outputs of a saturated sigmoid or softmax are all rounding: 1e-7 beside the 1.0 it is computed
+# from. Errors of that size say nothing about the graph.
+NOTHING = 1e-6
+
+
+@dataclass(frozen=True)
+class _StagedFiles:
+    """A part's files before they are in a bundle."""
+
+    compiled: CompiledPart
+
+    def read(self, name: str) -> memoryview:
+        return memoryview((self.compiled.folder / name).read_bytes())
+
+    def weights(self) -> Mapping[str, Array]:
+        return split_weights(self.compiled.part.model)[1]
+
+
+def prove(
+    original: ir.Model,
+    parts: Sequence[CompiledPart],
+    target: Target,
+    progress: Progress,
+) -> tuple[dict[str, object], ...]:
+    """Run `original` and the compiled parts on the same inputs; compare every output.
+
+    Returns: a row an output, the keys of `verification.outputs`.
+    Raises: UnsupportedError where an output is not what the model as it came gives.
+    """
+    progress("prove", 0, 2)
+    inputs = sample_inputs(original)
+    expected = run_session(open_session(original, quiet=True), inputs)
+    progress("prove", 1, 2)
+    found = _run_parts(parts, target, inputs)
+    progress("prove", 2, 2)
+    # An output that no part makes is an input or a weight: there is nothing to prove.
+    rows = [agreement(name, expected[name], found[name]) for name in expected if name in found]
+    for row in rows:
+        wrong = row.cosine < MIN_COSINE and row.max_abs_error > NOTHING
+        if row.has_nan or wrong:
+            raise UnsupportedError(
+                f"the compiled model gives another `{row.name}` than the model as it came: "
+                f"cosine {row.cosine:.6f}, largest error {row.max_abs_error:.3g}",
+                where=target.name,
+                hint="this is a fault of the compiler; `--target cpu` may do, and please report it",
+            )
+    return tuple(_row(row) for row in rows)
+
+
+def _run_parts(parts: Sequence[CompiledPart], target: Target, inputs: Tensors) -> dict[str, Array]:
+    tensors: dict[str, Array] = dict(inputs)
+    for compiled in parts:
+        loaded = backend(compiled.part.backend).load(
+            compiled.program, _StagedFiles(compiled), target, CompileOptions()
+        )
+        graph = compiled.part.model.graph
+        wanted = [str(v.name) for v in graph.inputs if v.name not in graph.initializers]
+        tensors.update(loaded.run({name: tensors[name] for name in wanted}))
+    return tensors
+
+
+def _row(row: Agreement) -> dict[str, object]:
+    return row.as_json()

@@ -1,0 +1,248 @@
+"""Running a compiled bundle with the calls that an `onnxruntime.InferenceSession` has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from vermilion.backends import backend as backend_named
+from vermilion.backends.base import (
+    Array,
+    Backend,
+    CompileOptions,
+    Executable,
+    Program,
+    Tensors,
+)
+from vermilion.errors import ArtifactError, DeviceError, OptionError
+from vermilion.hardware.targets.find import find_target
+from vermilion.hardware.targets.target import Target
+from vermilion.runtime.artifact import ArtifactReader, open_artifact
+from vermilion.runtime.feeds import checked_feeds, nearest
+from vermilion.runtime.manifest import Dimension, PartRecord, TensorRecord
+
+# The name that ONNX Runtime's users know for what executes a backend's parts.
+_PROVIDERS = {"ort": "CPUExecutionProvider", "npu_model": "CPUExecutionProvider"}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output, with the fields of ONNX Runtime's `NodeArg`."""
+
+    name: str
+    type: str
+    shape: list[Dimension]
+
+
+@dataclass(frozen=True)
+class ModelMeta:
+    """The model's own metadata, under ONNX Runtime's name."""
+
+    custom_metadata_map: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Step:
+    part: PartRecord
+    executable: Executable
+    dropped: tuple[str, ...]  # tensors that nobody reads after this step
+
+
+class Session:
+    """An open bundle, ready to run. Safe to call from several threads."""
+
+    def __init__(
+        self,
+        artifact: str | os.PathLike[str] | ArtifactReader,
+        *,
+        threads: int = 0,
+        verify: bool = True,
+        backends: Mapping[str, Backend] | None = None,
+        target: Target | None = None,
+    ) -> None:
+        """Open a folder, a `.rai`, or what `open_artifact` gave.
+
+        `verify` compares every byte with the manifest when a path is opened. `backends` replaces
+        those that the parts were compiled by; `target` replaces the one that they name.
+        """
+        if threads < 0:
+            raise OptionError(f"a session cannot have {threads} threads", hint="0 means all cores")
+        reader = (
+            artifact
+            if isinstance(artifact, ArtifactReader)
+            else open_artifact(artifact, verify=verify)
+        )
+        self.manifest = reader.manifest
+        self._reader: ArtifactReader | None = reader
+        target = target or find_target(self.manifest.target)
+        _check_features(self.manifest.features, target)
+        options = CompileOptions(
+            precision=self.manifest.options.get("precision", "auto"), threads=threads
+        )
+        self._constants = _constant_outputs(reader)
+        loaded = [_load(reader, part, backends, target, options) for part in self.manifest.parts]
+        self._steps = _with_lifetimes(self.manifest.parts, loaded, self.manifest.outputs)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        inputs: Mapping[str, object],
+        run_options: None = None,
+    ) -> list[Array]:
+        """Compute the outputs that are named, all where none is, in that order.
+
+        Raises: OptionError for wrong inputs or names, and what the backends raise.
+        """
+        if run_options is not None:
+            raise OptionError("`run_options` are ONNX Runtime's own and mean nothing here")
+        if self._reader is None:
+            raise OptionError("the session is closed")
+        known = [record.name for record in self.manifest.outputs]
+        names = list(output_names) if output_names else known
+        for name in names:
+            if name not in known:
+                raise OptionError(
+                    f"the model has no output `{name}`", hint=nearest(name, known, "output")
+                )
+        tensors = checked_feeds(inputs, self.manifest.inputs)
+        tensors.update(self._constants)
+        for step in self._steps:
+            tensors.update(_run_step(step, tensors))
+            for name in step.dropped:
+                del tensors[name]
+        return [tensors[name] for name in names]
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Give the inputs' names, types and shapes."""
+        return [_info(record) for record in self.manifest.inputs]
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """Give the outputs' names, types and shapes."""
+        return [_info(record) for record in self.manifest.outputs]
+
+    def get_providers(self) -> list[str]:
+        """Give what executes the parts, without doubles, in order of first use."""
+        names = (_PROVIDERS.get(part.backend, part.backend) for part in self.manifest.parts)
+        return list(dict.fromkeys(names))
+
+    def get_modelmeta(self) -> ModelMeta:
+        """Give the model's own metadata."""
+        if self._reader is None:
+            raise OptionError("the session is closed")
+        return ModelMeta(dict(self._reader.metadata))
+
+    @property
+    def runs_on(self) -> list[str]:
+        """Where each part runs, and whether that is modelled, in execution order."""
+        return [f"{step.part.name}: {step.executable.runs_on}" for step in self._steps]
+
+    def close(self) -> None:
+        """Let go of the parts and of the bundle's files."""
+        self._steps = ()
+        self._reader = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _load(
+    reader: ArtifactReader,
+    part: PartRecord,
+    backends: Mapping[str, Backend] | None,
+    target: Target,
+    options: CompileOptions,
+) -> Executable:
+    if backends is None:
+        backend = backend_named(part.backend)
+    elif part.backend in backends:
+        backend = backends[part.backend]
+    else:
+        raise ArtifactError(
+            f"part `{part.name}` was compiled by `{part.backend}`, which is not among the backends",
+            where=str(reader.path),
+        )
+    available = backend.available(target)
+    if not available.usable:
+        raise DeviceError(
+            f"part `{part.name}` cannot run here: {available.reason}",
+            where=str(reader.path),
+            hint=available.hint,
+        )
+    program = Program(part.files, part.modelled, dict(part.details))
+    return backend.load(program, reader.part(part.name), target, options)
+
+
+def _run_step(step: _Step, tensors: Tensors) -> Tensors:
+    made = step.executable.run({name: tensors[name] for name in step.part.inputs})
+    missing = [name for name in step.part.outputs if name not in made]
+    if missing:
+        raise ArtifactError(
+            f"part `{step.part.name}` did not make `{missing[0]}`, which the manifest says it does",
+            hint="the bundle is damaged: compile the model again",
+        )
+    return {name: made[name] for name in step.part.outputs}
+
+
+def _with_lifetimes(
+    parts: Sequence[PartRecord], loaded: Sequence[Executable], outputs: Sequence[TensorRecord]
+) -> tuple[_Step, ...]:
+    """Pair parts and executables; each tensor is dropped after the last part that reads it."""
+    last_use: dict[str, int] = {}
+    for at, part in enumerate(parts):
+        for name in (*part.outputs, *part.inputs):
+            last_use[name] = at
+    for record in outputs:
+        last_use.pop(record.name, None)
+    return tuple(
+        _Step(part, executable, tuple(name for name, last in last_use.items() if last == at))
+        for at, (part, executable) in enumerate(zip(parts, loaded, strict=True))
+    )
+
+
+def _constant_outputs(reader: ArtifactReader) -> dict[str, Array]:
+    """Give the outputs that are weights of the model: no part makes them."""
+    manifest = reader.manifest
+    made = {record.name for record in manifest.inputs}
+    made.update(name for part in manifest.parts for name in part.outputs)
+    missing = [record.name for record in manifest.outputs if record.name not in made]
+    if not missing:
+        return {}
+    initializers = reader.model().graph.initializers
+    found: dict[str, Array] = {}
+    for name in missing:
+        value = initializers.get(name)
+        if value is None or value.const_value is None:
+            raise ArtifactError(
+                f"no part makes the output `{name}`",
+                where=str(reader.path),
+                hint="the bundle is damaged: compile the model again",
+            )
+        found[name] = value.const_value.numpy()
+    return found
+
+
+def _check_features(needed: Sequence[str], target: Target) -> None:
+    """Refuse machine code that this processor does not have the instructions for."""
+    if not needed:
+        return
+    here = find_target("cpu").features
+    missing = sorted(set(needed) - here)
+    if missing:
+        raise DeviceError(
+            f"the bundle was compiled for {target.title}; this machine has no {', '.join(missing)}",
+            hint="compile the model again on this machine, or for a target that it is",
+        )
+
+
+def _info(record: TensorRecord) -> TensorInfo:
+    return TensorInfo(record.name, record.type, list(record.shape or ()))

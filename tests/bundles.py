@@ -1,0 +1,121 @@
+"""Small bundles for the tests of what is written, cached and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.backends.base import CompileOptions, Part
+from vermilion.backends.ort import OrtBackend
+from vermilion.hardware.targets.find import find_target
+from vermilion.runtime.artifact import ArtifactContent, CompiledPart, write_artifact
+from vermilion.runtime.digest import model_digest
+from vermilion.runtime.summary import Summary
+
+WHOLE = """<ir_version: 9, opset_import: ["" : 17]>
+net (float[n, 64] x) => (float[n, 64] y, float[n, 128] h)
+  <float[64, 128] w1, float[128, 64] w2> {
+  [first] a = MatMul (x, w1)
+  [middle] h = Relu (a)
+  [last] y = MatMul (h, w2)
+}"""
+FIRST = """<ir_version: 9, opset_import: ["" : 17]>
+first (float[n, 64] x) => (float[n, 128] h) <float[64, 128] w1> {
+  [first] a = MatMul (x, w1)
+  [middle] h = Relu (a)
+}"""
+SECOND = """<ir_version: 9, opset_import: ["" : 17]>
+second (float[n, 128] h) => (float[n, 64] y) <float[128, 64] w2> {
+  [last] y = MatMul (h, w2)
+}"""
+
+
+def small_weights(seed: int = 0) -> dict[str, np.ndarray]:
+    """Give two weights above the size from which they leave the model."""
+    random = np.random.default_rng(seed)
+    return {
+        "w1": random.standard_normal((64, 128), dtype=np.float32),
+        "w2": random.standard_normal((128, 64), dtype=np.float32),
+    }
+
+
+def small_model(seed: int = 0) -> ir.Model:
+    model = ir.from_onnx_text(WHOLE, initializers=_tensors(small_weights(seed)))
+    model.metadata_props["labels"] = "cat,dog"
+    return model
+
+
+def small_summary() -> Summary:
+    return Summary(
+        model="small.onnx",
+        model_signature="0" * 32,
+        device="cpu",
+        model_data_type="float32",
+        device_data_type="float32",
+        operators=3,
+        gops=3.3e-5,
+        supported_operators=3,
+        supported_gops=3.3e-5,
+        offloaded_operators=2,
+        offloaded_gops=1.65e-5,
+        subgraphs_supported=1,
+        subgraphs_offloaded=1,
+    )
+
+
+def small_cache_parts(seed: int = 0, **others: str) -> dict[str, str]:
+    return {"model": model_digest(small_model(seed)), "target": "cpu", **others}
+
+
+def small_parts(scratch: Path, seed: int = 0) -> tuple[CompiledPart, ...]:
+    weights = small_weights(seed)
+    rows = (
+        ("vaiml_par_0", FIRST, {"w1": weights["w1"]}, ("first", "middle")),
+        ("cpu_par_0", SECOND, {"w2": weights["w2"]}, ("last",)),
+    )
+    return tuple(_compiled(scratch, *row) for row in rows)
+
+
+def write_small(
+    folder: Path, scratch: Path, seed: int = 0, cache_parts: Mapping[str, str] | None = None
+) -> None:
+    """Write a bundle of two parts."""
+    content = ArtifactContent(
+        model=small_model(seed),
+        parts=small_parts(scratch, seed),
+        target="cpu",
+        options={"precision": "auto"},
+        cache_parts=small_cache_parts(seed) if cache_parts is None else cache_parts,
+        summary=small_summary(),
+    )
+    write_artifact(folder, content)
+
+
+def small_builder(
+    scratch: Path, seed: int = 0, cache_parts: Mapping[str, str] | None = None
+) -> Callable[[Path], None]:
+    return lambda folder: write_small(folder, scratch, seed, cache_parts)
+
+
+def small_answer(x: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Give y and h."""
+    weights = small_weights(seed)
+    h = np.maximum(x @ weights["w1"], 0)
+    return h @ weights["w2"], h
+
+
+def _compiled(
+    scratch: Path, name: str, text: str, weights: dict[str, np.ndarray], nodes: tuple[str, ...]
+) -> CompiledPart:
+    model = ir.from_onnx_text(text, initializers=_tensors(weights))
+    part = Part(name, "cpu", "ort", model, nodes, 1e-5)
+    folder = scratch / name
+    program = OrtBackend().compile(part, find_target("cpu"), CompileOptions(), folder)
+    return CompiledPart(part, program, folder)
+
+
+def _tensors(weights: Mapping[str, np.ndarray]) -> list[ir.Tensor]:
+    return [ir.Tensor(array, name=name) for name, array in weights.items()]

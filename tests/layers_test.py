@@ -1,0 +1,81 @@
+"""Who may import whom: each module only from those above its line. DESIGN: one way for data."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parent.parent / "src" / "vermilion"
+
+LEVELS: dict[str, int] = {
+    "errors": 0,
+    "progress": 0,
+    "version": 0,
+    "ir": 1,
+    "hardware": 1,
+    "hipify": 1,
+    "quantize": 2,
+    "codegen": 3,
+    "backends": 4,
+    "partition": 5,
+    "runtime": 6,
+    "api": 7,
+    "inspection": 7,
+    "compare": 7,
+    "export": 7,
+    "hello_network": 7,
+    "hello": 8,
+    "bench": 8,
+    "llm": 8,
+    "cli": 9,
+    "__main__": 10,
+}
+
+
+def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
+    """Give (line, first module below `vermilion`) for every import of this package."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            parts = node.module.split(".")
+            if parts == ["vermilion"]:
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            elif parts[0] == "vermilion":
+                yield node.lineno, parts[1]
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = alias.name.split(".")
+                if parts[0] == "vermilion" and len(parts) > 1:
+                    yield node.lineno, parts[1]
+
+
+def test_imports_point_upwards_only() -> None:
+    wrong = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        if path.name.endswith("_test.py") or path == SOURCE / "__init__.py":
+            continue
+        own = path.relative_to(SOURCE).with_suffix("").parts[0]
+        assert own in LEVELS, f"{own} has no level: add it to the table, and to CONTRIBUTING.md"
+        for line, module in imported_modules(path):
+            if module == own or module not in LEVELS:
+                continue
+            allowed = LEVELS[module] < LEVELS[own] or own == "cli"
+            if not allowed:
+                wrong.append(f"{path.relative_to(SOURCE)}:{line} imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_check_sees_a_wrong_import(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("from vermilion.cli import main\nimport vermilion.api\n")
+    assert list(imported_modules(file)) == [(1, "cli"), (2, "api")]
+
+
+def test_files_stay_readable() -> None:
+    long = {
+        str(path.relative_to(SOURCE)): lines
+        for path in SOURCE.rglob("*.py")
+        if not path.name.endswith("_test.py")
+        and (lines := len(path.read_text().splitlines())) > 400
+    }
+    assert not long, f"over 400 lines, split by noun: {long}"
