@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from vermilion.backends.base import CompileOptions, Part
@@ -16,19 +19,18 @@ from vermilion.runtime.digest import model_digest
 from vermilion.runtime.summary import Summary
 
 WHOLE = """<ir_version: 9, opset_import: ["" : 17]>
-net (float[n, 64] x) => (float[n, 64] y, float[n, 128] h)
-  <float[64, 128] w1, float[128, 64] w2> {
+net (float[n, 64] x) => (float[n, 64] y, float[n, 128] h) {
   [first] a = MatMul (x, w1)
   [middle] h = Relu (a)
   [last] y = MatMul (h, w2)
 }"""
 FIRST = """<ir_version: 9, opset_import: ["" : 17]>
-first (float[n, 64] x) => (float[n, 128] h) <float[64, 128] w1> {
+first (float[n, 64] x) => (float[n, 128] h) {
   [first] a = MatMul (x, w1)
   [middle] h = Relu (a)
 }"""
 SECOND = """<ir_version: 9, opset_import: ["" : 17]>
-second (float[n, 128] h) => (float[n, 64] y) <float[128, 64] w2> {
+second (float[n, 128] h) => (float[n, 64] y) {
   [last] y = MatMul (h, w2)
 }"""
 
@@ -42,8 +44,16 @@ def small_weights(seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
+def model_from_text(text: str, weights: Mapping[str, np.ndarray]) -> ir.Model:
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name) for name, array in weights.items()
+    )
+    return ir.from_proto(proto)
+
+
 def small_model(seed: int = 0) -> ir.Model:
-    model = ir.from_onnx_text(WHOLE, initializers=_tensors(small_weights(seed)))
+    model = model_from_text(WHOLE, small_weights(seed))
     model.metadata_props["labels"] = "cat,dog"
     return model
 
@@ -83,15 +93,46 @@ def write_small(
     folder: Path, scratch: Path, seed: int = 0, cache_parts: Mapping[str, str] | None = None
 ) -> None:
     """Write a bundle of two parts."""
-    content = ArtifactContent(
+    write_artifact(folder, small_content(small_parts(scratch, seed), seed, cache_parts))
+
+
+def small_content(
+    parts: tuple[CompiledPart, ...], seed: int = 0, cache_parts: Mapping[str, str] | None = None
+) -> ArtifactContent:
+    return ArtifactContent(
         model=small_model(seed),
-        parts=small_parts(scratch, seed),
+        parts=parts,
         target="cpu",
         options={"precision": "auto"},
         cache_parts=small_cache_parts(seed) if cache_parts is None else cache_parts,
         summary=small_summary(),
     )
-    write_artifact(folder, content)
+
+
+def edit_manifest(
+    folder: Path, change: Callable[[dict[str, object]], object], *, seal: bool = True
+) -> None:
+    """Change the manifest on disk; with `seal` its digest is made to fit again."""
+    rows = json.loads((folder / "manifest.json").read_text())
+    change(rows)
+    if seal:
+        rest = {key: value for key, value in rows.items() if key != "digest"}
+        canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+        rows["digest"] = hashlib.sha256(canonical.encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(rows))
+
+
+def replace_member(folder: Path, name: str, data: bytes) -> None:
+    """Replace a file and everything that the manifest says of it."""
+    (folder / name).write_bytes(data)
+
+    def change(rows: dict[str, object]) -> None:
+        members = rows["members"]
+        assert isinstance(members, list)
+        row = next(row for row in members if row["name"] == name)
+        row.update(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+    edit_manifest(folder, change)
 
 
 def small_builder(
@@ -110,12 +151,8 @@ def small_answer(x: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def _compiled(
     scratch: Path, name: str, text: str, weights: dict[str, np.ndarray], nodes: tuple[str, ...]
 ) -> CompiledPart:
-    model = ir.from_onnx_text(text, initializers=_tensors(weights))
+    model = model_from_text(text, weights)
     part = Part(name, "cpu", "ort", model, nodes, 1e-5)
     folder = scratch / name
     program = OrtBackend().compile(part, find_target("cpu"), CompileOptions(), folder)
     return CompiledPart(part, program, folder)
-
-
-def _tensors(weights: Mapping[str, np.ndarray]) -> list[ir.Tensor]:
-    return [ir.Tensor(array, name=name) for name, array in weights.items()]

@@ -23,7 +23,13 @@ from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.passes.report import PassStep
 from vermilion.partition.place import Placement, plan, settle
 from vermilion.progress import Progress, no_progress
-from vermilion.runtime.artifact import ArtifactContent, CompiledPart, pack, write_artifact
+from vermilion.runtime.artifact import (
+    SUMMARY_TEXT_FILE,
+    ArtifactContent,
+    CompiledPart,
+    pack,
+    write_artifact,
+)
 from vermilion.runtime.cache import Cache, cache_digest, model_digest
 from vermilion.runtime.gate import OffloadGate
 from vermilion.runtime.manifest import tool_versions
@@ -52,6 +58,11 @@ class Compiled:
     target: Target
     availability: Availability
     report: Report
+
+    @property
+    def summary_path(self) -> Path:
+        """The summary in the vendor's text form, in the cache folder."""
+        return self.cache_dir / self.cache_key / SUMMARY_TEXT_FILE
 
     def session(self, *, threads: int = 0) -> Session:
         """Open it for running."""
@@ -86,7 +97,7 @@ def compile_model(
     begin = time.perf_counter()
     gate = OffloadGate.parse(min_offload) if min_offload else None
     chosen = find_target(target)
-    device_backend, availability = _usable_backend(chosen)
+    device_backend, cpu_backend, availability = backends_for(chosen)
     rai = _rai_path(output)
     source = load_model(model) if not isinstance(model, ir.Model) else model
     label = str(Path(model).resolve()) if not isinstance(model, ir.Model) else "(in memory)"
@@ -98,7 +109,7 @@ def compile_model(
         bound = bind_dimensions(source, dims or {})
         simplified = simplify(bound, progress=progress)
         placement, compiled, scratch = _place_and_compile(
-            simplified.model, chosen, device_backend, progress
+            simplified.model, chosen, (device_backend, cpu_backend), progress
         )
         with scratch:
             verification = prove(bound, compiled, chosen, progress)
@@ -108,7 +119,7 @@ def compile_model(
                 nodes=tuple(node.as_json() for node in placement.nodes),
                 verification=verification,
                 passes=tuple(_pass_row(step) for step in simplified.steps),
-                predicted_ms=_predicted_ms(simplified.model, placement),
+                predicted_ms=predicted_ms(simplified.model, placement),
             )
             write_artifact(
                 folder,
@@ -149,19 +160,22 @@ def _pass_row(step: PassStep) -> dict[str, object]:
     return {"name": step.name, "fired": step.fired, "refusals": refusals}
 
 
-def _usable_backend(target: Target) -> tuple[Backend, Availability]:
-    candidates = _BACKENDS.get(target.kind, ())
+def backends_for(target: Target) -> tuple[Backend, Backend, Availability]:
+    """Give what compiles for a target, what takes the rest on the CPU, and what to know of it.
+
+    Raises: UnsupportedError where nothing here compiles for the target.
+    """
     reasons = []
-    for name in candidates:
+    for name in _BACKENDS.get(target.kind, ()):
         chosen = backend(name)
         availability = chosen.available(target)
         if availability.usable:
-            return chosen, availability
+            return chosen, backend(_CPU_BACKEND), availability
         reasons.append(f"{name}: {availability.reason}")
     raise UnsupportedError(
         f"nothing here compiles for {target.name} ({target.title}) yet",
         where="; ".join(reasons),
-        hint="`vermilion devices --targets` says which targets can be compiled for",
+        hint="compile for `cpu`, or for an NPU: strix, krackan, phoenix, ve2",
     )
 
 
@@ -192,10 +206,10 @@ def _cache_parts(
 
 
 def _place_and_compile(
-    model: ir.Model, target: Target, device_backend: Backend, progress: Progress
+    model: ir.Model, target: Target, backends: tuple[Backend, Backend], progress: Progress
 ) -> tuple[Placement, tuple[CompiledPart, ...], tempfile.TemporaryDirectory[str]]:
     """Place by rule, compile the device's parts, give the failed ones to the CPU, compile those."""
-    cpu_backend = backend(_CPU_BACKEND)
+    device_backend, cpu_backend = backends
     decided = plan(model, target, device_backend, cpu_backend)
     scratch = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
     folder = Path(scratch.name)
@@ -233,7 +247,7 @@ def _try_compile(
     return CompiledPart(part, program, folder / part.name)
 
 
-def _predicted_ms(model: ir.Model, placement: Placement) -> float | None:
+def predicted_ms(model: ir.Model, placement: Placement) -> float | None:
     """Give the modelled latency of the parts on the device, None where no model exists."""
     mine = [part for part in placement.parts if part.backend != _CPU_BACKEND]
     if not mine:

@@ -7,6 +7,7 @@ behind both sides, in ONNX Runtime, a few tensors at a time so that memory stays
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +19,17 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.api import compile_model
 from vermilion.errors import ModelError, OptionError
 from vermilion.ir.cost import value_bytes
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.load import load_model
 from vermilion.ir.measure import Agreement, agreement
+from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.progress import Progress, no_progress
+from vermilion.runtime.artifact import open_artifact
+from vermilion.runtime.session import Session
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
@@ -255,3 +261,41 @@ def onnx_side(label: str, model: ir.Model) -> Side:
 def is_artifact(path: Path) -> bool:
     """Say whether `path` is a compiled bundle: a folder or a `.rai`."""
     return path.is_dir() or path.suffix == ".rai"
+
+
+def artifact_side(label: str, artifact: Path) -> Side:
+    """Make a side of a compiled bundle, run as it is compiled."""
+    session = Session(artifact)
+    names = [output.name for output in session.get_outputs()]
+
+    def run(given: Tensors) -> dict[str, Array]:
+        return dict(zip(names, session.run(names, given), strict=True))
+
+    places = sorted({place.partition(": ")[2] for place in session.runs_on})
+    modelled = any(part.modelled for part in session.manifest.parts)
+    return Side(label, "; ".join(places), run, open_artifact(artifact).model(), modelled)
+
+
+def open_side(
+    what: str,
+    *,
+    dims: Dimensions | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Progress = no_progress,
+) -> Side:
+    """Make a side of `MODEL.onnx`, a compiled folder, `NAME.rai`, or `MODEL.onnx@TARGET`.
+
+    `MODEL.onnx` alone is run by ONNX Runtime as it is; with a target it is compiled first.
+
+    Raises: VermilionError of the kind that says who can mend it.
+    """
+    path, at, target = what.rpartition("@")
+    if at and target and not Path(what).exists():
+        compiled = compile_model(
+            path, target=target, dims=dims, cache_dir=cache_dir, progress=progress
+        )
+        return artifact_side(f"{Path(path).name}@{target}", compiled.artifact)
+    place = Path(what)
+    if is_artifact(place):
+        return artifact_side(place.name, place)
+    return onnx_side(place.name, bind_dimensions(load_model(place), dims or {}))

@@ -12,15 +12,33 @@ from typing import Annotated, cast
 
 import typer
 
-from vermilion.cli import cache, devices, doctor, export
+from vermilion.cli import (
+    cache,
+    compare,
+    compile,
+    devices,
+    doctor,
+    export,
+    hello,
+    inspect,
+    quantize,
+    run,
+)
 from vermilion.cli.output import Failure, emit_failure
 from vermilion.cli.verb import INTERRUPTED
+from vermilion.version import VERSION
 
 # In the order in which `--help` lists them. A verb with verbs of its own is a `typer.Typer`.
 VERBS: Mapping[str, Callable[..., int] | typer.Typer] = {
+    "hello": hello.hello,
     "devices": devices.devices,
     "doctor": doctor.doctor,
     "export": export.export,
+    "inspect": inspect.inspect,
+    "quantize": quantize.quantize,
+    "compile": compile.compile,
+    "run": run.run,
+    "compare": compare.compare,
     "cache": cache.app,
 }
 
@@ -60,20 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def version() -> str:
-    """Give the version of the installed package."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed_version
-
-    try:
-        return installed_version("vermilion")
-    except PackageNotFoundError:
-        return "not installed (run from its source)"
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"vermilion {version()}")
+        typer.echo(f"vermilion {VERSION}")
         raise typer.Exit
 
 

@@ -70,11 +70,11 @@ def _view(report: ExportReport) -> RenderableType:
             else ("not compared", "", "")
         )
         table.add_row(tensor.name, "x".join(str(size) for size in tensor.shape), *figures)
-    names = ", ".join(
-        f"{t.name} {'x'.join(map(str, t.shape))} {t.data_type}" for t in report.inputs
+    inputs = ", ".join(
+        f"`{t.name}` {'x'.join(map(str, t.shape))} {t.data_type}" for t in report.inputs
     )
     title = Text(
-        f"{report.output}: opset {report.opset}, input {names}, by PyTorch's {report.exporter} "
+        f"{report.output}: opset {report.opset}, input {inputs}, by PyTorch's {report.exporter} "
         f"exporter in {report.seconds:.1f} s"
     )
     return Group(

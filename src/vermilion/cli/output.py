@@ -6,6 +6,7 @@ people it is whatever rich can draw. Both come from the same `Result`.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
@@ -108,16 +109,22 @@ def stdout_for_result_only() -> Iterator[TextIO]:
 
     Works on file descriptors, because native libraries and the user's own code also print.
     """
-    sys.stdout.flush()
+    _flush_all()
     kept = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         with os.fdopen(os.dup(kept), "w", encoding="utf-8") as out:
             yield out
     finally:
-        sys.stdout.flush()
+        _flush_all()
         os.dup2(kept, sys.stdout.fileno())
         os.close(kept)
+
+
+def _flush_all() -> None:
+    """Let Python's and C's buffers out while the descriptor still leads where they belong."""
+    sys.stdout.flush()
+    ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None).fflush(None)
 
 
 def _head(verb: str, ok: bool) -> dict[str, object]:

@@ -109,12 +109,13 @@ def test_json_refuses_what_it_would_have_to_guess() -> None:
 
 
 PRINTS_BESIDE = """
-import os, sys
+import ctypes, os, sys
 from vermilion.cli.output import stdout_for_result_only
 print("before")
 with stdout_for_result_only() as out:
     print("from Python")
     os.write(1, b"from native code\\n")
+    ctypes.CDLL("ucrtbase" if os.name == "nt" else None).puts(b"from C's own buffer")
     out.write("the result\\n")
 print("after")
 """
@@ -129,4 +130,8 @@ def test_only_the_result_reaches_stdout_even_from_native_code() -> None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     assert done.stdout.splitlines() == ["before", "the result", "after"]
-    assert sorted(done.stderr.splitlines()) == ["from Python", "from native code"]
+    assert sorted(done.stderr.splitlines()) == [
+        "from C's own buffer",
+        "from Python",
+        "from native code",
+    ]

@@ -132,7 +132,7 @@ def name_outputs(result: object, prefix: str = "") -> Iterator[tuple[str, torch.
         return
     else:
         raise OptionError(
-            f"`forward` gives a {type(result).__name__}, and a graph can only give tensors",
+            f"`forward` gives `{type(result).__name__}`, and a graph can only give tensors",
             hint="return tensors, or sequences, dictionaries or dataclasses of tensors",
         )
     for key, value in rows:

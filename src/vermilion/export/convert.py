@@ -1,4 +1,4 @@
-"""PyTorch's two exporters, used for what each does well, and kept quiet.
+"""PyTorch's two exporters, used for what each does well.
 
 The TorchScript exporter writes opset 17 itself; PyTorch calls it deprecated and still ships it.
 The exporter on `torch.export` writes 18 and later, and reaches 17 only by converting back, which
@@ -7,12 +7,9 @@ may fail. So up to 17 the first is tried first, from 18 on the second, and the o
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from vermilion.errors import UnsupportedError
+from vermilion.export.quiet import quiet
 
 if TYPE_CHECKING:
     import torch  # noqa: TID251 - for types only
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 LAST_TORCHSCRIPT_OPSET = 17
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-# Loggers that speak of PyTorch's own affairs while it exports.
-_LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ def convert(job: Job, folder: Path) -> Converted:
     reasons: list[str] = []
     for name, exporter in exporters:
         try:
-            with _quiet() as heard:
+            with quiet() as heard:
                 model = exporter(job, folder)
         except Exception as error:  # each exporter has its own exceptions, and lets others out
             reasons.append(f"{name}: {_reason(error)}")
@@ -108,21 +104,6 @@ def _arguments(job: Job) -> dict[str, Any]:
         "input_names": list(job.input_names),
         "output_names": list(job.output_names),
     }
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[list[warnings.WarningMessage]]:
-    """Keep what the exporters print, log and warn from the user; give the warnings."""
-    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
-    with warnings.catch_warnings(record=True) as heard, contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("always")
-        for name in _LOGGERS:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        try:
-            yield heard
-        finally:
-            for name, level in levels.items():
-                logging.getLogger(name).setLevel(level)
 
 
 def _tracer_notes(heard: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:

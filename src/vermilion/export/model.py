@@ -33,6 +33,8 @@ EXTERNAL_DATA_BYTES = 1_800_000_000
 # The check runs on numbers that the tracer has not seen, so that a frozen branch shows.
 _TRACE_SEED, _CHECK_SEED = 0, 1_000
 
+_STEPS = 4  # import, run in PyTorch, convert, check
+
 _log = logging.getLogger(__name__)
 
 
@@ -103,17 +105,17 @@ def export_model(
     path = _checked_output(Path(output), opset)
     specs = parse_inputs(inputs)
     require_torch()
-    progress("import", 0, 4)
+    progress("export", 0, _STEPS)
     call = match_inputs(load_module(spec), specs)
-    progress("run in PyTorch", 1, 4)
+    progress("export", 1, _STEPS)
     expected_names = tuple(run_eagerly(call, _TRACE_SEED))
     with _folder_beside(path) as folder:
-        progress("export", 2, 4)
+        progress("export", 2, _STEPS)
         converted = convert(_job(call, expected_names, opset), Path(folder))
-        progress("check", 3, 4)
+        progress("export", 3, _STEPS)
         agreements, notes = _check(call, converted.model)
         _write(converted.model, path, Path(folder))
-    progress("check", 4, 4)
+    progress("export", _STEPS, _STEPS)
     return ExportReport(
         output=path,
         opset=opset,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def test_an_export_has_fixed_shapes_opset_17_and_agrees_in_evaluation_mode(
         ("input", (1, 3, 8, 8), "float32"),
         ("output", (1, 144), "float32"),
     ]
-    assert os.listdir(tmp_path / "new") == ["m.onnx"]
+    assert list((tmp_path / "new").iterdir()) == [report.output]
 
 
 def test_later_opsets_go_through_the_other_exporter(file: Path, tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_a_forward_that_wants_a_dictionary_is_explained(
         ("Two", ["2", "2", "2"], r"too many positional"),
         ("Encoder", ["1x4:int64"], r"missing a required .*'scale'"),
         ("Conv", ["1x4x8x8"], r"`forward` fails with these inputs \(input:1x4x8x8\)"),
-        ("GivesNumber", ["2"], r"gives a int"),
+        ("GivesNumber", ["2"], r"gives `int`"),
     ],
 )
 def test_inputs_that_do_not_fit_are_wrong_use(
@@ -176,7 +177,7 @@ def test_inputs_that_do_not_fit_are_wrong_use(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         export_model(f"{file}:{name}", inputs, tmp_path / "m.onnx")
-    assert os.listdir(tmp_path) == ["nets.py"] or not (tmp_path / "m.onnx").exists()
+    assert not (tmp_path / "m.onnx").exists()
 
 
 def test_a_branch_that_tracing_froze_is_found_out(file: Path, tmp_path: Path) -> None:
@@ -190,12 +191,13 @@ def test_a_branch_that_tracing_froze_is_found_out(file: Path, tmp_path: Path) ->
 
 
 def test_what_pytorch_cannot_export_gives_both_reasons_and_leaves_nothing(
-    file: Path, tmp_path: Path
+    file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "m.onnx").write_bytes(b"an earlier export")
     with pytest.raises(UnsupportedError, match=r"torchscript: .*; torch\.export: "):
         export_model(f"{file}:Unsupported", ["3x3"], tmp_path / "m.onnx")
     assert (tmp_path / "m.onnx").read_bytes() == b"an earlier export"
+    assert capfd.readouterr() == ("", "")
     assert {path.name for path in tmp_path.iterdir()} <= {"nets.py", "m.onnx", "__pycache__"}
 
 
@@ -240,8 +242,6 @@ def test_without_torch_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch
 def test_the_command_prints_the_report_and_keeps_prints_of_the_user_out_of_it(
     file: Path, tmp_path: Path
 ) -> None:
-    import json
-
     command = [sys.executable, "-m", "vermilion", "export", f"{file}:Prints"]
     command += ["--input", "1x4", "-o", "m.onnx", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(Path(model.__file__).parents[2])}

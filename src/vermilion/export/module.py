@@ -52,7 +52,7 @@ def load_module(spec: str) -> torch.nn.Module:
         module = factory if isinstance(factory, torch.nn.Module) else _call(factory, spec)
     if not isinstance(module, torch.nn.Module):
         raise OptionError(
-            f"the factory gave a {type(module).__name__}, not a torch.nn.Module",
+            f"the factory gave `{type(module).__name__}`, not a torch.nn.Module",
             where=spec,
             hint="name a torch.nn.Module, its class, or a function that returns one",
         )

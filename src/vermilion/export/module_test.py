@@ -84,7 +84,7 @@ def test_random_weights_are_the_same_each_time(file: Path) -> None:
     ("name", "message", "hint"),
     [
         ("wants_arguments", "cannot be called without arguments", "without arguments"),
-        ("gives_a_number", "gave a int, not a torch.nn.Module", "function that returns one"),
+        ("gives_a_number", "gave `int`, not a torch.nn.Module", "function that returns one"),
         ("biuld", "there is no `biuld`", "did you mean `build`"),
         ("Net.smal", "there is no `smal`", "did you mean `small`"),
     ],
@@ -116,7 +116,7 @@ def test_a_spec_without_a_factory_says_how_to_write_one(spec: str) -> None:
 
 
 def test_missing_modules_and_files_are_named(file: Path) -> None:
-    with pytest.raises(OptionError, match="no Python module `no_such_package.nets`"):
+    with pytest.raises(OptionError, match=r"no Python module `no_such_package\.nets`"):
         load_module("no_such_package.nets:build")
     with pytest.raises(OptionError, match="no such file"):
         load_module(f"{file.parent / 'none.py'}:build")

@@ -51,9 +51,9 @@ _LIBRARY_FOLDERS = (
 class Environment:
     """What surrounds the hardware. Defaults describe a machine where nothing is set or known.
 
-    `devices`: whether this user may read and write each device node that exists. `modules`: those of
-    AMD's kernel modules that are loaded. `memlock_bytes`: None is unlimited, or unknown to the system.
-    `paths`: whether the folder or file that a variable names exists, by the variable's name.
+    `devices`: whether this user may read and write each device node that exists. `modules`: those
+    of AMD's kernel modules that are loaded. `memlock_bytes`: None is unlimited, or unknown to the
+    system. `paths`: whether the folder or file that a variable names exists, by the variable.
     """
 
     system: str = "Linux"

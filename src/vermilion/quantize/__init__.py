@@ -2,5 +2,6 @@
 
 from vermilion.quantize.quantize import Quantized, quantize_model
 from vermilion.quantize.report import LayerError
+from vermilion.quantize.samples import Samples, open_samples
 
-__all__ = ["LayerError", "Quantized", "quantize_model"]
+__all__ = ["LayerError", "Quantized", "Samples", "open_samples", "quantize_model"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vermilion.errors import ArtifactError
-from vermilion.runtime.names import MAX_MEMBERS, check_member_names
+from vermilion.runtime.names import MAX_MEMBERS, MAX_NAME_BYTES, check_member_names
 
 ALIGNMENT = 64
 
@@ -40,8 +40,8 @@ _UTF8_FLAG = 0x800
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 # Android's zipalign marks its padding with this number; readers skip what they do not know.
 _PADDING_EXTRA = 0xD935
-# Names of at most 200 characters, and the padding, for each of the files there may be.
-_MAX_DIRECTORY_BYTES = MAX_MEMBERS * (_ENTRY.size + 1024)
+# A name, and the padding, for each of the files there may be.
+_MAX_DIRECTORY_BYTES = MAX_MEMBERS * (_ENTRY.size + MAX_NAME_BYTES + 128)
 _UNIX = 3
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _COPY_BYTES = 1 << 20
@@ -68,6 +68,18 @@ def write_archive(path: Path, members: Iterable[tuple[str, Path]]) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, source in members:
             _write_member(archive, name, source)
+
+
+def first_name(path: Path) -> str | None:
+    """Give the name of the first file in an archive, None where it is no archive."""
+    with path.open("rb") as file:
+        head = file.read(_LOCAL.size + MAX_NAME_BYTES)
+    if len(head) < _LOCAL.size:
+        return None
+    fields = _LOCAL.unpack_from(head)
+    if fields[0] != _LOCAL_SIGNATURE:
+        return None
+    return head[_LOCAL.size : _LOCAL.size + fields[9]].decode("utf-8", "replace")
 
 
 def map_archive(path: Path) -> dict[str, memoryview]:

@@ -191,7 +191,10 @@ def pack(folder: str | os.PathLike[str], rai_path: str | os.PathLike[str]) -> No
     place.parent.mkdir(parents=True, exist_ok=True)
     with _aside(place) as aside:
         write_archive(aside, ((name, source / name) for name in names))
-        aside.replace(place)
+        try:
+            aside.replace(place)
+        except OSError as error:
+            raise _in_use(place, error) from error
 
 
 def is_replaceable(folder: Path) -> bool:
@@ -216,13 +219,18 @@ def swap_in(new: Path, place: Path, old: Path | None = None) -> None:
     try:
         place.rename(old)
     except OSError as error:
-        raise ArtifactError(
-            f"the bundle that is there cannot be replaced: {error.strerror or error}",
-            where=str(place),
-            hint="close the programs that have it open",
-        ) from error
+        raise _in_use(place, error) from error
     new.rename(place)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _in_use(place: Path, error: OSError) -> ArtifactError:
+    # Windows does not rename or remove what a program has mapped.
+    return ArtifactError(
+        f"the bundle that is there cannot be replaced: {error.strerror or error}",
+        where=str(place),
+        hint="close the programs that have it open",
+    )
 
 
 @contextmanager

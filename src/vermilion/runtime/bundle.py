@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from vermilion.errors import ArtifactError
-from vermilion.runtime.archive import map_archive
+from vermilion.runtime.archive import first_name, map_archive
 from vermilion.runtime.foreign import refuse_foreign_archive, refuse_foreign_folder
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
@@ -21,6 +21,7 @@ from vermilion.runtime.manifest import (
 )
 
 _HINT = "the bundle is damaged or incomplete: compile the model again"
+_MAPPED_FROM_BYTES = 16 * 1024
 # Windows opens text unless told otherwise, and has no such thing as refusing links.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -59,14 +60,22 @@ class FolderBundle:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise self._refuse(name, "is not a file")
-            if status.st_size == 0:
-                return memoryview(b"")
-            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+            return _contents(descriptor, status.st_size)
+        except OSError as error:
+            raise self._refuse(name, f"cannot be read: {error.strerror or error}") from error
         finally:
             os.close(descriptor)
 
     def _refuse(self, name: str, problem: str) -> ArtifactError:
         return ArtifactError(f"`{name}` {problem}", where=str(self._root), hint=_HINT)
+
+
+def _contents(descriptor: int, size_bytes: int) -> memoryview:
+    """Map a file; a small one is read, because each mapping keeps a file open."""
+    if size_bytes > _MAPPED_FROM_BYTES:
+        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        return memoryview(file.read(size_bytes))
 
 
 class ArchiveBundle:
@@ -114,13 +123,10 @@ def _open_folder(path: Path) -> tuple[Bundle, Manifest]:
 
 
 def _open_archive(path: Path) -> tuple[Bundle, Manifest]:
-    with path.open("rb") as file:
-        first_bytes = file.read(4)
-    if first_bytes != b"PK\x03\x04":
-        refuse_foreign_archive(path, first_bytes, frozenset())
+    first = first_name(path)
+    if first != MANIFEST_FILE:
+        refuse_foreign_archive(path, first)
     views = map_archive(path)
-    if MANIFEST_FILE not in views:
-        refuse_foreign_archive(path, first_bytes, frozenset(views))
     bundle = ArchiveBundle(path, views)
     manifest = _manifest(bundle, path)
     unlisted = set(views) - {member.name for member in manifest.members} - {MANIFEST_FILE}

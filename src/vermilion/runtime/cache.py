@@ -110,8 +110,9 @@ class Pruned:
 
 
 def default_root() -> Path:
-    """Give the folder of this user's cache."""
-    return Path(platformdirs.user_cache_dir("vermilion", appauthor=False))
+    """Give the folder of this user's cache; the variable VERMILION_CACHE names another."""
+    named = os.environ.get("VERMILION_CACHE")
+    return Path(named) if named else Path(platformdirs.user_cache_dir("vermilion", appauthor=False))
 
 
 class Cache:

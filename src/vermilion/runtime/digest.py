@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.errors import ModelError
+from vermilion.errors import ModelError, UnsupportedError
 
 
 class _Hash(Protocol):
@@ -74,7 +74,19 @@ def _put_values(state: _Hash, role: str, values: Iterable[ir.Value | None]) -> N
         if value is None:
             _put(state, "absent")
         else:
-            _put(state, "value", value.name, value.type, value.shape)
+            _put(state, "value", value.name, value.type)
+            _put_shape(state, value.shape)
+
+
+def _put_shape(state: _Hash, shape: ir.Shape | None) -> None:
+    if shape is None:
+        _put(state, "no shape")
+        return
+    _put(state, len(shape))
+    for dimension in shape:
+        # A size and a name of the same spelling are two things.
+        size = dimension if isinstance(dimension, int) else None
+        _put(state, "size" if size is not None else "name", size if size is not None else dimension)
 
 
 def _put_graph(state: _Hash, graph: ir.Graph) -> None:
@@ -106,7 +118,7 @@ def _put_attributes(state: _Hash, attributes: Iterable[ir.Attr]) -> None:
     _put(state, "attributes", len(listed))
     for attribute in listed:
         _put(state, attribute.name, attribute.type.name, attribute.ref_attr_name or "")
-        if not attribute.is_ref():
+        if not attribute.is_ref() and attribute.value is not None:
             _put_attribute_value(state, attribute.type, attribute.value)
 
 
@@ -127,9 +139,13 @@ def _put_attribute_value(state: _Hash, kind: ir.AttributeType, value: Any) -> No
                 put(state, item)
         case ir.AttributeType.INTS | ir.AttributeType.STRINGS:
             _put(state, len(value), *value)
+        case ir.AttributeType.INT | ir.AttributeType.STRING | ir.AttributeType.TYPE_PROTO:
+            _put(state, value)
         case _:
-            # An integer, a string, a type, a function's parameter without a default (None).
-            _put(state, value if value is not None else b"")
+            raise UnsupportedError(
+                f"an attribute of the kind {kind.name} cannot be compared",
+                hint="rewrite the node without it (sparse tensors as dense ones)",
+            )
 
 
 def _put_tensor(state: _Hash, tensor: ir.TensorProtocol) -> None:

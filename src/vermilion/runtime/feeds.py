@@ -12,6 +12,9 @@ from vermilion.errors import OptionError
 from vermilion.ir.execute import numpy_type
 from vermilion.runtime.manifest import Dimension, TensorRecord
 
+# What some exporters (Paddle) write for any size: the same word need not mean the same size.
+_NO_NAMES = frozenset({"", "?"})
+
 
 def checked_feeds(inputs: Mapping[str, object], wanted: Sequence[TensorRecord]) -> dict[str, Array]:
     """Give the inputs as arrays of the names, types and shapes that the model has.
@@ -95,7 +98,7 @@ def _check_shape(
             hint="give it in that shape, or compile with other sizes (`--dim`)",
         )
     for wanted, given in zip(shape, array.shape, strict=True):
-        if not isinstance(wanted, str):
+        if not isinstance(wanted, str) or wanted in _NO_NAMES:
             continue
         before, where = bound.setdefault(wanted, (given, record.name))
         if before != given:

@@ -16,7 +16,7 @@ def refuse_foreign_folder(folder: Path) -> None:
     """Raise ArtifactError where a folder without our manifest is recognised, or is none of ours.
 
     Source of the signs: the public VAIP code (`context.json`, `*.xmodel`) and AMD's page on the
-    compiled model's folder (`vaiml_par_0/`, the two summaries).
+    compiled model's folder (`vaiml_par_0/`, the single file of the cache key's name).
     """
     sign = _vendor_sign(folder)
     if sign:
@@ -33,20 +33,27 @@ def refuse_foreign_folder(folder: Path) -> None:
     )
 
 
-def refuse_foreign_archive(path: Path, first_bytes: bytes, names: frozenset[str]) -> None:
-    """Raise ArtifactError for a file that does not hold our manifest."""
-    inside = sorted(name for name in names if _is_vendor_name(name))
-    if inside or (path.suffix == ".rai" and not names):
-        sign = f" (it has `{inside[0]}`)" if inside else ""
+def refuse_foreign_archive(path: Path, first_name: str | None) -> None:
+    """Raise ArtifactError for a file that does not begin with our manifest.
+
+    `first_name` is that of the first file inside, None where the file is no ZIP at all.
+    """
+    is_vendors = first_name is not None and any(
+        _is_vendor_name(part) for part in (first_name, first_name.partition("/")[2])
+    )
+    if is_vendors or (path.suffix == ".rai" and first_name is None):
+        sign = f" (it has `{first_name}`)" if is_vendors else ""
         raise ArtifactError(
-            f"this `{path.suffix or 'file'}` is not a Vermilion bundle; AMD's VitisAI provider "
-            f"writes files of that name too{sign}",
+            f"this file is not a Vermilion bundle{sign}; AMD's VitisAI provider writes `.rai` "
+            "files too",
             where=str(path),
             hint=_HINT,
         )
-    kind = "a ZIP without `manifest.json`" if first_bytes[:2] == b"PK" else "another kind of file"
+    kind = "another kind of file"
+    if first_name is not None:
+        kind = "a ZIP that does not begin with `manifest.json`"
     raise ArtifactError(
-        f"this is not a compiled model: it is {kind}",
+        f"this is not a compiled model but {kind}",
         where=str(path),
         hint="compile a model with `vermilion compile MODEL -o NAME.rai`",
     )
@@ -54,7 +61,7 @@ def refuse_foreign_archive(path: Path, first_bytes: bytes, names: frozenset[str]
 
 def _vendor_sign(folder: Path) -> str:
     for entry in sorted(folder.iterdir()):
-        if _is_vendor_name(entry.name):
+        if _is_vendor_name(entry.name) or entry.name == f"{folder.name}.rai":
             return entry.name
         if entry.name.startswith("vaiml_par_") and (entry / "0").is_dir():
             return f"{entry.name}/0"
@@ -66,6 +73,6 @@ def _is_vendor_name(name: str) -> bool:
     return (
         first in {"context.json", "preliminary-vaiml-pass-summary.txt"}
         or first.startswith("vaiml_partition_fe")
-        or name.endswith((".xmodel", ".rai"))
+        or name.endswith(".xmodel")
         or (first.startswith("vaiml_par_") and rest.startswith("0/"))
     )

@@ -268,5 +268,5 @@ def _type_text(type_: ir.TypeProtocol | None) -> str:
 
 def _dimension(dimension: int | ir.SymbolicDim) -> Dimension:
     if isinstance(dimension, int):
-        return dimension
+        return dimension if dimension >= 0 else None  # some exporters write -1 for any size
     return None if dimension.value is None else str(dimension.value)

@@ -9,8 +9,9 @@ from vermilion.errors import ArtifactError, OptionError
 
 MAX_MEMBERS = 4096  # far above any bundle: a part has a handful of files, and there are few parts
 MAX_KEY_CHARACTERS = 100
+MAX_NAME_CHARACTERS = 200
+MAX_NAME_BYTES = 4 * MAX_NAME_CHARACTERS  # UTF-8
 
-_MAX_NAME_CHARACTERS = 200
 _MAX_DEPTH = 4
 # Source: Microsoft, "Naming Files, Paths, and Namespaces".
 _FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
@@ -56,7 +57,7 @@ def check_key(key: str) -> str:
 
 
 def _member_problem(name: str) -> str:
-    if not name or len(name) > _MAX_NAME_CHARACTERS:
+    if not name or len(name) > MAX_NAME_CHARACTERS:
         return "is not a name of a usual length"
     if name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name):
         return "is an absolute path"

@@ -17,6 +17,7 @@ from vermilion.backends.base import (
     Tensors,
 )
 from vermilion.errors import ArtifactError, DeviceError, OptionError
+from vermilion.hardware.cpu import detect_cpu
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
@@ -235,8 +236,7 @@ def _check_features(needed: Sequence[str], target: Target) -> None:
     """Refuse machine code that this processor does not have the instructions for."""
     if not needed:
         return
-    here = find_target("cpu").features
-    missing = sorted(set(needed) - here)
+    missing = sorted(set(needed) - detect_cpu().features)
     if missing:
         raise DeviceError(
             f"the bundle was compiled for {target.title}; this machine has no {', '.join(missing)}",

@@ -235,7 +235,7 @@ def _values(lines: list[str]) -> dict[str, str]:
 
 
 _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?)"
-_PAIR = re.compile(rf"{_NUMBER}(?:\s*\(\s*{_NUMBER}\s*%\))?.*")
+_PAIR = re.compile(rf"{_NUMBER}(?:\s*\(\s*{_NUMBER}\s*%\))?(?!\d).*")
 
 
 def _pair(
@@ -293,7 +293,7 @@ def _first(pattern: re.Pattern[str], lines: list[str]) -> re.Match[str] | None:
 
 
 _SUBGRAPH = re.compile(r"Subgraph (\S+) stats:")
-_STAT_OPS = re.compile(rf"GOPs\s*:\s*{_NUMBER}[^O]*(?:OPs:\s*([\d,]{1, 24}))?.*")
+_STAT_OPS = re.compile(rf"GOPs\s*:\s*{_NUMBER}[^O]*(?:OPs:\s*([\d,]{{1,24}}))?.*")
 _STAT_FORMAT = re.compile(rf"(\w+) ops %:\s*{_NUMBER}.*")
 
 

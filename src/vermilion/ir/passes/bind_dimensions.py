@@ -10,6 +10,7 @@ import onnx_ir as ir
 from vermilion.errors import OptionError
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.sort_nodes import sort_nodes
 
 Dimensions = Mapping[str, int | Sequence[int]]
 
@@ -24,6 +25,7 @@ def bind_dimensions(model: ir.Model, dims: Dimensions) -> ir.Model:
     Raises: OptionError for a name that the model does not have (with what it has), a size below
     1, or two sizes for one name.
     """
+    sort_nodes(model, Notes())  # what is not in order cannot be cloned
     bound = model.clone()
     bind_in_place(bound, dims, Notes())
     return bound

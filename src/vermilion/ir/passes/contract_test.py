@@ -34,7 +34,7 @@ def weight(*shape: int, seed: int = 0, dtype=np.float32):
 def run(rewrite: Rewrite, model: ir.Model) -> tuple[ir.Model, PassStep]:
     """Run a pass on a copy and hold it to the contract: outputs, interface, idempotence."""
     probe = take_probe(model)
-    assert probe.outputs, probe.step
+    assert probe.results, probe.step
     work = model.clone()
     step = run_pass(rewrite, work)
     check_graph(work)

@@ -32,7 +32,6 @@ from vermilion.ir.verify import check_graph
 from vermilion.progress import Progress, no_progress
 
 PASSES: tuple[Rewrite, ...] = (
-    sort_nodes,  # first: every other pass walks the graph in order
     inline_functions,  # before all that looks for operators: they may hide in functions
     freeze_defaults,  # before what folds weights: an input with a default is no constant
     lift_constants,  # before folding: all constants in one form
@@ -43,10 +42,12 @@ PASSES: tuple[Rewrite, ...] = (
     lift_constants,  # again: raising writes attributes as Constant nodes
     infer_shapes,  # again: raising adds nodes
     remove_identities,  # after inference: a Reshape is an identity only if its shapes are known
+    deduplicate_weights,  # before merging: nodes that read equal weights become equal
+    merge_repeats,  # before batch norms: two equal readers of a Conv would be in the way
+    remove_dead_nodes,  # and so would one whose result nobody reads
     fold_batch_norm,  # after identities: nothing stands between Conv and its batch norm
-    merge_repeats,  # after folding: constants no longer stand apart
-    deduplicate_weights,  # after all that makes new weights
-    merge_repeats,  # again: nodes that read equal weights are now equal
+    deduplicate_weights,  # again: folding made new weights
+    merge_repeats,  # again: what reads them may be equal
     remove_dead_nodes,  # after all that leaves nodes without readers
     infer_shapes,  # last: what is placed and costed has all its shapes
 )
@@ -66,14 +67,18 @@ def simplify(
 ) -> Simplified:
     """Give an equal model that is easier to place and faster to run; `model` stays as it is.
 
-    Weights are shared with `model`, not copied. `dims` are bound first (see `bind_dimensions`).
+    (An unsorted `model` is sorted, which says the same.) Weights are shared with `model`, not
+    copied. `dims` are bound first (see `bind_dimensions`).
 
     Raises: OptionError for wrong `dims`; ModelError where the graph has a cycle.
     """
+    # First, and on the model itself: what is not in order can neither be walked nor cloned.
+    steps = [run_pass(sort_nodes, model)]
     bound = model.clone()
-    notes = Notes()
-    bind_in_place(bound, dims or {}, notes)
-    steps = [PassStep("bind-dimensions", notes.fired)] if dims else []
+    if dims:
+        notes = Notes()
+        bind_in_place(bound, dims, notes)
+        steps.append(PassStep("bind-dimensions", notes.fired))
     probe = take_probe(bound)
     left_out: dict[str, Refusal] = {}
     while True:

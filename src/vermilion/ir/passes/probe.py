@@ -13,24 +13,24 @@ from vermilion.errors import Refusal, VermilionError
 from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.measure import agreement
-from vermilion.ir.opset import is_random, required_inputs
+from vermilion.ir.opset import is_operator, is_random, required_inputs
 from vermilion.ir.passes.report import PassStep
 
 # Rewriting moves roundings: float32 networks of hundreds of layers stay above 100 dB, and what
-# is wrong is far below 40. Half types keep 11 and 8 bits, about 6 dB each.
-_MIN_SQNR_DB: Mapping[ir.DataType | None, float] = {
-    ir.DataType.DOUBLE: 80.0,
-    ir.DataType.FLOAT: 60.0,
-    ir.DataType.FLOAT16: 35.0,
-    ir.DataType.BFLOAT16: 20.0,
-}
+# is wrong is far below 40. A float16 keeps 11 bits, about 6 dB each.
+_MIN_SQNR_DB = {"float64": 80.0, "float32": 60.0, "float16": 35.0}
 
-# A model that answers noise with numbers near 0 (PP-OCR detection: 1e-6 out of a Sigmoid) has
-# few digits to begin with. Then the yardstick is how far its own output moves when the input
-# moves by four units in the last place; a pass may move it twice as far (6 dB), never below 30.
+# Where large terms cancel, an output has few digits to begin with. Then the yardstick is how far
+# it moves by itself when the input moves by four units in the last place; a pass may move it
+# twice as far (6 dB), but never below 30.
 _INPUT_ULPS = 4
 _NOISE_MARGIN_DB = 6.0
 _LOWEST_SQNR_DB = 30.0
+
+# What these give lies between -1 and 1 with an absolute grain: PP-OCR detection answers noise
+# with a Sigmoid of 1e-7. What goes into them is compared as well, and tells far more.
+_SQUASHING = ("HardSigmoid", "Sigmoid", "Softmax", "Tanh")
+_GRAIN_ULPS = 8
 
 # A rounding moved across a tie may flip an index or a quantized step, not one in a hundred.
 _MAX_FLIPPED = 0.01
@@ -38,51 +38,52 @@ _MAX_FLIPPED = 0.01
 
 @dataclass(frozen=True)
 class Probe:
-    """Inputs and the outputs they gave; without outputs there is nothing to compare with."""
+    """Inputs and what they gave; without results there is nothing to compare with.
+
+    `results` has the outputs by name, and for an output of a Sigmoid or the like what went into
+    it, as `NAME before Sigmoid`.
+    """
 
     model: ir.Model
     inputs: Mapping[str, Array]
-    outputs: Mapping[str, Array]
+    results: Mapping[str, Array]
     step: PassStep
 
     def difference(self, model: ir.Model) -> str:
         """Describe the first output of `model` that is not as it was, empty where all are."""
-        if not self.outputs:
+        if not self.results:
             return ""
         try:
             found = _run(model, self.inputs)
         except VermilionError as error:
             return error.message
-        floors = self._floors_db()
-        wrong = {
-            name: reason
-            for name, before in self.outputs.items()
-            if (reason := _differs(before, found[name], floors.get(name)))
-        }
+        shared = [name for name in self.results if name in found]
+        wrong = {name: reason for name in shared if (reason := self._compare(name, found))}
         if not wrong:
             return ""
         moved = self._noise_db()
         for name, reason in wrong.items():
-            floor = max(_LOWEST_SQNR_DB, moved.get(name, math.inf) - _NOISE_MARGIN_DB)
-            if floors.get(name) is None or _differs(self.outputs[name], found[name], floor):
+            floor_db = max(_LOWEST_SQNR_DB, moved.get(name, math.inf) - _NOISE_MARGIN_DB)
+            if _differs(self.results[name], found[name], floor_db):
                 return f"output `{name}`: {reason}"
         return ""
 
     def unusable(self, reason: str) -> Probe:
         """Give a probe that compares nothing any more, and says why."""
         refusal = Refusal(f"outputs not compared: {reason}")
-        return replace(self, outputs={}, step=PassStep(self.step.name, 0, (("model", refusal),)))
+        return replace(self, results={}, step=PassStep(self.step.name, 0, (("model", refusal),)))
 
-    def _floors_db(self) -> dict[str, float]:
-        """Give the least agreement for each float output; the others must be equal."""
-        return {
-            value.name or "": _MIN_SQNR_DB[value.dtype]
-            for value in self.model.graph.outputs
-            if value.dtype in _MIN_SQNR_DB
-        }
+    def _compare(self, name: str, found: Mapping[str, Array]) -> str:
+        before = self.results[name]
+        squashed = any(_before(name, op_type) in found for op_type in _SQUASHING)
+        if squashed and before.shape == found[name].shape:
+            grain = _GRAIN_ULPS * float(np.finfo(before.dtype).eps)
+            if agreement(name, before, found[name]).max_abs_error <= grain:
+                return ""
+        return _differs(before, found[name], _MIN_SQNR_DB.get(str(before.dtype), math.inf))
 
     def _noise_db(self) -> dict[str, float]:
-        """Run the model as it came on inputs a hair apart; give how far each output moved."""
+        """Run the model as it came on inputs a hair apart; give how far each result moved."""
         apart = {
             name: array * array.dtype.type(1 + _INPUT_ULPS * np.finfo(array.dtype).eps)
             if array.dtype.kind == "f"
@@ -92,8 +93,8 @@ class Probe:
         moved = _run(self.model, apart)
         return {
             name: agreement(name, before, moved[name]).sqnr_db
-            for name, before in self.outputs.items()
-            if isinstance(before, np.ndarray) and before.shape == moved[name].shape
+            for name, before in self.results.items()
+            if before.dtype.kind == "f" and before.shape == moved[name].shape
         }
 
 
@@ -105,17 +106,36 @@ def take_probe(model: ir.Model) -> Probe:
         return empty.unusable(f"{random[0]} gives other numbers each time")
     try:
         inputs = sample_inputs(model)
-        outputs = _run(model, inputs)
+        results = _run(model, inputs)
     except VermilionError as error:
         return empty.unusable(error.message)
-    if all(array.dtype.kind == "f" and not np.isfinite(array).any() for array in outputs.values()):
+    if not all(isinstance(array, np.ndarray) for array in results.values()):
+        return empty.unusable("an output is not a tensor")
+    if all(array.dtype.kind == "f" and not np.isfinite(array).any() for array in results.values()):
         return empty.unusable("they are not numbers for the sample inputs")
-    return Probe(model, inputs, outputs, PassStep("compare-outputs", len(outputs)))
+    return Probe(model, inputs, results, PassStep("compare-outputs", len(model.graph.outputs)))
 
 
 def _run(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    session = open_session(model, optimize=False, quiet=True)
-    return run_session(session, inputs, [value.name or "" for value in model.graph.outputs])
+    watched = model.clone()
+    names = {value.name or "": value.name or "" for value in watched.graph.outputs}
+    for value in list(watched.graph.outputs):
+        node = value.producer()
+        if node is None or not is_operator(node, *_SQUASHING):
+            continue
+        source = node.inputs[0]
+        if source is None or source.producer() is None or source.is_graph_output():
+            continue
+        source.type, source.shape = value.type, value.shape
+        watched.graph.outputs.append(source)
+        names[_before(value.name or "", node.op_type)] = source.name or ""
+    session = open_session(watched, optimize=False, quiet=True)
+    found = run_session(session, inputs, list(names.values()))
+    return {shown: found[name] for shown, name in names.items()}
+
+
+def _before(name: str, op_type: str) -> str:
+    return f"{name} before {op_type}"
 
 
 def interface_change(before: ir.Model, after: ir.Model) -> str:
@@ -145,12 +165,10 @@ def _narrows(old: ir.Shape | None, new: ir.Shape | None) -> bool:
     )
 
 
-def _differs(before: Array, after: Array, floor_db: float | None) -> str:
-    if not isinstance(before, np.ndarray) or not isinstance(after, np.ndarray):
-        return ""  # sequences and maps: their tensors have no name to report
+def _differs(before: Array, after: Array, floor_db: float) -> str:
     if before.shape != after.shape or before.dtype != after.dtype:
         return f"{before.dtype} {before.shape} became {after.dtype} {after.shape}"
-    if floor_db is None:
+    if before.dtype.kind != "f":
         flipped = float(np.mean(before != after)) if before.size else 0.0
         return f"{flipped:.1%} of its values differ" if flipped > _MAX_FLIPPED else ""
     found = agreement("", before, after)

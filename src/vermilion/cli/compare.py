@@ -1,0 +1,141 @@
+"""`vermilion compare`: two models or targets side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vermilion.cli.options import CacheDir, Dims, Inputs, load_inputs, parse_dims
+from vermilion.cli.output import Result
+from vermilion.cli.verb import Terminal, verb
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from vermilion.compare import Comparison
+
+_WORST_LAYERS = 8
+
+
+@verb("compare")
+def compare(
+    terminal: Terminal,
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="The reference: MODEL.onnx, FOLDER, NAME.rai, …")
+    ],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="The other; `MODEL.onnx@strix` compiles first.")
+    ],
+    *,
+    input: Inputs = None,
+    dim: Dims = None,
+    cache_dir: CacheDir = None,
+    runs: Annotated[int, typer.Option("--runs", min=0, help="Timed runs of each side.")] = 10,
+    layers: Annotated[
+        bool, typer.Option("--layers/--no-layers", help="Also compare what is inside.")
+    ] = True,
+    min_sqnr: Annotated[
+        float | None,
+        typer.Option("--min-sqnr", help="Fail if an output's SQNR (dB) is below this."),
+    ] = None,
+) -> Result:
+    """Compare outputs, layers and latency of two models, or of one on two targets.
+
+    Without `--input`, sample inputs with a fixed seed are used, and a warning says so.
+    """
+    from vermilion.compare import compare_sides, open_side
+
+    dims = parse_dims(dim)
+    reference = open_side(a, dims=dims, cache_dir=cache_dir, progress=terminal.progress)
+    other = open_side(b, dims=dims, cache_dir=cache_dir, progress=terminal.progress)
+    inputs = load_inputs(input)
+    if not inputs:
+        terminal.warn("no --input given: compared on sample inputs, not on real data")
+    found = compare_sides(
+        reference, other, inputs or None, layers=layers, runs=runs, progress=terminal.progress
+    )
+    met = min_sqnr is None or found.worst_sqnr_db >= min_sqnr
+    if not met:
+        terminal.warn(f"the least SQNR is {found.worst_sqnr_db:.2f} dB, asked for {min_sqnr:g}")
+    return Result(as_json(found), lambda: _view(found), ok=met)
+
+
+def as_json(found: Comparison) -> dict[str, object]:
+    """Give the keys of `compare --json`."""
+    sides = (found.reference, found.other)
+    first = found.first_divergence
+    return {
+        "sides": [
+            {
+                "label": side.label,
+                "runs_on": side.runs_on,
+                "modelled": side.modelled,
+                "latency_ms": latency.as_json(),
+            }
+            for side, latency in zip(sides, found.latencies, strict=True)
+        ],
+        "outputs": [output.as_json() for output in found.outputs],
+        "layers": [
+            {**layer.agreement.as_json(), "op_type": layer.op_type} for layer in found.layers
+        ],
+        "first_divergence": first.agreement.name if first is not None else None,
+    }
+
+
+def _view(found: Comparison) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+
+    sides = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("", "what", "runs on", "median ms", "min", "max"):
+        sides.add_column(column, justify="right" if column in ("median ms", "min", "max") else None)  # type: ignore[arg-type]
+    for letter, side, latency in zip(
+        "AB", (found.reference, found.other), found.latencies, strict=True
+    ):
+        timed = (
+            [f"{x:.3f}" for x in (latency.median_ms, latency.min_ms, latency.max_ms)]
+            if latency.runs
+            else ["", "", ""]
+        )
+        sides.add_row(letter, side.label, side.runs_on, *timed)
+    outputs = _agreements("output", [(o, "") for o in found.outputs])
+    views: list[RenderableType] = [sides, "", "B against A", outputs]
+    if found.layers:
+        worst = sorted(found.layers, key=lambda layer: layer.agreement.sqnr_db)[:_WORST_LAYERS]
+        views += [
+            "",
+            f"{len(found.layers)} layers by name; the {len(worst)} furthest apart",
+            _agreements("layer", [(x.agreement, x.op_type) for x in worst]),
+            _first(found),
+        ]
+    return Group(*views)
+
+
+def _first(found: Comparison) -> str:
+    from vermilion.compare import DIVERGED_DB
+
+    first = found.first_divergence
+    if first is None:
+        return f"no layer is below {DIVERGED_DB:g} dB"
+    return (
+        f"first layer below {DIVERGED_DB:g} dB: {first.agreement.name} ({first.op_type}), "
+        f"{first.agreement.sqnr_db:.1f} dB"
+    )
+
+
+def _agreements(what: str, rows: list[tuple[object, str]]) -> RenderableType:
+    from rich.table import Table
+
+    from vermilion.ir.measure import EXACT_DB, Agreement
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(what, overflow="fold")
+    table.add_column("operator" if any(op for _, op in rows) else "")
+    for column in ("cosine", "SQNR dB", "largest error"):
+        table.add_column(column, justify="right")
+    for row, op_type in rows:
+        if isinstance(row, Agreement):
+            sqnr = "equal" if row.sqnr_db >= EXACT_DB else f"{row.sqnr_db:.1f}"
+            table.add_row(row.name, op_type, f"{row.cosine:.8f}", sqnr, f"{row.max_abs_error:.3g}")
+    return table

@@ -1,0 +1,125 @@
+"""`vermilion compile`: a model → a cache folder or one `.rai` file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vermilion.cli.options import CacheDir, Dims, Model, parse_dims
+from vermilion.cli.output import Result
+from vermilion.cli.verb import Terminal, verb
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from vermilion.api import Compiled
+
+
+@verb("compile")
+def compile(
+    terminal: Terminal,
+    model: Model,
+    *,
+    target: Annotated[
+        str, typer.Option("--target", "-t", help="What to compile for: cpu, strix, phoenix, …")
+    ] = "cpu",
+    dim: Dims = None,
+    cache_dir: CacheDir = None,
+    cache_key: Annotated[
+        str | None,
+        typer.Option("--cache-key", help="Name of the folder; by default a digest of everything."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write one file, NAME.rai.")
+    ] = None,
+    min_offload: Annotated[
+        str | None,
+        typer.Option(
+            "--min-offload",
+            metavar="gops=95%",
+            help="Fail if less than this runs on the target (`gops=…` or `operators=…`).",
+        ),
+    ] = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="List every node's place.")] = False,
+) -> Result:
+    """Compile a model for a target, or find it compiled before.
+
+    Prints what is supported, what is offloaded, and why the rest is not.
+    """
+    from vermilion.api import compile_model
+
+    compiled = compile_model(
+        model,
+        target=target,
+        dims=parse_dims(dim),
+        cache_dir=cache_dir,
+        cache_key=cache_key,
+        output=output,
+        min_offload=min_offload,
+        progress=terminal.progress,
+    )
+    if not compiled.cache_hit and "key" in compiled.cache_reason:
+        terminal.warn(f"compiled again: {compiled.cache_reason}")
+    return Result(as_json(compiled), lambda: _view(compiled, every_node=nodes))
+
+
+def as_json(compiled: Compiled) -> dict[str, object]:
+    """Give the keys of `compile --json`."""
+    report = compiled.report
+    return {
+        "artifact": compiled.artifact,
+        "cache_dir": compiled.cache_dir,
+        "cache_key": compiled.cache_key,
+        "digest": compiled.digest,
+        "cache_hit": compiled.cache_hit,
+        "cache_reason": compiled.cache_reason,
+        "seconds": compiled.seconds,
+        "target": compiled.target.name,
+        "execution": compiled.availability.reason or "on this machine",
+        "summary": report.summary.as_json(),
+        "summary_path": compiled.summary_path,
+        "nodes": [dict(row) for row in report.nodes],
+        "passes": [dict(row) for row in report.passes],
+        "verification": {"outputs": [dict(row) for row in report.verification]},
+        "predicted_ms": report.predicted_ms,
+    }
+
+
+def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+
+    from vermilion.cli.placement import nodes_view, summary_view
+
+    report, target = compiled.report, compiled.target
+    state = "found in the cache" if compiled.cache_hit else "compiled"
+    ran = "CPU, modelled" if target.kind != "cpu" else "CPU"
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    facts.add_row("artifact", str(compiled.artifact))
+    facts.add_row("summary", str(compiled.summary_path))
+    for row in report.verification:
+        facts.add_row(
+            "proven",
+            f"output {row['name']}: cosine {_number(row['cosine'], '.8f')}, "
+            f"SQNR {_number(row['sqnr_db'], '.1f')} dB against the model as it came",
+        )
+    views: list[RenderableType] = [
+        f"{state} for {target.name} ({target.title}) in {compiled.seconds:.2f} s",
+        facts,
+        "",
+        summary_view(report.summary, ran=ran),
+    ]
+    if report.predicted_ms is not None:
+        views.append(f"modelled latency on the device: {report.predicted_ms:.2f} ms")
+    if compiled.availability.reason:
+        views.append(f"modelled: {compiled.availability.reason}")
+    views += ["", *nodes_view(report.nodes, target.kind, every_node=every_node)]
+    return Group(*views)
+
+
+def _number(value: object, form: str) -> str:
+    return format(value, form) if isinstance(value, int | float) else str(value)

@@ -1,0 +1,113 @@
+"""`vermilion inspect`: what is in a model, and where its nodes would run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vermilion.cli.options import Dims, Model, bytes_for_people, parse_dims
+from vermilion.cli.output import Result
+from vermilion.cli.verb import Terminal, verb
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from vermilion.inspection import Inspection
+
+_ROWS = 12
+
+
+@verb("inspect")
+def inspect(
+    terminal: Terminal,
+    model: Model,
+    *,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", help="Also say where each node would run on this target."),
+    ] = None,
+    dim: Dims = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="List every node, not groups.")] = False,
+    markdown: Annotated[
+        Path | None, typer.Option("--summary", help="Also write the summary to this text file.")
+    ] = None,
+) -> Result:
+    """Show a model's operators, work and shapes; with `--target`, every node's place and reason.
+
+    Nothing is compiled. Latencies of devices are modelled.
+    """
+    from vermilion.inspection import inspect_model
+
+    found = inspect_model(model, target=target, dims=parse_dims(dim), progress=terminal.progress)
+    if markdown is not None and found.prediction is not None:
+        markdown.write_text(found.prediction.summary.to_text(), encoding="utf-8")
+    for operator in found.cost.unpriced:
+        terminal.warn(f"the operator table has no rule for `{operator}`; it counts as no work")
+    return Result(found.as_json(), lambda: _view(found, every_node=nodes))
+
+
+def _view(found: Inspection, *, every_node: bool) -> RenderableType:
+    from rich.console import Group
+
+    from vermilion.cli.placement import placement_view
+
+    parts: list[RenderableType] = [_facts(found), "", _operators(found)]
+    if found.prediction is not None:
+        parts += ["", *placement_view(found.prediction, every_node=every_node)]
+    return Group(*parts)
+
+
+def _facts(found: Inspection) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("model", found.path)
+    table.add_row("opset", f"{found.opset}, from {found.producer}")
+    table.add_row("numbers", f"{found.number_format} ({found.data_type})")
+    for tensor in found.inputs:
+        table.add_row("input", f"{tensor.name}  {tensor.type}  {_shape(tensor.shape)}")
+    for tensor in found.outputs:
+        table.add_row("output", f"{tensor.name}  {tensor.type}  {_shape(tensor.shape)}")
+    table.add_row("weights", f"{found.parameters:,} values, {bytes_for_people(found.weight_bytes)}")
+    table.add_row("operators", f"{len(found.cost.nodes)} (in the file: {found.nodes_before} nodes)")
+    bound = "" if found.cost.exact else "  at least: open dimensions count as 1"
+    table.add_row("work", f"{found.cost.gops:.6g} GOPs{bound}")
+    if found.open_dimensions:
+        names = ", ".join(found.open_dimensions)
+        table.add_row("open", f"{names}; fix with --dim {found.open_dimensions[0]}=1")
+    return table
+
+
+def _shape(shape: tuple[int | str | None, ...] | None) -> str:
+    if shape is None:
+        return "any shape"
+    return "×".join("?" if d is None else str(d) for d in shape) or "scalar"
+
+
+def _operators(found: Inspection) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("operator")
+    table.add_column("count", justify="right")
+    table.add_column("GOPs", justify="right")
+    table.add_column("share", justify="right")
+    total = found.cost.gops or 1.0
+    for row in found.operators[:_ROWS]:
+        table.add_row(
+            row.op_type, str(row.count), f"{row.gops:.4f}", f"{100 * row.gops / total:.1f}%"
+        )
+    rest = found.operators[_ROWS:]
+    if rest:
+        gops = sum(row.gops for row in rest)
+        table.add_row(
+            f"{len(rest)} more kinds",
+            str(sum(row.count for row in rest)),
+            f"{gops:.4f}",
+            f"{100 * gops / total:.1f}%",
+        )
+    return table

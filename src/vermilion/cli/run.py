@@ -1,0 +1,148 @@
+"""`vermilion run`: inputs → outputs, from a model, a compiled folder or a `.rai`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vermilion.cli.options import CacheDir, Dims, Inputs, load_inputs, parse_dims
+from vermilion.cli.output import Result
+from vermilion.cli.verb import Terminal, verb
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from vermilion.compare import Array, Side
+
+
+@verb("run")
+def run(
+    terminal: Terminal,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|FOLDER|NAME.rai",
+            help="What to run; `MODEL.onnx@strix` compiles first.",
+            show_default=False,
+        ),
+    ],
+    *,
+    input: Inputs = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")
+    ] = None,
+    dim: Dims = None,
+    cache_dir: CacheDir = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Only print which inputs are needed.")
+    ] = False,
+) -> Result:
+    """Run a model once and write its outputs.
+
+    Without `--input`, sample inputs with a fixed seed are used, and a warning says so.
+    """
+    from vermilion.compare import open_side
+    from vermilion.ir.inputs import sample_inputs
+
+    side = open_side(model, dims=parse_dims(dim), cache_dir=cache_dir, progress=terminal.progress)
+    if schema:
+        return _schema(side)
+    inputs = load_inputs(input)
+    if not inputs:
+        terminal.warn("no --input given: ran on sample inputs, which mean nothing")
+        inputs = sample_inputs(side.model)
+    begin = time.perf_counter()
+    outputs = side.run(inputs)
+    milliseconds = (time.perf_counter() - begin) * 1e3
+    if output is not None:
+        _write(output, outputs)
+    data = {
+        "model": model,
+        "runs_on": side.runs_on,
+        "modelled": side.modelled,
+        "milliseconds": milliseconds,
+        "output": output,
+        "outputs": [
+            {"name": name, "dtype": str(a.dtype), "shape": list(a.shape)}
+            for name, a in outputs.items()
+        ],
+    }
+    return Result(data, lambda: _view(side, outputs, milliseconds, output))
+
+
+def _schema(side: Side) -> Result:
+    from rich.table import Table
+
+    rows: list[dict[str, object]] = [
+        {"name": v.name, "dtype": str(v.dtype).lower(), "shape": [str(d) for d in v.shape or ()]}
+        for v in side.model.graph.inputs
+        if v.name not in side.model.graph.initializers
+    ]
+
+    def view() -> RenderableType:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("input", "type", "shape"):
+            table.add_column(column)
+        for row in rows:
+            shape = "×".join(row["shape"]) if isinstance(row["shape"], list) else ""
+            table.add_row(str(row["name"]), str(row["dtype"]), shape)
+        return table
+
+    return Result({"inputs": rows}, view)
+
+
+def _write(path: Path, outputs: dict[str, Array]) -> None:
+    import uuid
+
+    import numpy as np
+
+    from vermilion.errors import OptionError
+
+    if path.suffix != ".npz":
+        raise OptionError(f"the output `{path}` does not end in .npz", hint="name it NAME.npz")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:12]}.npz")
+    try:
+        np.savez(aside, **outputs)  # type: ignore[arg-type]  # the stub takes keys for options
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _view(
+    side: Side, outputs: dict[str, Array], milliseconds: float, output: Path | None
+) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("output", "type", "shape", "min", "mean", "max"):
+        table.add_column(column, justify="left" if column in ("output", "type") else "right")
+    for name, array in outputs.items():
+        numeric = array.dtype.kind in "fiub" and array.size
+        figures = (
+            [f"{float(f(array.astype('float64'))):.5g}" for f in (_min, _mean, _max)]
+            if numeric
+            else ["", "", ""]
+        )
+        shape = "×".join(map(str, array.shape)) or "scalar"
+        table.add_row(name, str(array.dtype), shape, *figures)
+    where = f"written to {output}" if output is not None else "not written: give --output OUT.npz"
+    return Group(
+        f"ran on {side.runs_on} in {milliseconds:.2f} ms (one run, not warmed up)", table, where
+    )
+
+
+def _min(array: Array) -> float:
+    return float(array.min())
+
+
+def _mean(array: Array) -> float:
+    return float(array.mean())
+
+
+def _max(array: Array) -> float:
+    return float(array.max())

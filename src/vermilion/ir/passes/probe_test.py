@@ -1,0 +1,82 @@
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.ir.passes.contract_test import parse, reasons
+from vermilion.ir.passes.probe import interface_change, take_probe
+
+SUM = "(float[8] x) => (float[8] y) { y = Add(x, x) }"
+
+
+def test_equal_and_unequal_models_are_told_apart() -> None:
+    probe = take_probe(parse(SUM))
+    assert probe.step.fired == 1
+    assert probe.difference(parse(SUM)) == ""
+    assert probe.difference(parse("(float[8] x) => (float[8] y) { y = Mul(x, x) }")).startswith(
+        "output `y`: "
+    )
+    assert "became" in probe.difference(parse("(float[8] x) => (float[1] y) { y = ReduceSum(x) }"))
+
+
+def test_a_small_error_is_an_error_and_a_rounding_is_not() -> None:
+    text = "(float[8] x, float s) => (float[8] y) { y = Mul(x, s) }"
+    probe = take_probe(parse(text, s=np.float32(1)))
+    assert probe.difference(parse(text, s=np.float32(1.01))) != ""
+    assert probe.difference(parse(text, s=np.float32(1 + 2**-23))) == ""
+
+
+def test_outputs_near_zero_are_judged_by_how_they_move_with_the_input() -> None:
+    # The large terms cancel but for rounding: 2 (x + 1e4) - 2e4 - 2x
+    def model(order: str) -> ir.Model:
+        return parse(
+            f"(float[256] x, float k) => (float[256] y) {{ a = Add(x, k) {order} }}",
+            k=np.float32(1e4),
+        )
+
+    probe = take_probe(model("b = Sub(a, k) y = Sub(b, x)"))
+    assert probe.difference(model("b = Sub(a, x) y = Sub(b, k)")) != ""  # all noise
+    assert probe.difference(model("b = Sub(a, k) y = Sub(b, x)")) == ""
+
+
+def test_what_cannot_be_compared_says_why() -> None:
+    probe = take_probe(parse("(float[2] x) => (float[2] y) { y = RandomNormalLike(x) }"))
+    assert reasons(probe.step) == [
+        "outputs not compared: RandomNormalLike gives other numbers each time"
+    ]
+    probe = take_probe(parse("(float[2] x) => (float[2] y) { y = NoSuch(x) }"))
+    assert "ONNX Runtime cannot run this model" in reasons(probe.step)[0]
+    probe = take_probe(
+        parse(
+            "(float[2] x, float z) => (float[2] y) { a = Div(z, z) y = Add(x, a) }", z=np.float32(0)
+        )
+    )
+    assert "not numbers" in reasons(probe.step)[0]
+    assert probe.difference(parse(SUM)) == ""
+
+
+def test_behind_a_sigmoid_what_goes_in_counts() -> None:
+    # 5e-8 and 1e-7 differ by nothing next to 1, -17 and -16 by much.
+    text = "(float[64] x, float k) => (float[64] y) { a = Abs(x) b = Sub(k, a) y = Sigmoid(b) }"
+    probe = take_probe(parse(text, k=np.float32(-16)))
+    assert max(probe.results["y"]) < 2e-7
+    assert probe.difference(parse(text, k=np.float32(-16.00001))) == ""
+    assert "`y before Sigmoid`" in probe.difference(parse(text, k=np.float32(-17)))
+
+
+def test_integers_must_be_equal() -> None:
+    probe = take_probe(parse("(int64[64] x) => (int64[64] y) { y = Add(x, x) }"))
+    assert probe.difference(parse("(int64[64] x) => (int64[64] y) { y = Mul(x, x) }")) != ""
+
+
+def test_interface_changes_are_seen() -> None:
+    model = parse("(float[n, 2] x) => (float[n, 2] y) { y = Abs(x) }")
+    for text, words in [
+        ("(float[n, 2] z) => (float[n, 2] y) { y = Abs(z) }", "the inputs were ['x'] and are"),
+        ("(float[n, 2] x) => (float[n, 2] z) { z = Abs(x) }", "the outputs were ['y'] and are"),
+        ("(double[n, 2] x) => (double[n, 2] y) { y = Abs(x) }", "input `x` was FLOAT"),
+        ("(float[n, 2] x) => (float[n, 3] y) { y = Abs(x) }", "output `y` had the shape"),
+        ("(float[n, 2, 1] x) => (float[n, 2] y) { y = Abs(x) }", "input `x` had the shape"),
+        ("(float[4, 2] x) => (float[4, 2] y) { y = Abs(x) }", ""),
+    ]:
+        change = interface_change(model, parse(text))
+        assert change.startswith(words)
+        assert bool(change) == bool(words)

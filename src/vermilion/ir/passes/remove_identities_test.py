@@ -1,0 +1,121 @@
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from vermilion.ir.passes.contract_test import operators, parse, reasons, run
+from vermilion.ir.passes.remove_identities import remove_identities
+from vermilion.ir.passes.report import run_pass
+
+ONE = np.array([1])
+SHAPE = np.array([2, 3])
+NODES = [
+    ("Identity(a)", {}),
+    ("Dropout(a)", {}),
+    ("Cast<to = 1>(a)", {}),
+    ("Reshape(a, k)", {"k": SHAPE}),
+    ("Flatten(a)", {}),
+    ("Expand(a, k)", {"k": SHAPE}),
+    ("Transpose<perm = [0, 1]>(a)", {}),
+    ("Pad(a, k)", {"k": np.zeros(4, np.int64)}),
+    ("Slice(a, k, l)", {"k": np.array([0, 0]), "l": np.array([9, 9])}),
+    ("Tile(a, k)", {"k": np.array([1, 1])}),
+    ("Concat<axis = 0>(a)", {}),
+    ("Sum(a)", {}),
+    ("Max(a)", {}),
+    ("Clip(a)", {}),
+]
+NOT_IDENTITIES = [
+    ("Cast<to = 10>(a)", {}),
+    ("Reshape(a, k)", {"k": np.array([3, 2])}),
+    ("Transpose(a)", {}),
+    ("Pad(a, k)", {"k": np.array([0, 0, 0, 1])}),
+    ("Tile(a, k)", {"k": np.array([1, 2])}),
+    ("Clip(a, m)", {"m": np.float32(0)}),
+    (
+        "Slice(a, k, l, m, n)",
+        {"k": np.array([-1]), "l": np.array([-9]), "m": np.array([1]), "n": np.array([-1])},
+    ),
+]
+
+
+def model_of(node: str, constants) -> ir.Model:
+    declared = "".join(
+        f", {'float' if value.dtype == np.float32 else f'int64[{value.size}]'} {name}"
+        for name, value in constants.items()
+    )
+    model = parse(
+        f"(float[2,3] x{declared}) => (float[?,?] y) {{ a = Neg(x) b = {node} y = Abs(b) }}",
+        **constants,
+    )
+    kind = 10 if "to = 10" in node else 1
+    a, b = model.graph[0].outputs[0], model.graph[1].outputs[0]
+    a.type, a.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([2, 3])
+    b.type = ir.TensorType(ir.DataType(kind))
+    model.graph.outputs[0].type = b.type
+    if "3, 2" in str(constants.get("k")) or node == "Transpose(a)" or node.startswith("Resh"):
+        b.shape = ir.Shape([3, 2] if list(constants.get("k", [3, 2])) == [3, 2] else [2, 3])
+    elif node.startswith(("Pad", "Tile")) and constants["k"].any() and constants["k"].max() > 0:
+        b.shape = None
+    else:
+        b.shape = ir.Shape([2, 3])
+    return model
+
+
+@pytest.mark.parametrize(("node", "constants"), NODES, ids=lambda value: str(value)[:12])
+def test_fires(node, constants) -> None:
+    work, step = run(remove_identities, model_of(node, constants))
+    assert step.fired == 1
+    assert operators(work) == ["Neg", "Abs"]
+
+
+@pytest.mark.parametrize(("node", "constants"), NOT_IDENTITIES, ids=lambda value: str(value)[:12])
+def test_leaves_what_changes_something(node, constants) -> None:
+    work, step = run(remove_identities, model_of(node, constants))
+    assert (step.fired, step.refusals) == (0, ())
+    assert len(work.graph) == 3
+
+
+def test_an_output_keeps_its_name() -> None:
+    model = parse("(float[2] x) => (float[2] y) { a = Neg(x) y = Identity(a) }")
+    work, step = run(remove_identities, model)
+    assert step.fired == 1
+    assert work.graph[0].outputs[0].name == "y"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("=> (float[2] y) { y = Identity(x) }", "ties an input or a weight straight"),
+        ("=> (float[2] a, float[2] y) { a = Neg(x) y = Identity(a) }", "second output name"),
+        ("=> (float[?] y) { a = Neg(x) s = Shape(a) y = Reshape(a, s) }", "shapes are not all"),
+        ("=> (float[2] y) { a, m = Dropout(x) c = Cast<to = 1>(m) y = Add(a, c) }", "its mask"),
+        ("=> (float[?] y) { s = Shape(x) a = Tile(x, s) y = Neg(a) }", "computed while running"),
+    ],
+)
+def test_refuses_with_a_reason(text, reason) -> None:
+    _, step = run(remove_identities, parse(f"(float[2] x) {text}"))
+    assert step.fired == 0
+    assert reason in reasons(step)[0]
+
+
+def test_dropout_that_trains_is_kept() -> None:
+    model = parse(
+        "(float[2] x, float r, bool t) => (float[2] y) { a = Dropout(x, r, t) y = Neg(a) }",
+        r=np.float32(0.5),
+        t=np.array(True),
+    )
+    step = run_pass(remove_identities, model)
+    assert reasons(step) == ["it may be in training mode"]
+
+
+def test_bodies_are_left_alone() -> None:
+    model = parse(
+        """(float[2] x, bool c) => (float[2] y) {
+            y = If (c) <
+                then_branch = a () => (float[2] t) { t = Identity(x) },
+                else_branch = b () => (float[2] e) { e = Identity(x) }
+            >
+        }"""
+    )
+    _, step = run(remove_identities, model)
+    assert step.fired == 0

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from vermilion.quantize.observe import BINS, Histogram
+
+
+def filled(*arrays: np.ndarray) -> Histogram:
+    histogram = Histogram()
+    for array in arrays:
+        assert histogram.add(np.asarray(array, np.float32))
+    return histogram
+
+
+def test_counts_every_magnitude_in_its_bin() -> None:
+    histogram = filled([0.0, 0.25, -0.25, 0.9990])
+    assert histogram.exponent == 0
+    assert histogram.counts[0] == 1
+    assert histogram.counts[BINS // 4] == 2
+    assert histogram.counts.sum() == 4
+    assert histogram.largest == pytest.approx(0.9990)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_growing_range_gives_what_one_look_at_all_data_gives(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    parts = [rng.standard_normal(1000).astype(np.float32) * 3.0**k for k in range(-3, 4)]
+    rng.shuffle(parts)  # type: ignore[arg-type]
+    step_by_step, at_once = filled(*parts), filled(np.concatenate(parts))
+    assert step_by_step.exponent == at_once.exponent
+    np.testing.assert_array_equal(step_by_step.counts, at_once.counts)
+
+
+def test_range_that_jumps_over_all_bins_keeps_the_counts() -> None:
+    histogram = filled([1e-20, 2e-20], [1e20])
+    assert histogram.counts[0] == 2
+    assert histogram.counts.sum() == 3
+    assert histogram.largest == np.float32(1e20)
+
+
+def test_zeros_before_the_first_value_are_counted() -> None:
+    histogram = filled(np.zeros(7), [5.0])
+    assert histogram.counts[0] == 7
+    assert histogram.exponent == 3
+
+
+def test_only_zeros_leave_the_range_open() -> None:
+    assert filled(np.zeros((2, 3)), np.zeros(0)).exponent is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_says_that_values_are_not_finite(bad: float) -> None:
+    assert not Histogram().add(np.asarray([1.0, bad, 2.0], np.float32))
+
+
+def test_largest_and_smallest_floats_have_a_bin() -> None:
+    limits = np.finfo(np.float32)
+    for value in (limits.max, -limits.max, limits.smallest_subnormal, limits.tiny):
+        assert filled([value]).counts.sum() == 1
+
+
+def test_tensor_larger_than_a_piece_is_counted_whole() -> None:
+    values = np.random.default_rng(3).standard_normal(200_001).astype(np.float32)
+    histogram = filled(values)
+    edges = np.arange(BINS + 1) * histogram.width
+    np.testing.assert_array_equal(histogram.counts, np.histogram(np.abs(values), edges)[0])
