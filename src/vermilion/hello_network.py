@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vermilion.errors import DeviceError
 
 if TYPE_CHECKING:
-    import torch  # noqa: TID251 - for the type only
+    import torch
 
 CHANNELS = (3, 32, 64, 128, 256)
 INPUT_SHAPE = (1, 3, 224, 224)
@@ -66,7 +66,7 @@ def hello_torch_module() -> torch.nn.Module:
     Raises: DeviceError where PyTorch is not installed.
     """
     try:
-        import torch  # noqa: TID251 - the module is for PyTorch's own exporter
+        import torch
     except ImportError as error:
         raise DeviceError(
             "PyTorch is not installed", hint="pip install 'vermilion[export]'"

@@ -12,7 +12,7 @@ from vermilion.errors import OptionError
 from vermilion.export.inputs import InputSpec, sample
 
 if TYPE_CHECKING:
-    import torch  # noqa: TID251 - for types only
+    import torch
 
 _ORDERED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -72,7 +72,7 @@ def run_eagerly(call: Call, seed: int) -> dict[str, torch.Tensor]:
 
     Raises: OptionError where `forward` fails with these inputs.
     """
-    import torch  # noqa: TID251 - the export needs it
+    import torch
 
     try:
         with torch.no_grad():
@@ -91,7 +91,7 @@ def flat_module(call: Call, result: object) -> torch.nn.Module:
 
     PyTorch's exporters take neither keyword-only parameters nor every nested output.
     """
-    import torch  # noqa: TID251 - the export needs it
+    import torch
 
     rows = result if isinstance(result, (tuple, list)) else (result,)
     if not call.keywords and all(isinstance(row, torch.Tensor) for row in rows):
@@ -113,7 +113,7 @@ def name_outputs(result: object, prefix: str = "") -> Iterator[tuple[str, torch.
 
     Raises: OptionError for anything else: a graph can only give tensors.
     """
-    import torch  # noqa: TID251 - the export needs it
+    import torch
 
     if result is None:
         return
@@ -191,7 +191,7 @@ def _forward_failed(call: Call, error: Exception) -> OptionError:
 
 
 def _works_with_dictionary(call: Call) -> bool:
-    import torch  # noqa: TID251 - the export needs it
+    import torch
 
     names = [spec.name for spec in call.inputs]
     try:

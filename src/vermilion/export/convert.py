@@ -20,7 +20,7 @@ from vermilion.errors import UnsupportedError
 from vermilion.export.quiet import quiet
 
 if TYPE_CHECKING:
-    import torch  # noqa: TID251 - for types only
+    import torch
 
 LAST_TORCHSCRIPT_OPSET = 17
 
@@ -81,7 +81,7 @@ def convert(job: Job, folder: Path) -> Converted:
 
 
 def _with_torchscript(job: Job, folder: Path) -> ir.Model:
-    import torch  # noqa: TID251 - the export needs it
+    import torch
 
     path = folder / "traced.onnx"  # over 2 GB it puts each weight in a file beside it
     torch.onnx.export(job.module, job.tensors, str(path), dynamo=False, **_arguments(job))
@@ -89,7 +89,7 @@ def _with_torchscript(job: Job, folder: Path) -> ir.Model:
 
 
 def _with_torch_export(job: Job, folder: Path) -> ir.Model:
-    import torch  # noqa: TID251 - the export needs it
+    import torch
 
     program: Any = torch.onnx.export(
         job.module, job.tensors, dynamo=True, verbose=False, **_arguments(job)

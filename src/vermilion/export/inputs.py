@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vermilion.errors import OptionError
 
 if TYPE_CHECKING:
-    import torch  # noqa: TID251 - for types only
+    import torch
 
 # Types that ONNX Runtime takes from numpy, so that the export can be checked.
 DATA_TYPES = (
@@ -81,7 +81,7 @@ def parse_input(text: str) -> InputSpec:
 
 def sample(spec: InputSpec, seed: int) -> torch.Tensor:
     """Fill an input: normal numbers, zeros and ones for integers (safe as ids and as masks)."""
-    import torch  # noqa: TID251 - the export needs it
+    import torch
 
     random = torch.Generator().manual_seed(seed)
     kind: torch.dtype = getattr(torch, spec.data_type)

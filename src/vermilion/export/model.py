@@ -147,7 +147,7 @@ def _folder_beside(path: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def _job(call: Call, output_names: tuple[str, ...], opset: int) -> Job:
-    import torch  # noqa: TID251 - the export needs it
+    import torch
 
     tensors = call.tensors(_TRACE_SEED)
     with torch.no_grad():

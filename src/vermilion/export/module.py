@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from vermilion.errors import DeviceError, ModelError, OptionError, VermilionError
 
 if TYPE_CHECKING:
-    import torch  # noqa: TID251 - for types only
+    import torch
 
 INSTALL_HINT = "pip install 'vermilion[export]'"
 
@@ -39,7 +39,7 @@ def load_module(spec: str) -> torch.nn.Module:
 
     Raises: OptionError where there is no such thing; ModelError where the user's code fails.
     """
-    import torch  # noqa: TID251 - the export needs it
+    import torch
 
     source, colon, name = spec.rpartition(":")
     if not (colon and source and name):
@@ -108,7 +108,7 @@ def _attribute(module: ModuleType, name: str, spec: str) -> object:
 
 
 def _call(factory: object, spec: str) -> object:
-    import torch  # noqa: TID251 - the export needs it
+    import torch
 
     if not callable(factory):
         return factory

@@ -77,7 +77,8 @@ def _sample(value: ir.Value, shape: tuple[int, ...], random: np.random.Generator
     count = 1
     for size in shape:
         count *= size
-    if count * max(dtype.bitwidth, 8) // 8 > MAX_INPUT_BYTES:
+    element_bytes = 16 if dtype == ir.DataType.STRING else max(1, dtype.bitwidth // 8)
+    if count * element_bytes > MAX_INPUT_BYTES:
         raise ModelError(
             f"a sample of shape {list(shape)} would need more than {MAX_INPUT_BYTES >> 20} MiB",
             where=place,

@@ -88,6 +88,11 @@ def tensor_sizes(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     return tuple(int(size) for size in tensor.shape.numpy())
 
 
+def tensor_bytes(tensor: ir.TensorProtocol) -> int:
+    """Give the size of a tensor in memory; strings, which onnx_ir cannot size, count 16 each."""
+    return tensor.size * 16 if tensor.dtype == ir.DataType.STRING else tensor.nbytes
+
+
 def required_inputs(model: ir.Model) -> list[ir.Value]:
     """Give the inputs that a caller must supply: those without a default among the weights."""
     return [value for value in model.graph.inputs if not value.is_initializer()]

@@ -18,6 +18,9 @@ MAX_DEPTH = 16
 _QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}  # also those of other domains
 
 
+_UNSIZED = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
+
+
 @dataclass(frozen=True)
 class _Scope:
     """A graph and the graphs around it, itself last: their values are visible in it."""
@@ -52,6 +55,7 @@ def _check_tree(
         for node in scope.graph:
             _check_domain(node, imports, functions)
             _check_inputs(node, scope, owners)
+            _check_constants(node)
             _check_scale(node)
         _check_outputs(scope, owners)
 
@@ -196,14 +200,19 @@ def _sources(node: ir.Node, graph: ir.Graph) -> set[int]:
     return found
 
 
+def _check_constants(node: ir.Node) -> None:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+            _check_stored(attribute.as_tensor(), where(node))
+
+
 def _check_weight(value: ir.Value) -> None:
     tensor = value.const_value
     place = f"weight `{value.name}`"
     if tensor is None:
         return
+    _check_stored(tensor, place)
     shape = tensor_sizes(tensor)
-    if any(size < 0 for size in shape):
-        raise ModelError(f"the shape {list(shape)} has a negative size", where=place)
     if value.dtype is not None and value.dtype != tensor.dtype:
         raise ModelError(
             f"declared as {value.dtype.name}, stored as {tensor.dtype.name}", where=place
@@ -213,10 +222,14 @@ def _check_weight(value: ir.Value) -> None:
         isinstance(a, int) and a >= 0 and a != b for a, b in zip(declared, shape, strict=True)
     ):
         raise ModelError(f"declared as {value.shape}, stored as {list(shape)}", where=place)
-    if tensor.dtype == ir.DataType.STRING:
-        return
-    needed = (math.prod(shape) * tensor.dtype.bitwidth + 7) // 8
+
+
+def _check_stored(tensor: ir.TensorProtocol, place: str) -> None:
+    shape = tensor_sizes(tensor)
+    if any(size < 0 for size in shape):
+        raise ModelError(f"the shape {list(shape)} has a negative size", where=place)
     stored = _stored_bytes(tensor)
+    needed = 0 if stored is None else (math.prod(shape) * tensor.dtype.bitwidth + 7) // 8
     if stored is not None and stored != needed:
         raise ModelError(
             f"shape {list(shape)} of {tensor.dtype.name} needs {needed} bytes, {stored} are there",
@@ -227,6 +240,8 @@ def _check_weight(value: ir.Value) -> None:
 
 def _stored_bytes(tensor: ir.TensorProtocol) -> int | None:
     """Give what lies in the file for the tensor, None where that cannot be told."""
+    if tensor.dtype in _UNSIZED:
+        return None
     if isinstance(tensor, ir.ExternalTensor):
         return tensor.length
     if not isinstance(tensor, ir.TensorProtoTensor):

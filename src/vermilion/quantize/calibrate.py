@@ -70,7 +70,7 @@ def _facts(argument: ort.NodeArg) -> TensorFacts:
     dtype = numpy_type(argument.type)
     data_type = ir.DataType.UNDEFINED if dtype is None else ir.DataType.from_numpy(dtype)
     shape = argument.shape
-    known = all(isinstance(length, int) for length in shape)
+    known = shape is not None and all(isinstance(length, int) for length in shape)
     return TensorFacts(data_type, math.prod(shape) if known else None)
 
 

@@ -89,9 +89,10 @@ def compare_layers(
 ) -> tuple[LayerError, ...]:
     """Compare the first result of every operator that gives float32."""
     layers = {
-        str(node.outputs[0].name): node
+        name: node
         for node in reference.graph
-        if facts[str(node.outputs[0].name)].data_type == ir.DataType.FLOAT
+        if (name := str(node.outputs[0].name)) in facts
+        and facts[name].data_type == ir.DataType.FLOAT
     }
     rows: list[LayerError] = []
     for group in grouped(layers, facts, GROUP_BYTES // 2):

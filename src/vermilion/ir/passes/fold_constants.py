@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from vermilion.errors import UnsupportedError
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.opset import constant_of, is_operator, is_random, opset_of, static_shape, where
+from vermilion.ir.opset import (
+    constant_of,
+    is_operator,
+    is_random,
+    opset_of,
+    static_shape,
+    tensor_bytes,
+    where,
+)
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.replace import make_weight
 from vermilion.ir.passes.report import Notes
@@ -183,7 +191,7 @@ def _inferred(
         if shape is None or dtype is None:
             return [(None, None)]
         types[value.name] = onnx.helper.make_tensor_type_proto(int(dtype), shape)
-        if tensor is not None and tensor.nbytes <= 1024 and dtype != ir.DataType.STRING:
+        if tensor is not None and dtype != ir.DataType.STRING and tensor.nbytes <= 1024:
             data[value.name] = ir.to_proto(tensor)
     try:
         schema = onnx.defs.get_schema(node.op_type, opset_of(model), "")
@@ -215,7 +223,9 @@ def _from_proto(
 def _too_large(node: ir.Node, sizes: int) -> str:
     if sizes > MAX_BYTES:
         return f"its result has {sizes} bytes, more than {MAX_BYTES}"
-    given = sum(tensor.nbytes for tensor in map(constant_of, node.inputs) if tensor is not None)
+    given = sum(
+        tensor_bytes(tensor) for tensor in map(constant_of, node.inputs) if tensor is not None
+    )
     if sizes > FREE_BYTES and sizes > MAX_GROWTH * given:
         return f"it would turn {given} bytes into {sizes}"
     return ""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import onnx
 import onnx_ir as ir
 
-from vermilion.ir.opset import constant_of, is_operator, tensor_sizes
+from vermilion.ir.opset import constant_of, is_operator, tensor_bytes, tensor_sizes
 from vermilion.ir.passes.report import Notes
 
 # Larger weights cannot be shapes, axes or other things that inference looks into.
@@ -71,7 +71,7 @@ def without_weights(model: ir.Model) -> Iterator[onnx.ModelProto]:
                 value.shape = ir.Shape(tensor_sizes(tensor))
             if value.dtype is None:
                 value.dtype = tensor.dtype
-            if tensor.nbytes > SMALL_BYTES:
+            if tensor_bytes(tensor) > SMALL_BYTES:
                 taken.append((value, tensor))
                 del graph.initializers[name]
                 if not value.is_graph_input():

@@ -60,7 +60,7 @@ def _comparable(attribute: ir.Attr) -> object | None:
         return None
     if attribute.type == ir.AttributeType.TENSOR:
         tensor = attribute.as_tensor()
-        if tensor.nbytes > MAX_ATTRIBUTE_BYTES or tensor.dtype == ir.DataType.STRING:
+        if tensor.dtype == ir.DataType.STRING or tensor.nbytes > MAX_ATTRIBUTE_BYTES:
             return None
         return (tensor.dtype, tuple(tensor.shape), tensor.tobytes())
     if attribute.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
