@@ -148,8 +148,10 @@ def test_a_build_of_something_else_is_not_kept(cache: Cache, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "key",
-    ["", ".", "..", "a/b", "a\\b", "/etc", "C:x", ".hidden", "con", "NUL.txt", "COM1", "a" * 101]
-    + ["x ", "x.", "a\0b", "a\nb", "a?b", "lpt9.log", "\ud800"],
+    [
+        *["", ".", "..", "a/b", "a\\b", "/etc", "C:x", ".hidden", "con", "NUL.txt", "COM1"],
+        *["a" * 101, "x ", "x.", "a\0b", "a\nb", "a?b", "lpt9.log", "\ud800"],
+    ],
 )
 def test_a_key_that_cannot_be_a_folder_is_refused(cache: Cache, key: str) -> None:
     with pytest.raises(OptionError, match="cache key") as error:
@@ -271,9 +273,9 @@ def start(
 
 
 def test_two_processes_compile_once(cache: Cache, tmp_path: Path) -> None:
-    workers = [start(cache, tmp_path, name, "", 0.5) for name in ("a", "b", "c")]
+    workers = [start(cache, tmp_path, name, "", 0.5) for name in ("a", "b")]
     answers = [worker.communicate(timeout=60)[0].split()[-1] for worker in workers]
-    assert sorted(answers) == ["built", "hit", "hit"]
+    assert sorted(answers) == ["built", "hit"]
     assert (tmp_path / "log").read_text() == "compiled\n"
 
 

@@ -16,6 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+# Room for a path of the usual length and a few names; more is a file's doing.
+_MAX_CHARACTERS = 1200
+
 
 class VermilionError(Exception):
     """Base of everything this package raises on purpose."""
@@ -23,15 +26,30 @@ class VermilionError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
-        self.message = message
-        self.where = where
-        self.hint = hint
+        self.message = _printable(message)
+        self.where = _printable(where)
+        self.hint = _printable(hint)
         super().__init__(str(self))
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""
         hint = f"\nhint: {self.hint}" if self.hint else ""
         return f"{self.message}{place}{hint}"
+
+
+def _printable(text: str) -> str:
+    """Give `text` safe for a terminal: names come from files that anybody may have written.
+
+    Control characters (newlines, escape codes, reversed writing) are escaped, and the middle of
+    what is too long is left out.
+    """
+    if len(text) > _MAX_CHARACTERS:
+        left_out = len(text) - _MAX_CHARACTERS
+        half = _MAX_CHARACTERS // 2
+        text = f"{text[:half]}… {left_out:,} characters left out …{text[-half:]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class ModelError(VermilionError):

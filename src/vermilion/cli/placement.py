@@ -78,7 +78,7 @@ def nodes_view(
             )
         return [table]
     if not away:
-        return [f"every node runs on the {device.upper()}"]
+        return [f"every node is placed on the {device.upper()}"]
     groups: dict[tuple[str, str], list[Mapping[str, object]]] = {}
     for node in away:
         groups.setdefault((str(node["reason"]), str(node["hint"])), []).append(node)

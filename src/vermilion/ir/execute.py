@@ -16,6 +16,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from vermilion.errors import UnsupportedError
+from vermilion.ir.memory import bound_memory, bounded_run, check_bound
 
 Array = NDArray[Any]
 
@@ -64,6 +65,9 @@ def stripped_proto(
             tensor = value.const_value
             if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < lent_bytes:
                 continue
+            if not value.uses() and not value.is_graph_output():
+                # ONNX Runtime drops a weight that nothing reads, then fails to find it.
+                continue
             if tensor.dtype.bitwidth < 8:
                 continue
             weights[name] = tensor
@@ -95,8 +99,11 @@ def session_from_bytes(
     threads: int = 0,
     optimize: bool = True,
     quiet: bool = False,
+    bounded: bool = False,
 ) -> ort.InferenceSession:
     """Open a session on the CPU from what `split_weights` gave.
+
+    A `bounded` one fails instead of taking more than half of the machine's memory.
 
     Raises: UnsupportedError where ONNX Runtime cannot run the model.
     """
@@ -107,6 +114,8 @@ def session_from_bytes(
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if bounded:
+        bound_memory(options)
     if weights:
         values = [_lend(array) for array in weights.values()]
         options.add_external_initializers(list(weights), values)
@@ -120,27 +129,43 @@ def session_from_bytes(
 
 
 def open_session(
-    model: ir.Model, *, threads: int = 0, optimize: bool = True, quiet: bool = False
+    model: ir.Model,
+    *,
+    threads: int = 0,
+    optimize: bool = True,
+    quiet: bool = False,
+    bounded: bool = False,
 ) -> ort.InferenceSession:
     """Open a session on the CPU for `model`.
+
+    A `bounded` one fails instead of taking more than half of the machine's memory.
 
     Raises: UnsupportedError where ONNX Runtime cannot run the model.
     """
     serialized, weights = split_weights(model)
-    return session_from_bytes(serialized, weights, threads=threads, optimize=optimize, quiet=quiet)
+    return session_from_bytes(
+        serialized, weights, threads=threads, optimize=optimize, quiet=quiet, bounded=bounded
+    )
 
 
 def run_session(
-    session: ort.InferenceSession, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
+    session: ort.InferenceSession,
+    inputs: Mapping[str, Array],
+    outputs: Sequence[str] | None = None,
+    *,
+    bounded: bool = False,
 ) -> dict[str, Array]:
-    """Run once; give the outputs by name.
+    """Run once; give the outputs by name. `bounded` is as it was when the session was opened.
 
-    Raises: UnsupportedError with ONNX Runtime's words where the run fails.
+    Raises: UnsupportedError with ONNX Runtime's words where the run fails;
+    MemoryBoundError where it would pass the bound.
     """
     names = list(outputs) if outputs is not None else [o.name for o in session.get_outputs()]
     try:
-        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+        found = session.run(names, dict(inputs), bounded_run() if bounded else None)
+        return dict(zip(names, found, strict=True))
     except Exception as error:  # as above
+        check_bound(error)
         raise UnsupportedError(f"running the model failed: {_first_line(error)}") from error
 
 

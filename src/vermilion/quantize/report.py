@@ -29,8 +29,9 @@ class LayerError:
     sqnr_db: float
 
 
-# Doubles of two pieces stay in the cache.
-_PIECE_ELEMS = 1 << 14
+# Pieces stay in the cache, and below the 10,000 elements from which OpenBLAS wakes its threads for
+# a dot product of doubles: measured 50 ns an element at 16,384, 0.15 at 8,192.
+_PIECE_ELEMS = 1 << 13
 
 
 class _Sums:

@@ -26,6 +26,7 @@ _END = struct.Struct("<IHHHHIIH")
 _END_SIGNATURE = 0x06054B50
 _END64_LOCATOR = struct.Struct("<IIQI")
 _END64_LOCATOR_SIGNATURE = 0x07064B50
+_END64_LOCATOR_BYTES = _END64_LOCATOR_SIGNATURE.to_bytes(4, "little")
 _END64 = struct.Struct("<IQHHIIQQQQ")
 _END64_SIGNATURE = 0x06064B50
 _ENTRY = struct.Struct("<IBBHHHHHIIIHHHHHII")
@@ -119,8 +120,18 @@ def _read_end(data: memoryview, where: str) -> _Directory:
     signature, disk, start_disk, here, entries, size, offset, comment = _END.unpack_from(data, end)
     if signature != _END_SIGNATURE or comment:
         raise _refuse("the file is not a bundle: a ZIP's end is not where it must be", where)
-    if _FULL16 in (entries, here) or _FULL32 in (size, offset):
-        return _read_end64(data, end - _END64_LOCATOR.size, where)
+    locator = end - _END64_LOCATOR.size
+    if locator >= 0 and data[locator : locator + 4] == _END64_LOCATOR_BYTES:
+        # The 64-bit end may be there although 32 bits would do: `zipfile` writes it from 2 GiB on.
+        wide = _read_end64(data, locator, where)
+        fits = (
+            entries in (wide.entries, _FULL16)
+            and size in (wide.size, _FULL32)
+            and offset in (wide.offset, _FULL32)
+        )
+        if not fits:
+            raise _refuse("the archive's two ends disagree", where)
+        return wide
     if disk or start_disk or here != entries:
         raise _refuse("the archive says that it has several volumes", where)
     return _checked(_Directory(entries, offset, size, end), where)

@@ -181,12 +181,19 @@ def write_artifact(folder: str | os.PathLike[str], content: ArtifactContent) -> 
     return manifest
 
 
-def pack(folder: str | os.PathLike[str], rai_path: str | os.PathLike[str]) -> None:
-    """Write the folder form as one file: the same bundle, byte for byte the same each time."""
+def pack(
+    folder: str | os.PathLike[str], rai_path: str | os.PathLike[str], *, verify: bool = True
+) -> None:
+    """Write the folder form as one file: the same bundle, byte for byte the same each time.
+
+    Without `verify` the folder's contents are taken as they are: for whoever has just checked.
+    """
     source, place = Path(folder), Path(rai_path)
     if place.is_dir():
-        raise ArtifactError("there is a folder of that name", where=str(place))
-    reader = open_artifact(source)
+        raise ArtifactError(
+            "there is a folder of that name", where=str(place), hint="choose another name"
+        )
+    reader = open_artifact(source, verify=verify)
     names = [MANIFEST_FILE, *(member.name for member in reader.manifest.members)]
     place.parent.mkdir(parents=True, exist_ok=True)
     with _aside(place) as aside:

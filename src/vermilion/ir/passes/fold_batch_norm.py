@@ -165,8 +165,11 @@ def _fold(graph: ir.Graph, linear: ir.Node, node: ir.Node, affine: _Affine | str
     if not (np.isfinite(weights).all() and np.isfinite(biases).all()):
         return f"folded, the weights would leave the range of {weight.dtype.name}"
     _set_weights(graph, linear, weights, biases, changed=bool(np.any(scale != 1.0)))
-    source = linear.outputs[0]
+    source, name = linear.outputs[0], node.outputs[0].name
     bypass(node, source)
+    # The result is now the batch norm's: a name keeps meaning the same numbers in every stage,
+    # which is what lets two graphs be compared layer by layer.
+    source.name = name
     return ""
 
 

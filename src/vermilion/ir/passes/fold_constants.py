@@ -55,6 +55,14 @@ _TYPES = {
     ir.DataType.UINT64,
 }
 
+_INFERENCE_ERRORS = (
+    onnx.checker.ValidationError,
+    onnx.defs.SchemaError,
+    onnx.shape_inference.InferenceError,
+    RuntimeError,
+    ValueError,
+)
+
 # Computing these would undo the number format that the file was written in.
 _KEPT = {"Constant", "DequantizeLinear"}
 
@@ -101,7 +109,8 @@ def _fold_known(model: ir.Model, notes: Notes) -> dict[int, str]:
 def _fold_sizes(model: ir.Model, refused: dict[int, str], notes: Notes) -> None:
     """Replace Shape and Size of values whose sizes are known, though their contents are not."""
     for node in model.graph:
-        sizes = static_shape(node.inputs[0]) if is_operator(node, "Shape", "Size") else None
+        is_size = is_operator(node, "Shape", "Size") and len(node.inputs) == 1
+        sizes = static_shape(node.inputs[0]) if is_size else None
         if sizes is None:
             continue
         if node.outputs[0].is_graph_output():
@@ -202,7 +211,7 @@ def _inferred(
             data,
             opset_imports=[onnx.helper.make_opsetid("", opset_of(model))],
         )
-    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except _INFERENCE_ERRORS:
         return [(None, None)]
     return [_from_proto(found.get(value.name or "")) for value in node.outputs if value.name]
 

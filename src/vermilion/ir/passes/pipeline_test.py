@@ -213,6 +213,32 @@ def test_a_pass_that_breaks_its_promise_is_left_out(monkeypatch, bad, reason) ->
     assert_equal_outputs(model, simplified.model)
 
 
+@pytest.mark.parametrize("opset", [9, 17])
+@pytest.mark.parametrize("inputs", ["", "x", "w", "w, w, w"])
+@pytest.mark.parametrize(
+    "op_type", ["Shape", "Conv", "Reshape", "Slice", "BatchNormalization", "Dropout", "Range", "If"]
+)
+def test_nodes_with_the_wrong_number_of_inputs_break_no_pass(op_type, inputs, opset) -> None:
+    model = parse(
+        f"(float[2,3] x, float[2,3] w) => (float[2,3] y) {{ a = {op_type}({inputs}) y = Abs(a) }}",
+        opset=opset,
+        w=weight(2, 3),
+    )
+    simplified = simplify(model)
+    assert not [r for step in simplified.steps for r in reasons(step) if "left out" in r]
+
+
+def test_a_large_weight_that_nobody_reads_does_not_stop_the_comparison() -> None:
+    model = parse(
+        "(float[2] x, float[9999] w, float[2] v) => (float[2] y) { y = Add(x, v) }",
+        w=weight(9999),
+        v=weight(2),
+    )
+    simplified = simplify(model)
+    assert step_of(simplified, "compare-outputs").fired == 1
+    assert step_of(simplified, "remove-dead-nodes").fired == 1
+
+
 UNARY = ["Abs", "Neg", "Relu", "Sigmoid", "Identity", "Dropout"]
 BINARY = ["Add", "Mul", "Sub", "Max"]
 

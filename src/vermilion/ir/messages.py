@@ -1,0 +1,155 @@
+"""Walking a model's protobuf before it is trusted enough to become a graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+import onnx
+from google.protobuf.descriptor import FieldDescriptor
+
+from vermilion.errors import ModelError
+
+MAX_NODES = 1_000_000
+"""After functions have been put in place of their calls. No known model has a tenth of it."""
+
+_FunctionKey = tuple[str, str, str]  # domain, name, overload
+_TEXTS = (onnx.AttributeProto.STRING, onnx.AttributeProto.STRINGS)
+_DAMAGED = "the file is damaged; export or download it again"
+
+
+def check_texts(model: onnx.ModelProto, where: str) -> None:
+    """Raise ModelError for a name or text that is not UTF-8, wherever it stands."""
+    pending: list[Any] = [model]
+    while pending:
+        message = pending.pop()
+        if isinstance(message, onnx.TensorProto):
+            # Only the names: listing all fields would copy the weights.
+            _check_text(message.name, "a tensor's name", where)
+            pending.extend(message.external_data)
+            continue
+        for field, value in message.ListFields():
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                pending.extend(value if field.is_repeated else (value,))
+            elif field.type == FieldDescriptor.TYPE_STRING:
+                for text in value if field.is_repeated else (value,):
+                    _check_text(text, f"a `{field.name}` of a {message.DESCRIPTOR.name}", where)
+        if isinstance(message, onnx.AttributeProto) and message.type in _TEXTS:
+            for text in (message.s, *message.strings):
+                _check_text(text, f"the attribute `{message.name}`", where, undecoded=True)
+
+
+def _check_text(text: str | bytes, what: str, where: str, *, undecoded: bool = False) -> None:
+    if isinstance(text, str):
+        return
+    # protobuf gives a string as bytes where it cannot decode it.
+    try:
+        text.decode("utf-8")
+        broken = not undecoded
+    except UnicodeDecodeError:
+        broken = True
+    if broken:
+        raise ModelError(f"{what} is not UTF-8 text: {text[:40]!r}", where=where, hint=_DAMAGED)
+
+
+def inner_graphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
+    """Give the bodies of a node (If, Loop, Scan)."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Give a graph and all that are inside of it."""
+    pending = [graph]
+    while pending:
+        current = pending.pop()
+        yield current
+        for node in current.node:
+            pending.extend(inner_graphs(node))
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Give the nodes and those in their bodies."""
+    pending = [nodes]
+    while pending:
+        for node in pending.pop():
+            yield node
+            pending.extend(graph.node for graph in inner_graphs(node))
+
+
+def inner_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    """Give every tensor in attributes and bodies, not those of the graph around the nodes."""
+    for node in all_nodes(nodes):
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+        for graph in inner_graphs(node):
+            yield from graph.initializer
+
+
+def sparse_tensors(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
+    """Give every tensor that is stored as its values and where they go."""
+    for graph in all_graphs(model.graph):
+        yield from graph.sparse_initializer
+    for nodes in (model.graph.node, *(function.node for function in model.functions)):
+        for node in all_nodes(nodes):
+            for attribute in node.attribute:
+                if attribute.HasField("sparse_tensor"):
+                    yield attribute.sparse_tensor
+                yield from attribute.sparse_tensors
+
+
+def check_functions(model: onnx.ModelProto, where: str) -> None:
+    """Raise ModelError where a function calls itself, stands twice, or unfolds without end.
+
+    Ten functions of ten calls each unfold into ten billion nodes.
+    """
+    bodies: dict[_FunctionKey, onnx.FunctionProto] = {}
+    for function in model.functions:
+        key = (function.domain, function.name, function.overload)
+        if key in bodies:
+            raise ModelError(
+                f"the function `{function.domain}::{function.name}` is defined twice",
+                where=where,
+                hint=_DAMAGED,
+            )
+        bodies[key] = function
+    calls = {key: _calls(function.node, bodies) for key, function in bodies.items()}
+    sizes: dict[_FunctionKey, int] = {}
+    for key in _callees_first(calls, where):
+        own = sum(1 for _ in all_nodes(bodies[key].node))
+        sizes[key] = own + sum(sizes[other] * count for other, count in calls[key].items())
+    called = _calls(model.graph.node, bodies)
+    unfolded = sum(sizes[key] * count for key, count in called.items())
+    if unfolded > MAX_NODES:
+        raise ModelError(
+            f"the model's functions unfold into {unfolded:.3g} nodes",
+            where=where,
+            hint="no exporter writes this: do not trust the file",
+        )
+
+
+def _calls(
+    nodes: Iterable[onnx.NodeProto], bodies: dict[_FunctionKey, onnx.FunctionProto]
+) -> Counter[_FunctionKey]:
+    keys = ((node.domain, node.op_type, node.overload) for node in all_nodes(nodes))
+    return Counter(key for key in keys if key in bodies)
+
+
+def _callees_first(
+    calls: dict[_FunctionKey, Counter[_FunctionKey]], where: str
+) -> list[_FunctionKey]:
+    try:
+        return list(TopologicalSorter(calls).static_order())
+    except CycleError as error:
+        domain, name, _ = error.args[1][0]
+        raise ModelError(
+            f"the function `{domain}::{name}` calls itself, directly or through others",
+            where=where,
+            hint="no exporter writes this: do not trust the file",
+        ) from error

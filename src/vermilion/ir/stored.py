@@ -1,0 +1,190 @@
+"""Weights as a file holds them: what is stored is what the shape and type need, and lies here."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+import onnx_ir as ir
+
+from vermilion.errors import ModelError
+
+MAX_ELEMENTS = 2**40
+"""No tensor that fits a machine has more; guards the arithmetic on sizes."""
+
+MAX_RANK = 64
+"""The most dimensions that NumPy 2 gives an array (`NPY_MAXDIMS`)."""
+
+_DAMAGED = "the file is damaged; export or download it again"
+_BESIDE = "external data must be a file beside the model"
+_NUMBER_DIGITS = 19  # of the largest 64-bit number
+
+
+def check_tensor(tensor: onnx.TensorProto, base: Path | None, where: str) -> None:
+    """Check one stored tensor; `base` is the model's folder, None where all must be inside.
+
+    Raises: ModelError.
+    """
+    place = f"{where}, tensor `{tensor.name}`"
+    if len(tensor.dims) > MAX_RANK:
+        raise ModelError(
+            f"a tensor has {len(tensor.dims):,} dimensions", where=place, hint=_DAMAGED
+        )
+    sizes = list(tensor.dims)
+    if any(size < 0 for size in sizes) or math.prod(sizes) > MAX_ELEMENTS:
+        raise ModelError(f"a tensor has impossible dimensions {sizes}", where=place, hint=_DAMAGED)
+    kind = _kind(tensor, place)
+    if tensor.HasField("segment"):
+        raise ModelError(
+            "a tensor is stored in segments, which nothing reads", where=place, hint=_DAMAGED
+        )
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        _check_external(tensor, _needed_bytes(kind, sizes, place), base, place)
+    elif kind == ir.DataType.STRING:
+        _check_count(sizes, math.prod(sizes), len(tensor.string_data), place)
+    elif tensor.HasField("raw_data"):
+        _check_raw(tensor, _needed_bytes(kind, sizes, place), place)
+    else:
+        _check_typed(tensor, kind, place)
+
+
+def _kind(tensor: onnx.TensorProto, place: str) -> ir.DataType:
+    try:
+        kind = ir.DataType(tensor.data_type)
+    except ValueError as error:
+        raise ModelError(
+            f"a tensor has the unknown data type number {tensor.data_type}",
+            where=place,
+            hint="the file is damaged, or newer than the installed `onnx`",
+        ) from error
+    if kind == ir.DataType.UNDEFINED:
+        raise ModelError("a tensor has no data type", where=place, hint=_DAMAGED)
+    return kind
+
+
+def _needed_bytes(kind: ir.DataType, sizes: list[int], place: str) -> int:
+    if kind == ir.DataType.STRING:
+        raise ModelError("a tensor of strings is stored as bytes", where=place, hint=_DAMAGED)
+    return (math.prod(sizes) * kind.bitwidth + 7) // 8
+
+
+def _check_raw(tensor: onnx.TensorProto, needed_bytes: int, place: str) -> None:
+    if len(tensor.raw_data) != needed_bytes:
+        raise ModelError(
+            f"a tensor of shape {list(tensor.dims)} needs {needed_bytes:,} bytes and has "
+            f"{len(tensor.raw_data):,}",
+            where=place,
+            hint=_DAMAGED,
+        )
+
+
+def _check_typed(tensor: onnx.TensorProto, kind: ir.DataType, place: str) -> None:
+    """Count the values in the field that the type is kept in; the others must be empty.
+
+    Source: the comments on TensorProto's fields in `onnx.proto`.
+    """
+    wanted = math.prod(tensor.dims)
+    if kind.bitwidth < 8:
+        wanted = (wanted * kind.bitwidth + 7) // 8
+    elif kind in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+        wanted *= 2
+    if kind in (ir.DataType.FLOAT, ir.DataType.COMPLEX64):
+        used = "float_data"
+    elif kind in (ir.DataType.DOUBLE, ir.DataType.COMPLEX128):
+        used = "double_data"
+    elif kind == ir.DataType.INT64:
+        used = "int64_data"
+    elif kind in (ir.DataType.UINT32, ir.DataType.UINT64):
+        used = "uint64_data"
+    else:
+        used = "int32_data"
+    _check_count(list(tensor.dims), wanted, len(getattr(tensor, used)), place)
+
+
+def _check_count(sizes: list[int], wanted: int, stored: int, place: str) -> None:
+    if stored != wanted:
+        raise ModelError(
+            f"a tensor of shape {sizes} needs {wanted:,} values and has {stored:,}",
+            where=place,
+            hint=_DAMAGED,
+        )
+
+
+def _check_external(
+    tensor: onnx.TensorProto, needed_bytes: int, base: Path | None, place: str
+) -> None:
+    facts = {item.key: item.value for item in tensor.external_data}
+    if base is None or len(facts) != len(tensor.external_data):
+        what = "says the same thing twice" if base is not None else "belongs to a node"
+        raise ModelError(
+            f"external data {what}",
+            where=place,
+            hint="save the model again: only weights of the main graph may lie outside",
+        )
+    location = facts.get("location", "")
+    file = _external_file(location, base, place)
+    offset = _number(facts.get("offset", "0"), "offset", place)
+    length = _number(facts.get("length", str(needed_bytes)), "length", place)
+    stored = file.stat().st_size
+    if length != needed_bytes or offset + length > stored:
+        raise ModelError(
+            f"external data does not fit: {needed_bytes:,} bytes are needed, {length:,} declared "
+            f"at offset {offset:,} of `{location}`, which has {stored:,}",
+            where=place,
+            hint="model and data file do not belong together, or one is cut short",
+        )
+
+
+def _external_file(location: str, base: Path, place: str) -> Path:
+    relative, windows = PurePosixPath(location), PureWindowsPath(location)
+    # Source: `onnx.proto`, external_data: a POSIX path relative to the model's folder, no `..`.
+    if not location or relative.is_absolute() or windows.drive or ".." in windows.parts:
+        raise ModelError(
+            f"external data points outside the model's folder: `{location}`",
+            where=place,
+            hint=_BESIDE,
+        )
+    if "\\" in location:
+        raise ModelError(
+            f"external data has a Windows path: `{location}`",
+            where=place,
+            hint="save the model again with `/`, or with the data in the same folder",
+        )
+    if not location.isprintable():
+        raise ModelError(
+            f"external data has an impossible name: `{location}`", where=place, hint=_BESIDE
+        )
+    file = base / relative
+    try:
+        linked = file.is_symlink() or not file.resolve().is_relative_to(base)
+        missing = not linked and not file.exists()
+    except OSError as error:
+        raise ModelError(
+            f"external data `{location}` cannot be found: {error.strerror or error}",
+            where=place,
+            hint=_BESIDE,
+        ) from error
+    if linked:
+        raise ModelError(
+            f"external data `{location}` is a link; only plain files are followed",
+            where=place,
+            hint="copy the real file beside the model",
+        )
+    if missing:
+        raise ModelError(
+            f"external data `{location}` is missing",
+            where=place,
+            hint=f"put it beside the model, in {base}",
+        )
+    if not file.is_file():
+        raise ModelError(f"external data `{location}` is not a file", where=place, hint=_BESIDE)
+    return file
+
+
+def _number(text: str, what: str, place: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS:
+        return int(text)
+    raise ModelError(
+        f"external data has a bad {what}: `{text}`", where=place, hint="save the model again"
+    )

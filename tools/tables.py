@@ -1,0 +1,105 @@
+"""Write the tables of the documentation from the code: `python tools/tables.py`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from vermilion.hardware.targets.find import all_targets
+from vermilion.hardware.targets.target import Target
+from vermilion.ir.ops import OPERATORS
+from vermilion.quantize.formats import SCHEMES
+
+ROOT = Path(__file__).parent.parent
+
+# What stands behind a kind of target today.
+_COMPILED_BY = {"cpu": "ONNX Runtime", "npu": "modelled: rules of the vendor", "gpu": "not yet"}
+_RUNS = {
+    "cpu": "here, if the features are this machine's",
+    "npu": "modelled, on the CPU",
+    "gpu": "not yet",
+}
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Give a Markdown table."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def targets_table() -> str:
+    """Give every target that a model can be compiled for, GPUs in one row."""
+    rows = [_row(target) for target in all_targets() if target.kind != "gpu"]
+    names = ", ".join(f"`{target.name}`" for target in all_targets() if target.kind == "gpu")
+    rows.append([names, "AMD GPUs", "", _COMPILED_BY["gpu"], _RUNS["gpu"]])
+    return table(["target", "chip", "number formats", "compiled by", "runs"], rows)
+
+
+def _row(target: Target) -> list[str]:
+    names = ", ".join(f"`{name}`" for name in (target.name, *target.aliases))
+    formats = ", ".join(target.formats) or "those of the model"
+    return [names, target.title, formats, _COMPILED_BY[target.kind], _RUNS[target.kind]]
+
+
+def schemes_table() -> str:
+    """Give every quantization scheme."""
+    rows = [[f"`{name}`", scheme.title] for name, scheme in sorted(SCHEMES.items())]
+    return table(["scheme", "what it is"], rows)
+
+
+def operators_page() -> str:
+    """Give the operators by target's number format, and how their work is counted."""
+    npus = [target for target in all_targets() if target.kind == "npu"]
+    formats = sorted({name for target in npus for name in target.formats})
+    supported = {
+        name: set.union(*(set(t.operators.get(name, ())) for t in npus)) for name in formats
+    }
+    names = sorted(set.union(*supported.values()))
+    matrix = [[name, *("yes" if name in supported[f] else "" for f in formats)] for name in names]
+    counting = [
+        [f"[{o.name}]({o.specification})", o.domain or "ai.onnx", o.counting]
+        for o in sorted(OPERATORS.values(), key=lambda o: (o.domain, o.name))
+    ]
+    takes = [[f"`{t.name}`", t.title, ", ".join(t.formats), t.source] for t in npus]
+    return "\n\n".join(
+        [
+            "# Operators",
+            "Made by `python tools/tables.py`.",
+            "## What the NPUs take, by number format",
+            table(["target", "chip", "formats", "source"], takes),
+            table(["operator", *formats], matrix),
+            "## How work is counted",
+            "One multiply-accumulate is two operations.",
+            table(["operator", "domain", "operations"], counting),
+        ]
+    )
+
+
+def fill(text: str, name: str, content: str) -> str:
+    """Give `text` with what stands between the marks of `name` replaced."""
+    mark = re.compile(rf"(<!-- {name}: [^>]*-->\n).*?(<!-- end -->)", re.DOTALL)
+    filled, count = mark.subn(lambda m: f"{m[1]}\n{content}\n\n{m[2]}", text)
+    assert count == 1, f"the marks of `{name}` are there {count} times"
+    return filled
+
+
+def documents() -> dict[Path, str]:
+    """Give the documents as they should be."""
+    readme = ROOT / "README.md"
+    text = fill(readme.read_text(encoding="utf-8"), "targets", targets_table())
+    text = fill(text, "schemes", schemes_table())
+    return {readme: text, ROOT / "docs" / "operators.md": operators_page() + "\n"}
+
+
+def main() -> int:
+    """Write the documents that are not as they should be."""
+    for path, text in documents().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"wrote {path.relative_to(ROOT)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
