@@ -150,7 +150,7 @@ def test_a_build_of_something_else_is_not_kept(cache: Cache, tmp_path: Path) -> 
     "key",
     [
         *["", ".", "..", "a/b", "a\\b", "/etc", "C:x", ".hidden", "con", "NUL.txt", "COM1"],
-        *["a" * 101, "x ", "x.", "a\0b", "a\nb", "a?b", "lpt9.log", "\ud800"],
+        *["a" * 101, "x ", "x.", "a\0b", "a\nb", "a?b", "lpt9.log", "\ud800", "я" * 51],
     ],
 )
 def test_a_key_that_cannot_be_a_folder_is_refused(cache: Cache, key: str) -> None:
@@ -160,7 +160,9 @@ def test_a_key_that_cannot_be_a_folder_is_refused(cache: Cache, key: str) -> Non
     assert not cache.root.exists()
 
 
-@pytest.mark.parametrize("key", ["resnet18.a1_in1k", "Модель", "a" * 100, "console", "x-1"])
+@pytest.mark.parametrize(
+    "key", ["resnet18.a1_in1k", "Модель", "a" * 100, "я" * 50, "console", "x-1"]
+)
 def test_a_usual_key_is_taken(cache: Cache, tmp_path: Path, key: str) -> None:
     assert ask(cache, tmp_path, key=key).path.name == key
 
@@ -179,6 +181,14 @@ def test_a_folder_of_somebody_else_is_not_touched(
     assert cache.ls() == ()
     assert cache.prune(everything=True).keys == ()
     assert (cache.root / "mine" / made).exists()
+
+
+def test_a_file_in_the_way_is_not_touched(cache: Cache, tmp_path: Path) -> None:
+    cache.root.mkdir()
+    (cache.root / "mine").write_text("notes")
+    with pytest.raises(ArtifactError, match="`mine` that is not a folder"):
+        ask(cache, tmp_path, key="mine")
+    assert (cache.root / "mine").read_text() == "notes"
 
 
 def test_ls_shows_size_target_and_trouble(cache: Cache, tmp_path: Path) -> None:

@@ -32,13 +32,13 @@ _LARGEST_INLINE_BYTES = 1_900_000_000
 class QuantizedFile:
     """A quantized model on disk and its distance from the original.
 
-    Units: `peak_rss_mb` is the largest size of the process so far in 10^6 bytes, None if unknown.
+    Units: `peak_rss_mb` is the largest size of the process so far in 10^6 bytes.
     """
 
     output: Path
     quantized: Quantized
     seconds: float
-    peak_rss_mb: float | None
+    peak_rss_mb: float
 
     def as_json(self) -> dict[str, object]:
         """Give the keys of `quantize --json`."""

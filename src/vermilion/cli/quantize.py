@@ -116,7 +116,6 @@ def _view(file: QuantizedFile) -> RenderableType:
 
     found = file.quantized
     size = bytes_for_people(file.output.stat().st_size)
-    peak = f", peak memory {file.peak_rss_mb:.0f} MB" if file.peak_rss_mb is not None else ""
     outputs = Table(box=None, pad_edge=False, header_style="bold")
     outputs.add_column("output")
     outputs.add_column("SQNR dB", justify="right")
@@ -132,7 +131,7 @@ def _view(file: QuantizedFile) -> RenderableType:
         layers.add_row(layer.name, layer.op_type, f"{layer.sqnr_db:.1f}")
     return Group(
         f"{file.output} ({size}): {found.scheme}, {found.samples} samples, "
-        f"{file.seconds:.1f} s{peak}",
+        f"{file.seconds:.1f} s, peak memory {file.peak_rss_mb:.0f} MB",
         "",
         "against the float model, on calibration samples",
         outputs,

@@ -152,7 +152,7 @@ class Cache:
 
     def ls(self) -> tuple[CacheRow, ...]:
         """List the entries, those used last first."""
-        rows = [_row(path) for path in self._entries()]
+        rows = filter(None, map(_row, self._entries()))
         return tuple(sorted(rows, key=lambda row: (-row.last_used, row.key)))
 
     def verify(self) -> tuple[CacheCheck, ...]:
@@ -212,6 +212,12 @@ class Cache:
         """Say why the entry cannot be used; nothing where it can."""
         if not path.exists():
             return "not compiled before"
+        if not path.is_dir():
+            raise ArtifactError(
+                f"there is something called `{path.name}` that is not a folder",
+                where=str(self.root),
+                hint="choose another `--cache-key`",
+            )
         if named and not is_replaceable(path):
             # The folder is somebody's, under a name that the user chose: not ours to replace.
             refuse_foreign_folder(path)
@@ -230,7 +236,7 @@ class Cache:
         shutil.rmtree(workplace, ignore_errors=True)
         folder = workplace / uuid.uuid4().hex
         try:
-            workplace.mkdir(parents=True)
+            workplace.mkdir(parents=True, exist_ok=True)
             build(folder)
             written = open_artifact(folder, verify=False).manifest.cache_digest
             if written != digest:
@@ -239,7 +245,7 @@ class Cache:
                     where=name,
                     hint="report this as a bug of Vermilion",
                 )
-            swap_in(folder, self.root / name, workplace / "old")
+            swap_in(folder, self.root / name, workplace / uuid.uuid4().hex)
         finally:
             shutil.rmtree(workplace, ignore_errors=True)
 
@@ -257,10 +263,9 @@ class Cache:
         try:
             with self._locked(path.name, wait=False):
                 workplace = self.root / _BUILDING / path.name
-                shutil.rmtree(workplace, ignore_errors=True)
-                workplace.mkdir(parents=True)
+                workplace.mkdir(parents=True, exist_ok=True)
                 # Renamed first, so that nobody finds half an entry.
-                path.rename(workplace / "old")
+                path.rename(workplace / uuid.uuid4().hex)
                 shutil.rmtree(workplace, ignore_errors=True)
         except Timeout:
             return False
@@ -326,9 +331,12 @@ def _touch(path: Path) -> None:
         _log.debug("the use of `%s` could not be noted: %s", path, error)
 
 
-def _row(path: Path) -> CacheRow:
-    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    used = (path / MANIFEST_FILE).stat().st_mtime
+def _row(path: Path) -> CacheRow | None:
+    try:
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        used = (path / MANIFEST_FILE).stat().st_mtime
+    except FileNotFoundError:
+        return None  # removed by another process while this one looked
     try:
         manifest = open_artifact(path, verify=False).manifest
     except ArtifactError as error:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from vermilion.errors import ArtifactError, OptionError
 
 MAX_MEMBERS = 4096  # far above any bundle: a part has a handful of files, and there are few parts
-MAX_KEY_CHARACTERS = 100
+MAX_KEY_BYTES = 100  # room for what is put around a key, in the 255 that file systems allow
 MAX_NAME_CHARACTERS = 200
 MAX_NAME_BYTES = 4 * MAX_NAME_CHARACTERS  # UTF-8
 
@@ -46,11 +46,11 @@ def check_key(key: str) -> str:
     problem = _segment_problem(key)
     if not problem and key.startswith("."):
         problem = "begins with a dot"
-    if not problem and len(key) > MAX_KEY_CHARACTERS:
-        problem = f"is longer than {MAX_KEY_CHARACTERS} characters"
+    if not problem and len(key.encode()) > MAX_KEY_BYTES:
+        problem = f"is longer than {MAX_KEY_BYTES} bytes"
     if problem:
         raise OptionError(
-            f"the cache key `{key[:MAX_KEY_CHARACTERS]}` {problem}",
+            f"the cache key `{key[:MAX_KEY_BYTES]}` {problem}",
             hint="a cache key is the name of a folder: use letters, digits, `-`, `_` and `.`",
         )
     return key

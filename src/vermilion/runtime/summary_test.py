@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from vermilion.errors import ArtifactError
@@ -200,6 +201,21 @@ def test_a_partial_offload_prints_and_comes_back() -> None:
     assert "    GOPs : 1.500 (41.165%)  OPs: 1,500,000,000\n" in text
     assert "    int8 ops %: 93.846\n" in text
     assert parse_summary(text).to_text() == text
+
+
+def test_what_is_read_is_as_near_as_the_digits_allow() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        gops = float(10 ** random.uniform(-3, 3))
+        shares = random.uniform(0, 1, 2)
+        given = replace(
+            partial(), gops=gops, supported_gops=gops * shares[0], offloaded_gops=gops * shares[1]
+        )
+        found = parse_summary(given.to_text())
+        assert abs(found.gops - gops) <= 5.1e-6 * gops
+        assert abs(found.supported_gops - given.supported_gops) <= 0.00051
+        assert abs(found.offloaded_gops - given.offloaded_gops) <= 0.00051
+        assert [s.ops for s in found.subgraphs] == [s.ops for s in given.subgraphs]
 
 
 def test_a_model_without_work_has_no_percentage_of_nothing() -> None:
