@@ -236,6 +236,7 @@ def test_use_counts_as_age(cache: Cache, tmp_path: Path) -> None:
 
 def test_a_cache_that_may_only_be_read_still_hits(cache: Cache, tmp_path: Path) -> None:
     entry = ask(cache, tmp_path)
+    # Not by permissions: those do not hold for root.
     (cache.root / ".locks").rename(tmp_path / "locks")
     (cache.root / ".locks").write_text("in the way")
     assert cache.get_or_build(entry.digest, None, never).hit
@@ -244,7 +245,12 @@ def test_a_cache_that_may_only_be_read_still_hits(cache: Cache, tmp_path: Path) 
     assert "--cache-dir" in error.value.hint
 
 
-def test_the_usual_place_is_the_users_cache() -> None:
+def test_the_usual_place_is_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERMILION_CACHE", str(tmp_path))
+    assert Cache().root == tmp_path
+    monkeypatch.delenv("VERMILION_CACHE")
     assert Cache().root == default_root()
     assert default_root().name in {"vermilion", "Cache"}
 

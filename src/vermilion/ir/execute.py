@@ -6,6 +6,7 @@ external data) are lent to the session as arrays, so a model over 2 GB needs no 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,12 @@ LENT_BYTES = 16 * 1024
 # ONNX Runtime prints warnings on stderr for much that is not the user's business.
 _SEVERITY_ERROR = 3
 _SEVERITY_FATAL = 4
+
+# How `core/framework/sequential_executor.cc` words it, and what ORT_ENFORCE puts before a reason.
+_NODE_FAILED = re.compile(
+    r"running (?P<operator>\S+) node\. Name:'(?P<name>.*?)' Status Message: (?P<words>.*)"
+)
+_SOURCE_LINE = re.compile(r"^\S+\.(h|cc):\d+ [^(]*\(.*?\)( const)?( \[.*?\])? ")
 
 _ORT_TYPES = {
     "tensor(float)": np.float32,
@@ -166,7 +173,12 @@ def run_session(
         return dict(zip(names, found, strict=True))
     except Exception as error:  # as above
         check_bound(error)
-        raise UnsupportedError(f"running the model failed: {_first_line(error)}") from error
+        words, node = _failure(error)
+        raise UnsupportedError(
+            f"running the model failed: {words}",
+            where=node,
+            hint="what the node got does not fit it: check the model and its inputs",
+        ) from error
 
 
 def _lend(array: Array) -> ort.OrtValue:
@@ -186,6 +198,15 @@ _NOT_NUMPY = {
     ir.DataType.FLOAT8E5M2,
     ir.DataType.FLOAT8E5M2FNUZ,
 }
+
+
+def _failure(error: BaseException) -> tuple[str, str]:
+    """Give ONNX Runtime's words without its own source lines, and the node that it names."""
+    text = _first_line(error)
+    found = _NODE_FAILED.search(text)
+    if found is None:
+        return text, ""
+    return _SOURCE_LINE.sub("", found["words"]), f"node `{found['name']}`, {found['operator']}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -59,7 +59,7 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
         model = ir.from_proto(proto)
     except Exception as error:  # the library raises what it meets: ValueError, KeyError, …
         raise ModelError(
-            f"the graph cannot be read: {_first_line(error)}",
+            f"the graph cannot be read: {_root_words(error)}",
             where=where,
             hint="check the file with `python -m onnx.checker`, or export it again",
         ) from error
@@ -216,6 +216,9 @@ def _check_declared_shape(info: onnx.ValueInfoProto, where: str) -> None:
         )
 
 
-def _first_line(error: BaseException) -> str:
+def _root_words(error: BaseException) -> str:
+    """Give the first line of what began it: the library wraps errors in where it was."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__

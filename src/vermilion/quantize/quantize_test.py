@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ import pytest
 import models
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session, split_weights
+from vermilion.ir.passes.pipeline import simplify
 from vermilion.quantize import quantize_model
 from vermilion.quantize.quantize import OUTPUT_SAMPLES
 
@@ -50,6 +50,20 @@ def test_networks_keep_their_answers(builder: object, equalize: bool) -> None:
     assert done.unmet == ()
     assert [row.name for row in done.outputs] == [value.name for value in model.graph.outputs]
     onnx.checker.check_model(ir.to_proto(done.model), full_check=True)
+
+
+def test_trained_mobile_network_keeps_its_answers() -> None:
+    """PP-OCR's direction classifier: depthwise layers, squeeze-and-excite, hard swish."""
+    shape = models.PACKAGE_SHAPES["ocr-cls"]["x"]
+    simplified = simplify(models.package_model("ocr-cls"), dims={"x": shape}).model
+    done = quantize_model(simplified, noise("x", shape, count=4))
+    assert done.unmet == ()
+    assert done.outputs[0].cosine > 0.9
+    floats, integers = (
+        sum(value.const_value.nbytes for value in model.graph.initializers.values())
+        for model in (simplified, done.model)
+    )
+    assert integers < 0.3 * floats
 
 
 def test_report_is_what_running_both_models_gives() -> None:
@@ -113,7 +127,6 @@ def test_samples_stream() -> None:
             alive.append(weakref.ref(array))
             yield {"input": array}
             del array
-            gc.collect()
             most = max(most, sum(ref() is not None for ref in alive))
 
     done = quantize_model(models.small_cnn(), source())

@@ -206,9 +206,10 @@ def pack(
 
 def is_replaceable(folder: Path) -> bool:
     """Say whether a folder is empty or a bundle of ours, whole or damaged."""
-    if not folder.is_dir():
+    try:
+        names = {entry.name for entry in folder.iterdir()}
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    names = {entry.name for entry in folder.iterdir()}
     return not names or (MANIFEST_FILE in names and any(name in names for name in _OUR_FILES))
 
 

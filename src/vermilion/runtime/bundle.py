@@ -99,18 +99,22 @@ def open_bundle(path: Path, *, verify: bool) -> tuple[Bundle, Manifest]:
     With `verify`, every file is read once and must have the digest that the manifest states;
     without, sizes are checked and the contents are not.
     """
-    if path.is_dir():
-        bundle, manifest = _open_folder(path)
-    elif path.is_file():
-        bundle, manifest = _open_archive(path)
-    else:
+    if not path.exists():
         raise ArtifactError(
             "there is no compiled model",
             where=str(path),
             hint="check the path, or make one with `vermilion compile`",
         )
-    for member in manifest.members:
-        _check_member(bundle.view(member.name), member, str(path), verify=verify)
+    try:
+        bundle, manifest = _open_folder(path) if path.is_dir() else _open_archive(path)
+        for member in manifest.members:
+            _check_member(bundle.view(member.name), member, str(path), verify=verify)
+    except OSError as error:
+        raise ArtifactError(
+            f"the bundle cannot be read: {error.strerror or error}",
+            where=str(path),
+            hint="check that the file is there and that you may read it",
+        ) from error
     return bundle, manifest
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import platformdirs
 from filelock import FileLock, Timeout
@@ -139,11 +140,11 @@ class Cache:
         """
         name = digest[:_KEY_DIGITS] if key is None else check_key(key)
         path = self.root / name
-        miss = self._miss(path, digest, named=key is not None, parts=parts)
-        if miss:
+        # Without the lock first: a hit waits for nobody, and needs no more than to read.
+        if not _holds(path, digest):
             with self._locked(name):
                 # Another process may have compiled it while this one waited.
-                miss = self._miss(path, digest, named=key is not None, parts=parts)
+                miss = _miss(path, digest, named=key is not None, parts=parts)
                 if miss:
                     self._build(name, digest, build)
                     return Entry(path, name, digest, hit=False, reason=miss)
@@ -174,10 +175,11 @@ class Cache:
         removed: list[CacheRow] = []
         busy: list[str] = []
         for row in self._doomed(older_than_days, max_bytes, everything=everything):
-            if self._remove(row.path):
-                removed.append(row)
-            else:
-                busy.append(row.key)
+            match self._remove(row.path):
+                case "removed":
+                    removed.append(row)
+                case "busy":
+                    busy.append(row.key)
         freed = sum(row.size_bytes for row in removed)
         return Pruned(tuple(row.key for row in removed), freed, tuple(busy))
 
@@ -205,29 +207,6 @@ class Cache:
             else:
                 kept_bytes += row.size_bytes
         return doomed
-
-    def _miss(
-        self, path: Path, digest: str, *, named: bool, parts: Mapping[str, str] | None
-    ) -> str:
-        """Say why the entry cannot be used; nothing where it can."""
-        if not path.exists():
-            return "not compiled before"
-        if not path.is_dir():
-            raise ArtifactError(
-                f"there is something called `{path.name}` that is not a folder",
-                where=str(self.root),
-                hint="choose another `--cache-key`",
-            )
-        if named and not is_replaceable(path):
-            # The folder is somebody's, under a name that the user chose: not ours to replace.
-            refuse_foreign_folder(path)
-        try:
-            manifest = open_artifact(path).manifest
-        except ArtifactError as error:
-            return f"the entry could not be used: {error.message}"
-        if manifest.cache_digest == digest:
-            return ""
-        return f"key `{path.name}` {_difference(manifest, parts)}"
 
     def _build(self, name: str, digest: str, build: Callable[[Path], None]) -> None:
         """Compile into a folder of its own and rename. The caller holds the key's lock."""
@@ -258,8 +237,8 @@ class Cache:
             if is_replaceable(path):  # not any folder that has a file of that name
                 yield path
 
-    def _remove(self, path: Path) -> bool:
-        """Remove one entry unless a process is compiling it."""
+    def _remove(self, path: Path) -> Literal["removed", "busy", "gone"]:
+        """Remove one entry unless a process is compiling it, or has it open on Windows."""
         try:
             with self._locked(path.name, wait=False):
                 workplace = self.root / _BUILDING / path.name
@@ -268,12 +247,13 @@ class Cache:
                 path.rename(workplace / uuid.uuid4().hex)
                 shutil.rmtree(workplace, ignore_errors=True)
         except Timeout:
-            return False
-        except OSError as error:
-            # Windows keeps files that are mapped.
+            return "busy"
+        except FileNotFoundError:
+            return "gone"
+        except PermissionError as error:
             _log.warning("`%s` stays: %s", path, error)
-            return False
-        return True
+            return "busy"
+        return "removed"
 
     def _sweep_all(self) -> None:
         building = self.root / _BUILDING
@@ -309,6 +289,38 @@ class Cache:
             yield
         finally:
             lock.release()
+
+
+def _holds(path: Path, digest: str) -> bool:
+    """Say whether an entry is there, whole, and of that digest."""
+    try:
+        return open_artifact(path).manifest.cache_digest == digest
+    except ArtifactError:
+        return False
+
+
+def _miss(path: Path, digest: str, *, named: bool, parts: Mapping[str, str] | None) -> str:
+    """Say why an entry cannot be used; nothing where it can. The caller holds the key's lock.
+
+    Raises: ArtifactError where what is there is not ours to replace.
+    """
+    if not path.exists():
+        return "not compiled before"
+    if not path.is_dir():
+        raise ArtifactError(
+            f"there is something called `{path.name}` that is not a folder",
+            where=str(path.parent),
+            hint="choose another `--cache-key`",
+        )
+    if named and not is_replaceable(path):
+        refuse_foreign_folder(path)
+    try:
+        manifest = open_artifact(path).manifest
+    except ArtifactError as error:
+        return f"the entry could not be used: {error.message}"
+    if manifest.cache_digest == digest:
+        return ""
+    return f"key `{path.name}` {_difference(manifest, parts)}"
 
 
 def _difference(manifest: Manifest, parts: Mapping[str, str] | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 from vermilion.errors import ArtifactError
 
@@ -12,7 +13,7 @@ _HINT = (
 )
 
 
-def refuse_foreign_folder(folder: Path) -> None:
+def refuse_foreign_folder(folder: Path) -> NoReturn:
     """Raise ArtifactError where a folder without our manifest is recognised, or is none of ours.
 
     Source of the signs: the public VAIP code (`context.json`, `*.xmodel`) and AMD's page on the
@@ -33,7 +34,7 @@ def refuse_foreign_folder(folder: Path) -> None:
     )
 
 
-def refuse_foreign_archive(path: Path, first_name: str | None) -> None:
+def refuse_foreign_archive(path: Path, first_name: str | None) -> NoReturn:
     """Raise ArtifactError for a file that does not begin with our manifest.
 
     `first_name` is that of the first file inside, None where the file is no ZIP at all.

@@ -28,6 +28,7 @@ from vermilion.ir.passes.remove_dead_nodes import remove_dead_nodes
 from vermilion.ir.passes.remove_identities import remove_identities
 from vermilion.ir.passes.report import Notes, PassStep, Rewrite, run_pass
 from vermilion.ir.passes.sort_nodes import sort_nodes
+from vermilion.ir.sizes import check_sizes
 from vermilion.ir.verify import check_graph
 from vermilion.progress import Progress, no_progress
 
@@ -70,7 +71,8 @@ def simplify(
     (An unsorted `model` is sorted, which says the same.) Weights are shared with `model`, not
     copied. `dims` are bound first (see `bind_dimensions`).
 
-    Raises: OptionError for wrong `dims`; ModelError where the graph has a cycle.
+    Raises: OptionError for wrong `dims`; ModelError where the graph has a cycle, or
+    values that no machine holds.
     """
     # First, and on the model itself: what is not in order can neither be walked nor cloned.
     steps = [run_pass(sort_nodes, model)]
@@ -79,6 +81,7 @@ def simplify(
         notes = Notes()
         bind_in_place(bound, dims, notes)
         steps.append(PassStep("bind-dimensions", notes.fired))
+    check_sizes(bound)
     probe = take_probe(bound)
     left_out: dict[str, Refusal] = {}
     while True:

@@ -1,0 +1,127 @@
+"""Whatever is handed in, there is one clear error, nothing half written, and no memory filled."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import hostile_files
+import hostile_graphs
+import hostile_weights
+from hostile import Hostile
+
+CASES: Sequence[Hostile] = (*hostile_files.CASES, *hostile_graphs.CASES, *hostile_weights.CASES)
+
+MAX_PEAK_BYTES = 1_000_000_000
+MAX_SECONDS = 10.0
+MAX_ERROR_CHARACTERS = 4000
+SOURCE = Path(__file__).parent.parent / "src"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    exit_code: int
+    seconds: float
+    peak_bytes: int
+    stdout: str
+    stderr: str
+    left_over: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """Build every case, run them all in as few processes as survive, and collect what came."""
+    root = tmp_path_factory.mktemp("hostile")
+    plan = [_planned(case, root) for case in CASES]
+    results = root / "results.jsonl"
+    results.touch()
+    done: list[dict[str, object]] = []
+    waiting = plan
+    while waiting:
+        code = _run_child(waiting, root, results)
+        done = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+        finished = {row["name"] for row in done}
+        waiting = [row for row in plan if row["name"] not in finished]
+        if waiting:  # the first of these ended the process
+            row = {"name": waiting[0]["name"], "exit_code": code, "peak_bytes": 0, "seconds": 0.0}
+            with results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            waiting = waiting[1:]
+    done = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    return {str(row["name"]): _outcome(row, root) for row in done}
+
+
+def _planned(case: Hostile, root: Path) -> dict[str, object]:
+    given, out = root / case.name / "in", root / case.name / "out"
+    given.mkdir(parents=True)
+    out.mkdir()
+    words = [word.replace("{in}", str(given)).replace("{out}", str(out)) for word in case.build(given)]
+    return {"name": case.name, "words": words, "out": str(root / case.name)}
+
+
+def _run_child(waiting: list[dict[str, object]], root: Path, results: Path) -> int:
+    plan = root / "plan.json"
+    plan.write_text(json.dumps(waiting), encoding="utf-8")
+    child = Path(__file__).with_name("hostile_child.py")
+    done = subprocess.run(
+        [sys.executable, child, plan, results],
+        env={**_environment(), "PYTHONPATH": str(SOURCE)},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONUTF8": "1", "NO_COLOR": "1"}
+
+
+def _outcome(row: dict[str, object], root: Path) -> Outcome:
+    folder = root / str(row["name"])
+    texts = [folder / "stdout.txt", folder / "stderr.txt"]
+    stdout, stderr = (t.read_text(errors="replace") if t.is_file() else "" for t in texts)
+    written = (folder / "out").rglob("*")
+    left = [path for path in written if not path.is_dir() and path.suffix != ".lock"]
+    names = tuple(str(path.relative_to(folder / "out")) for path in left)
+    return Outcome(row["exit_code"], row["seconds"], row["peak_bytes"], stdout, stderr, names)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_one_clear_error(case: Hostile, outcomes: dict[str, Outcome]) -> None:
+    found = outcomes[case.name]
+    told = found.stdout + found.stderr
+    assert found.exit_code == case.exit_code, told
+    assert re.search(case.says, found.stderr), told
+    assert "Traceback" not in told
+    assert "fault in vermilion" not in told, told
+    lines = [line for line in found.stderr.splitlines() if not line.startswith("warning:")]
+    assert [line.partition(":")[0] for line in lines] == ["error", "hint"], told
+    assert len(found.stderr) <= MAX_ERROR_CHARACTERS
+    assert found.stdout == ""
+    assert all(c.isprintable() or c == "\n" for c in told), ascii(told)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_nothing_left_and_nothing_filled(case: Hostile, outcomes: dict[str, Outcome]) -> None:
+    found = outcomes[case.name]
+    assert found.left_over == ()
+    assert found.peak_bytes < MAX_PEAK_BYTES
+    assert found.seconds < MAX_SECONDS
+
+
+def test_there_are_enough() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+    assert len(names) >= 60
