@@ -86,7 +86,7 @@ def small_parts(scratch: Path, seed: int = 0) -> tuple[CompiledPart, ...]:
         ("vaiml_par_0", FIRST, {"w1": weights["w1"]}, ("first", "middle")),
         ("cpu_par_0", SECOND, {"w2": weights["w2"]}, ("last",)),
     )
-    return tuple(_compiled(scratch, *row) for row in rows)
+    return tuple(compiled(scratch, *row) for row in rows)
 
 
 def write_small(
@@ -148,7 +148,7 @@ def small_answer(x: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return h @ weights["w2"], h
 
 
-def _compiled(
+def compiled(
     scratch: Path, name: str, text: str, weights: dict[str, np.ndarray], nodes: tuple[str, ...]
 ) -> CompiledPart:
     model = model_from_text(text, weights)

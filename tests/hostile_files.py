@@ -112,7 +112,9 @@ CASES: tuple[Hostile, ...] = (
     file_case("cut-by-one-byte", WHOLE[:-1], f"{_CUT}|imports no operator set|opset 0"),
     file_case("zeros", bytes(4096), f"{_CUT}|{_NO_GRAPH}"),
     *(
-        file_case(f"random-bytes-{seed}", random.Random(seed).randbytes(5000), f"{_CUT}|{_NO_GRAPH}")
+        file_case(
+            f"random-bytes-{seed}", random.Random(seed).randbytes(5000), f"{_CUT}|{_NO_GRAPH}"
+        )
         for seed in range(4)
     ),
     file_case("pickle", pickle.dumps(_Bomb()), "a Python pickle"),
@@ -136,7 +138,9 @@ CASES: tuple[Hostile, ...] = (
     file_case("windows-program", b"MZ\x90\0" + bytes(64), "a Windows program"),
     file_case("picture", b"\x89PNG\r\n\x1a\n" + bytes(64), "a picture"),
     file_case("tensorflow-graph", _tensorflow_graph(), _NO_GRAPH),
-    file_case("bundle-as-model", _zip(**{"manifest.json": b"{}"}), "compiled bundle", file_name="m.rai"),
+    file_case(
+        "bundle-as-model", _zip(**{"manifest.json": b"{}"}), "compiled bundle", file_name="m.rai"
+    ),
     Hostile("model-as-bundle", _onnx_as_bundle, "not a (Vermilion bundle|compiled model)"),
     file_case("bomb-of-nodes", lambda: _graph(field(NODE, b"") * 3_000_000), _BOMB),
     file_case("bomb-of-weights", lambda: _graph(field(5, b"") * 3_000_000), _BOMB),

@@ -212,7 +212,9 @@ CASES: tuple[Hostile, ...] = (
     _case("too-many-inputs", lambda m: m.graph.node[1].input.extend(["x"] * 9), "10 inputs"),
     _case("too-many-outputs", lambda m: m.graph.node[1].output.append("z"), "2 outputs"),
     _case("sparse-weight-of-terabytes", _sparse, "sparse weights"),
-    _case("name-with-escape-codes", _rename("op_type", "\x1b[2J\x1b]0;x\x07\n\r\u202e"), "no operator"),
+    _case(
+        "name-with-escape-codes", _rename("op_type", "\x1b[2J\x1b]0;x\x07\n\r\u202e"), "no operator"
+    ),
     _case("name-of-megabytes", _rename("input", _LONG), "characters left out"),
     _case("operator-of-megabytes", _rename("op_type", _LONG), "characters left out"),
     _text_case(
@@ -271,8 +273,14 @@ CASES: tuple[Hostile, ...] = (
         t=np.ones(3, np.float32),
         z=np.array(0, np.int8),
     ),
-    _text_case("branch-without-output", _IF.format(outputs="", nodes="q = Relu (x)"), "its body `else_branch`"),
-    _text_case("branch-output-from-nowhere", _IF.format(outputs="float[1] q", nodes="r = Relu (x)"), "`q`"),
+    _text_case(
+        "branch-without-output",
+        _IF.format(outputs="", nodes="q = Relu (x)"),
+        "its body `else_branch`",
+    ),
+    _text_case(
+        "branch-output-from-nowhere", _IF.format(outputs="float[1] q", nodes="r = Relu (x)"), "`q`"
+    ),
     _text_case(
         "branch-name-twice", _IF.format(outputs="float[1] x", nodes="x = Relu (x)"), "`x`|cycle"
     ),

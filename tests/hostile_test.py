@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import hostile_bundles
 import hostile_files
 import hostile_graphs
+import hostile_samples
 import hostile_weights
 from hostile import Hostile
 
-CASES: Sequence[Hostile] = (*hostile_files.CASES, *hostile_graphs.CASES, *hostile_weights.CASES)
+CASES: Sequence[Hostile] = (
+    *hostile_files.CASES,
+    *hostile_graphs.CASES,
+    *hostile_weights.CASES,
+    *hostile_bundles.CASES,
+    *hostile_samples.CASES,
+)
 
 MAX_PEAK_BYTES = 1_000_000_000
 MAX_SECONDS = 10.0
@@ -42,31 +52,34 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     plan = [_planned(case, root) for case in CASES]
     results = root / "results.jsonl"
     results.touch()
-    done: list[dict[str, object]] = []
     waiting = plan
     while waiting:
         code = _run_child(waiting, root, results)
-        done = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-        finished = {row["name"] for row in done}
-        waiting = [row for row in plan if row["name"] not in finished]
+        finished = {row["name"] for row in _rows(results)}
+        waiting = [row for row in waiting if row["name"] not in finished]
         if waiting:  # the first of these ended the process
             row = {"name": waiting[0]["name"], "exit_code": code, "peak_bytes": 0, "seconds": 0.0}
             with results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             waiting = waiting[1:]
-    done = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    return {str(row["name"]): _outcome(row, root) for row in done}
+    return {str(row["name"]): _outcome(row, root) for row in _rows(results)}
 
 
-def _planned(case: Hostile, root: Path) -> dict[str, object]:
+def _rows(results: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+
+
+def _planned(case: Hostile, root: Path) -> dict[str, Any]:
     given, out = root / case.name / "in", root / case.name / "out"
     given.mkdir(parents=True)
     out.mkdir()
-    words = [word.replace("{in}", str(given)).replace("{out}", str(out)) for word in case.build(given)]
+    words = [
+        word.replace("{in}", str(given)).replace("{out}", str(out)) for word in case.build(given)
+    ]
     return {"name": case.name, "words": words, "out": str(root / case.name)}
 
 
-def _run_child(waiting: list[dict[str, object]], root: Path, results: Path) -> int:
+def _run_child(waiting: list[dict[str, Any]], root: Path, results: Path) -> int:
     plan = root / "plan.json"
     plan.write_text(json.dumps(waiting), encoding="utf-8")
     child = Path(__file__).with_name("hostile_child.py")
@@ -83,12 +96,10 @@ def _run_child(waiting: list[dict[str, object]], root: Path, results: Path) -> i
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONUTF8": "1", "NO_COLOR": "1"}
 
 
-def _outcome(row: dict[str, object], root: Path) -> Outcome:
+def _outcome(row: dict[str, Any], root: Path) -> Outcome:
     folder = root / str(row["name"])
     texts = [folder / "stdout.txt", folder / "stderr.txt"]
     stdout, stderr = (t.read_text(errors="replace") if t.is_file() else "" for t in texts)

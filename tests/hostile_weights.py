@@ -15,6 +15,10 @@ from hostile import COMPILE, Hostile, model_case, sound_model, text_model
 
 Edit = Callable[[TensorProto], None]
 
+_WITH_CONSTANT = """net (float[2] x) => (float[2] y) {
+  [c] k = Constant <value = float[2] {1, 2}> ()
+  y = Add (x, k)
+}"""
 _NEEDED = 4 * 3 * 3 * 3 * 4  # bytes of the sound model's weight
 
 
@@ -59,7 +63,7 @@ def _declared_otherwise() -> onnx.ModelProto:
 
 
 def _constant_that_lies() -> onnx.ModelProto:
-    model = text_model("net (float[2] x) => (float[2] y) { [c] k = Constant <value = float[2] {1, 2}> () y = Add (x, k) }")
+    model = text_model(_WITH_CONSTANT)
     tensor = model.graph.node[0].attribute[0].t
     del tensor.dims[:]
     tensor.dims.append(1 << 39)
@@ -104,7 +108,7 @@ def _fifo(folder: Path) -> None:
 
 
 def _external_in_node(folder: Path) -> Sequence[str]:
-    model = text_model("net (float[2] x) => (float[2] y) { [c] k = Constant <value = float[2] {1, 2}> () y = Add (x, k) }")
+    model = text_model(_WITH_CONSTANT)
     tensor = model.graph.node[0].attribute[0].t
     tensor.ClearField("float_data")
     tensor.data_location = TensorProto.EXTERNAL
@@ -118,7 +122,9 @@ _NO_FIT = "external data does not fit"
 
 _POSIX_CASES: tuple[Hostile, ...] = (
     _external_case("external-link", {"location": "link.bin"}, "is a link", _link),
-    _external_case("external-linked-folder", {"location": "linked/secret.bin"}, "is a link", _linked_folder),
+    _external_case(
+        "external-linked-folder", {"location": "linked/secret.bin"}, "is a link", _linked_folder
+    ),
     _external_case("external-pipe", {"location": "pipe"}, "is not a file", _fifo),
     _external_case("external-device", {"location": "/dev/zero"}, _OUTSIDE),
 )
@@ -160,13 +166,19 @@ CASES: tuple[Hostile, ...] = (
     _external_case("external-no-location", {"offset": "0"}, _OUTSIDE),
     _external_case("external-long-name", {"location": "n" * 100_000}, "cannot be found|missing"),
     _external_case("external-missing", {"location": "nowhere.bin"}, "is missing"),
-    _external_case("external-folder", {"location": "d"}, "is not a file", lambda f: (f / "d").mkdir()),
+    _external_case(
+        "external-folder", {"location": "d"}, "is not a file", lambda f: (f / "d").mkdir()
+    ),
     _external_case("external-too-short", {"location": "w.bin", "offset": "4"}, _NO_FIT),
     _external_case("external-offset-beyond", {"location": "w.bin", "offset": "9" * 19}, _NO_FIT),
     _external_case("external-offset-negative", {"location": "w.bin", "offset": "-4"}, "bad offset"),
-    _external_case("external-offset-digits", {"location": "w.bin", "offset": "9" * 9999}, "bad offset"),
+    _external_case(
+        "external-offset-digits", {"location": "w.bin", "offset": "9" * 9999}, "bad offset"
+    ),
     _external_case("external-length-lies", {"location": "w.bin", "length": "4"}, _NO_FIT),
-    _external_case("external-length-no-number", {"location": "w.bin", "length": "١٢"}, "bad length"),
+    _external_case(
+        "external-length-no-number", {"location": "w.bin", "length": "١٢"}, "bad length"
+    ),
     _external_case(
         "external-said-twice", {"location": "w.bin", "location ": "../secret.bin"}, "twice"
     ),

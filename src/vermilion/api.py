@@ -16,6 +16,7 @@ from vermilion.backends.npu_model import predict_ms
 from vermilion.errors import OptionError, Refusal, UnsupportedError, VermilionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
+from vermilion.ir.execute import complete_types
 from vermilion.ir.load import load_model
 from vermilion.ir.numbers import number_format
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
@@ -108,10 +109,13 @@ def compile_model(
     def build(folder: Path) -> None:
         bound = bind_dimensions(source, dims or {})
         simplified = simplify(bound, progress=progress)
-        placement, compiled, scratch = _place_and_compile(
-            simplified.model, chosen, (device_backend, cpu_backend), progress
-        )
-        with scratch:
+        complete_types(simplified.model)
+        with tempfile.TemporaryDirectory(
+            prefix="vermilion-", ignore_cleanup_errors=True
+        ) as scratch:
+            placement, compiled = _place_and_compile(
+                simplified.model, chosen, (device_backend, cpu_backend), Path(scratch), progress
+            )
             verification = prove(bound, compiled, chosen, progress)
             summary = summarize(simplified.model, placement, label, digest)
             report = Report(
@@ -206,13 +210,15 @@ def _cache_parts(
 
 
 def _place_and_compile(
-    model: ir.Model, target: Target, backends: tuple[Backend, Backend], progress: Progress
-) -> tuple[Placement, tuple[CompiledPart, ...], tempfile.TemporaryDirectory[str]]:
+    model: ir.Model,
+    target: Target,
+    backends: tuple[Backend, Backend],
+    folder: Path,
+    progress: Progress,
+) -> tuple[Placement, tuple[CompiledPart, ...]]:
     """Place by rule, compile the device's parts, give the failed ones to the CPU, compile those."""
     device_backend, cpu_backend = backends
     decided = plan(model, target, device_backend, cpu_backend)
-    scratch = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
-    folder = Path(scratch.name)
     options = CompileOptions()
     compiled: dict[str, CompiledPart] = {}
     failed: dict[str, Refusal] = {}
@@ -234,7 +240,7 @@ def _place_and_compile(
             compiled[part.name] = CompiledPart(part, program, folder / part.name)
         ordered.append(compiled[part.name])
     progress("compile", len(candidates), len(candidates))
-    return placement, tuple(ordered), scratch
+    return placement, tuple(ordered)
 
 
 def _try_compile(

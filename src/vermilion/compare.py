@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -26,9 +25,12 @@ from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.load import load_model
 from vermilion.ir.measure import Agreement, agreement
+from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import open_artifact
+from vermilion.runtime.feeds import checked_feeds
+from vermilion.runtime.manifest import tensor_record
 from vermilion.runtime.session import Session
 
 Array = NDArray[Any]
@@ -117,13 +119,22 @@ def compare_sides(
     """
     given = dict(inputs) if inputs is not None else sample_inputs(reference.model)
     progress("compare outputs", 0, 1)
-    expected, found = reference.run(given), other.run(_renamed(given, reference, other))
+    expected = _run(reference, given)
+    found = _run(other, _renamed(given, reference, other))
     pairs = _pair_outputs(reference, other, expected, found)
     outputs = tuple(agreement(name, expected[name], found[twin]) for name, twin in pairs)
     progress("compare outputs", 1, 1)
     inner = tuple(_layers(reference, other, given, progress)) if layers else ()
     latencies = _take_turns(reference, other, given, runs, progress)
     return Comparison(reference, other, outputs, inner, latencies)
+
+
+def _run(side: Side, given: Tensors) -> dict[str, Array]:
+    """Run one side; where its inputs do not fit, the error says which side it is."""
+    try:
+        return side.run(given)
+    except OptionError as error:
+        raise OptionError(error.message, where=side.label, hint=error.hint) from error
 
 
 def _pair_outputs(
@@ -251,9 +262,11 @@ def _latency(milliseconds: Sequence[float]) -> Latency:
 def onnx_side(label: str, model: ir.Model) -> Side:
     """Make a side of a model as it is, run by ONNX Runtime on the CPU."""
     session = open_session(model, quiet=True)
+    required = {value.name for value in required_inputs(model)}
 
     def run(given: Tensors) -> dict[str, Array]:
-        return run_session(session, {name: np.asarray(a) for name, a in given.items()})
+        wanted = [v for v in model.graph.inputs if v.name in required or v.name in given]
+        return run_session(session, checked_feeds(given, [tensor_record(v) for v in wanted]))
 
     return Side(label, "CPU (ONNX Runtime)", run, model)
 
@@ -296,6 +309,12 @@ def open_side(
         )
         return artifact_side(f"{Path(path).name}@{target}", compiled.artifact)
     place = Path(what)
+    if not place.exists():
+        raise OptionError(
+            "there is no such model, folder or `.rai`",
+            where=what,
+            hint="check the path; to compile first, write `MODEL.onnx@TARGET`",
+        )
     if is_artifact(place):
         return artifact_side(place.name, place)
     return onnx_side(place.name, bind_dimensions(load_model(place), dims or {}))

@@ -14,6 +14,7 @@ from vermilion.api import backends_for, predicted_ms
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.cost import ModelCost, model_cost
+from vermilion.ir.execute import complete_types
 from vermilion.ir.load import load_model
 from vermilion.ir.numbers import data_type_words, number_format
 from vermilion.ir.ops import elements
@@ -118,6 +119,7 @@ def inspect_model(
     source = load_model(model) if not isinstance(model, ir.Model) else model
     label = "(in memory)" if isinstance(model, ir.Model) else str(Path(model).resolve())
     simplified = simplify(source, dims=dims, progress=progress)
+    complete_types(simplified.model)
     graph = simplified.model.graph
     cost = model_cost(simplified.model)
     weights = [value for value in graph.initializers.values() if value.const_value is not None]

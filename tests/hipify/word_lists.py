@@ -18,6 +18,7 @@ _HIP_HEADERS = (
     "amd_detail/amd_channel_descriptor.h amd_detail/amd_hip_runtime.h "
     "amd_detail/amd_hip_gl_interop.h"
 ).split()
+_HIP = r"hip[A-Z]\w+|HIP_(?:R|AD_FORMAT|FUNC_ATTRIBUTE|LAUNCH_PARAM|POINTER_ATTRIBUTE|TR)_\w+"
 _BINDINGS = {
     "hipblas": r"hipblas[A-Z]\w+|HIPBLAS_\w+",
     "hipblaslt": r"hipblasLt\w+|HIPBLASLT_\w+",
@@ -41,7 +42,7 @@ def word_lists() -> dict[Path, str]:
     """Give each file's text."""
     include = folder_of("triton") / "backends" / "amd" / "include" / "hip"
     text = "\n".join((include / name).read_text(encoding="utf-8") for name in _HIP_HEADERS)
-    lists = {"hip": sorted(set(re.findall(r"\b(?:hip[A-Z]\w+|HIP_R_\w+|HIP_SUCCESS)\b", text)))}
+    lists = {"hip": sorted(set(re.findall(rf"\b(?:{_HIP})\b", text)))}
     bindings = folder_of("rocm") / "bindings"
     for library, pattern in _BINDINGS.items():
         text = (bindings / f"cy{library}.pxd").read_text(encoding="utf-8")

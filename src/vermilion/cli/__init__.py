@@ -13,6 +13,7 @@ from typing import Annotated, cast
 import typer
 
 from vermilion.cli import (
+    bench,
     cache,
     compare,
     compile,
@@ -39,6 +40,7 @@ VERBS: Mapping[str, Callable[..., int] | typer.Typer] = {
     "compile": compile.compile,
     "run": run.run,
     "compare": compare.compare,
+    "bench": bench.bench,
     "cache": cache.app,
 }
 

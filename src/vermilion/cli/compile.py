@@ -95,7 +95,8 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
 
     report, target = compiled.report, compiled.target
     state = "found in the cache" if compiled.cache_hit else "compiled"
-    ran = "CPU, modelled" if target.kind != "cpu" else "CPU"
+    stands_in = target.kind != "cpu" and report.summary.offloaded_operators > 0
+    ran = "CPU, modelled" if stands_in else "CPU"
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
@@ -115,7 +116,7 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
     ]
     if report.predicted_ms is not None:
         views.append(f"modelled latency on the device: {report.predicted_ms:.2f} ms")
-    if compiled.availability.reason:
+    if stands_in and compiled.availability.reason:
         views.append(f"modelled: {compiled.availability.reason}")
     views += ["", *nodes_view(report.nodes, target.kind, every_node=every_node)]
     return Group(*views)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vermilion.cli.output import Result
+from vermilion.cli.quantize import random_data_was_mentioned
 from vermilion.cli.verb import Terminal, verb
 
 if TYPE_CHECKING:
@@ -32,12 +33,14 @@ def hello(
     from vermilion.hello import hello as take_tour
     from vermilion.runtime.cache import default_root
 
-    report = take_tour(folder or default_root() / "hello", progress=terminal.progress)
+    with random_data_was_mentioned():
+        report = take_tour(folder or default_root() / "hello", progress=terminal.progress)
     return Result(report.as_json(), lambda: _view(report))
 
 
 def _view(report: HelloReport) -> RenderableType:
     from rich.console import Group
+    from rich.padding import Padding
 
     first, cached = report.first, report.cached
     summary = first.report.summary
@@ -59,7 +62,7 @@ def _view(report: HelloReport) -> RenderableType:
         f"{100 * summary.offloaded_gops / summary.gops:.1f}% of {summary.gops:.4g} GOPs offloaded",
         f"    first time {first.seconds:.2f} s, from the cache {cached.seconds:.3f} s "
         f"({faster:.0f}× faster)",
-        f"    {first.availability.reason}",
+        Padding(first.availability.reason, (0, 0, 0, 4)),
         "",
         "[5] Results",
         _table(report),

@@ -10,6 +10,7 @@ import typer
 from vermilion.cli.options import Dims, Model, bytes_for_people, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
+from vermilion.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,8 +31,9 @@ def inspect(
     ] = None,
     dim: Dims = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node, not groups.")] = False,
-    markdown: Annotated[
-        Path | None, typer.Option("--summary", help="Also write the summary to this text file.")
+    summary: Annotated[
+        Path | None,
+        typer.Option("--summary", help="With `--target`: also write the summary to this file."),
     ] = None,
 ) -> Result:
     """Show a model's operators, work and shapes; with `--target`, every node's place and reason.
@@ -40,9 +42,12 @@ def inspect(
     """
     from vermilion.inspection import inspect_model
 
+    if summary is not None and target is None:
+        raise OptionError("`--summary` needs a target", hint="add `--target strix`, say")
     found = inspect_model(model, target=target, dims=parse_dims(dim), progress=terminal.progress)
-    if markdown is not None and found.prediction is not None:
-        markdown.write_text(found.prediction.summary.to_text(), encoding="utf-8")
+    if summary is not None and found.prediction is not None:
+        summary.parent.mkdir(parents=True, exist_ok=True)
+        summary.write_text(found.prediction.summary.to_text(), encoding="utf-8")
     for operator in found.cost.unpriced:
         terminal.warn(f"the operator table has no rule for `{operator}`; it counts as no work")
     return Result(found.as_json(), lambda: _view(found, every_node=nodes))
@@ -64,7 +69,7 @@ def _facts(found: Inspection) -> RenderableType:
 
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
-    table.add_column()
+    table.add_column(overflow="fold")
     table.add_row("model", found.path)
     table.add_row("opset", f"{found.opset}, from {found.producer}")
     table.add_row("numbers", f"{found.number_format} ({found.data_type})")
@@ -77,9 +82,22 @@ def _facts(found: Inspection) -> RenderableType:
     bound = "" if found.cost.exact else "  at least: open dimensions count as 1"
     table.add_row("work", f"{found.cost.gops:.6g} GOPs{bound}")
     if found.open_dimensions:
-        names = ", ".join(found.open_dimensions)
-        table.add_row("open", f"{names}; fix with --dim {found.open_dimensions[0]}=1")
+        table.add_row("open", f"{', '.join(found.open_dimensions)}; fix with {_binding(found)}")
     return table
+
+
+def _binding(found: Inspection) -> str:
+    """Give the `--dim` options that leave nothing open: names, or whole inputs without them."""
+    options: dict[str, None] = {}
+    for tensor in found.inputs:
+        shape = tensor.shape or ()
+        opened = [size for size in shape if not isinstance(size, int)]
+        if all(size not in (None, "?") for size in opened):
+            options.update((f"--dim {size}=…", None) for size in opened)
+        else:
+            sizes = "x".join(str(size) if isinstance(size, int) else "…" for size in shape)
+            options[f"--dim {tensor.name}={sizes}"] = None
+    return " ".join(options)
 
 
 def _shape(shape: tuple[int | str | None, ...] | None) -> str:

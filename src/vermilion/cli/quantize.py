@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,22 +67,35 @@ def quantize(
 
     if calib == "random":
         terminal.warn("calibrating on random data: scales and accuracy mean nothing for real data")
-    quantized = quantize_file(
-        model,
-        output,
-        calib=calib,
-        scheme=scheme,
-        samples=samples,
-        dims=parse_dims(dim),
-        mean=_numbers(mean, "--mean", (0.0,)),
-        std=_numbers(std, "--std", (1.0,)),
-        layout=_layout(layout),
-        resize=_size(resize),
-        equalize=equalize,
-        exclude=exclude or (),
-        progress=terminal.progress,
-    )
+    with random_data_was_mentioned():
+        quantized = quantize_file(
+            model,
+            output,
+            calib=calib,
+            scheme=scheme,
+            samples=samples,
+            dims=parse_dims(dim),
+            mean=_numbers(mean, "--mean", (0.0,)),
+            std=_numbers(std, "--std", (1.0,)),
+            layout=_layout(layout),
+            resize=_size(resize),
+            equalize=equalize,
+            exclude=exclude or (),
+            progress=terminal.progress,
+        )
     return Result(quantized.as_json(), lambda: _view(quantized))
+
+
+@contextmanager
+def random_data_was_mentioned() -> Iterator[None]:
+    """Keep the library's own log line about random samples from saying it a second time."""
+    logger = logging.getLogger("vermilion.quantize.samples")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _numbers(text: str | None, option: str, default: tuple[float, ...]) -> tuple[float, ...]:
@@ -130,7 +146,8 @@ def _view(file: QuantizedFile) -> RenderableType:
     for layer in worst:
         layers.add_row(layer.name, layer.op_type, f"{layer.sqnr_db:.1f}")
     return Group(
-        f"{file.output} ({size}): {found.scheme}, {found.samples} samples, "
+        f"{file.output} ({size}): {found.scheme}, {found.samples} "
+        f"{'sample' if found.samples == 1 else 'samples'}, "
         f"{file.seconds:.1f} s, peak memory {file.peak_rss_mb:.0f} MB",
         "",
         "against the float model, on calibration samples",

@@ -11,6 +11,7 @@ import typer
 from vermilion.cli.options import CacheDir, Dims, Inputs, load_inputs, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
+from vermilion.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,6 +48,8 @@ def run(
     from vermilion.compare import open_side
     from vermilion.ir.inputs import sample_inputs
 
+    if output is not None and output.suffix != ".npz":
+        raise OptionError(f"the output `{output}` does not end in .npz", hint="name it NAME.npz")
     side = open_side(model, dims=parse_dims(dim), cache_dir=cache_dir, progress=terminal.progress)
     if schema:
         return _schema(side)
@@ -99,10 +102,6 @@ def _write(path: Path, outputs: dict[str, Array]) -> None:
 
     import numpy as np
 
-    from vermilion.errors import OptionError
-
-    if path.suffix != ".npz":
-        raise OptionError(f"the output `{path}` does not end in .npz", hint="name it NAME.npz")
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:12]}.npz")
     try:

@@ -82,7 +82,7 @@ def tokenize(text: str) -> Tokens:
     kinds: list[str] = []
     starts: list[int] = []
     for found in _TOKEN.finditer(text):
-        kinds.append(found.lastgroup if found.lastgroup != "mark" else "raw")  # type: ignore[arg-type]
+        kinds.append(found.lastgroup or "other")
         starts.append(found.start())
     starts.append(len(text))
     return Tokens(text, kinds, starts)
@@ -108,7 +108,7 @@ def in_directive(tokens: Tokens, index: int) -> bool:
     begin = tokens.starts[index]
     while True:
         line_start = tokens.text.rfind("\n", 0, begin) + 1
-        if line_start < 2 or not re.search(r"\\\r?$", tokens.text[: line_start - 1][-2:]):
+        if not tokens.text.endswith(("\\\n", "\\\r\n"), 0, line_start):
             break
         begin = line_start - 1
     return tokens.text[line_start : tokens.starts[index] + 1].lstrip().startswith("#")

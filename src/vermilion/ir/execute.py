@@ -1,13 +1,14 @@
 """Running a graph through ONNX Runtime's CPU provider, the reference that all else is held to.
 
-Weights stay where they are: small ones travel in the model, large ones (also memory-mapped
-external data) are lent to the session as arrays, so a model over 2 GB needs no second copy.
+Small weights travel in the model. Large ones that lie in a file are mapped by ONNX Runtime from
+there, so a model over 2 GB needs no copy of them; all others are lent to the session as arrays.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,10 @@ Array = NDArray[Any]
 
 # Tensors from this size on are lent to the session instead of being written into the model.
 LENT_BYTES = 16 * 1024
+
+# Source: `kOrtSessionOptionsModelExternalInitializersFileFolderPath` in ONNX Runtime's
+# `onnxruntime_session_options_config_keys.h`. What lies there is mapped; what is lent is copied.
+_FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 
 # ONNX Runtime prints warnings on stderr for much that is not the user's business.
 _SEVERITY_ERROR = 3
@@ -58,39 +63,86 @@ def numpy_type(ort_type: str) -> np.dtype[Any] | None:
 
 
 def stripped_proto(
-    model: ir.Model, lent_bytes: int = LENT_BYTES
+    model: ir.Model, lent_bytes: int = LENT_BYTES, keep_in: str | None = None
 ) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
     """Give `model` as a message without its large weights, and those weights by name.
 
     Before → after: an initializer of `lent_bytes` or more becomes an external reference to a
-    file that does not exist; whoever opens the message must supply it by name.
+    file that does not exist; whoever opens the message must supply it by name. What lies in a
+    file below the folder `keep_in` stays a reference to that file, and is not among the weights.
     """
     weights: dict[str, ir.TensorProtocol] = {}
+    replaced: dict[str, ir.TensorProtocol | None] = {}
     offset = 0
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        if not _is_lent(value, tensor, lent_bytes):
+            if isinstance(tensor, ir.ExternalTensor) and _is_read(value):
+                # Whoever opens the message does not know the folder that this is relative to.
+                replaced[name] = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+            continue
+        if isinstance(tensor, ir.ExternalTensor) and str(tensor.base_dir) == keep_in:
+            continue
+        weights[name] = tensor
+        replaced[name] = ir.ExternalTensor(
+            "weights.bin",
+            offset,
+            tensor.nbytes,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=name,
+        )
+        offset += tensor.nbytes
+    with _in_place_of(model, replaced):
+        proto = ir.to_proto(model)
+    _drop_unread_files(proto, model)
+    return proto, weights
+
+
+def _is_lent(value: ir.Value, tensor: ir.TensorProtocol, lent_bytes: int) -> bool:
+    if tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
+        return False
+    # ONNX Runtime drops a weight that nothing reads, then fails to find it.
+    return _is_read(value) and tensor.nbytes >= lent_bytes
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def _drop_unread_files(proto: onnx.ModelProto, model: ir.Model) -> None:
+    """Drop weights that lie in files and that nothing reads: they need not even be there."""
+    initializers = model.graph.initializers
+    inputs = {value.name for value in proto.graph.input}
+    unread = {
+        name
+        for name, value in initializers.items()
+        if isinstance(value.const_value, ir.ExternalTensor)
+        and not _is_read(value)
+        and name not in inputs
+    }
+    if unread:
+        kept = [tensor for tensor in proto.graph.initializer if tensor.name not in unread]
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend(kept)
+
+
+@contextmanager
+def _in_place_of(
+    model: ir.Model, replaced: Mapping[str, ir.TensorProtocol | None]
+) -> Iterator[None]:
+    """Give the model other weights for a while."""
+    initializers = model.graph.initializers
+    kept = {name: initializers[name].const_value for name in replaced}
     try:
-        for name, value in model.graph.initializers.items():
-            tensor = value.const_value
-            if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < lent_bytes:
-                continue
-            if not value.uses() and not value.is_graph_output():
-                # ONNX Runtime drops a weight that nothing reads, then fails to find it.
-                continue
-            if tensor.dtype.bitwidth < 8:
-                continue
-            weights[name] = tensor
-            value.const_value = ir.ExternalTensor(
-                "weights.bin",
-                offset,
-                tensor.nbytes,
-                tensor.dtype,
-                shape=ir.Shape(tensor.shape.numpy()),
-                name=name,
-            )
-            offset += tensor.nbytes
-        return ir.to_proto(model), weights
+        for name, tensor in replaced.items():
+            initializers[name].const_value = tensor
+        yield
     finally:
-        for name, tensor in weights.items():
-            model.graph.initializers[name].const_value = tensor
+        for name, tensor in kept.items():
+            initializers[name].const_value = tensor
 
 
 def split_weights(model: ir.Model, lent_bytes: int = LENT_BYTES) -> tuple[bytes, dict[str, Array]]:
@@ -107,10 +159,12 @@ def session_from_bytes(
     optimize: bool = True,
     quiet: bool = False,
     bounded: bool = False,
+    folder: str | None = None,
 ) -> ort.InferenceSession:
     """Open a session on the CPU from what `split_weights` gave.
 
-    A `bounded` one fails instead of taking more than half of the machine's memory.
+    A `bounded` one fails instead of taking more than half of the machine's memory. `folder` is
+    where the files lie that the model refers to, if it does.
 
     Raises: UnsupportedError where ONNX Runtime cannot run the model.
     """
@@ -123,16 +177,23 @@ def session_from_bytes(
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if bounded:
         bound_memory(options)
+    if folder is not None:
+        options.add_session_config_entry(_FOLDER_ENTRY, folder)
+    values = [_lend(array) for array in weights.values()]
     if weights:
-        values = [_lend(array) for array in weights.values()]
         options.add_external_initializers(list(weights), values)
+        # Named a second time so, ONNX Runtime uses the arrays where they lie instead of copying.
+        for name, value in zip(weights, values, strict=True):
+            options.add_initializer(name, value)
     try:
-        return ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions share no base but Exception
         raise UnsupportedError(
             f"ONNX Runtime cannot run this model: {_first_line(error)}",
             hint="run `vermilion inspect MODEL` to see the operators and their versions",
         ) from error
+    session.lent_weights = values  # they must live as long as the session
+    return session
 
 
 def open_session(
@@ -149,10 +210,23 @@ def open_session(
 
     Raises: UnsupportedError where ONNX Runtime cannot run the model.
     """
-    serialized, weights = split_weights(model)
+    folder = _weights_folder(model)
+    proto, weights = stripped_proto(model, keep_in=folder)
     return session_from_bytes(
-        serialized, weights, threads=threads, optimize=optimize, quiet=quiet, bounded=bounded
+        proto.SerializeToString(),
+        {name: tensor.numpy() for name, tensor in weights.items()},
+        threads=threads,
+        optimize=optimize,
+        quiet=quiet,
+        bounded=bounded,
+        folder=folder,
     )
+
+
+def _weights_folder(model: ir.Model) -> str | None:
+    """Give the folder that the model's external data lies in, None where there is none."""
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return next((str(t.base_dir) for t in tensors if isinstance(t, ir.ExternalTensor)), None)
 
 
 def run_session(
@@ -212,3 +286,36 @@ def _failure(error: BaseException) -> tuple[str, str]:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def complete_types(model: ir.Model) -> None:
+    """Give values without a type the one that ONNX Runtime finds, and their sizes as far as known.
+
+    ONNX's own inference stops at operators of other domains. Left open where ONNX Runtime cannot
+    run the model either.
+    """
+    untyped = {
+        value.name: value
+        for node in model.graph
+        for value in node.outputs
+        if value.name and value.type is None and (value.uses() or value.is_graph_output())
+    }
+    if not untyped:
+        return
+    clone = model.clone()
+    outputs = {value.name for value in clone.graph.outputs}
+    made = {value.name: value for node in clone.graph for value in node.outputs}
+    clone.graph.outputs.extend(made[name] for name in untyped if name not in outputs)
+    try:
+        session = open_session(clone, optimize=False, quiet=True)
+    except UnsupportedError:
+        return
+    for found in session.get_outputs():
+        value = untyped.get(found.name)
+        dtype = numpy_type(found.type)
+        if value is not None and dtype is not None:
+            kind = ir.DataType.STRING if dtype.kind == "O" else ir.DataType.from_numpy(dtype)
+            value.type = ir.TensorType(kind)
+            value.shape = ir.Shape(
+                [size if isinstance(size, int) else None for size in found.shape]
+            )

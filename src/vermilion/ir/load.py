@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import stat
+from collections import Counter
 from pathlib import Path
 
 import onnx
@@ -175,7 +176,7 @@ def _check_opsets(proto: onnx.ModelProto, where: str) -> None:
 
 
 def _check_values(proto: onnx.ModelProto, where: str) -> None:
-    """Check what is declared of values, and that each weight can be told from the others."""
+    """Check what is declared of values, and that names tell them apart."""
     if next(sparse_tensors(proto), None) is not None:
         raise UnsupportedError(
             "the model has sparse weights, which are not read yet",
@@ -185,15 +186,27 @@ def _check_values(proto: onnx.ModelProto, where: str) -> None:
     for graph in all_graphs(proto.graph):
         for info in (*graph.input, *graph.output, *graph.value_info):
             _check_declared_shape(info, where)
-        names: set[str] = set()
-        for tensor in graph.initializer:
-            if not tensor.name:
-                raise ModelError("a weight has no name", where=where, hint=_DAMAGED)
-            if tensor.name in names:
+        _check_names(graph, where)
+
+
+def _check_names(graph: onnx.GraphProto, where: str) -> None:
+    """Raise ModelError where two things share a name: the library would take either of them."""
+    weights = [tensor.name for tensor in graph.initializer]
+    made = {value.name for value in graph.input} | set(weights)
+    if "" in made:
+        raise ModelError("an input or weight has no name", where=where, hint=_DAMAGED)
+    twice, times = next(iter(Counter(weights).most_common(1)), ("", 0))
+    if times > 1:
+        raise ModelError(f"two weights are called `{twice}`", where=where, hint=_DAMAGED)
+    for node in graph.node:
+        for name in filter(None, node.output):
+            if name in made:
                 raise ModelError(
-                    f"two weights are called `{tensor.name}`", where=where, hint=_DAMAGED
+                    f"the value `{name}` is made twice",
+                    where=f"{where}, node `{node.name or name}`, {node.op_type}",
+                    hint=_AGAIN,
                 )
-            names.add(tensor.name)
+            made.add(name)
 
 
 def _check_declared_shape(info: onnx.ValueInfoProto, where: str) -> None:

@@ -89,13 +89,12 @@ def _variadic(node: ir.Node) -> int:
     return max(0, len(node.inputs) - 1) * elements(node.outputs[0])
 
 
-def _conv_from(weight_index: int, bias_index: int) -> Rule:
+def _conv_from(weight_index: int, bias_index: int | None) -> Rule:
     def rule(node: ir.Node) -> int:
         weight = dimensions(_input(node, weight_index))
         output = elements(node.outputs[0])
-        return 2 * output * math.prod(weight[1:]) + (
-            output if _input(node, bias_index) is not None else 0
-        )
+        has_bias = bias_index is not None and _input(node, bias_index) is not None
+        return 2 * output * math.prod(weight[1:]) + (output if has_bias else 0)
 
     return rule
 
@@ -199,7 +198,8 @@ _MS = "com.microsoft"
 
 _ROWS: list[Operator] = [
     # Products.
-    *_row("Conv ConvInteger", "product", _conv_from(1, 2), "2 × output × input taps, + bias"),
+    *_row("Conv", "product", _conv_from(1, 2), "2 × output × input taps, + bias"),
+    *_row("ConvInteger", "product", _conv_from(1, None), "2 × output × input taps"),
     *_row("QLinearConv", "product", _conv_from(3, 8), "2 × output × input taps, + bias"),
     *_row("DeformConv", "product", _conv_from(1, 3), "2 × output × input taps, + bias"),
     *_row("ConvTranspose", "product", _conv_transpose, "2 × input × output taps, + bias"),
@@ -294,7 +294,10 @@ _ROWS: list[Operator] = [
         "Gather GatherElements GatherND Identity OneHot Pad Range Reshape ReverseSequence "
         "ScatterElements ScatterND Scatter Shape Size Slice SpaceToDepth Split Squeeze Tile "
         "Transpose Trilu Unsqueeze Compress Unique NonMaxSuppression RoiAlign MaxUnpool "
-        "CenterCropPad Col2Im AffineGrid BitCast TensorScatter",
+        "CenterCropPad Col2Im AffineGrid BitCast TensorScatter ConcatFromSequence SplitToSequence "
+        "SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength "
+        "Optional OptionalGetElement OptionalHasElement RandomNormal RandomNormalLike "
+        "RandomUniform RandomUniformLike",
         "movement",
         _nothing,
         "0",

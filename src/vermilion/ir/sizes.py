@@ -35,9 +35,20 @@ def check_sizes(model: ir.Model, limit_bytes: int | None = None) -> None:
     limit for those. A value counts from the node that makes it to the last that reads it.
     """
     limit = memory_limit_bytes() if limit_bytes is None else limit_bytes
-    graph = _inferred(model)
-    if graph is None:
-        return
+    ordered = model.clone()
+    ordered.graph.sort()
+    # First without following the values of shapes: that makes an object for each element of a
+    # vector, so it is safe only once it is known that none is huge.
+    for follow in (False, propagated_elements(ordered) <= MAX_PROPAGATED_ELEMENTS):
+        graph = _inferred(ordered, follow)
+        if graph is None:
+            return
+        _check_graph(graph, limit)
+        if _longest_vector(graph) > MAX_PROPAGATED_ELEMENTS:
+            return
+
+
+def _check_graph(graph: onnx.GraphProto, limit: int) -> None:
     sizes = dict(_value_bytes(graph))
     for value in graph.input:
         _check_one(value.name, sizes, limit, f"input `{value.name}`")
@@ -71,20 +82,17 @@ def _check_one(name: str, sizes: Mapping[str, int], limit_bytes: int, place: str
         )
 
 
-def _inferred(model: ir.Model) -> onnx.GraphProto | None:
+def _inferred(model: ir.Model, follow: bool) -> onnx.GraphProto | None:
     """Give the graph with shapes for the sample inputs, None where inference fails."""
-    ordered = model.clone()
-    ordered.graph.sort()
-    propagate = propagated_elements(ordered) <= MAX_PROPAGATED_ELEMENTS
     shapes = {value.name: sample_shape(value) for value in required_inputs(model)}
-    with without_weights(ordered) as proto:
+    with without_weights(model) as proto:
         for value in proto.graph.input:
             _fix_shape(value, shapes.get(value.name))
         del proto.graph.value_info[:]
         for value in proto.graph.output:
             value.type.tensor_type.ClearField("shape")
         try:
-            return onnx.shape_inference.infer_shapes(proto, data_prop=propagate).graph
+            return onnx.shape_inference.infer_shapes(proto, data_prop=follow).graph
         except _INFERENCE_ERRORS:
             return None  # such a model does not run: ONNX Runtime says why
 
@@ -109,6 +117,11 @@ def _value_bytes(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
         if tensor.elem_type == onnx.TensorProto.STRING or any(size < 0 for size in sizes):
             continue
         yield value.name, math.prod(sizes) * ir.DataType(tensor.elem_type).bitwidth // 8
+
+
+def _longest_vector(graph: onnx.GraphProto) -> int:
+    shapes = (v.type.tensor_type.shape.dim for v in (*graph.input, *graph.value_info))
+    return max((dims[0].dim_value for dims in shapes if len(dims) == 1), default=0)
 
 
 def _last_uses(graph: onnx.GraphProto) -> dict[str, int]:

@@ -18,6 +18,7 @@ from vermilion.errors import Refusal
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.cost import ModelCost, model_cost
 from vermilion.ir.numbers import number_format
+from vermilion.ir.passes.bind_dimensions import dimension_name
 from vermilion.partition.cut import connected_parts, schedule
 from vermilion.partition.extract import Extractor
 
@@ -121,7 +122,7 @@ def model_facts(model: ir.Model) -> ModelFacts:
     for value in model.graph.inputs:
         for axis, dimension in enumerate(value.shape or ()):
             if not isinstance(dimension, int):
-                symbolic[str(dimension.value or f"{value.name}[{axis}]")] = None
+                symbolic[dimension_name(dimension) or f"{value.name}[{axis}]"] = None
         if value.shape is None:
             symbolic[f"{value.name}[...]"] = None
     leading = {v.shape[0] for v in model.graph.inputs if v.shape is not None and len(v.shape) > 1}

@@ -1,66 +1,161 @@
-"""Number formats and schemes, as rows of two tables.
+"""Number formats and schemes, as rows of tables.
 
-A scheme says which integer format each kind of tensor takes. Adding one is adding a row, provided
-that `choose.py` knows how its scales are picked.
+A scheme says which integer format each kind of tensor takes and how its scales may look. Adding
+one is adding a row. What floating-point and block formats do is in `blocks.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
 
 
 @dataclass(frozen=True)
 class IntegerFormat:
-    """A symmetric integer format: zero point 0, values from `-high` to `high`."""
+    """An integer format and the values that are used of it."""
 
     name: str
     data_type: ir.DataType
     high: int
+    low: int
 
     @property
     def numpy_type(self) -> np.dtype[Any]:
         """Give numpy's type of the stored integers."""
         return self.data_type.numpy()
 
+    @property
+    def is_signed(self) -> bool:
+        """Say whether zero lies in the middle."""
+        return self.low < 0
+
 
 # -128 is left unused, so that the range is symmetric and a product of two never overflows a sign.
 # Source: AMD Quark for ONNX, symmetric signed ranges.
-INT8 = IntegerFormat("int8", ir.DataType.INT8, 127)
+INT8 = IntegerFormat("int8", ir.DataType.INT8, 127, -127)
+UINT8 = IntegerFormat("uint8", ir.DataType.UINT8, 255, 0)
+INT16 = IntegerFormat("int16", ir.DataType.INT16, 32767, -32767)
+INT32 = IntegerFormat("int32", ir.DataType.INT32, 2**31 - 1, -(2**31 - 1))
+INT4 = IntegerFormat("int4", ir.DataType.INT4, 7, -7)
+UINT4 = IntegerFormat("uint4", ir.DataType.UINT4, 15, 0)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How integers stand for real numbers: real = (integer - zero_point) × scale.
+
+    Shapes: `scale` is (), or (C,) along `axis`.
+    """
+
+    number: IntegerFormat
+    scale: NDArray[np.float32]
+    zero_point: int = 0
+    axis: int | None = None
+
+    def aligned(self, rank: int) -> NDArray[np.float32]:
+        """Give the scale so that it broadcasts over a tensor of `rank` axes."""
+        if self.axis is None:
+            return self.scale
+        lengths = [1] * rank
+        lengths[self.axis] = -1
+        return self.scale.reshape(lengths)
+
+    def to_integers(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Round half to even; what is out of range goes to its end."""
+        scaled = np.rint(values.astype(np.float64) / self.aligned(values.ndim).astype(np.float64))
+        clipped = np.clip(scaled + self.zero_point, self.number.low, self.number.high)
+        integers: NDArray[Any] = clipped.astype(self.number.numpy_type)
+        return integers
+
+    def to_reals(self, integers: NDArray[Any]) -> NDArray[np.float32]:
+        """Give what the integers stand for."""
+        centred = integers.astype(np.float32) - np.float32(self.zero_point)
+        reals: NDArray[np.float32] = centred * self.aligned(integers.ndim)
+        return reals
+
+
+Column = Literal["xint8", "a8w8", "a16w8"]
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """What each kind of tensor becomes. All scales are powers of two, one a tensor."""
+    """What each kind of tensor becomes.
+
+    `column` names the operators of AMD's table that take the format. With `power_of_two`, scales
+    are powers of two and move until the shifters of the first NPU generations can follow; every
+    tensor between operators is rounded and biases are as narrow as weights. Without it, scales
+    are any number, biases are int32 at the product of two scales, and elementwise operators are
+    computed in float between their rounded borders.
+    """
 
     name: str
     title: str
+    column: Column
     activation: IntegerFormat
     weight: IntegerFormat
     bias: IntegerFormat
+    power_of_two: bool = False
+    per_channel: bool = False
+    source: str = ""
 
 
-SCHEMES = {
+_QUARK = "AMD Quark for ONNX 0.13, presets"
+
+SCHEMES: Mapping[str, Scheme] = {
     scheme.name: scheme
     for scheme in (
         Scheme(
             name="xint8",
             title="int8 activations, weights and biases, power-of-two scales",
+            column="xint8",
             activation=INT8,
             weight=INT8,
             bias=INT8,
+            power_of_two=True,
+            source=_QUARK,
+        ),
+        Scheme(
+            name="a8w8",
+            title="uint8 or int8 activations, int8 weights for each channel, int32 biases",
+            column="a8w8",
+            activation=UINT8,
+            weight=INT8,
+            bias=INT32,
+            per_channel=True,
+            source=f"{_QUARK}; Ryzen AI 1.6 release notes: general asymmetric models",
+        ),
+        Scheme(
+            name="a16w8",
+            title="int16 activations, int8 weights for each channel, int32 biases",
+            column="a16w8",
+            activation=INT16,
+            weight=INT8,
+            bias=INT32,
+            per_channel=True,
+            source=_QUARK,
         ),
     )
 }
 
+def scale_of(position: int) -> np.float32:
+    """Give the scale of a tensor whose binary point lies at `position`: 2^-position."""
+    return np.float32(2.0**-position)
+
+
+def at_position(position: int, number: IntegerFormat) -> Parameters:
+    """Give the parameters of a tensor whose scale is 2^-`position`."""
+    return Parameters(number, np.asarray(scale_of(position), np.float32))
+
 
 def scheme_named(name: str) -> Scheme:
-    """Give the scheme of that name.
+    """Give the integer scheme of that name.
 
     Raises: OptionError that lists the known ones.
     """
@@ -69,15 +164,3 @@ def scheme_named(name: str) -> Scheme:
         known = ", ".join(f"`{known}`" for known in sorted(SCHEMES))
         raise OptionError(f"unknown quantization scheme `{name}`", hint=f"known schemes: {known}")
     return found
-
-
-def scale_of(position: int) -> np.float32:
-    """Give the scale of a tensor whose binary point lies at `position`: 2^-position."""
-    return np.float32(2.0**-position)
-
-
-def to_integers(values: np.ndarray, position: int, number: IntegerFormat) -> np.ndarray:
-    """Round `values` to the format at `position`, half to even, out of range to the ends."""
-    scaled = np.rint(values.astype(np.float64) * 2.0**position)
-    clipped: np.ndarray = np.clip(scaled, -number.high, number.high).astype(number.numpy_type)
-    return clipped

@@ -159,6 +159,12 @@ def overlapping(data: bytearray) -> bytearray:
     return data
 
 
+def bytes_between(data: bytearray) -> bytearray:
+    """Put bytes that belong to no file before the directory."""
+    at = end_of(data)[6]
+    return with_end(6, at + 64)(data[:at] + bytearray(64) + data[at:])
+
+
 TRICKS: dict[str, tuple[Callable[[bytearray], bytearray], str]] = {
     "truncated": (lambda d: d[: len(d) // 2], "end is not where it must be"),
     "ends early": (lambda d: d[:-1], "end is not where it must be"),
@@ -198,6 +204,7 @@ TRICKS: dict[str, tuple[Callable[[bytearray], bytearray], str]] = {
     "starts outside": (with_entry(42, "<I", 2**31), "there is a hole"),
     "64-bit entry": (with_entry(42, "<I", 2**32 - 1), "sizes that are damaged"),
     "overlap": (overlapping, "overlaps another file"),
+    "bytes between": (bytes_between, "bytes that belong to no file"),
     "other name inside": (with_local(30, "<B", ord("M")), "does not begin with `manifest"),
     "other name in the directory": (with_entry(46, "<B", ord("M")), "disagrees with the directory"),
     "local compressed": (with_local(8, "<H", 8), "disagrees with the directory"),

@@ -56,6 +56,8 @@ CHANGES = {
     "weight": change("w = {1, 2, 3}", "w = {1, 2, 4}"),
     "last bit of a weight": other_weight,
     "attribute": change("alpha = 0.1", "alpha = 0.2"),
+    "attribute name": change("alpha = 0.1", "beta = 0.1"),
+    "attribute type": change("alpha = 0.1", "alpha = 1"),
     "operator": change("[add] a = Add", "[add] a = Mul"),
     "order of inputs": change("Add (x, w)", "Add (w, x)"),
     "value name": change("(float[n, 3] y)", "(float[n, 3] z)"),

@@ -77,7 +77,7 @@ class Session:
         )
         self.manifest = reader.manifest
         self._reader: ArtifactReader | None = reader
-        target = target or find_target(self.manifest.target)
+        target = target or _compiled_for(reader)
         _check_features(self.manifest.features, target)
         options = CompileOptions(
             precision=self.manifest.options.get("precision", "auto"), threads=threads
@@ -230,6 +230,18 @@ def _constant_outputs(reader: ArtifactReader) -> dict[str, Array]:
             )
         found[name] = value.const_value.numpy()
     return found
+
+
+def _compiled_for(reader: ArtifactReader) -> Target:
+    """Give the target that the bundle names; a bundle that names no such thing is at fault."""
+    try:
+        return find_target(reader.manifest.target)
+    except OptionError as error:
+        raise ArtifactError(
+            f"the bundle was compiled for `{reader.manifest.target}`, which is not known here",
+            where=str(reader.path),
+            hint="compile the model again with this version",
+        ) from error
 
 
 def _check_features(needed: Sequence[str], target: Target) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -229,6 +230,53 @@ def test_a_tensor_is_dropped_after_its_last_use(folder: Path) -> None:
     dropped = {step.part.name: set(step.dropped) for step in session._steps}
     # `h` is also an output of the model; `x` is wanted by the first part alone.
     assert dropped == {"vaiml_par_0": {"x"}, "cpu_par_0": set()}
+
+
+class WatchingBackend(OrtBackend):
+    """Holds on to nothing; notes, at each part, which earlier results are still alive."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, weakref.ref[np.ndarray]] = {}
+        self.alive: list[list[str]] = []
+
+    def load(self, program, files, target, options):  # type: ignore[no-untyped-def]
+        inner, watcher = super().load(program, files, target, options), self
+
+        class Executable:
+            runs_on = inner.runs_on
+
+            def run(self, inputs: Tensors) -> dict[str, np.ndarray]:
+                alive = [name for name, made in watcher.made.items() if made() is not None]
+                watcher.alive.append(sorted(alive))
+                outputs = inner.run(inputs)
+                watcher.made.update({name: weakref.ref(made) for name, made in outputs.items()})
+                return outputs
+
+        return Executable()
+
+
+def test_memory_of_a_dropped_tensor_is_free_before_the_next_part(tmp_path: Path) -> None:
+    scratch, weights = tmp_path / "scratch", bundles.small_weights()
+    head = '<ir_version: 9, opset_import: ["" : 17]>\n'
+    third = head + "third (float[n, 64] y) => (float[n, 64] z) { [end] z = Relu (y) }"
+    whole = bundles.WHOLE.replace("(float[n, 64] y, float[n, 128] h)", "(float[n, 64] z)").replace(
+        "y = MatMul (h, w2)", "y = MatMul (h, w2)\n  [end] z = Relu (y)"
+    )
+    content = ArtifactContent(
+        bundles.model_from_text(whole, weights),
+        (
+            *bundles.small_parts(scratch),
+            bundles.compiled(scratch, "cpu_par_1", third, {}, ("end",)),
+        ),
+        "cpu",
+        {},
+        {},
+        bundles.small_summary(),
+    )
+    write_artifact(tmp_path / "b", content)
+    watching = WatchingBackend()
+    Session(tmp_path / "b", threads=1, backends={"ort": watching}).run(None, {"x": x_of(1)})
+    assert watching.alive == [[], ["h"], ["y"]]
 
 
 def test_machine_code_for_another_machine_is_not_run(folder: Path) -> None:

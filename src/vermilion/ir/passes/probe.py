@@ -13,6 +13,7 @@ from vermilion.errors import Refusal, VermilionError
 from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.measure import agreement
+from vermilion.ir.memory import MemoryBoundError
 from vermilion.ir.opset import is_operator, is_random, required_inputs
 from vermilion.ir.passes.replace import drop_if_unread
 from vermilion.ir.passes.report import PassStep
@@ -100,7 +101,10 @@ class Probe:
 
 
 def take_probe(model: ir.Model) -> Probe:
-    """Run `model` once on sample inputs, unoptimized; the step says why where that cannot be."""
+    """Run `model` once on sample inputs, unoptimized; the step says why where that cannot be.
+
+    Raises: MemoryBoundError where the run would take more than half of the machine's memory.
+    """
     empty = Probe(model, {}, {}, PassStep("compare-outputs"))
     random = [node.op_type for node in model.graph.all_nodes() if is_random(node)]
     if random:
@@ -108,6 +112,8 @@ def take_probe(model: ir.Model) -> Probe:
     try:
         inputs = sample_inputs(model)
         results = _run(model, inputs)
+    except MemoryBoundError:
+        raise  # what comes after the probe runs the same graph and is not bounded
     except VermilionError as error:
         return empty.unusable(error.message)
     if not all(isinstance(array, np.ndarray) for array in results.values()):
@@ -133,8 +139,8 @@ def _run(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
         source.type, source.shape = value.type, value.shape
         watched.graph.outputs.append(source)
         names[_before(value.name or "", node.op_type)] = source.name or ""
-    session = open_session(watched, optimize=False, quiet=True)
-    found = run_session(session, inputs, list(names.values()))
+    session = open_session(watched, optimize=False, quiet=True, bounded=True)
+    found = run_session(session, inputs, list(names.values()), bounded=True)
     return {shown: found[name] for shown, name in names.items()}
 
 

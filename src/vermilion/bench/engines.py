@@ -1,0 +1,219 @@
+"""The engines, as a worker opens them: ours and the peers, each as its own users would.
+
+Imported inside workers: an engine's libraries are loaded when it is opened, so that one engine's
+memory is not counted as another's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from vermilion.errors import DeviceError, OptionError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Precision = Literal["fp32", "bf16", "int8"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+OURS = "vermilion"
+
+# Where `pip` finds what an engine needs, for the hint of the error.
+_PACKAGES = {"ort": "onnxruntime", "openvino": "openvino"}
+
+Run = Callable[[Mapping[str, "np.ndarray"]], "Sequence[np.ndarray]"]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One competitor: who, and at which precision."""
+
+    name: str
+    precision: Precision
+
+    @property
+    def label(self) -> str:
+        """The spelling that `parse_engine` reads."""
+        return f"{self.name}@{self.precision}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a worker is asked to open. `model` is a `.rai` for our own engine, else an ONNX file."""
+
+    engine: str
+    precision: str
+    model: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An engine with a model in it, ready to run.
+
+    Units: `load_s` is from the file to ready, libraries already imported.
+    """
+
+    run: Run
+    output_names: tuple[str, ...]
+    version: str
+    runs_on: str
+    import_s: float
+    load_s: float
+
+
+def parse_engine(word: str, precision: Precision) -> Engine:
+    """Read `ort`, `openvino`, or with a precision of its own, `ort@fp32`.
+
+    Raises: OptionError for an engine or a precision that nobody here knows.
+    """
+    name, at, own = word.strip().partition("@")
+    if name not in OPENERS:
+        raise OptionError(
+            f"no engine is called `{name}`", hint=f"the engines are {', '.join(sorted(OPENERS))}"
+        )
+    if not at:
+        return Engine(name, precision)
+    return Engine(name, parse_precision(own))
+
+
+def parse_precision(word: str) -> Precision:
+    """Read a precision.
+
+    Raises: OptionError.
+    """
+    for known in PRECISIONS:
+        if word == known:
+            return known
+    raise OptionError(f"no precision is called `{word}`", hint=f"write {', '.join(PRECISIONS)}")
+
+
+def check_installed(engine: Engine) -> None:
+    """Raise DeviceError, with the line that mends it, where the engine's package is missing."""
+    package = _PACKAGES.get(engine.name)
+    if package is not None and find_spec(package) is None:
+        raise DeviceError(
+            f"the engine `{engine.name}` is not installed",
+            hint="pip install 'vermilion[bench]', or leave it out of `--against`",
+        )
+
+
+def open_engine(request: Request) -> Opened:
+    """Open the engine that the request names. Raises VermilionError where it cannot."""
+    return OPENERS[request.engine](request)
+
+
+def compile_ours(model: Path, precision: str, *, folder: Path, threads: int) -> tuple[Path, float]:
+    """Compile a model for this CPU with an empty cache; give the `.rai` and the seconds."""
+    import inspect
+
+    from vermilion.api import compile_model
+
+    artifact = folder / "model.rai"
+    wanted = {"precision": precision, "threads": threads}
+    taken = inspect.signature(compile_model).parameters
+    if "precision" not in taken and precision == "bf16":
+        raise UnsupportedError("models cannot be compiled to bf16 for the CPU yet")
+    options: dict[str, Any] = {name: value for name, value in wanted.items() if name in taken}
+    begin = time.perf_counter()
+    compile_model(model, target="cpu", cache_dir=folder / "cache", output=artifact, **options)
+    return artifact, time.perf_counter() - begin
+
+
+def _open_ours(request: Request) -> Opened:
+    begin = time.perf_counter()
+    from vermilion.runtime.session import Session
+    from vermilion.version import VERSION
+
+    imported = time.perf_counter()
+    session = Session(request.model, threads=request.threads)
+    ready = time.perf_counter()
+    places = sorted({place.partition(": ")[2] for place in session.runs_on})
+    return Opened(
+        run=lambda inputs: session.run(None, inputs),
+        output_names=tuple(output.name for output in session.get_outputs()),
+        version=VERSION,
+        runs_on="; ".join(places),
+        import_s=imported - begin,
+        load_s=ready - imported,
+    )
+
+
+def _open_ort(request: Request) -> Opened:
+    if request.precision == "bf16":
+        raise UnsupportedError(
+            "ONNX Runtime's CPU provider does not compute in bf16",
+            hint="to hold our bf16 against its fp32, write `--against ort@fp32`",
+        )
+    begin = time.perf_counter()
+    import onnxruntime as ort
+
+    imported = time.perf_counter()
+    # Not through `ir.execute`, which is set up to be a reference: a peer runs as its users run
+    # it, with workers that spin between runs.
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = request.threads
+    session = ort.InferenceSession(request.model, options, providers=["CPUExecutionProvider"])
+    ready = time.perf_counter()
+    return Opened(
+        run=lambda inputs: session.run(None, inputs),
+        output_names=tuple(output.name for output in session.get_outputs()),
+        version=ort.__version__,
+        runs_on="CPU",
+        import_s=imported - begin,
+        load_s=ready - imported,
+    )
+
+
+# What OpenVINO may compute floats in, by our names; an int8 model keeps the rest in float32, as
+# the other engines do.
+_OPENVINO_FLOATS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
+
+
+def _open_openvino(request: Request) -> Opened:
+    # Its package reports its use over the network unless told not to.
+    os.environ.setdefault("OPENVINO_TELEMETRY_OPT_OUT", "1")
+    begin = time.perf_counter()
+    openvino = import_module("openvino")
+    imported = time.perf_counter()
+    core = openvino.Core()
+    compiled = core.compile_model(
+        request.model,
+        "CPU",
+        {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": _OPENVINO_FLOATS[request.precision],
+            "INFERENCE_NUM_THREADS": request.threads,
+        },
+    )
+    infer = compiled.create_infer_request()
+    ready = time.perf_counter()
+
+    def run(inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        # Without copies of inputs and outputs: the fastest way that it offers.
+        found = infer.infer(dict(inputs), share_inputs=True, share_outputs=True)
+        return [found[output] for output in compiled.outputs]
+
+    return Opened(
+        run=run,
+        output_names=tuple(output.get_any_name() for output in compiled.outputs),
+        version=str(openvino.__version__).partition("-")[0],
+        runs_on="CPU",
+        import_s=imported - begin,
+        load_s=ready - imported,
+    )
+
+
+OPENERS: Mapping[str, Callable[[Request], Opened]] = {
+    OURS: _open_ours,
+    "ort": _open_ort,
+    "openvino": _open_openvino,
+}

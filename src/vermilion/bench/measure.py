@@ -1,0 +1,307 @@
+"""The whole of `bench`: every model at every size, every engine in turn, one report."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.bench.cases import Case, Sizes, prepare_case, read_model
+from vermilion.bench.engines import OURS, Engine, Precision, check_installed, parse_engine
+from vermilion.bench.figures import Latency, Ratio, latency, pair_ratios, ratio
+from vermilion.bench.peak import Peak, measure_peak
+from vermilion.bench.process import EngineProcess
+from vermilion.bench.turns import Timed, take_turns
+from vermilion.errors import ModelError, OptionError, Refusal, VermilionError
+from vermilion.hardware.cpu import detect_cpu
+from vermilion.ir.measure import Agreement, agreement
+from vermilion.ir.passes.bind_dimensions import Dimensions
+from vermilion.progress import Progress, no_progress
+
+Array = NDArray[Any]
+
+# The least cosine between an engine's outputs and the right answers at which a time counts as the
+# time of the same work: float32 differs in its last bits; bf16 has 8 bits of precision, int8 fewer,
+# and engines round halves of an int8 step differently.
+LEAST_COSINE: Mapping[Precision, float] = {"fp32": 0.9999, "bf16": 0.99, "int8": 0.95}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. `precision` None is what each model is made for."""
+
+    precision: Precision | None = None
+    batches: tuple[int | None, ...] = (None,)
+    sequences: tuple[int | None, ...] = (None,)
+    threads: tuple[int, ...] = ()
+    against: tuple[str, ...] = ("ort",)
+    dims: Dimensions = field(default_factory=dict)
+    inputs: Mapping[str, Array] = field(default_factory=dict)
+    pairs: int = 30
+    timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Check what the parsers of single options cannot see."""
+        if self.pairs < 1:
+            raise OptionError("`--pairs` has to be at least 1")
+        if self.timeout_s <= 0:
+            raise OptionError("`--timeout` has to be above zero")
+        if any(count < 1 for count in (*self.threads, *self._sizes())):
+            raise OptionError("batches, sequences and threads have to be at least 1")
+
+    def _sizes(self) -> Iterator[int]:
+        return (size for size in (*self.batches, *self.sequences) if size is not None)
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """What one engine did with one case; `error` says why there is nothing else."""
+
+    engine: Engine
+    error: VermilionError | None = None
+    version: str = ""
+    runs_on: str = ""
+    timed: Timed | None = None
+    outputs: tuple[Agreement, ...] = ()
+    import_s: float | None = None
+    load_s: float | None = None
+    first_run_ms: float | None = None
+    compile_s: float | None = None
+    peak_rss_mb: float | None = None
+    compile_peak_rss_mb: float | None = None
+    file_bytes: int | None = None
+
+    @property
+    def latency(self) -> Latency | None:
+        """The figures over all timed runs."""
+        return latency(self.timed.run_ms) if self.timed is not None else None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether its outputs are near enough to the right answers for its time to count."""
+        least = LEAST_COSINE[self.engine.precision]
+        return all(output.cosine >= least for output in self.outputs)
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """All engines on one case, ours first."""
+
+    case: Case
+    engines: tuple[EngineResult, ...]
+    peak: Peak | Refusal
+
+    @property
+    def ours(self) -> EngineResult:
+        """Our own engine."""
+        return self.engines[0]
+
+    @property
+    def pairs(self) -> Mapping[str, tuple[float, ...]]:
+        """Ours ÷ peer for each round, by peer."""
+        ours = self.ours.timed
+        if ours is None:
+            return {}
+        return {
+            peer.engine.label: pair_ratios(ours.turn_ms, peer.timed.turn_ms)
+            for peer in self.engines[1:]
+            if peer.timed is not None
+        }
+
+    @property
+    def ratios(self) -> Mapping[str, Ratio]:
+        """Ours ÷ peer, by peer."""
+        return {label: ratio(values) for label, values in self.pairs.items()}
+
+    @property
+    def best_peer(self) -> str | None:
+        """The peer at our own precision that we are slowest against."""
+        precision = self.ours.engine.precision
+        equal = {p.engine.label for p in self.engines[1:] if p.engine.precision == precision}
+        ratios = {label: r.median for label, r in self.ratios.items() if label in equal}
+        return max(ratios, key=ratios.__getitem__) if ratios else None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it was measured."""
+
+    cpu: str
+    core: str
+    cores: int
+    system: str
+
+    def as_json(self) -> dict[str, object]:
+        """Give the keys of the report."""
+        return {"cpu": self.cpu, "core": self.core, "cores": self.cores, "system": self.system}
+
+
+def this_machine() -> Machine:
+    """Describe the machine that this runs on."""
+    cpu = detect_cpu()
+    return Machine(
+        cpu.brand, cpu.core, cpu.physical_cores or cpu.logical_cores, platform.platform()
+    )
+
+
+def bench_models(
+    models: Sequence[str | os.PathLike[str]], plan: Plan, *, progress: Progress = no_progress
+) -> Iterator[CaseResult]:
+    """Measure every model at every size; give each result as soon as it is there.
+
+    A peer that cannot run a case is part of the result, with its reason; our own engine has to.
+    Raises: VermilionError of the kind that says who can mend it.
+    """
+    threads = plan.threads or (this_machine().cores or 1,)
+    peaks: dict[tuple[str, int], Peak | Refusal] = {}
+    for peer in plan.against:
+        check_installed(parse_engine(peer, "fp32"))
+    for path in (Path(model) for model in models):
+        model = read_model(path)
+        for sizes in _all_sizes(plan, threads):
+            with tempfile.TemporaryDirectory(
+                prefix="vermilion-bench-", ignore_cleanup_errors=True
+            ) as folder:
+                case = _case(path, model, sizes, plan, Path(folder))
+                limit = (case.precision, case.threads)
+                if limit not in peaks:
+                    peaks[limit] = measure_peak(*limit)
+                engines = _measure(case, plan, Path(folder), progress)
+                yield CaseResult(case, engines, peaks[limit])
+
+
+def _all_sizes(plan: Plan, threads: Sequence[int]) -> Iterator[Sizes]:
+    for batch in plan.batches:
+        for sequence in plan.sequences:
+            yield from (Sizes(batch, sequence, count) for count in threads)
+
+
+def _case(path: Path, model: ir.Model, sizes: Sizes, plan: Plan, folder: Path) -> Case:
+    return prepare_case(
+        path,
+        model,
+        sizes,
+        precision=plan.precision,
+        dims=plan.dims,
+        inputs=plan.inputs,
+        folder=folder,
+    )
+
+
+def _measure(case: Case, plan: Plan, folder: Path, progress: Progress) -> tuple[EngineResult, ...]:
+    engines = [Engine(OURS, case.precision)]
+    engines += [parse_engine(word, case.precision) for word in plan.against]
+    _check_distinct(engines)
+    results: list[EngineResult] = []
+    running: list[tuple[int, EngineProcess]] = []
+    with ExitStack() as stack:
+        for index, engine in enumerate(engines):
+            progress("open engines", index, len(engines))
+            process = EngineProcess(engine.label, folder, timeout_s=plan.timeout_s)
+            stack.enter_context(process)
+            try:
+                results.append(_open(engine, process, case, folder, plan))
+            except VermilionError as error:
+                process.close()
+                if index == 0:
+                    raise
+                results.append(EngineResult(engine, error=error))
+                continue
+            running.append((index, process))
+        timed = take_turns([process for _, process in running], plan.pairs, progress=progress)
+        for (index, process), times in zip(running, timed, strict=True):
+            peak = process.ask("memory")["peak_rss_mb"]
+            results[index] = replace(results[index], timed=times, peak_rss_mb=peak)
+    return tuple(results)
+
+
+def _check_distinct(engines: Sequence[Engine]) -> None:
+    labels = [engine.label for engine in engines]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise OptionError(
+                f"the engine `{label}` is asked for twice",
+                hint=f"`{OURS}` always runs; name each peer once, or with another `@PRECISION`",
+            )
+
+
+def _open(
+    engine: Engine, process: EngineProcess, case: Case, folder: Path, plan: Plan
+) -> EngineResult:
+    """Open the case in an engine, run it once and compare its outputs."""
+    model, result = case.model_path, EngineResult(engine, file_bytes=case.file_bytes)
+    if engine.name == OURS:
+        model, result = _compile(engine, case, folder, plan.timeout_s)
+    opened = process.ask(
+        "open",
+        engine=engine.name,
+        precision=engine.precision,
+        model=str(model),
+        threads=case.threads,
+    )
+    answers = folder / f"{engine.label}.npz"
+    answered = process.ask(
+        "answer",
+        inputs=str(case.inputs_path),
+        names=list(case.input_names),
+        outputs=str(answers),
+    )
+    return replace(
+        result,
+        version=opened["version"],
+        runs_on=opened["runs_on"],
+        import_s=opened["import_s"],
+        load_s=opened["load_s"],
+        first_run_ms=answered["first_run_ms"],
+        outputs=_compare(engine, case, answers, answered["names"]),
+    )
+
+
+def _compile(
+    engine: Engine, case: Case, folder: Path, timeout_s: float
+) -> tuple[Path, EngineResult]:
+    """Compile in a process that ends, so that running is charged with its own memory only."""
+    with EngineProcess(f"{engine.label}-compile", folder, timeout_s=timeout_s) as compiler:
+        made = compiler.ask(
+            "compile",
+            model=str(case.model_path),
+            precision=engine.precision,
+            threads=case.threads,
+            folder=str(folder),
+        )
+    return Path(made["artifact"]), EngineResult(
+        engine,
+        compile_s=made["compile_s"],
+        compile_peak_rss_mb=made["peak_rss_mb"],
+        file_bytes=made["file_bytes"],
+    )
+
+
+def _compare(
+    engine: Engine, case: Case, answers: Path, names: Sequence[str]
+) -> tuple[Agreement, ...]:
+    """Compare by name; an engine that renames its outputs is taken by position."""
+    with np.load(answers, allow_pickle=False) as stored:
+        arrays = [stored[f"arr_{index}"] for index in range(len(names))]
+    keys = list(names) if set(names) == set(case.reference) else list(case.reference)
+    if len(keys) != len(arrays):
+        raise ModelError(
+            f"the engine `{engine.label}` gives {len(arrays)} outputs, not {len(keys)}"
+        )
+    found = dict(zip(keys, arrays, strict=True))
+    for name, array in case.reference.items():
+        if array.shape != found[name].shape:
+            raise ModelError(
+                f"the engine `{engine.label}` gives `{name}` the shape {found[name].shape}, "
+                f"not {array.shape}"
+            )
+    return tuple(agreement(name, array, found[name]) for name, array in case.reference.items())

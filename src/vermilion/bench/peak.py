@@ -1,0 +1,126 @@
+"""What this machine's multiply-add units can do, measured: the bar that a model is held against."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from vermilion.bench.peak_code import STEPS, TILES, Tile, tile_code
+from vermilion.errors import Refusal
+from vermilion.hardware.cpu import detect_cpu
+
+# One measurement of each thread; the best of several counts, since others only ever slow it.
+BURST_S = 0.03
+BURSTS = 5
+
+_ALIGN_BYTES = 64
+_TRIAL_CALLS = 200
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The measured limit. Units: 10^9 operations a second, a multiply-accumulate counted as two."""
+
+    precision: str
+    threads: int
+    gops_per_s: float
+    instruction: str
+
+    def as_json(self) -> dict[str, object]:
+        """Give the keys of the report."""
+        return {
+            "precision": self.precision,
+            "threads": self.threads,
+            "gops_per_s": self.gops_per_s,
+            "instruction": self.instruction,
+        }
+
+
+def tile_for(precision: str, features: frozenset[str]) -> Tile | Refusal:
+    """Choose the fastest tile that a machine with these features can run."""
+    for tile in TILES[precision]:
+        if tile.features <= features:
+            return tile
+    return Refusal(f"this processor has no instruction that multiplies {precision}")
+
+
+def measure_peak(precision: str, threads: int) -> Peak | Refusal:
+    """Run the register tile on `threads` threads at once, for a fraction of a second."""
+    if find_spec("llvmlite") is None:
+        return Refusal(
+            "the machine's peak is not measured: llvmlite is not installed",
+            hint="pip install 'vermilion[bench]'",
+        )
+    tile = tile_for(precision, detect_cpu().features)
+    if isinstance(tile, Refusal):
+        return tile
+    return measure_tile(tile, precision, threads)
+
+
+def measure_tile(tile: Tile, precision: str, threads: int) -> Peak:
+    """Run one tile on `threads` threads at once."""
+    engine, address = _compiled(tile)
+    kinds = (None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    function = ctypes.CFUNCTYPE(*kinds)(address)
+    operands = [_operands(tile) for _ in range(threads)]
+    seconds_a_call = _seconds(function, operands[:1], _TRIAL_CALLS) / _TRIAL_CALLS
+    calls = max(_TRIAL_CALLS, int(BURST_S / seconds_a_call))
+    best_s = min(_seconds(function, operands, calls) for _ in range(BURSTS))
+    del engine  # its code had to live until here
+    gops = tile.operations_a_tile * calls * threads / best_s / 1e9
+    return Peak(precision, threads, gops, tile.instruction)
+
+
+def _compiled(tile: Tile) -> tuple[Any, int]:
+    """Give the engine that owns the machine code, and the address of `peak` in it."""
+    llvm = import_module("llvmlite.binding")
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    machine = target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2
+    )
+    module = llvm.parse_assembly(tile_code(tile))
+    module.verify()
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine, int(engine.get_function_address("peak"))
+
+
+def _operands(tile: Tile) -> tuple[np.ndarray, ...]:
+    vector_words = tile.bits // 32
+    a = _aligned_words(STEPS * tile.rows, tile.word)
+    b = _aligned_words(STEPS * tile.vectors * vector_words, tile.word)
+    return a, b, _aligned_words(tile.rows * tile.vectors * vector_words, 0)
+
+
+def _aligned_words(count: int, word: int) -> np.ndarray:
+    room = np.full(count + _ALIGN_BYTES // 4, word, np.uint32)
+    skipped = -room.ctypes.data % _ALIGN_BYTES // 4
+    return room[skipped : skipped + count]
+
+
+def _seconds(function: Any, operands: list[tuple[np.ndarray, ...]], calls: int) -> float:
+    """Give the time from the common start until the last thread is done."""
+    start = threading.Barrier(len(operands) + 1)
+
+    def work(arrays: tuple[np.ndarray, ...]) -> None:
+        pointers = [array.ctypes.data for array in arrays]
+        start.wait()
+        function(*pointers, calls)  # ctypes lets go of the interpreter's lock
+
+    workers = [threading.Thread(target=work, args=(arrays,)) for arrays in operands]
+    for worker in workers:
+        worker.start()
+    start.wait()
+    begin = time.perf_counter()
+    for worker in workers:
+        worker.join()
+    return time.perf_counter() - begin

@@ -1,0 +1,85 @@
+"""Engines taking turns: short bursts, one engine at a time, in an order that favours none.
+
+A round gives every engine one turn. What slows the machine down for longer than a round slows all
+of them, so a ratio is taken within a round; and each round begins with another engine, so that
+nobody always runs after the same one.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vermilion.bench.process import EngineProcess
+from vermilion.progress import Progress, no_progress
+
+# A turn is long enough for a clock speed to settle, and has enough runs for a median.
+TURN_MS = 20.0
+MIN_RUNS = 3
+MAX_RUNS = 200
+
+WARM_UP_TURNS = 2
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The times of one engine, in milliseconds.
+
+    `turn_ms` holds the median of each turn, so element i of two engines belongs together.
+    `quiet_after_ms` is the longest that the engine went on using the processor after a turn;
+    None if it never stopped, and then it disturbed the others.
+    """
+
+    run_ms: tuple[float, ...]
+    turn_ms: tuple[float, ...]
+    quiet_after_ms: float | None
+
+
+def runs_in_a_turn(run_ms: float) -> int:
+    """Give the number of runs that fill a turn."""
+    return max(MIN_RUNS, min(MAX_RUNS, math.ceil(TURN_MS / max(run_ms, 1e-6))))
+
+
+def take_turns(
+    engines: Sequence[EngineProcess], rounds: int, *, progress: Progress = no_progress
+) -> tuple[Timed, ...]:
+    """Give each engine `rounds` turns and its times, in the order of `engines`.
+
+    Raises: DeviceError where an engine dies or hangs.
+    """
+    counts = [_warm_up(engine) for engine in engines]
+    runs: list[list[float]] = [[] for _ in engines]
+    turns: list[list[float]] = [[] for _ in engines]
+    quiet: list[list[float | None]] = [[] for _ in engines]
+    for number in range(rounds):
+        for index in _order(len(engines), number):
+            reply = engines[index].ask("turn", runs=counts[index], settle=1)
+            runs[index] += reply["ms"]
+            turns[index].append(statistics.median(reply["ms"]))
+            quiet[index].append(reply["quiet_after_ms"])
+        progress("take turns", number + 1, rounds)
+    return tuple(
+        Timed(tuple(runs[i]), tuple(turns[i]), _longest(quiet[i])) for i in range(len(engines))
+    )
+
+
+def _warm_up(engine: EngineProcess) -> int:
+    count = MIN_RUNS
+    for _ in range(WARM_UP_TURNS):
+        reply = engine.ask("turn", runs=count, settle=1)
+        count = runs_in_a_turn(statistics.median(reply["ms"]))
+    return count
+
+
+def _order(engines: int, number: int) -> Sequence[int]:
+    """Begin with another engine each round, and go round the other way every second time."""
+    start = (number // 2) % engines
+    rotated = [(start + step) % engines for step in range(engines)]
+    return rotated if number % 2 == 0 else rotated[::-1]
+
+
+def _longest(quiet_after_ms: Sequence[float | None]) -> float | None:
+    known = [ms for ms in quiet_after_ms if ms is not None]
+    return max(known) if len(known) == len(quiet_after_ms) else None

@@ -1,0 +1,1 @@
+"""Our code generator: lowered kernels → LLVM IR → machine code for x86 processors."""

@@ -1,0 +1,354 @@
+"""Expressions → vector instructions; loads and stores of every storage type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+from vermilion.codegen.emit.builder import Function, Index, Value, splat_integer
+from vermilion.codegen.emit.vector_math import VectorMath
+from vermilion.codegen.expression import (
+    COMPARISONS,
+    Apply,
+    Constant,
+    Convert,
+    Expression,
+    Kind,
+    Operand,
+)
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+
+KIND_OF_STORAGE: Mapping[Storage, Kind] = {
+    "f32": "float",
+    "bf16": "float",
+    "f16": "float",
+    "u8": "int",
+    "s8": "int",
+    "u16": "int",
+    "s16": "int",
+    "i32": "int",
+    "i64": "long",
+    "bool": "bool",
+}
+
+_ELEMENT = {"float": "float", "int": "i32", "long": "i64", "bool": "i1"}
+_RAW = {
+    "f32": "float",
+    "bf16": "bfloat",
+    "f16": "half",
+    "u8": "i8",
+    "s8": "i8",
+    "u16": "i16",
+    "s16": "i16",
+    "i32": "i32",
+    "i64": "i64",
+    "bool": "i8",
+}
+_PREDICATES = {
+    "equal": ("oeq", "eq"),
+    "less": ("olt", "slt"),
+    "less_equal": ("ole", "sle"),
+    "greater": ("ogt", "sgt"),
+    "greater_equal": ("oge", "sge"),
+}
+
+
+class Arithmetic:
+    """Vector arithmetic of one width inside one LLVM function."""
+
+    def __init__(self, function: Function, lanes: int) -> None:
+        self.f = function
+        self.lanes = lanes
+        self.math = VectorMath(function, lanes)
+
+    def type(self, kind: Kind) -> str:
+        """Give the vector type in which a kind is computed."""
+        return f"<{self.lanes} x {_ELEMENT[kind]}>"
+
+    @cached_property
+    def lane_numbers(self) -> Value:
+        """0, 1, 2, … as i64 lanes."""
+        numbers = ", ".join(f"i64 {i}" for i in range(self.lanes))
+        return Value(f"<{self.lanes} x i64>", f"<{numbers}>")
+
+    def tail_mask(self, count: Index) -> Value:
+        """Give a mask of the first `count` lanes."""
+        if isinstance(count, int):
+            bits = ", ".join(f"i1 {int(i < count)}" for i in range(self.lanes))
+            return Value(f"<{self.lanes} x i1>", f"<{bits}>")
+        wide = self.splat(count)
+        return self.f.compare("slt", self.lane_numbers, wide)
+
+    def splat(self, scalar: Value) -> Value:
+        """Repeat a scalar in every lane."""
+        f, type_ = self.f, f"<{self.lanes} x {scalar.type}>"
+        one = f.emit(type_, f"insertelement {type_} poison, {scalar}, i32 0")
+        return f.emit(
+            type_,
+            f"shufflevector {one}, {type_} poison, <{self.lanes} x i32> zeroinitializer",
+        )
+
+    # Memory ---------------------------------------------------------------------------------
+
+    def load(self, storage: Storage, pointer: Value, *, mask: Value | None = None) -> Value:
+        """Load consecutive elements and convert them to the kind they are computed in."""
+        raw = f"<{self.lanes} x {_RAW[storage]}>"
+        if mask is None:
+            value = self.f.load(raw, pointer, align=1)
+        else:
+            name = f"llvm.masked.load.v{self.lanes}{_suffix(storage)}.p0"
+            self.f.module.declare(name, raw, ["ptr", f"<{self.lanes} x i1>", raw])
+            zero = Value(raw, "zeroinitializer")
+            value = self.f.call(name, raw, [pointer, mask, zero])
+        return self._widen(storage, value)
+
+    def load_splat(self, storage: Storage, pointer: Value) -> Value:
+        """Load one element and repeat it in every lane."""
+        return self._widen(storage, self.splat(self.f.load(_RAW[storage], pointer, align=1)))
+
+    def load_strided(
+        self, storage: Storage, pointer: Value, stride: int, *, mask: Value | None = None
+    ) -> Value:
+        """Load elements `stride` apart."""
+        f = self.f
+        raw = f"<{self.lanes} x {_RAW[storage]}>"
+        steps = f.binary(
+            "mul",
+            self.lane_numbers,
+            splat_integer(stride * STORAGE_BYTES[storage], self.lanes, "i64"),
+        )
+        pointers = f.emit(f"<{self.lanes} x ptr>", f"getelementptr i8, {pointer}, {steps}")
+        name = f"llvm.masked.gather.v{self.lanes}{_suffix(storage)}.v{self.lanes}p0"
+        every = mask if mask is not None else self.tail_mask(self.lanes)
+        f.module.declare(name, raw, [f"<{self.lanes} x ptr>", f"<{self.lanes} x i1>", raw])
+        value = f.call(name, raw, [pointers, every, Value(raw, "zeroinitializer")])
+        return self._widen(storage, value)
+
+    def store(
+        self, storage: Storage, value: Value, pointer: Value, *, mask: Value | None = None
+    ) -> None:
+        """Convert to a storage type and store consecutive elements."""
+        narrow = self._narrow(storage, value)
+        if mask is None:
+            self.f.store(narrow, pointer, align=1)
+            return
+        name = f"llvm.masked.store.v{self.lanes}{_suffix(storage)}.p0"
+        self.f.module.declare(name, "void", [narrow.type, "ptr", f"<{self.lanes} x i1>"])
+        self.f.call_void(name, [narrow, pointer, mask])
+
+    def store_strided(
+        self, storage: Storage, value: Value, pointer: Value, stride: int, *, mask: Value
+    ) -> None:
+        """Convert to a storage type and store elements `stride` apart."""
+        f = self.f
+        narrow = self._narrow(storage, value)
+        steps = f.binary(
+            "mul",
+            self.lane_numbers,
+            splat_integer(stride * STORAGE_BYTES[storage], self.lanes, "i64"),
+        )
+        pointers = f.emit(f"<{self.lanes} x ptr>", f"getelementptr i8, {pointer}, {steps}")
+        name = f"llvm.masked.scatter.v{self.lanes}{_suffix(storage)}.v{self.lanes}p0"
+        f.module.declare(name, "void", [narrow.type, pointers.type, f"<{self.lanes} x i1>"])
+        f.call_void(name, [narrow, pointers, mask])
+
+    def _widen(self, storage: Storage, value: Value) -> Value:
+        f = self.f
+        match storage:
+            case "f32" | "i32" | "i64":
+                return value
+            case "bf16":
+                # A bfloat16 is the upper half of a float32.
+                bits = f.convert("bitcast", value, f"<{self.lanes} x i16>")
+                wide = f.convert("zext", bits, self.type("int"))
+                high = f.binary("shl", wide, splat_integer(16, self.lanes))
+                return f.convert("bitcast", high, self.type("float"))
+            case "f16":
+                return f.convert("fpext", value, self.type("float"))
+            case "u8" | "u16":
+                return f.convert("zext", value, self.type("int"))
+            case "s8" | "s16":
+                return f.convert("sext", value, self.type("int"))
+            case "bool":
+                return f.compare("ne", value, splat_integer(0, self.lanes, "i8"))
+
+    def _narrow(self, storage: Storage, value: Value) -> Value:
+        f = self.f
+        match storage:
+            case "f32" | "i32" | "i64":
+                return value
+            case "bf16":
+                return self.to_bf16(value)
+            case "f16":
+                return f.convert("fptrunc", value, f"<{self.lanes} x half>")
+            case "u8" | "s8":
+                return f.convert("trunc", value, f"<{self.lanes} x i8>")
+            case "u16" | "s16":
+                return f.convert("trunc", value, f"<{self.lanes} x i16>")
+            case "bool":
+                return f.convert("zext", value, f"<{self.lanes} x i8>")
+
+    def to_bf16(self, value: Value) -> Value:
+        """Round float32 to bfloat16, half to even."""
+        return self.f.convert("fptrunc", value, f"<{self.lanes} x bfloat>")
+
+    # Expressions ----------------------------------------------------------------------------
+
+    def evaluate(self, expression: Expression, operand: Callable[[int], Value]) -> Value:
+        """Compute an expression; `operand` gives the value of a leaf. Equal parts are shared."""
+        known: dict[Expression, Value] = {}
+
+        def compute(node: Expression) -> Value:
+            if node not in known:
+                known[node] = self._compute(node, compute, operand)
+            return known[node]
+
+        return compute(expression)
+
+    def _compute(
+        self,
+        node: Expression,
+        compute: Callable[[Expression], Value],
+        operand: Callable[[int], Value],
+    ) -> Value:
+        match node:
+            case Operand():
+                return operand(node.index)
+            case Constant():
+                return self.constant(node)
+            case Convert():
+                return self._convert(compute(node.argument), node.argument.kind, node.kind)
+            case Apply():
+                return self.apply(node, [compute(argument) for argument in node.arguments])
+
+    def constant(self, node: Constant) -> Value:
+        """Give a number in every lane."""
+        if node.kind == "float":
+            return self.math.number(node.value)
+        return splat_integer(int(node.value), self.lanes, _ELEMENT[node.kind])
+
+    def _convert(self, value: Value, source: Kind, target: Kind) -> Value:
+        f = self.f
+        if source == target:
+            return value
+        if target == "bool":
+            if source == "float":
+                return f.compare_floats("une", value, self.math.number(0.0))
+            return f.compare("ne", value, splat_integer(0, self.lanes, _ELEMENT[source]))
+        operation = {
+            ("float", "int"): "fptosi",
+            ("float", "long"): "fptosi",
+            ("int", "float"): "sitofp",
+            ("long", "float"): "sitofp",
+            ("bool", "float"): "uitofp",
+            ("int", "long"): "sext",
+            ("long", "int"): "trunc",
+            ("bool", "int"): "zext",
+            ("bool", "long"): "zext",
+        }[source, target]
+        return f.convert(operation, value, self.type(target))
+
+    def apply(self, node: Apply, a: list[Value]) -> Value:
+        """Write one operation on values that are computed."""
+        if node.operation == "select":
+            return self.f.select(a[0], a[1], a[2])
+        kind = node.arguments[0].kind
+        if node.operation in COMPARISONS:
+            ordered, signed = _PREDICATES[node.operation]
+            if kind == "float":
+                return self.f.compare_floats(ordered, a[0], a[1])
+            return self.f.compare("eq" if signed == "eq" else signed, a[0], a[1])
+        if kind == "float":
+            return self._float(node.operation, a)
+        return self._integer(node.operation, kind, a)
+
+    def _float(self, operation: str, a: list[Value]) -> Value:
+        m = self.math
+        binary = {
+            "add": m.add,
+            "sub": m.subtract,
+            "mul": m.multiply,
+            "div": m.divide,
+            "max": m.maximum,
+            "min": m.minimum,
+        }
+        if operation in binary:
+            return binary[operation](a[0], a[1])
+        unary = {"exp": m.exp, "log": m.log, "tanh": m.tanh, "erf": m.erf, "sigmoid": m.sigmoid}
+        if operation in unary:
+            return unary[operation](a[0])
+        plain = {
+            "abs": "fabs",
+            "sqrt": "sqrt",
+            "floor": "floor",
+            "ceil": "ceil",
+            "round": "roundeven",
+        }
+        if operation in plain:
+            return m.unary(plain[operation], a[0])
+        match operation:
+            case "fma":
+                return m.fma(a[0], a[1], a[2])
+            case "neg":
+                return self.f.emit(a[0].type, f"fneg {a[0]}")
+            case "reciprocal":
+                return m.divide(m.number(1.0), a[0])
+            case "softplus":
+                # max(x, 0) + ln(1 + e^-|x|): no overflow for large x.
+                size = m.unary("fabs", a[0])
+                tail = m.exp(self.f.emit(size.type, f"fneg {size}"))
+                return m.add(m.maximum(a[0], m.number(0.0)), m.log(m.add(tail, m.number(1.0))))
+            case "sign":
+                one = self.f.intrinsic(
+                    f"llvm.copysign.v{self.lanes}f32", a[0].type, [m.number(1.0), a[0]]
+                )
+                zero = self.f.compare_floats("oeq", a[0], m.number(0.0))
+                return self.f.select(zero, m.number(0.0), one)
+            case "pow":
+                # x^y for positive x; `lowering` writes whole and half powers as products.
+                return m.exp(m.multiply(a[1], m.log(a[0])))
+        raise AssertionError(f"no float operation {operation}")
+
+    def _integer(self, operation: str, kind: Kind, a: list[Value]) -> Value:
+        f = self.f
+        plain = {
+            "add": "add",
+            "sub": "sub",
+            "mul": "mul",
+            "div": "sdiv",
+            "mod": "srem",
+            "and": "and",
+            "or": "or",
+            "xor": "xor",
+        }
+        if operation in plain:
+            return f.binary(plain[operation], a[0], a[1])
+        element = _ELEMENT[kind]
+        suffix = f"v{self.lanes}{element}"
+        match operation:
+            case "max" | "min":
+                return f.intrinsic(f"llvm.s{operation}.{suffix}", a[0].type, a)
+            case "neg":
+                return f.binary("sub", splat_integer(0, self.lanes, element), a[0])
+            case "abs":
+                name = f"llvm.abs.{suffix}"
+                f.module.declare(name, a[0].type, [a[0].type, "i1"])
+                return f.call(name, a[0].type, [a[0], Value("i1", "false")])
+            case "not":
+                return f.binary("xor", a[0], splat_integer(-1, self.lanes, element))
+        raise AssertionError(f"no integer operation {operation}")
+
+
+def _suffix(storage: Storage) -> str:
+    return {
+        "f32": "f32",
+        "bf16": "bf16",
+        "f16": "f16",
+        "u8": "i8",
+        "s8": "i8",
+        "u16": "i16",
+        "s16": "i16",
+        "i32": "i32",
+        "i64": "i64",
+        "bool": "i8",
+    }[storage]

@@ -1,0 +1,312 @@
+"""Writing LLVM IR as text: values with types, structured loops, variables.
+
+Variables and loop counters are stack slots; LLVM's first pass turns them into registers. That
+keeps the emitters free of phi nodes and readable as the loops they stand for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Value:
+    """An SSA value or a constant: its LLVM type and how it is written."""
+
+    type: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+Index = Value | int
+
+
+def constant(type_: str, number: int) -> Value:
+    """Give an integer constant."""
+    return Value(type_, str(number))
+
+
+def float_constant(number: float) -> Value:
+    """Give a float32 constant, rounded to float32 and written exactly."""
+    rounded = struct.unpack("<f", struct.pack("<f", number))[0]
+    bits = struct.unpack("<Q", struct.pack("<d", rounded))[0]
+    return Value("float", f"0x{bits:016X}")
+
+
+def splat_constant(number: float, lanes: int) -> Value:
+    """Give a float32 vector constant with the same number in every lane."""
+    one = float_constant(number)
+    return Value(f"<{lanes} x float>", "<" + ", ".join([str(one)] * lanes) + ">")
+
+
+def splat_integer(number: int, lanes: int, element: str = "i32") -> Value:
+    """Give an integer vector constant with the same number in every lane."""
+    return Value(f"<{lanes} x {element}>", "<" + ", ".join([f"{element} {number}"] * lanes) + ">")
+
+
+class Slot:
+    """A variable: a stack slot that LLVM keeps in a register."""
+
+    def __init__(self, function: Function, type_: str, pointer: str) -> None:
+        self._function = function
+        self._type = type_
+        self._pointer = pointer
+
+    def get(self) -> Value:
+        """Read it."""
+        return self._function.emit(self._type, f"load {self._type}, ptr {self._pointer}")
+
+    def set(self, value: Value) -> None:
+        """Write it."""
+        self._function.line(f"store {value}, ptr {self._pointer}")
+
+
+class Module:
+    """Declarations and functions of one LLVM module; a function body is written once a name."""
+
+    def __init__(self) -> None:
+        self._declarations: dict[str, str] = {}
+        self._functions: dict[str, str] = {}
+
+    def declare(self, name: str, result: str, parameters: Sequence[str]) -> str:
+        """Declare an external function or intrinsic; give its name."""
+        self._declarations[name] = f"declare {result} @{name}({', '.join(parameters)})"
+        return name
+
+    def has(self, name: str) -> bool:
+        """Say whether a function of that name is written."""
+        return name in self._functions
+
+    def add(self, function: Function) -> None:
+        """Add a finished function."""
+        self._functions[function.name] = function.text()
+
+    def text(self) -> str:
+        """Give the whole module."""
+        return "\n".join([*self._declarations.values(), "", *self._functions.values()])
+
+
+class Function:
+    """A function while it is written."""
+
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        parameters: Sequence[tuple[str, str]],
+        *,
+        result: str = "void",
+        internal: bool = True,
+    ) -> None:
+        self.module = module
+        self.name = name
+        self.arguments = [Value(type_, f"%{label}") for label, type_ in parameters]
+        self._result = result
+        self._internal = internal
+        self._slots: list[str] = []
+        self._lines: list[str] = []
+        self._count = 0
+        self._ended = False
+
+    def line(self, text: str) -> None:
+        """Write an instruction that gives no value."""
+        self._lines.append(f"  {text}")
+
+    def emit(self, type_: str, text: str) -> Value:
+        """Write an instruction; give its value."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self._lines.append(f"  {name} = {text}")
+        return Value(type_, name)
+
+    def slot(self, initial: Value) -> Slot:
+        """Give a variable that starts as `initial`."""
+        self._count += 1
+        pointer = f"%s{self._count}"
+        self._slots.append(f"  {pointer} = alloca {initial.type}, align 64")
+        slot = Slot(self, initial.type, pointer)
+        slot.set(initial)
+        return slot
+
+    def scratch(self, size_bytes: int) -> Value:
+        """Give a 64-byte aligned buffer on the stack."""
+        self._count += 1
+        pointer = f"%s{self._count}"
+        self._slots.append(f"  {pointer} = alloca [{size_bytes} x i8], align 64")
+        return Value("ptr", pointer)
+
+    # Integers -------------------------------------------------------------------------------
+
+    def index(self, value: Index) -> Value:
+        """Give an i64 from a Python number or a value."""
+        return constant("i64", value) if isinstance(value, int) else value
+
+    def binary(self, operation: str, a: Value, b: Value) -> Value:
+        """Write a two-operand instruction on values of one type."""
+        return self.emit(a.type, f"{operation} {a}, {b.name}")
+
+    def add(self, a: Index, b: Index) -> Value:
+        """Add two i64, folding constants and zeros."""
+        if isinstance(a, int) and isinstance(b, int):
+            return constant("i64", a + b)
+        if isinstance(b, int) and b == 0:
+            return self.index(a)
+        if isinstance(a, int) and a == 0:
+            return self.index(b)
+        return self.binary("add", self.index(a), self.index(b))
+
+    def subtract(self, a: Index, b: Index) -> Value:
+        """Subtract two i64."""
+        return self.binary("sub", self.index(a), self.index(b))
+
+    def multiply(self, a: Index, b: Index) -> Value:
+        """Multiply two i64, folding constants, zeros and ones."""
+        if isinstance(a, int) and isinstance(b, int):
+            return constant("i64", a * b)
+        for one, other in ((a, b), (b, a)):
+            if isinstance(one, int) and one == 0:
+                return constant("i64", 0)
+            if isinstance(one, int) and one == 1:
+                return self.index(other)
+        return self.binary("mul", self.index(a), self.index(b))
+
+    def divide(self, a: Index, b: int) -> Value:
+        """Divide an i64 that is not negative by a constant, rounding down."""
+        if b == 1:
+            return self.index(a)
+        return self.binary("udiv", self.index(a), self.index(b))
+
+    def remainder(self, a: Index, b: int) -> Value:
+        """Give what `divide` leaves."""
+        if b == 1:
+            return constant("i64", 0)
+        return self.binary("urem", self.index(a), self.index(b))
+
+    def minimum(self, a: Index, b: Index) -> Value:
+        """Give the lesser of two i64."""
+        left, right = self.index(a), self.index(b)
+        less = self.compare("slt", left, right)
+        return self.select(less, left, right)
+
+    def compare(self, predicate: str, a: Value, b: Value) -> Value:
+        """Compare integers; vectors lane by lane."""
+        return self.emit(_mask_type(a.type), f"icmp {predicate} {a}, {b.name}")
+
+    def compare_floats(self, predicate: str, a: Value, b: Value) -> Value:
+        """Compare floats; vectors lane by lane."""
+        return self.emit(_mask_type(a.type), f"fcmp {predicate} {a}, {b.name}")
+
+    def select(self, condition: Value, a: Value, b: Value) -> Value:
+        """Give `a` where the condition holds, else `b`."""
+        return self.emit(a.type, f"select {condition}, {a}, {b}")
+
+    def convert(self, operation: str, value: Value, type_: str) -> Value:
+        """Write a conversion: sext, zext, trunc, sitofp, fptosi, fpext, fptrunc, bitcast."""
+        return self.emit(type_, f"{operation} {value} to {type_}")
+
+    # Memory ---------------------------------------------------------------------------------
+
+    def at(self, pointer: Value, offset_bytes: Index) -> Value:
+        """Give the pointer `offset_bytes` further on."""
+        if isinstance(offset_bytes, int) and offset_bytes == 0:
+            return pointer
+        offset = self.index(offset_bytes)
+        return self.emit("ptr", f"getelementptr i8, {pointer}, {offset}")
+
+    def load(self, type_: str, pointer: Value, offset_bytes: Index = 0, *, align: int = 1) -> Value:
+        """Load from a byte offset."""
+        place = self.at(pointer, offset_bytes)
+        return self.emit(type_, f"load {type_}, {place}, align {align}")
+
+    def store(
+        self, value: Value, pointer: Value, offset_bytes: Index = 0, *, align: int = 1
+    ) -> None:
+        """Store at a byte offset."""
+        place = self.at(pointer, offset_bytes)
+        self.line(f"store {value}, {place}, align {align}")
+
+    def call(self, name: str, result: str, arguments: Sequence[Value]) -> Value:
+        """Call a function that gives a value."""
+        return self.emit(result, f"call {result} @{name}({', '.join(map(str, arguments))})")
+
+    def call_void(self, name: str, arguments: Sequence[Value]) -> None:
+        """Call a function that gives nothing."""
+        self.line(f"call void @{name}({', '.join(map(str, arguments))})")
+
+    def intrinsic(self, name: str, result: str, arguments: Sequence[Value]) -> Value:
+        """Declare and call an LLVM intrinsic."""
+        self.module.declare(name, result, [a.type for a in arguments])
+        return self.call(name, result, arguments)
+
+    # Control --------------------------------------------------------------------------------
+
+    def label(self, hint: str) -> str:
+        """Give a fresh block name."""
+        self._count += 1
+        return f"{hint}{self._count}"
+
+    def block(self, name: str) -> None:
+        """Begin a block."""
+        self._lines.append(f"{name}:")
+
+    def jump(self, name: str) -> None:
+        """End a block with a jump."""
+        self.line(f"br label %{name}")
+
+    def branch(self, condition: Value, yes: str, no: str) -> None:
+        """End a block with a choice."""
+        self.line(f"br {condition}, label %{yes}, label %{no}")
+
+    @contextmanager
+    def loop(self, start: Index, stop: Index, step: int = 1) -> Iterator[Value]:
+        """Run the body for start, start + step, … below stop."""
+        counter = self.slot(self.index(start))
+        end = self.index(stop)
+        head, body, done = self.label("head"), self.label("body"), self.label("done")
+        self.jump(head)
+        self.block(head)
+        now = counter.get()
+        self.branch(self.compare("slt", now, end), body, done)
+        self.block(body)
+        yield now
+        counter.set(self.add(counter.get(), step))
+        self.jump(head)
+        self.block(done)
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """Run the body if the condition holds."""
+        yes, done = self.label("then"), self.label("after")
+        self.branch(condition, yes, done)
+        self.block(yes)
+        yield
+        self.jump(done)
+        self.block(done)
+
+    def finish(self, value: Value | None = None) -> None:
+        """End the function and add it to the module."""
+        self.line("ret void" if value is None else f"ret {value}")
+        self._ended = True
+        self.module.add(self)
+
+    def text(self) -> str:
+        """Give the whole function."""
+        assert self._ended, f"function {self.name} is not finished"
+        kind = "internal " if self._internal else ""
+        parameters = ", ".join(
+            f"{a.type} noundef {a.name}" if a.type != "ptr" else f"ptr noundef {a.name}"
+            for a in self.arguments
+        )
+        head = f"define {kind}{self._result} @{self.name}({parameters}) nounwind {{"
+        return "\n".join([head, "entry:", *self._slots, *self._lines, "}"])
+
+
+def _mask_type(type_: str) -> str:
+    if type_.startswith("<"):
+        return f"{type_.split(' x ')[0]} x i1>"
+    return "i1"

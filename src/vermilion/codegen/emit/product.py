@@ -1,0 +1,412 @@
+"""Products: convolutions and matrix products as one kernel over packed weights.
+
+Channels lie last, and a pixel's border is in the buffer, so that for each tap of the kernel a run
+of the input is contiguous: a convolution is a matrix product whose left side is read in place.
+
+    for each patch of pixels and block of channels:
+        accumulators = 0
+        for each tap, for each group of the run:
+            accumulators[pixel][vector] += input[pixel][group] × weights[group][vector]
+        output = expression(accumulators, bias, residual, …)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Module, Slot, Value
+from vermilion.codegen.expression import Expression
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.numeric import NUMERICS, Numeric, NumericName
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.codegen.tile import Tile
+
+# Weights up to this size stay in the second-level cache while pixels pass by.
+_CACHED_WEIGHT_BYTES = 512 * 1024
+# Patches along a row that one unit of work computes.
+_SEGMENT_PATCHES = 8
+
+
+@dataclass(frozen=True)
+class PixelAccess:
+    """How the epilogue walks a tensor: strides of image, row, column, channel (0 or 1)."""
+
+    storage: Storage
+    image: int
+    row: int
+    column: int
+    channel: int
+
+
+@dataclass(frozen=True)
+class ProductSpec:
+    """A product over `images × rows × columns` pixels and `channels` outputs.
+
+    Strides count elements. `run` values are contiguous in the input at each of
+    `taps_y × taps_x` taps. The expression's operand 0 is the accumulator as float32.
+    """
+
+    numeric: NumericName
+    images: int
+    rows: int
+    columns: int
+    channels: int
+    taps_y: int
+    taps_x: int
+    run: int
+    in_image: int
+    in_row: int
+    in_column: int
+    in_tap_y: int
+    in_tap_x: int
+    output: PixelAccess
+    operands: tuple[PixelAccess, ...]
+    expression: Expression
+    tile: Tile
+
+    family = "product"
+
+    @property
+    def groups(self) -> int:
+        """Instructions' worth of a run."""
+        return -(-self.run // NUMERICS[self.numeric].group)
+
+    @property
+    def steps(self) -> int:
+        """Iterations of the inner loop for one patch."""
+        return self.taps_y * self.taps_x * self.groups
+
+    @property
+    def row_tiles(self) -> int:
+        """Patches from top to bottom."""
+        return -(-self.rows // self.tile.rows)
+
+    @property
+    def segment(self) -> int:
+        """Columns that one unit computes."""
+        return self.tile.columns * _SEGMENT_PATCHES
+
+    @property
+    def segments(self) -> int:
+        """Units along a row."""
+        return -(-self.columns // self.segment)
+
+    def block_channels(self, isa: Isa) -> int:
+        """Channels in a block."""
+        return self.tile.vectors * isa.lanes
+
+    def blocks(self, isa: Isa) -> int:
+        """Blocks of channels."""
+        return -(-self.channels // self.block_channels(isa))
+
+    @property
+    def units(self) -> int:
+        """Units of work. The number of channel blocks is part of the tile's choice."""
+        return self.images * self.row_tiles * self.segments * self.channel_blocks
+
+    # Set by `product_spec`, since a spec alone does not know the vector width.
+    channel_blocks: int = 1
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function and the tile functions that it calls."""
+        writer = _Writer(self, module, name, isa)
+        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
+        args, begin, end = f.arguments
+        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(3 + len(self.operands))]
+        with f.loop(begin, end) as unit:
+            writer.unit(f, unit, pointers)
+        f.finish()
+
+
+class _Writer:
+    """Writes the tile functions of one product, each shape once."""
+
+    def __init__(self, spec: ProductSpec, module: Module, name: str, isa: Isa) -> None:
+        self.spec = spec
+        self.module = module
+        self.name = name
+        self.isa = isa
+        self.numeric = NUMERICS[spec.numeric]
+
+    def unit(self, f: Function, unit: Value, pointers: Sequence[Value]) -> None:
+        """Write the decoding of a unit and the loop over its patches."""
+        s = self.spec
+        blocks = s.blocks(self.isa)
+        pixels_first = blocks * self._block_bytes() > _CACHED_WEIGHT_BYTES
+        spatial = s.images * s.row_tiles * s.segments
+        if pixels_first:
+            block, rest = f.divide(unit, spatial), f.remainder(unit, spatial)
+        else:
+            rest, block = f.divide(unit, blocks), f.remainder(unit, blocks)
+        segment, rest = f.remainder(rest, s.segments), f.divide(rest, s.segments)
+        row_tile, image = f.remainder(rest, s.row_tiles), f.divide(rest, s.row_tiles)
+        row = f.multiply(row_tile, s.tile.rows)
+        first = f.multiply(segment, s.segment)
+        last = f.minimum(f.add(first, s.segment), s.columns)
+        self._choose_rows(f, (image, row, first, last, block), pointers)
+
+    def _choose_rows(
+        self, f: Function, where: tuple[Value, ...], pointers: Sequence[Value]
+    ) -> None:
+        s = self.spec
+        rest = s.rows % s.tile.rows
+        if not rest:
+            self._choose_vectors(f, s.tile.rows, where, pointers)
+        elif s.rows < s.tile.rows:
+            self._choose_vectors(f, rest, where, pointers)
+        else:
+            is_full = f.compare("sle", where[1], f.index(s.rows - s.tile.rows))
+            with f.when(is_full):
+                self._choose_vectors(f, s.tile.rows, where, pointers)
+            with f.when(f.binary("xor", is_full, Value("i1", "true"))):
+                self._choose_vectors(f, rest, where, pointers)
+
+    def _choose_vectors(
+        self, f: Function, rows: int, where: tuple[Value, ...], pointers: Sequence[Value]
+    ) -> None:
+        s, isa = self.spec, self.isa
+        whole = s.block_channels(isa)
+        rest = s.channels % whole
+        full_blocks = s.channels // whole
+        if not rest:
+            self._columns(f, (rows, s.tile.vectors, 0), where, pointers)
+            return
+        shape = (rows, -(-rest // isa.lanes), rest % isa.lanes)
+        if not full_blocks:
+            self._columns(f, shape, where, pointers)
+            return
+        is_full = f.compare("slt", where[4], f.index(full_blocks))
+        with f.when(is_full):
+            self._columns(f, (rows, s.tile.vectors, 0), where, pointers)
+        with f.when(f.binary("xor", is_full, Value("i1", "true"))):
+            self._columns(f, shape, where, pointers)
+
+    def _columns(
+        self,
+        f: Function,
+        shape: tuple[int, int, int],
+        where: tuple[Value, ...],
+        pointers: Sequence[Value],
+    ) -> None:
+        s = self.spec
+        rows, vectors, tail = shape
+        image, row, first, last, block = where
+        width = s.tile.columns
+        rest = s.columns % width
+        weights = f.at(pointers[1], f.multiply(block, self._block_bytes()))
+        channel = f.multiply(block, s.block_channels(self.isa))
+
+        def call(columns: int, column: Value) -> None:
+            name = self._tile(rows, columns, vectors, tail)
+            source = self._source(f, pointers[0], image, row, column)
+            outputs = [
+                self._pixel(f, pointer, access, (image, row, column, channel))
+                for pointer, access in zip(
+                    (pointers[2], *pointers[3:]), (s.output, *s.operands), strict=True
+                )
+            ]
+            f.call_void(name, [source, weights, *outputs])
+
+        whole_end = f.minimum(last, s.columns - rest) if rest else last
+        if s.columns >= width:
+            with f.loop(first, whole_end, width) as column:
+                call(width, column)
+        if rest:
+            at_end = f.compare("eq", last, f.index(s.columns))
+            with f.when(at_end):
+                call(rest, f.index(s.columns - rest))
+
+    def _source(self, f: Function, base: Value, image: Value, row: Value, column: Value) -> Value:
+        s, size = self.spec, self.numeric.activation_bytes
+        offset = f.multiply(image, s.in_image * size)
+        offset = f.add(offset, f.multiply(row, s.in_row * size))
+        return f.at(base, f.add(offset, f.multiply(column, s.in_column * size)))
+
+    def _pixel(
+        self, f: Function, base: Value, access: PixelAccess, where: tuple[Value, ...]
+    ) -> Value:
+        size = STORAGE_BYTES[access.storage]
+        strides = (access.image, access.row, access.column, access.channel)
+        offset = f.index(0)
+        for index, stride in zip(where, strides, strict=True):
+            if stride:
+                offset = f.add(offset, f.multiply(index, stride * size))
+        return f.at(base, offset)
+
+    def _block_bytes(self) -> int:
+        return self.spec.steps * self.spec.tile.vectors * self.isa.vector_bytes
+
+    # The tile ---------------------------------------------------------------------------------
+
+    def _tile(self, rows: int, columns: int, vectors: int, tail: int) -> str:
+        name = f"{self.name}_{rows}x{columns}x{vectors}_{tail}"
+        if self.module.has(name):
+            return name
+        s = self.spec
+        labels = ["source", "weights", "output", *(f"operand{i}" for i in range(len(s.operands)))]
+        f = Function(self.module, name, [(label, "ptr") for label in labels])
+        pixels = [(y, x) for y in range(rows) for x in range(columns)]
+        accumulators = self._multiply(f, pixels, vectors)
+        self._finish(f, pixels, accumulators, tail)
+        f.finish()
+        return name
+
+    def _multiply(
+        self, f: Function, pixels: Sequence[tuple[int, int]], vectors: int
+    ) -> list[list[Slot]]:
+        s, isa, numeric = self.spec, self.isa, self.numeric
+        type_ = f"<{isa.lanes} x {numeric.accumulator}>"
+        accumulators = [
+            [f.slot(Value(type_, "zeroinitializer")) for _ in range(vectors)] for _ in pixels
+        ]
+        size = numeric.activation_bytes
+        weights = f.slot(f.arguments[1])
+        with f.loop(0, s.taps_y) as tap_y:
+            line = f.at(f.arguments[0], f.multiply(tap_y, s.in_tap_y * size))
+            with f.loop(0, s.taps_x) as tap_x:
+                run = f.at(line, f.multiply(tap_x, s.in_tap_x * size))
+                with f.loop(0, s.groups) as group:
+                    here = f.at(run, f.multiply(group, numeric.group * size))
+                    panel = weights.get()
+                    loaded = [
+                        f.load(self._weight_vector(), panel, n * isa.vector_bytes, align=64)
+                        for n in range(vectors)
+                    ]
+                    for (y, x), row in zip(pixels, accumulators, strict=True):
+                        offset = (y * s.in_row + x * s.in_column) * size
+                        value = self._broadcast(f, here, offset)
+                        for slot, weight in zip(row, loaded, strict=True):
+                            slot.set(self._multiply_add(f, slot.get(), value, weight))
+                    weights.set(f.at(panel, vectors * isa.vector_bytes))
+        return accumulators
+
+    def _weight_vector(self) -> str:
+        lanes = self.isa.lanes
+        return {
+            "f32": f"<{lanes} x float>",
+            "bf16": f"<{lanes * 2} x bfloat>",
+            "u8s8": f"<{lanes * 4} x i8>",
+            "u8s8_wide": f"<{lanes * 2} x i16>",
+        }[self.spec.numeric]
+
+    def _broadcast(self, f: Function, pointer: Value, offset: int) -> Value:
+        """Load one group of the input and repeat it in every lane."""
+        arithmetic = Arithmetic(f, self.isa.lanes)
+        if self.spec.numeric == "f32":
+            return arithmetic.splat(f.load("float", pointer, offset, align=4))
+        if self.spec.numeric == "u8s8_wide":
+            pair = f.load("<2 x i8>", pointer, offset, align=1)
+            wide = f.convert("zext", pair, "<2 x i16>")
+            group = f.convert("bitcast", wide, "i32")
+        else:
+            group = f.load("i32", pointer, offset, align=1)
+        return f.convert("bitcast", arithmetic.splat(group), self._weight_vector())
+
+    def _multiply_add(self, f: Function, sum_: Value, value: Value, weight: Value) -> Value:
+        lanes = self.isa.lanes
+        match self.spec.numeric:
+            case "f32":
+                name = f"llvm.fma.v{lanes}f32"
+                return f.intrinsic(name, sum_.type, [value, weight, sum_])
+            case "bf16":
+                name = "llvm.x86.avx512bf16.dpbf16ps.512"
+                return f.intrinsic(name, sum_.type, [sum_, value, weight])
+            case "u8s8":
+                name = "llvm.x86.avx512.vpdpbusd.512"
+                return f.intrinsic(name, sum_.type, [sum_, value, weight])
+            case "u8s8_wide":
+                name = "llvm.x86.avx2.pmadd.wd" if lanes == 8 else "llvm.x86.avx512.pmaddw.d.512"
+                return f.binary("add", sum_, f.intrinsic(name, sum_.type, [value, weight]))
+
+    def _finish(
+        self,
+        f: Function,
+        pixels: Sequence[tuple[int, int]],
+        accumulators: Sequence[Sequence[Slot]],
+        tail: int,
+    ) -> None:
+        """Write the epilogue: expression and store, pixel by pixel."""
+        s, lanes = self.spec, self.isa.lanes
+        arithmetic = Arithmetic(f, lanes)
+        shared: dict[tuple[int, int], Value] = {}  # operands that are the same for every pixel
+        vectors = len(accumulators[0])
+        for (y, x), row in zip(pixels, accumulators, strict=True):
+            for n, slot in enumerate(row):
+                mask = arithmetic.tail_mask(tail) if tail and n == vectors - 1 else None
+
+                def operand(
+                    index: int,
+                    y: int = y,
+                    x: int = x,
+                    n: int = n,
+                    slot: Slot = slot,
+                    mask: Value | None = mask,
+                ) -> Value:
+                    if index == 0:
+                        total = slot.get()
+                        if self.numeric.accumulator == "i32":
+                            return f.convert("sitofp", total, arithmetic.type("float"))
+                        return total
+                    access = s.operands[index - 1]
+                    is_shared = not (access.row or access.column)
+                    key = (index, n if access.channel else 0)
+                    if is_shared and key in shared:
+                        return shared[key]
+                    value = self._load(
+                        f, arithmetic, f.arguments[2 + index], access, (y, x, n), mask
+                    )
+                    if is_shared:
+                        shared[key] = value
+                    return value
+
+                result = arithmetic.evaluate(s.expression, operand)
+                offset = y * s.output.row + x * s.output.column + n * lanes
+                place = f.at(f.arguments[2], offset * STORAGE_BYTES[s.output.storage])
+                arithmetic.store(s.output.storage, result, place, mask=mask)
+
+    def _load(
+        self,
+        f: Function,
+        arithmetic: Arithmetic,
+        base: Value,
+        access: PixelAccess,
+        where: tuple[int, int, int],
+        mask: Value | None,
+    ) -> Value:
+        y, x, n = where
+        offset = y * access.row + x * access.column + n * self.isa.lanes * access.channel
+        place = f.at(base, offset * STORAGE_BYTES[access.storage])
+        if access.channel == 0:
+            return arithmetic.load_splat(access.storage, place)
+        return arithmetic.load(access.storage, place, mask=mask)
+
+
+def pack_weights(
+    weights: NDArray[np.generic], numeric: Numeric, vectors: int, lanes: int
+) -> NDArray[np.generic]:
+    """Give weights in the order in which the inner loop reads them.
+
+    Shapes: weights (channels, taps_y, taps_x, run) → blocks of [tap][group][vector][lane][of
+    group]; the last block has only the vectors that it needs, lanes and groups are filled up with
+    zeros.
+    """
+    channels, taps_y, taps_x, run = weights.shape
+    groups = -(-run // numeric.group)
+    padded = np.zeros(
+        (-(-channels // lanes) * lanes, taps_y * taps_x, groups * numeric.group),
+        numeric.to_weights(weights[:0]).dtype,
+    )
+    padded[:channels, :, :run] = numeric.to_weights(weights).reshape(channels, -1, run)
+    # (vector, lane, tap, group, of group) → (tap, group, vector, lane, of group)
+    split = padded.reshape(-1, lanes, taps_y * taps_x, groups, numeric.group)
+    ordered = split.transpose(2, 3, 0, 1, 4)
+    blocks = [
+        np.ascontiguousarray(ordered[:, :, start : start + vectors]).reshape(-1)
+        for start in range(0, ordered.shape[2], vectors)
+    ]
+    return np.concatenate(blocks)

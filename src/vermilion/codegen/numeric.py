@@ -1,0 +1,67 @@
+"""The number formats in which products are computed, as rows of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.tensor import Storage
+
+NumericName = Literal["f32", "bf16", "u8s8", "u8s8_wide"]
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """How a product multiplies and accumulates.
+
+    `group` consecutive values of the reduction are multiplied and summed by one instruction in
+    each 32-bit lane.
+    """
+
+    name: NumericName
+    group: int
+    activation: Storage
+    weight_type: str  # numpy's name of a packed weight
+    accumulator: str  # LLVM element type
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of one activation."""
+        return {"f32": 4, "bf16": 2}.get(self.activation, 1)
+
+    def to_weights(self, weights: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Round weights to what is packed."""
+        if self.name == "bf16":
+            return weights.astype(ml_dtypes.bfloat16).view(np.uint16)
+        return weights.astype(self.weight_type)
+
+
+NUMERICS: dict[NumericName, Numeric] = {
+    n.name: n
+    for n in (
+        Numeric("f32", 1, "f32", "float32", "float"),
+        # vdpbf16ps: pairs of bfloat16, products and sums in float32.
+        Numeric("bf16", 2, "bf16", "uint16", "float"),
+        # vpdpbusd: quads of u8×s8, exact in int32.
+        Numeric("u8s8", 4, "u8", "int8", "i32"),
+        # vpmaddwd on values widened to 16 bits, exact in int32: for processors without VNNI, whose
+        # own 8-bit multiply-add saturates.
+        Numeric("u8s8_wide", 2, "u8", "int16", "i32"),
+    )
+}
+
+
+def numeric_for(storage: Storage, isa: Isa) -> Numeric | None:
+    """Give how products over activations of a storage type are computed, None if they are not."""
+    if storage == "f32":
+        return NUMERICS["f32"]
+    if storage == "bf16":
+        return NUMERICS["bf16"] if isa.has_bf16 else None
+    if storage == "u8":
+        return NUMERICS["u8s8" if isa.has_vnni else "u8s8_wide"]
+    return None

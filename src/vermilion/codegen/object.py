@@ -1,0 +1,76 @@
+"""LLVM IR → machine code in an object file → functions that can be called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from vermilion.codegen.isa import Isa
+from vermilion.errors import DeviceError
+
+Library = Any  # llvmlite's resource tracker: keeps the code alive
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
+
+
+def _machine(isa: Isa, *, jit: bool = False) -> Any:
+    # A target machine belongs to the engine it is given to: make one each time.
+    _initialize()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=isa.llvm_cpu, opt=3, reloc="pic", codemodel="small", jit=jit
+    )
+
+
+def _optimized(text: str, machine: Any) -> Any:
+    module = llvm.parse_assembly(text)
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(3)
+    # The kernels are unrolled and vectorized as they are meant to be; more of it only spills.
+    options.loop_unrolling = False
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def compile_object(text: str, isa: Isa) -> bytes:
+    """Turn LLVM IR into an object file for `isa`."""
+    machine = _machine(isa)
+    data: bytes = machine.emit_object(_optimized(text, machine))
+    return data
+
+
+def assembly(text: str, isa: Isa) -> str:
+    """Give the assembly that `compile_object` encodes, for people."""
+    machine = _machine(isa)
+    written: str = machine.emit_assembly(_optimized(text, machine))
+    return written
+
+
+def load_object(data: bytes, symbols: Iterable[str], isa: Isa) -> tuple[Library, Mapping[str, int]]:
+    """Load an object file into this process; give what keeps it alive and the addresses.
+
+    Raises: DeviceError where the linker refuses it.
+    """
+    names = list(symbols)
+    compiler = llvm.create_lljit_compiler(_machine(isa, jit=True))
+    builder = llvm.JITLibraryBuilder().add_object_img(data)
+    for name in names:
+        builder = builder.export_symbol(name)
+    try:
+        library = builder.add_current_process().link(compiler, "vermilion")
+    except RuntimeError as error:
+        raise DeviceError(
+            f"the compiled code cannot be loaded: {error}",
+            hint="compile the model again on this machine",
+        ) from error
+    return (compiler, library), {name: int(library[name]) for name in names}

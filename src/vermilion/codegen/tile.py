@@ -1,0 +1,83 @@
+"""Which register tile a product uses: a small cost model over the shapes that fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vermilion.codegen.isa import Isa
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A patch of output kept in registers: rows × columns of pixels, times vectors of channels."""
+
+    rows: int
+    columns: int
+    vectors: int
+
+    @property
+    def pixels(self) -> int:
+        """Pixels in the patch."""
+        return self.rows * self.columns
+
+
+# Measured on Zen 5: with every register taken, weights cannot be loaded ahead of their use.
+_FULL_PENALTY = 1.28
+# Fused multiply-adds and loads that start in a cycle (AMD's optimization guides, family 19h, 1Ah).
+_ISSUE = 2.0
+# Cycles of a tile outside its inner loop: call, address arithmetic, epilogue per vector.
+_TILE_CYCLES = 12.0
+_STORE_CYCLES = 2.0
+_LATENCY = 4.0
+
+
+def candidates(rows: int, columns: int, channels: int, isa: Isa) -> Iterator[Tile]:
+    """Give the tiles that fit the registers and the output."""
+    widest = -(-channels // isa.lanes)
+    for vectors in range(1, min(widest, 8 if isa.registers == 32 else 4) + 1):
+        most = (isa.registers - vectors - 1) // vectors + 1
+        for tile_columns in range(1, min(columns, most) + 1):
+            for tile_rows in (1, 2, 3, 4):
+                pixels = tile_rows * tile_columns
+                if tile_rows > 1 and (tile_columns != columns or tile_rows > rows):
+                    continue  # patches of several rows only where a row is short
+                if pixels * vectors + vectors <= isa.registers:
+                    yield Tile(tile_rows, tile_columns, vectors)
+
+
+def cost(tile: Tile, rows: int, columns: int, channels: int, steps: int, isa: Isa) -> float:
+    """Give the estimated cycles of the whole product with this tile, on one core."""
+    total = 0.0
+    for row_count, row_times in _edges(rows, tile.rows):
+        for column_count, column_times in _edges(columns, tile.columns):
+            for vectors, vector_times in _edges(-(-channels // isa.lanes), tile.vectors):
+                pixels = row_count * column_count
+                multiplies = pixels * vectors / _ISSUE
+                loads = (pixels + vectors) / _ISSUE
+                cycles = max(multiplies, loads, _LATENCY) + 0.5
+                if pixels * vectors + vectors + 1 > isa.registers:
+                    cycles *= _FULL_PENALTY
+                one = steps * cycles + _TILE_CYCLES + _STORE_CYCLES * pixels * vectors
+                total += row_times * column_times * vector_times * one
+    return total
+
+
+def choose_tile(rows: int, columns: int, channels: int, steps: int, isa: Isa) -> Tile:
+    """Give the cheapest tile."""
+    return min(
+        candidates(rows, columns, channels, isa),
+        key=lambda tile: cost(tile, rows, columns, channels, steps, isa),
+    )
+
+
+def _edges(size: int, tile: int) -> list[tuple[int, int]]:
+    """Give (tile size, how often): the full tiles and the rest."""
+    full, rest = divmod(size, tile)
+    return [(tile, full)] * bool(full) + [(rest, 1)] * bool(rest)
+
+
+def blocks_of(size: int, block: int) -> int:
+    """Give the number of blocks that cover `size`."""
+    return math.ceil(size / block)

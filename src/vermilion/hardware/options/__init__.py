@@ -1,0 +1,1 @@
+"""Provider options by provider and build or release: tables, a builder, a linter, a migrator."""

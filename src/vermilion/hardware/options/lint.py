@@ -1,0 +1,128 @@
+"""The linter: option sets, wherever they were written, against the table of their provider."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from vermilion.hardware.options.gpu import AMDGPU, CUDA, MIGRAPHX, ROCM, gpu_table
+from vermilion.hardware.options.gpu_rules import apply_gpu_rules
+from vermilion.hardware.options.option import (
+    Draft,
+    Linted,
+    OptionSet,
+    OptionTable,
+    Setting,
+)
+from vermilion.hardware.options.vitisai import NEWEST, PROVIDER, vitisai_table
+from vermilion.hardware.options.vitisai_rules import apply_vitisai_rules
+
+_SHORT_NAMES: Mapping[str, str] = {
+    "amdgpu": AMDGPU,
+    "cpu": "CPUExecutionProvider",
+    "cuda": CUDA,
+    "dml": "DmlExecutionProvider",
+    "migraphx": MIGRAPHX,
+    "rocm": ROCM,
+    "vitisai": PROVIDER,
+}
+_KNOWN = (PROVIDER, MIGRAPHX, AMDGPU, ROCM)
+_OTHERS = (
+    "AzureExecutionProvider",
+    "CPUExecutionProvider",
+    "CUDAExecutionProvider",
+    "DmlExecutionProvider",
+    "OpenVINOExecutionProvider",
+    "QNNExecutionProvider",
+    "TensorrtExecutionProvider",
+    "WebGpuExecutionProvider",
+    "XnnpackExecutionProvider",
+)
+_RULES: Mapping[str, Callable[[Draft, Setting], None]] = {
+    PROVIDER: apply_vitisai_rules,
+    MIGRAPHX: apply_gpu_rules,
+    AMDGPU: apply_gpu_rules,
+    ROCM: apply_gpu_rules,
+}
+
+
+def lint(given: OptionSet, setting: Setting) -> Linted:
+    """Give what is wrong with an option set, and its corrected form.
+
+    An empty `build` in `setting` is the newest release, or the provider built into ONNX Runtime.
+    """
+    draft = Draft(
+        provider=full_name(given.provider),
+        options=dict(given.options),
+        providers=given.providers,
+        environment=dict(given.environment),
+        config=dict(given.config) if given.config is not None else None,
+    )
+    _provider_name(draft, given)
+    _plain_values(draft, given)
+    rules = _RULES.get(draft.provider)
+    table = option_table(draft.provider, setting.build)
+    if rules is not None:
+        rules(draft, setting)
+    corrected = replace(
+        given,
+        provider=draft.provider,
+        options=draft.options,
+        not_text={},
+        providers=draft.providers,
+        environment=draft.environment,
+        config=draft.config,
+    )
+    return Linted(given, setting, table, tuple(draft.problems), corrected)
+
+
+def option_table(provider: str, build: str) -> OptionTable | None:
+    """Give what a build of a provider takes, None for a provider that has no table here."""
+    if provider == PROVIDER:
+        return vitisai_table(build or NEWEST)
+    return gpu_table(provider, build)
+
+
+def full_name(written: str) -> str:
+    """Give ONNX Runtime's name of a provider: `VitisAI` → `VitisAIExecutionProvider`."""
+    return _SHORT_NAMES.get(written.strip().lower(), written.strip())
+
+
+def is_amd(provider: str) -> bool:
+    """Say whether there is a table for this provider, or a name near one that has."""
+    name = full_name(provider)
+    return name in _KNOWN or bool(_meant(name))
+
+
+def _meant(name: str) -> str:
+    """Give the provider that a misspelt name means, empty where it is a real one or like none."""
+    if name in _KNOWN or name in _OTHERS:
+        return ""
+    close = difflib.get_close_matches(name, [*_KNOWN, *_OTHERS], n=1, cutoff=0.85)
+    return close[0] if close and close[0] in _KNOWN else ""
+
+
+def _provider_name(draft: Draft, given: OptionSet) -> None:
+    meant = _meant(draft.provider)
+    if not meant:
+        return
+    what = f"no provider is called `{given.provider}`; ONNX Runtime would run on the CPU"
+    draft.note("provider.unknown", "error", "", what, f"write `{meant}`")
+    draft.providers = tuple(meant if p == draft.provider else p for p in draft.providers)
+    draft.provider = meant
+
+
+def _plain_values(draft: Draft, given: OptionSet) -> None:
+    """Make text of what is none: ONNX Runtime takes strings, and None crashes some providers."""
+    for name, kind in given.not_text.items():
+        value = draft.options.get(name, "")
+        if kind == "NoneType":
+            what = f"`{name}` is None; some providers crash on it"
+            draft.note("value.none", "error", name, what, "leave it out")
+            del draft.options[name]
+            continue
+        text = {"True": "1", "False": "0"}.get(value, value) if kind == "bool" else value
+        what = f"the value of `{name}` is {'an' if kind == 'int' else 'a'} {kind}, not text"
+        draft.note("value.not-text", "warning", name, what, f'write "{text}"')
+        draft.options[name] = text

@@ -1,0 +1,223 @@
+"""Provider options for one NPU and one Ryzen AI release, each with the reason why it is set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Literal
+
+from vermilion.errors import OptionError, UnsupportedError
+from vermilion.hardware.options.vaiml import build_config
+from vermilion.hardware.options.vitisai import (
+    FIRST_BF16_RELEASE,
+    FIRST_RELEASE,
+    release_row,
+    vitisai_table,
+)
+from vermilion.hardware.versions import is_older
+
+Precision = Literal["int8", "bf16"]
+
+# What stands in `vaiml_config.device`. Source: modelrun.rst, the example for Strix; UG1787.
+DEVICE_CODES: Mapping[str, str] = {"strix": "stx", "krackan": "stx", "ve2": "ve2", "phoenix": "phx"}
+
+# Below the installation folder. Sources: modelrun.rst, runtime_setup.rst; relnotes.rst 1.5 (the
+# 4x4 binary is the only one left for Phoenix), 1.6 (Strix and Krackan must name none).
+_XCLBINS: Mapping[str, str] = {
+    "phoenix": "voe-4.0-win_amd64/xclbins/phoenix/4x4.xclbin",
+    "strix": "voe-4.0-win_amd64/xclbins/strix/AMD_AIE2P_4x4_Overlay.xclbin",
+    "krackan": "voe-4.0-win_amd64/xclbins/strix/AMD_AIE2P_4x4_Overlay.xclbin",
+}
+_PHOENIX_XCLBIN_BEFORE_15 = "voe-4.0-win_amd64/xclbins/phoenix/1x4.xclbin"
+_DEFAULT_CONFIG = "voe-4.0-win_amd64/vaip_config.json"
+INSTALLATION = "%RYZEN_AI_INSTALLATION_PATH%"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be compiled where. `settings` are keys for the BF16 configuration file."""
+
+    device: str
+    release: str
+    precision: Precision
+    system: str = "Windows"
+    installation: str = INSTALLATION
+    cache_dir: str = ""
+    cache_key: str = ""
+    encryption_key: str = ""
+    opt_level: str = ""
+    config_path: str = "vaiml_config.json"
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BuiltOptions:
+    """Provider options, the files and variables they need, and why each is there.
+
+    `reasons` is by option, by `environment NAME`, and by `no NAME` for what is left out on purpose.
+    """
+
+    options: Mapping[str, str]
+    reasons: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, object] | None = None
+    session_entries: Mapping[str, str] = field(default_factory=dict)
+
+    def config_text(self) -> str:
+        """Give the configuration file's text."""
+        return json.dumps(self.config, indent=2) + "\n"
+
+
+def build_options(request: Request) -> BuiltOptions:
+    """Give the options for a device and a release.
+
+    Raises: UnsupportedError where the release does not do that on the device; OptionError for a
+    value that it would not take.
+    """
+    row = release_row(request.release) if request.device != "ve2" else "1.8"
+    _check_pair(request, row)
+    options: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    config: dict[str, object] | None = None
+    if request.precision == "bf16":
+        config = _bf16(request, row, options, reasons)
+    else:
+        _int8(request, row, options, reasons, environment)
+    _cache(request, row, options, reasons)
+    if request.encryption_key:
+        options["encryption_key"] = request.encryption_key
+        reasons["encryption_key"] = "encrypts the EP-context model, as asked"
+    table = vitisai_table(row)
+    for name, value in options.items():
+        option = table.find(name)
+        assert option is not None, f"{name} is in the table of {row}"
+        if not option.takes(value):
+            raise OptionError(
+                f"`{value}` is no value of `{name}`", where=table.title, hint=option.expected
+            )
+    return BuiltOptions(_spelt_for(options, row), reasons, environment, config)
+
+
+def _check_pair(request: Request, row: str) -> None:
+    first = FIRST_RELEASE.get(request.device)
+    if first is None and request.device != "ve2":
+        raise UnsupportedError(
+            f"the VitisAI provider does not drive `{request.device}`",
+            hint=f"its devices are {', '.join([*FIRST_RELEASE, 've2'])}",
+        )
+    where = f"{request.device}, Ryzen AI {row}"
+    if first is not None and is_older(row, first):
+        raise UnsupportedError(
+            f"Ryzen AI {row} does not support {request.device}",
+            where=where,
+            hint=f"install Ryzen AI {first} or newer",
+        )
+    if request.device == "phoenix" and request.precision == "bf16":
+        raise UnsupportedError(
+            "Phoenix and Hawk Point run INT8 convolutional networks and nothing else",
+            where=where,
+            hint="quantize: `vermilion quantize MODEL --scheme xint8 --calib DIR`",
+        )
+    if request.device == "phoenix" and request.system == "Linux":
+        raise UnsupportedError(
+            "Ryzen AI for Linux supports Strix and Krackan, not Phoenix and Hawk Point",
+            where=where,
+            hint="use Windows for this NPU",
+        )
+    if request.precision == "bf16" and is_older(row, FIRST_BF16_RELEASE):
+        raise UnsupportedError(
+            f"Ryzen AI {row} does not compile BF16 models",
+            where=where,
+            hint=f"install Ryzen AI {FIRST_BF16_RELEASE} or newer, or quantize to INT8",
+        )
+
+
+def _bf16(
+    request: Request, row: str, options: dict[str, str], reasons: dict[str, str]
+) -> dict[str, object]:
+    options["config_file"] = request.config_path
+    reasons["config_file"] = "BF16 models are compiled by what stands in this file"
+    if request.device == "ve2":
+        options["target"] = "VAIML"
+        reasons["target"] = "the only compiler for Versal"
+    with_targets = not is_older(row, "1.6")
+    if with_targets:
+        reasons["config_file"] += "; since 1.6 with `target` and `targets`, or none is found"
+        reasons["no xclbin"] = f"{row} refuses it on {request.device}"
+    settings = {"device": DEVICE_CODES[request.device], "optimize_level": 1} | dict(
+        request.settings
+    )
+    return build_config(settings, with_targets=with_targets)
+
+
+def _int8(
+    request: Request,
+    row: str,
+    options: dict[str, str],
+    reasons: dict[str, str],
+    environment: dict[str, str],
+) -> None:
+    if is_older(row, "1.4"):
+        options["config_file"] = _below(request.installation, _DEFAULT_CONFIG)
+        reasons["config_file"] = f"must be there in {row}, for every model"
+    xclbin = _xclbin(request.device, row)
+    if not xclbin:
+        reasons["no xclbin"] = f"{row} refuses it on {request.device}"
+    elif is_older(row, "1.4"):
+        environment["XLNX_VART_FIRMWARE"] = _below(request.installation, xclbin)
+        reasons["environment XLNX_VART_FIRMWARE"] = f"{row} takes the NPU binary from it"
+    else:
+        options["xclbin"] = _below(request.installation, xclbin)
+        reasons["xclbin"] = f"the NPU binary that {row} wants named on {request.device}"
+    if not is_older(row, "1.6"):
+        options["target"] = "X1" if request.device == "phoenix" else "X2"
+        reasons["target"] = (
+            "the only compiler for Phoenix and Hawk Point"
+            if request.device == "phoenix"
+            else "the INT8 compiler for Strix and Krackan; X1 is allowed where it does better"
+        )
+    if request.device == "ve2":
+        options["target"] = "VAIML"
+        reasons["target"] = "the only compiler for Versal"
+    if request.opt_level:
+        options["opt_level"] = request.opt_level
+        reasons["opt_level"] = "as asked"
+
+
+def _xclbin(device: str, row: str) -> str:
+    if device == "phoenix":
+        return _PHOENIX_XCLBIN_BEFORE_15 if is_older(row, "1.5") else _XCLBINS[device]
+    return _XCLBINS.get(device, "") if is_older(row, "1.6") else ""
+
+
+def _cache(request: Request, row: str, options: dict[str, str], reasons: dict[str, str]) -> None:
+    if not request.cache_dir:
+        return
+    options["cache_dir"] = request.cache_dir
+    reasons["cache_dir"] = "the folder that is looked at afterwards"
+    if request.cache_key:
+        options["cache_key"] = request.cache_key
+        reasons["cache_key"] = (
+            "the provider's own key leaves out weights, options and versions; this one is ours"
+        )
+    if not is_older(row, "1.5"):
+        options["enable_cache_file_io_in_mem"] = "0"
+        reasons["enable_cache_file_io_in_mem"] = (
+            "with 1, the default, nothing is written into `cache_dir`"
+        )
+
+
+def _spelt_for(options: Mapping[str, str], row: str) -> dict[str, str]:
+    """Spell the names as the release's own documentation does."""
+    if not is_older(row, "1.4"):
+        return dict(options)
+    old = {"cache_dir": "cacheDir", "cache_key": "cacheKey", "encryption_key": "encryptionKey"}
+    return {old.get(name, name): value for name, value in options.items()}
+
+
+def _below(folder: str, path: str) -> str:
+    windows = "%" in folder or "\\" in folder or PurePath(folder).drive
+    return f"{folder}\\" + path.replace("/", "\\") if windows else f"{folder}/{path}"

@@ -1,0 +1,1 @@
+"""CUDA C++ source → HIP C++ source, with a lint for AMD hardware and a compile check."""

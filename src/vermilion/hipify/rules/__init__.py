@@ -1,0 +1,1 @@
+"""What breaks, or means something else, on AMD hardware: one function a rule."""

@@ -1,0 +1,179 @@
+"""Layers with a constant weight, seen as matrix products: what they read, row by row.
+
+A convolution multiplies each patch of its input with the weight; a Gemm or MatMul multiplies each
+row. In groups G, outputs of a group O and numbers read K, a weight is (G, O, K), what it is
+multiplied with (G, rows, K).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.ir.execute import Array
+
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a convolution walks over its input; one number a spatial axis, pads begin then end."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...] | None  # None: as much as `auto_pad` says
+    auto_pad: str
+
+    def padding(self, lengths: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Give what is added before and behind each axis of these lengths."""
+        if self.pads is not None:
+            half = len(self.kernel)
+            return list(zip(self.pads[:half], self.pads[half:], strict=True))
+        if self.auto_pad == "VALID":
+            return [(0, 0)] * len(self.kernel)
+        pads: list[tuple[int, int]] = []
+        for length, kernel, stride, dilation in zip(
+            lengths, self.kernel, self.strides, self.dilations, strict=True
+        ):
+            steps = -(-length // stride)
+            total = max(0, (steps - 1) * stride + (kernel - 1) * dilation + 1 - length)
+            small = total // 2
+            pads.append(
+                (small, total - small) if self.auto_pad == "SAME_UPPER" else (total - small, small)
+            )
+        return pads
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer whose weight is a constant of its own."""
+
+    node: ir.Node
+    groups: int
+    width: int  # K
+    transposed: bool  # the stored weight is (K, O)
+    window: Window | None  # None: a matrix product
+
+    @property
+    def source(self) -> str:
+        """Name of the tensor that is read."""
+        value = self.node.inputs[0]
+        assert value is not None, "a layer reads something"
+        return str(value.name)
+
+    @property
+    def weight(self) -> ir.Value:
+        """The weight."""
+        value = self.node.inputs[1]
+        assert value is not None, "a layer has a weight"
+        return value
+
+    @property
+    def bias(self) -> ir.Value | None:
+        """The bias, where there is one."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
+    def matrices(self, weight: Array) -> Array:
+        """Give the weight as (G, O, K)."""
+        if self.transposed:
+            return weight.T[None]
+        return weight.reshape(self.groups, -1, self.width)
+
+    def stored(self, matrices: Array, shape: tuple[int, ...]) -> Array:
+        """Undo `matrices`."""
+        return np.ascontiguousarray(matrices[0].T if self.transposed else matrices.reshape(shape))
+
+    def rows(self, read: Float32, limit: int, rng: np.random.Generator) -> Float32:
+        """Give at most `limit` rows of one sample as (G, rows, K), drawn evenly."""
+        if self.window is not None:
+            return _patches(read, self.groups, self.window, limit, rng)
+        flat = read.reshape(-1, self.width)
+        if len(flat) > limit:
+            flat = flat[rng.choice(len(flat), limit, replace=False)]
+        return flat[None]
+
+
+def layers_of(nodes: Iterable[ir.Node]) -> list[Layer]:
+    """Give the layers among `nodes`: Conv, Gemm and MatMul with a weight that nobody shares."""
+    return [layer for node in nodes if (layer := _layer(node)) is not None]
+
+
+def _layer(node: ir.Node) -> Layer | None:
+    if node.op_type not in {"Conv", "Gemm", "MatMul"} or node.domain not in ("", "ai.onnx"):
+        return None
+    weight = node.inputs[1]
+    if weight is None or weight.const_value is None or node.inputs[0] is None:
+        return None
+    if node.inputs[0].const_value is not None or len(weight.uses()) != 1:
+        return None
+    shape = weight.const_value.shape.numpy()
+    if node.op_type == "Conv":
+        groups = _int(node, "group", 1)
+        return Layer(node, groups, int(np.prod(shape[1:])), False, _window(node, shape[2:]))
+    if len(shape) != 2 or _int(node, "transA", 0) or _float(node, "alpha", 1.0) != 1.0:
+        return None
+    transposed = not _int(node, "transB", 0)
+    return Layer(node, 1, shape[0] if transposed else shape[1], transposed, None)
+
+
+def _window(node: ir.Node, kernel: tuple[int, ...]) -> Window:
+    axes = len(kernel)
+    auto = node.attributes.get("auto_pad")
+    words = "NOTSET" if auto is None else auto.as_string()
+    pads = tuple(_ints(node, "pads", (0,) * (2 * axes))) if words == "NOTSET" else None
+    ones = (1,) * axes
+    return Window(
+        tuple(kernel),
+        tuple(_ints(node, "strides", ones)),
+        tuple(_ints(node, "dilations", ones)),
+        pads,
+        words,
+    )
+
+
+def _patches(
+    read: Float32, groups: int, window: Window, limit: int, rng: np.random.Generator
+) -> Float32:
+    """Give patches at places drawn at random, each flattened as channels × kernel."""
+    padding = window.padding(read.shape[2:])
+    reach = [(k - 1) * d + 1 for k, d in zip(window.kernel, window.dilations, strict=True)]
+    steps = [
+        (length + sum(pad) - r) // stride + 1
+        for length, pad, r, stride in zip(
+            read.shape[2:], padding, reach, window.strides, strict=True
+        )
+    ]
+    places = len(read) * int(np.prod(steps))
+    chosen = np.arange(places) if places <= limit else rng.choice(places, limit, replace=False)
+    index = np.unravel_index(chosen, (len(read), *steps))
+    if any(any(pad) for pad in padding):
+        read = np.pad(read, [(0, 0), (0, 0), *padding])
+    windows = np.lib.stride_tricks.sliding_window_view(
+        read, reach, axis=tuple(range(2, read.ndim))
+    )
+    dilated = tuple(slice(None, None, d) for d in window.dilations)
+    windows = windows[(..., *dilated)]
+    at = tuple(i * s for i, s in zip(index[1:], window.strides, strict=True))
+    picked = windows[(index[0], slice(None), *at)]  # (rows, channels, kernel…)
+    rows = picked.reshape(len(chosen), groups, -1)
+    return np.ascontiguousarray(rows.transpose(1, 0, 2))
+
+
+def _int(node: ir.Node, name: str, default: int) -> int:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()
+
+
+def _float(node: ir.Node, name: str, default: float) -> float:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_float()
+
+
+def _ints(node: ir.Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else tuple(attribute.as_ints())
