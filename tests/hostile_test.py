@@ -103,10 +103,14 @@ def _outcome(row: dict[str, Any], root: Path) -> Outcome:
     folder = root / str(row["name"])
     texts = [folder / "stdout.txt", folder / "stderr.txt"]
     stdout, stderr = (t.read_text(errors="replace") if t.is_file() else "" for t in texts)
-    written = (folder / "out").rglob("*")
-    left = [path for path in written if not path.is_dir() and path.suffix != ".lock"]
-    names = tuple(str(path.relative_to(folder / "out")) for path in left)
-    return Outcome(row["exit_code"], row["seconds"], row["peak_bytes"], stdout, stderr, names)
+    left = _left_over(folder / "out")
+    return Outcome(row["exit_code"], row["seconds"], row["peak_bytes"], stdout, stderr, left)
+
+
+def _left_over(out: Path) -> tuple[str, ...]:
+    """Give what a failed run left where its results go; a lock may stay."""
+    left = [path for path in out.rglob("*") if not path.is_dir() and path.suffix != ".lock"]
+    return tuple(str(path.relative_to(out)) for path in left)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -136,3 +140,43 @@ def test_there_are_enough() -> None:
     names = [case.name for case in CASES]
     assert len(set(names)) == len(names)
     assert len(names) >= 60
+
+
+# One or two of each kind also go through a process of their own, as a user starts it.
+WHOLE_PROCESS = (
+    "no-file",
+    "cut-after-50-percent",
+    "pickle",
+    "bomb-of-nodes",
+    "cycle",
+    "name-with-escape-codes",
+    "functions-without-end",
+    "weight-shape-too-large",
+    "external-parent",
+    "terabytes-hidden-constant-of-shape",
+    "bundle-traversal",
+    "bundle-part-asks-for-terabytes",
+    "input-zip-bomb",
+)
+
+
+@pytest.mark.parametrize("name", WHOLE_PROCESS)
+def test_as_a_user_starts_it(name: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == name)
+    plan = _planned(case, tmp_path)
+    stdout, stderr = tmp_path / name / "stdout.txt", tmp_path / name / "stderr.txt"
+    with stdout.open("wb") as out, stderr.open("wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vermilion", *plan["words"], "--json"],
+            env={**_environment(), "PYTHONPATH": str(SOURCE)},
+            stdout=out,
+            stderr=err,
+        )
+        process.wait(timeout=60)
+    told = json.loads(stdout.read_text(encoding="utf-8"))
+    assert process.returncode == case.exit_code
+    assert told["ok"] is False
+    assert re.search(case.says, f"{told['error']['message']} ({told['error']['where']})")
+    assert told["error"]["hint"]
+    assert "Traceback" not in stderr.read_text(encoding="utf-8")
+    assert _left_over(tmp_path / name / "out") == ()

@@ -6,7 +6,9 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -127,18 +129,32 @@ def quantize_file(
 
 
 def save_model(model: ir.Model, place: Path) -> None:
-    """Write an ONNX file beside its place, read it back through the door, and rename it."""
+    """Write an ONNX file beside its place, read it back through the door, and rename it.
+
+    Weights of more than one file can hold go into `NAME.onnx.….data` beside it, which is new each
+    time: whatever happens on the way, the former model keeps its own.
+    """
     place.parent.mkdir(parents=True, exist_ok=True)
-    aside = place.with_name(f".{place.stem}.{uuid.uuid4().hex[:12]}.onnx")
+    token = uuid.uuid4().hex[:12]
+    aside = place.with_name(f".{place.stem}.{token}.onnx")
     weights_size = sum(
         value.const_value.nbytes
         for value in model.graph.initializers.values()
         if value.const_value is not None
     )
-    data = f"{place.name}.data" if weights_size > _LARGEST_INLINE_BYTES else None
+    data = place.with_name(f"{place.name}.{token}.data")
+    is_large = weights_size > _LARGEST_INLINE_BYTES
     try:
-        ir.save(model, aside, external_data=data)
+        ir.save(model, aside, external_data=data.name if is_large else None)
         load_model(aside)
         aside.replace(place)
+    except BaseException:
+        data.unlink(missing_ok=True)
+        raise
     finally:
         aside.unlink(missing_ok=True)
+    for former in place.parent.glob(f"{escape(place.name)}.????????????.data"):
+        if former != data:
+            # Windows does not remove what a program has mapped; the next writing does.
+            with suppress(PermissionError):
+                former.unlink(missing_ok=True)

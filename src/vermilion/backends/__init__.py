@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # backend's libraries cost nothing to whoever does not use it.
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {
+        "native": "vermilion.backends.native:NativeBackend",
         "ort": "vermilion.backends.ort:OrtBackend",
         "npu_model": "vermilion.backends.npu_model:NpuModelBackend",
     }

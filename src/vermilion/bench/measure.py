@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.bench.cases import Case, Sizes, prepare_case, read_model
+from vermilion.bench.cases import Case, Sizes, prepare_case
 from vermilion.bench.engines import OURS, Engine, Precision, check_installed, parse_engine
 from vermilion.bench.figures import Latency, Ratio, latency, pair_ratios, ratio
 from vermilion.bench.peak import Peak, measure_peak
@@ -23,6 +23,7 @@ from vermilion.bench.process import EngineProcess
 from vermilion.bench.turns import Timed, take_turns
 from vermilion.errors import ModelError, OptionError, Refusal, VermilionError
 from vermilion.hardware.cpu import detect_cpu
+from vermilion.ir.load import load_model
 from vermilion.ir.measure import Agreement, agreement
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.progress import Progress, no_progress
@@ -166,7 +167,7 @@ def bench_models(
     for peer in plan.against:
         check_installed(parse_engine(peer, "fp32"))
     for path in (Path(model) for model in models):
-        model = read_model(path)
+        model = load_model(path)
         for sizes in _all_sizes(plan, threads):
             with tempfile.TemporaryDirectory(
                 prefix="vermilion-bench-", ignore_cleanup_errors=True

@@ -14,7 +14,7 @@ import time
 # Longer than the tick at which the system adds up what other threads have used while they run:
 # 4 or 10 ms on Linux, 15.6 ms on Windows. In a shorter window a spinning thread is not seen.
 WINDOW_S = 0.032 if sys.platform == "win32" else 0.012
-WINDOWS_IN_A_ROW = 2
+WINDOWS_IN_A_ROW = 3
 
 # Less of a window than this is sleep: waking up for the window's end takes about 1 % of it.
 BUSY_SHARE = 0.1

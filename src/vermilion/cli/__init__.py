@@ -21,6 +21,7 @@ from vermilion.cli import (
     doctor,
     export,
     hello,
+    hipify,
     inspect,
     quantize,
     run,
@@ -42,6 +43,7 @@ VERBS: Mapping[str, Callable[..., int] | typer.Typer] = {
     "compare": compare.compare,
     "bench": bench.bench,
     "cache": cache.app,
+    "hipify": hipify.hipify,
 }
 
 # What typer raises for wrong use: `UsageError`, which its versions keep in different modules.

@@ -12,7 +12,6 @@ import typer
 from vermilion.errors import OptionError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
@@ -117,53 +116,16 @@ def load_inputs(words: Sequence[str] | None) -> dict[str, NDArray[Any]]:
 
 
 def _load_one(word: str) -> dict[str, NDArray[Any]]:
+    from vermilion.ir.arrays import read_npy, read_npz
+
     if word.lower().endswith(".npz") and Path(word).is_file():
-        return _read_npz(Path(word))
+        return read_npz(Path(word))
     name, equals, file = word.partition("=")
     if name and equals and file.lower().endswith(".npy"):
-        return {name: _read_npy(Path(file))}
+        return {name: read_npy(Path(file))}
     if word.lower().endswith(".npz"):
-        raise OptionError("no such file", where=word)
+        raise OptionError("no such file", where=word, hint="check the path")
     raise OptionError(
         f"`--input {word}` is neither NAME=FILE.npy nor FILE.npz",
         hint="save arrays with `numpy.save` or, by name, with `numpy.savez`",
     )
-
-
-def _read_npy(path: Path) -> NDArray[Any]:
-    loaded = _numpy_load(path)
-    if isinstance(loaded, dict):
-        raise OptionError("this is a .npz archive with the name of a .npy file", where=str(path))
-    return loaded
-
-
-def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    loaded = _numpy_load(path)
-    if not isinstance(loaded, dict):
-        raise OptionError("this is a .npy file with the name of a .npz archive", where=str(path))
-    return loaded
-
-
-def _numpy_load(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
-    """Read either kind, whatever its name says; an archive becomes a dictionary."""
-    import zipfile
-    import zlib
-
-    import numpy as np
-
-    if not path.is_file():
-        raise OptionError("no such file", where=str(path))
-    try:
-        loaded: np.ndarray | np.lib.npyio.NpzFile = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, KeyError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        if "pickle" in str(error).lower():
-            raise OptionError(
-                "this file holds pickled Python objects or is no numpy file",
-                where=str(path),
-                hint="save plain arrays: `numpy.save(file, array)` without dtype=object",
-            ) from error
-        raise OptionError(f"this file cannot be read: {error}", where=str(path)) from error

@@ -47,7 +47,7 @@ def sqnr_from_sums(signal: float, noise: float) -> float:
         return EXACT_DB
     if signal == 0.0:
         return -EXACT_DB
-    return max(-EXACT_DB, min(EXACT_DB, 10.0 * math.log10(signal / noise)))
+    return max(-EXACT_DB, min(EXACT_DB, 10.0 * (math.log10(signal) - math.log10(noise))))
 
 
 def agreement(name: str, reference: Array, other: Array) -> Agreement:
@@ -64,18 +64,20 @@ def agreement(name: str, reference: Array, other: Array) -> Agreement:
     has_nan = bool(np.isnan(b).any() and not np.array_equal(np.isnan(a), np.isnan(b)))
     # Equal infinities (masks in attention) are agreement, not error.
     alike = finite | (a == b) | (np.isnan(a) & np.isnan(b))
-    difference = np.where(finite, a - b, 0.0)
-    signal = float(np.sum(np.where(finite, a, 0.0) ** 2))
+    # What is no number would make warnings of the arithmetic, and is judged by `alike` alone.
+    a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+    difference = a - b
+    signal = float(np.sum(a**2))
     noise = float(np.sum(difference**2))
     if not alike.all():
         return Agreement(name, 0.0, -EXACT_DB, math.inf, has_nan)
-    other_norm = float(np.sum(np.where(finite, b, 0.0) ** 2))
+    other_norm = float(np.sum(b**2))
     if signal == 0.0 and other_norm == 0.0:
         cosine = 1.0
     elif signal == 0.0 or other_norm == 0.0:
         cosine = 0.0
     else:
-        dot = float(np.sum(np.where(finite, a * b, 0.0)))
+        dot = float(np.sum(a * b))
         cosine = dot / math.sqrt(signal * other_norm)
     worst = float(np.max(np.abs(difference), initial=0.0))
     return Agreement(name, cosine, sqnr_from_sums(signal, noise), worst, has_nan)

@@ -9,21 +9,12 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.errors import ModelError
+from vermilion.ir.inference import INFERENCE_ERRORS, infer
 from vermilion.ir.inputs import sample_shape
 from vermilion.ir.memory import memory_limit_bytes
 from vermilion.ir.opset import required_inputs
-from vermilion.ir.passes.infer_shapes import (
-    MAX_PROPAGATED_ELEMENTS,
-    propagated_elements,
-    without_weights,
-)
+from vermilion.ir.passes.infer_shapes import without_weights
 
-_INFERENCE_ERRORS = (
-    onnx.checker.ValidationError,
-    onnx.shape_inference.InferenceError,
-    RuntimeError,
-    ValueError,
-)
 _HINT = "bind smaller sizes with `--dim`; if they are fixed in the file, do not trust it"
 
 
@@ -37,15 +28,9 @@ def check_sizes(model: ir.Model, limit_bytes: int | None = None) -> None:
     limit = memory_limit_bytes() if limit_bytes is None else limit_bytes
     ordered = model.clone()
     ordered.graph.sort()
-    # First without following the values of shapes: that makes an object for each element of a
-    # vector, so it is safe only once it is known that none is huge.
-    for follow in (False, propagated_elements(ordered) <= MAX_PROPAGATED_ELEMENTS):
-        graph = _inferred(ordered, follow)
-        if graph is None:
-            return
+    graph = _inferred(ordered)
+    if graph is not None:
         _check_graph(graph, limit)
-        if _longest_vector(graph) > MAX_PROPAGATED_ELEMENTS:
-            return
 
 
 def _check_graph(graph: onnx.GraphProto, limit: int) -> None:
@@ -82,7 +67,7 @@ def _check_one(name: str, sizes: Mapping[str, int], limit_bytes: int, place: str
         )
 
 
-def _inferred(model: ir.Model, follow: bool) -> onnx.GraphProto | None:
+def _inferred(model: ir.Model) -> onnx.GraphProto | None:
     """Give the graph with shapes for the sample inputs, None where inference fails."""
     shapes = {value.name: sample_shape(value) for value in required_inputs(model)}
     with without_weights(model) as proto:
@@ -92,8 +77,8 @@ def _inferred(model: ir.Model, follow: bool) -> onnx.GraphProto | None:
         for value in proto.graph.output:
             value.type.tensor_type.ClearField("shape")
         try:
-            return onnx.shape_inference.infer_shapes(proto, data_prop=follow).graph
-        except _INFERENCE_ERRORS:
+            return infer(proto).graph
+        except INFERENCE_ERRORS:
             return None  # such a model does not run: ONNX Runtime says why
 
 
@@ -117,11 +102,6 @@ def _value_bytes(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
         if tensor.elem_type == onnx.TensorProto.STRING or any(size < 0 for size in sizes):
             continue
         yield value.name, math.prod(sizes) * ir.DataType(tensor.elem_type).bitwidth // 8
-
-
-def _longest_vector(graph: onnx.GraphProto) -> int:
-    shapes = (v.type.tensor_type.shape.dim for v in (*graph.input, *graph.value_info))
-    return max((dims[0].dim_value for dims in shapes if len(dims) == 1), default=0)
 
 
 def _last_uses(graph: onnx.GraphProto) -> dict[str, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import onnx_ir as ir
 import onnxruntime as ort
@@ -17,7 +18,7 @@ import onnxruntime as ort
 from vermilion.errors import ModelError
 from vermilion.ir.execute import Array, numpy_type, open_session, run_session
 from vermilion.progress import Progress
-from vermilion.quantize.observe import Histogram
+from vermilion.quantize.observe import Histogram, Range
 
 GROUP_BYTES = 512 * 1024 * 1024
 """Fetched at once, at most: with ONNX Runtime's own copy this stays near a gigabyte."""
@@ -92,14 +93,34 @@ def grouped(names: Iterable[str], facts: Mapping[str, TensorFacts], limit: int) 
     return groups
 
 
+Statistics = Histogram | Range
+
+
+class Watcher(Protocol):
+    """Somebody else who looks at tensors while they are there."""
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Names of the tensors that are looked at."""
+
+    def add(self, name: str, array: Array) -> None:
+        """Look at one tensor of one sample."""
+
+
 class Calibrator:
-    """Sessions that fetch tensors, and the histograms they fill."""
+    """Sessions that fetch tensors, the statistics that they fill, and who else looks at them."""
 
     def __init__(
-        self, model: ir.Model, names: Sequence[str], facts: Mapping[str, TensorFacts]
+        self,
+        model: ir.Model,
+        statistics: Mapping[str, Statistics],
+        facts: Mapping[str, TensorFacts],
+        watchers: Sequence[Watcher] = (),
     ) -> None:
         inputs = {str(value.name) for value in model.graph.inputs}
-        self.histograms = {name: Histogram() for name in names}
+        self._statistics = statistics
+        self._watchers = watchers
+        names = dict.fromkeys([*statistics, *sorted(n for w in watchers for n in w.wanted)])
         self._inputs = [name for name in names if name in inputs]
         fetched = [name for name in names if name not in inputs]
         self._groups = [
@@ -108,21 +129,24 @@ class Calibrator:
         ]
 
     def add(self, number: int, sample: Mapping[str, Array]) -> None:
-        """Run one sample and count all its tensors."""
+        """Run one sample and look at all its tensors."""
         for name in self._inputs:
-            self._count(number, name, sample[name])
+            self._see(number, name, sample[name])
         for group, session in self._groups:
             for name, array in run_session(session, sample, group).items():
-                self._count(number, name, array)
+                self._see(number, name, array)
 
-    def _count(self, number: int, name: str, array: Array) -> None:
-        if not self.histograms[name].add(array):
+    def _see(self, number: int, name: str, array: Array) -> None:
+        statistics = self._statistics.get(name)
+        if statistics is not None and not statistics.add(array):
             raise ModelError(
                 f"tensor `{name}` holds NaN or infinity",
                 where=f"calibration sample {number}",
                 hint="look at that sample's preprocessing, or leave the node that makes the "
                 "tensor out of quantization",
             )
+        for watcher in self._watchers:
+            watcher.add(name, array)
 
 
 def observe(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.quantize.formats import IntegerFormat, Scheme
+from vermilion.quantize.formats import IntegerFormat, Parameters, at_position
 from vermilion.quantize.observe import BINS, Histogram
 from vermilion.quantize.plan import Plan
 
@@ -74,13 +74,12 @@ def position_for_values(values: NDArray[np.float32], number: IntegerFormat) -> i
     return _best(covering_position(largest, number), error)
 
 
-def choose_positions(
-    plan: Plan, histograms: Mapping[str, Histogram], scheme: Scheme
-) -> dict[str, int]:
+def choose_positions(plan: Plan, histograms: Mapping[str, Histogram]) -> dict[str, int]:
     """Give a position to every scale of the plan that has seen a value other than zero.
 
     Tensors that share a scale take the coarsest of their positions, so that none is clipped.
     """
+    scheme = plan.scheme
     own: dict[str, int | None] = {}
     for name, histogram in histograms.items():
         own[name] = position_for_histogram(histogram, scheme.activation)
@@ -94,6 +93,21 @@ def choose_positions(
         if position is not None:
             positions[scale] = min(position, positions.get(scale, position))
     return positions
+
+
+def parameters_of_positions(plan: Plan, positions: Mapping[str, int]) -> dict[str, Parameters]:
+    """Give the parameters of every tensor of the plan."""
+    scheme = plan.scheme
+    rows = (
+        (plan.activations, scheme.activation),
+        (plan.weights, scheme.weight),
+        (plan.biases, scheme.bias),
+    )
+    return {
+        str(value.name): at_position(positions[plan.scales[str(value.name)]], number)
+        for values, number in rows
+        for value in values
+    }
 
 
 def _limited(position: int) -> int:

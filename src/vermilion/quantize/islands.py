@@ -47,14 +47,32 @@ def _normalization(root: ir.Node) -> set[ir.Node]:
 
 def _quotients(root: ir.Node) -> set[ir.Node]:
     """Give what divides by the root, directly or through its reciprocal."""
+    quotients: set[ir.Node] = set()
     found: set[ir.Node] = set()
     for use in root.outputs[0].uses():
         if use.node.op_type == "Div":
-            found.add(use.node)
+            quotients.add(use.node)
         elif use.node.op_type in _ROOTS:
             found.add(use.node)
             users = (inner.node for inner in use.node.outputs[0].uses())
-            found |= {user for user in users if user.op_type == "Mul"}
+            quotients |= {user for user in users if user.op_type == "Mul"}
+    for quotient in quotients:
+        found |= {quotient} | _scale_and_shift(quotient)
+    return found
+
+
+def _scale_and_shift(quotient: ir.Node) -> set[ir.Node]:
+    """Give the multiplication by γ and the addition of β that end a normalization."""
+    found: set[ir.Node] = set()
+    node = quotient
+    for op_type in ("Mul", "Add"):
+        uses = tuple(node.outputs[0].uses())
+        if len(uses) != 1 or node.outputs[0].is_graph_output():
+            break
+        node = uses[0].node
+        if node.op_type != op_type or not (_is_constant(node, 0) or _is_constant(node, 1)):
+            break
+        found.add(node)
     return found
 
 

@@ -1,13 +1,12 @@
-"""Which operators XINT8 quantizes, which of their inputs are data, and what ties their scales.
+"""Which operators a scheme quantizes, which of their inputs are data, and what ties their scales.
 
-The list starts from the XINT8 column of the operator table in the Ryzen AI documentation
-(`ops_support.rst`, release 1.8). An operator outside it runs on the CPU whatever we do, so
-rounding its inputs and outputs would cost accuracy and buy nothing: it stays in float. That is
-why `Sigmoid`, `HardSigmoid` and `ConvTranspose` are not here. (The vendor's own tool quantizes
-them, and replaces every Sigmoid by a piecewise linear one. We do not change what a model
-computes without being asked.)
+Of the rows here a scheme takes those that its column of the operator table in the Ryzen AI
+documentation has (`ops_support.rst`, release 1.8). An operator outside it runs on the CPU
+whatever we do, so rounding its inputs and outputs would cost accuracy and buy nothing: it stays
+in float. (The vendor's own tool quantizes `Sigmoid`, which the XINT8 column lacks, and replaces
+it by a piecewise linear one. We do not change what a model computes without being asked.)
 
-Left out although the column has them, because eight bits cannot hold what they give: `Pow`,
+Left out although columns have them, because eight bits cannot hold what they give: `Pow`,
 `Sqrt`, `Reciprocal`, `Log` and the quotient of two tensors square, root or invert the range, and
 small values, the ones that decide, all round to zero. Comparisons, masks and index arithmetic
 (`Where`, `Equal`, `Cast`, `TopK`, `CumSum`, …) are not numbers to round either.
@@ -20,6 +19,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
+
+from vermilion.hardware.targets.npu_operators import DOCUMENTED
+from vermilion.quantize.formats import Scheme
 
 Role = Literal["compute", "move", "align"]
 
@@ -78,6 +80,8 @@ OPERATORS: dict[str, Operator] = {
     "Conv": Operator(data=(0, 1), bias=2),
     "Gemm": Operator(data=(0, 1), bias=2),
     "MatMul": Operator(data=(0, 1)),
+    "ConvTranspose": Operator(data=(0, 1), bias=2),
+    **dict.fromkeys(("Sigmoid", "HardSigmoid"), _COMPUTE),
     **dict.fromkeys(("Add", "Sub", "Mul", "Max", "Min"), _ARITHMETIC),
     "Div": Operator(data=(0, 1), takes=_divides_by_constant),
     **dict.fromkeys(
@@ -93,8 +97,8 @@ OPERATORS: dict[str, Operator] = {
         ),
         _COMPUTE,
     ),
-    # `Split` and `SpaceToDepth` are not in the column. Sharing the scale makes the second
-    # rounding exact, so taking them in costs nothing and keeps what lies around them whole.
+    # Sharing the scale makes the second rounding exact, so taking these in costs nothing and
+    # keeps what lies around them whole, also where the column lacks them (`Split`).
     **dict.fromkeys(
         (
             *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity"),
@@ -111,6 +115,36 @@ OPERATORS: dict[str, Operator] = {
         _ALIGN,
     ),
 }
+
+# Where scales are any number, an average has one of its own: it is much smaller than what it is
+# the average of.
+_AVERAGES = frozenset({"AveragePool", "GlobalAveragePool"})
+
+# Computed value by value, or as one function of a row: with any scale these are done in float
+# between their rounded borders, in the epilogue of what wrote them.
+ELEMENTWISE = frozenset(
+    {
+        *("Add", "Sub", "Mul", "Div", "Max", "Min", "Clip", "Relu", "LeakyRelu", "Elu", "Celu"),
+        *("Sigmoid", "HardSigmoid", "HardSwish", "Mish", "Tanh", "Gelu", "Erf", "Softsign"),
+        *("ThresholdedRelu", "Shrink", "Abs", "Neg", "Softmax"),
+    }
+)
+
+# With any scale, these alone are rounded whoever reads them: an integer kernel writes them.
+WRITES_INTEGERS = frozenset({"Conv", "Gemm", "ConvTranspose"})
+
+
+def operators_of(scheme: Scheme) -> dict[str, Operator]:
+    """Give the rows that a scheme takes.
+
+    Moving data costs nothing where scales are shared, so those rows are taken in any case.
+    """
+    column = DOCUMENTED[scheme.column]
+    found = {n: row for n, row in OPERATORS.items() if n in column or row.role == "move"}
+    if not scheme.power_of_two:
+        found |= {name: _COMPUTE for name in _AVERAGES & found.keys()}
+    return found
+
 
 # Nothing is rounded between one of these and an activation that alone reads it: the NPU does
 # both in one step. Source: AMD Quark for ONNX, QDQ placement for the NPU.

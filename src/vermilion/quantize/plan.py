@@ -11,14 +11,21 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.errors import OptionError, UnsupportedError
+from vermilion.quantize.formats import Scheme, scheme_named
 from vermilion.quantize.islands import float_islands
 from vermilion.quantize.operators import (
+    ELEMENTWISE,
     FUSED_PRODUCERS,
-    OPERATORS,
+    WRITES_INTEGERS,
+    Operator,
     bias_input,
     data_inputs,
     fuses_into_producer,
+    operators_of,
+    rounded_indices,
 )
+
+Operators = Mapping[str, Operator]
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,8 @@ class Step:
 class Plan:
     """Everything that is decided before a single sample has been seen."""
 
+    scheme: Scheme
+    operators: Operators
     nodes: frozenset[ir.Node]
     activations: tuple[ir.Value, ...]  # rounded between nodes, in graph order
     weights: tuple[ir.Value, ...]  # constants rounded ahead of time
@@ -49,9 +58,18 @@ class Plan:
     scales: Mapping[str, str]  # tensor → name of its scale; tensors that share one agree
     steps: tuple[Step, ...]
 
+    def rounds(self, node: ir.Node, index: int) -> bool:
+        """Say whether the input at `index` is read rounded, if it is a tensor that is rounded."""
+        if node not in self.nodes:
+            return False
+        return index in rounded_indices(node, self.operators[node.op_type])
+
 
 def make_plan(
-    model: ir.Model, types: Mapping[str, ir.DataType], exclude: Sequence[str] = ()
+    model: ir.Model,
+    types: Mapping[str, ir.DataType],
+    exclude: Sequence[str] = (),
+    scheme: Scheme | None = None,
 ) -> Plan:
     """Decide where `model` is rounded.
 
@@ -60,10 +78,13 @@ def make_plan(
     is left to quantize.
     """
     graph = model.graph
+    scheme = scheme_named("xint8") if scheme is None else scheme
+    operators = operators_of(scheme)
     excluded = _excluded_nodes(graph, exclude)
     islands = float_islands(graph)
-    taken = [n for n in graph if n not in excluded | islands and _is_quantizable(n, types)]
-    nodes = frozenset(_drop_idle_moves(taken))
+    left_out = excluded | islands
+    taken = [n for n in graph if n not in left_out and _is_quantizable(n, types, operators)]
+    nodes = frozenset(_drop_idle_moves(taken, operators))
     if not nodes:
         raise UnsupportedError(
             "no operator of this model can be quantized",
@@ -71,24 +92,27 @@ def make_plan(
             hint="float32 operators such as Conv, MatMul and Add are; float16 models are not yet",
         )
     fused = {n: user for n in taken if n in nodes and (user := _fused_user(n, nodes)) is not None}
-    activations = _activations(graph, nodes, fused)
-    weights, biases = _constants(graph, nodes)
+    find = _activations if scheme.power_of_two else _borders
+    activations = find(graph, nodes, fused, operators)
+    weights, biases = _constants(graph, nodes, operators, scheme)
     names = {value.name for value in (*activations, *weights, *biases) if value.name}
-    scales = _share_scales(graph, nodes, fused, names)
+    scales = _share_scales(graph, nodes, fused, names, operators)
     moved = {
         output.name
         for node in nodes
-        if OPERATORS[node.op_type].role == "move"
+        if operators[node.op_type].role == "move" and _source_name(node) in names
         for output in node.outputs
     }
     return Plan(
+        scheme=scheme,
+        operators=operators,
         nodes=nodes,
         activations=activations,
         weights=weights,
         biases=biases,
         observed=tuple(str(v.name) for v in activations if v.name not in moved),
         scales=scales,
-        steps=tuple(_step(node, fused, scales) for node in graph if node in nodes),
+        steps=tuple(_step(node, fused, scales, operators) for node in graph if node in nodes),
     )
 
 
@@ -108,8 +132,14 @@ def _excluded_nodes(graph: ir.Graph, exclude: Sequence[str]) -> frozenset[ir.Nod
     return frozenset(found)
 
 
-def _is_quantizable(node: ir.Node, types: Mapping[str, ir.DataType]) -> bool:
-    operator = OPERATORS.get(node.op_type)
+def _source_name(node: ir.Node) -> str:
+    return "" if node.inputs[0] is None else str(node.inputs[0].name)
+
+
+def _is_quantizable(
+    node: ir.Node, types: Mapping[str, ir.DataType], operators: Operators
+) -> bool:
+    operator = operators.get(node.op_type)
     if node.domain not in ("", "ai.onnx") or operator is None:
         return False
     data = data_inputs(node, operator)
@@ -129,9 +159,9 @@ def _is_float32(value: ir.Value, types: Mapping[str, ir.DataType]) -> bool:
     return tensor.dtype == ir.DataType.FLOAT and bool(np.isfinite(tensor.numpy()).all())
 
 
-def _drop_idle_moves(taken: Sequence[ir.Node]) -> set[ir.Node]:
+def _drop_idle_moves(taken: Sequence[ir.Node], operators: Operators) -> set[ir.Node]:
     """Keep operators that only move data where a neighbour computes on rounded values."""
-    moves = {node for node in taken if OPERATORS[node.op_type].role == "move"}
+    moves = {node for node in taken if operators[node.op_type].role == "move"}
     kept = {node for node in taken if node not in moves}
     # Rounded data flows down from its producer, in graph order, then the wish for it flows up.
     for node in taken:
@@ -155,10 +185,14 @@ def _fused_user(node: ir.Node, nodes: frozenset[ir.Node]) -> ir.Node | None:
 
 
 def _activations(
-    graph: ir.Graph, nodes: frozenset[ir.Node], fused: Mapping[ir.Node, ir.Node]
+    graph: ir.Graph,
+    nodes: frozenset[ir.Node],
+    fused: Mapping[ir.Node, ir.Node],
+    operators: Operators,
 ) -> tuple[ir.Value, ...]:
+    """Give every tensor that a quantized node reads or writes."""
     found: dict[ir.Value, None] = {}
-    read = {value for node in nodes for value in data_inputs(node, OPERATORS[node.op_type])}
+    read = {value for node in nodes for value in data_inputs(node, operators[node.op_type])}
     for value in graph.inputs:
         if value in read:
             found[value] = None
@@ -172,15 +206,56 @@ def _activations(
     return tuple(found)
 
 
+def _borders(
+    graph: ir.Graph,
+    nodes: frozenset[ir.Node],
+    fused: Mapping[ir.Node, ir.Node],
+    operators: Operators,
+) -> tuple[ir.Value, ...]:
+    """Give the tensors that integer kernels read or write; elementwise chains stay whole.
+
+    Data that only moves is rounded where what it was moved from is, so that it can be shared.
+    """
+    read = _read_by_kernels(graph, nodes, operators)
+    ends = {fused[n] for n in fused if n.op_type in WRITES_INTEGERS}
+    found = {value: None for value in graph.inputs if value in read}
+    for node in graph:
+        moves = node in nodes and operators[node.op_type].role == "move"
+        moved = moves and node.inputs[0] in found
+        writes = node in ends or (
+            node in nodes and node.op_type in WRITES_INTEGERS and node not in fused
+        )
+        for value in node.outputs:
+            if value in read or writes or (moved and not value.is_graph_output()):
+                found[value] = None
+    return tuple(found)
+
+
+def _read_by_kernels(
+    graph: ir.Graph, nodes: frozenset[ir.Node], operators: Operators
+) -> set[ir.Value]:
+    """Give what operators read that are not elementwise, directly or after moving it."""
+    read: set[ir.Value] = set()
+    for node in reversed(list(graph)):
+        if node not in nodes or node.op_type in ELEMENTWISE:
+            continue
+        operator = operators[node.op_type]
+        if operator.role != "move" or any(value in read for value in node.outputs):
+            read |= set(data_inputs(node, operator))
+    return read
+
+
 def _constants(
-    graph: ir.Graph, nodes: frozenset[ir.Node]
+    graph: ir.Graph, nodes: frozenset[ir.Node], operators: Operators, scheme: Scheme
 ) -> tuple[tuple[ir.Value, ...], tuple[ir.Value, ...]]:
     weights: dict[ir.Value, None] = {}
     biases: dict[ir.Value, None] = {}
     for node in graph:
         if node not in nodes:
             continue
-        operator = OPERATORS[node.op_type]
+        if not scheme.power_of_two and node.op_type in ELEMENTWISE:
+            continue
+        operator = operators[node.op_type]
         for value in data_inputs(node, operator):
             if value.const_value is not None:
                 weights[value] = None
@@ -195,6 +270,7 @@ def _share_scales(
     nodes: frozenset[ir.Node],
     fused: Mapping[ir.Node, ir.Node],
     names: set[str],
+    operators: Operators,
 ) -> dict[str, str]:
     """Give each tensor the name of its scale: the first tensor, in graph order, that has it."""
     parent = {name: name for name in names}
@@ -206,9 +282,9 @@ def _share_scales(
         return name
 
     for node in graph:
-        if node not in nodes or OPERATORS[node.op_type].role == "compute":
+        if node not in nodes or operators[node.op_type].role == "compute":
             continue
-        values = [*data_inputs(node, OPERATORS[node.op_type]), *_written(node, fused)]
+        values = [*data_inputs(node, operators[node.op_type]), *_written(node, fused)]
         tied = [str(value.name) for value in values if value.name in names]
         for other in tied[1:]:
             parent[root(other)] = root(tied[0])
@@ -222,8 +298,13 @@ def _written(node: ir.Node, fused: Mapping[ir.Node, ir.Node]) -> tuple[ir.Value,
     return tuple(node.outputs) if node.op_type == "Split" else (node.outputs[0],)
 
 
-def _step(node: ir.Node, fused: Mapping[ir.Node, ir.Node], scales: Mapping[str, str]) -> Step:
-    operator = OPERATORS[node.op_type]
+def _step(
+    node: ir.Node,
+    fused: Mapping[ir.Node, ir.Node],
+    scales: Mapping[str, str],
+    operators: Operators,
+) -> Step:
+    operator = operators[node.op_type]
     read = (scales.get(str(value.name)) for value in data_inputs(node, operator))
     bias = bias_input(node, operator)
     user = fused.get(node)

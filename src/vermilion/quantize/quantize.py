@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -14,15 +15,27 @@ from vermilion.ir.execute import Array
 from vermilion.ir.measure import Agreement
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize.algorithms.equalize import equalize_layers
-from vermilion.quantize.calibrate import Calibrator, observe, tensor_facts
-from vermilion.quantize.choose import choose_positions
+from vermilion.quantize.algorithms.layers import layers_of
+from vermilion.quantize.algorithms.moments import Moments, MomentsObserver
+from vermilion.quantize.calibrate import (
+    Calibrator,
+    Statistics,
+    TensorFacts,
+    observe,
+    tensor_facts,
+)
+from vermilion.quantize.choose import choose_positions, parameters_of_positions
+from vermilion.quantize.constants import round_constants
 from vermilion.quantize.feeds import checked, input_slots
-from vermilion.quantize.formats import scheme_named
+from vermilion.quantize.formats import Scheme, scheme_named
+from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.operators import QUANTIZED_OPERATORS
+from vermilion.quantize.options import Options, Settings, make_options
 from vermilion.quantize.plan import make_plan
 from vermilion.quantize.refine import refine
 from vermilion.quantize.report import LayerError, compare_layers, compare_outputs
 from vermilion.quantize.rewrite import write_plan
+from vermilion.quantize.scales import choose_scales
 
 # QuantizeLinear came with opset 10.
 _OLDEST_OPSET = 10
@@ -46,6 +59,7 @@ class Quantized:
     samples: int
     outputs: tuple[Agreement, ...]
     layers: tuple[LayerError, ...]
+    options: Options = Options()
     moved: int = 0
     unmet: tuple[str, ...] = ()
 
@@ -54,21 +68,46 @@ def quantize_model(
     model: ir.Model,
     samples: Iterable[Mapping[str, Array]],
     *,
-    scheme: str = "xint8",
-    equalize: bool = False,
-    exclude: Sequence[str] = (),
     progress: Progress = no_progress,
+    **settings: Unpack[Settings],
 ) -> Quantized:
     """Give `model` with rounded weights and activations; `model` itself stays as it is.
 
-    `exclude` names nodes that stay in float, `*` matching anything. `samples` are read once, one
-    at a time.
+    `samples` are read once, one at a time. The settings are the fields of `Options`.
 
     Raises: OptionError for samples or options that do not fit; ModelError for a model that is
     quantized already, or one that gives NaN; UnsupportedError where nothing can be quantized.
     """
-    formats = scheme_named(scheme)
-    work = _working_copy(model)
+    options = make_options(settings)
+    seen = look(model, samples, options, progress)
+    return finish(model, seen, options, progress)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that is known of a model once the samples have passed.
+
+    Other options can be tried on it without reading samples again, as long as scheme, ranges
+    and equalization stay.
+    """
+
+    work: ir.Model
+    facts: Mapping[str, TensorFacts]
+    statistics: Mapping[str, Statistics]
+    moments: Mapping[str, Moments]
+    kept: Sequence[dict[str, Array]]
+    count: int
+
+
+def look(
+    model: ir.Model,
+    samples: Iterable[Mapping[str, Array]],
+    options: Options,
+    progress: Progress,
+) -> Seen:
+    """Run the samples through the float model."""
+    scheme = scheme_named(options.scheme)
+    work = working_copy(model)
     feeds = checked(samples, input_slots(work))
     first = next(feeds, None)
     if first is None:
@@ -76,30 +115,69 @@ def quantize_model(
             "there is no calibration data", hint="give at least one sample; 32 or more are usual"
         )
     facts = tensor_facts(work, first)
-    if equalize:
+    if options.equalize:
         equalize_layers(work)
-    plan = make_plan(work, {name: fact.data_type for name, fact in facts.items()}, exclude)
-    calibrator = Calibrator(work, plan.observed, facts)
+    plan = make_plan(work, types_of(facts), options.exclude, scheme)
+    statistics: dict[str, Statistics] = {
+        name: Histogram() if _needs_histogram(scheme, options) else Range()
+        for name in plan.observed
+    }
+    layers = layers_of(plan.nodes) if options.rounding == "compensated" else []
+    moments = MomentsObserver(layers)
+    calibrator = Calibrator(work, statistics, facts, [moments])
     kept: list[dict[str, Array]] = []
-    count = observe(
-        calibrator,
-        _keeping(itertools.chain([first], feeds), kept),
-        total=_length(samples),
-        progress=progress,
+    feeds = _keeping(itertools.chain([first], feeds), kept)
+    count = observe(calibrator, feeds, total=_length(samples), progress=progress)
+    return Seen(work, facts, statistics, moments.by_weight, kept, count)
+
+
+def finish(model: ir.Model, seen: Seen, options: Options, progress: Progress) -> Quantized:
+    """Choose, round, rewrite a copy and compare it with `model`."""
+    scheme = scheme_named(options.scheme)
+    work = seen.work.clone()
+    plan = make_plan(work, types_of(seen.facts), options.exclude, scheme)
+    statistics = {name: seen.statistics[name] for name in plan.observed}
+    moved, unmet = 0, tuple[str, ...]()
+    if scheme.power_of_two:
+        refined = refine(plan.steps, choose_positions(plan, statistics))
+        parameters = parameters_of_positions(plan, refined.positions)
+        moved, unmet = refined.moved, refined.unmet
+    else:
+        parameters = choose_scales(
+            plan,
+            statistics,
+            method=options.method,
+            symmetric=options.symmetric,
+            wide=options.wide,
+        )
+    constants = round_constants(
+        plan,
+        parameters,
+        seen.moments,
+        per_channel=scheme.per_channel if options.per_channel is None else options.per_channel,
+        correct_bias=options.correct_bias,
     )
-    refined = refine(plan.steps, choose_positions(plan, calibrator.histograms, formats))
-    del calibrator  # its sessions hold a sample's tensors and their own copy of the weights
-    reference = work.clone()
-    write_plan(work, plan, refined.positions, formats)
+    write_plan(work, plan, constants.parameters, constants.integers)
     progress("compare", 0, 2)
-    outputs = compare_outputs(model, work, kept)
+    outputs = compare_outputs(model, work, seen.kept)
     progress("compare", 1, 2)
-    layers = compare_layers(reference, work, facts, kept[:LAYER_SAMPLES])
+    layers = compare_layers(seen.work, work, seen.facts, seen.kept[:LAYER_SAMPLES])
     progress("compare", 2, 2)
-    return Quantized(work, scheme, count, outputs, layers, refined.moved, refined.unmet)
+    return Quantized(
+        work, scheme.name, seen.count, outputs, layers, options, moved, unmet
+    )
 
 
-def _working_copy(model: ir.Model) -> ir.Model:
+def types_of(facts: Mapping[str, TensorFacts]) -> dict[str, ir.DataType]:
+    """Give the element types alone."""
+    return {name: fact.data_type for name, fact in facts.items()}
+
+
+def _needs_histogram(scheme: Scheme, options: Options) -> bool:
+    return scheme.power_of_two or options.method != "minmax"
+
+
+def working_copy(model: ir.Model) -> ir.Model:
     """Give a copy whose constants are all initializers and whose names are all unique."""
     opset = model.opset_imports.get("", 0)
     found = next((n for n in model.graph.all_nodes() if n.op_type in QUANTIZED_OPERATORS), None)

@@ -1,4 +1,4 @@
-"""Writing a plan into the graph: QuantizeLinear, DequantizeLinear and int8 constants.
+"""Writing a plan into the graph: QuantizeLinear, DequantizeLinear and integer constants.
 
 Before → after, for a tensor X between two quantized nodes:
 
@@ -16,9 +16,14 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.quantize.formats import IntegerFormat, Scheme, scale_of, to_integers
-from vermilion.quantize.operators import OPERATORS, rounded_indices
+from vermilion.quantize.formats import Parameters
 from vermilion.quantize.plan import Plan
+
+# The operators of the default domain take 16 bits from opset 21 on; below, ONNX Runtime's own do.
+# Source: ONNX, QuantizeLinear-21; ONNX Runtime, docs/ContribOperators.md.
+_WIDE_OPSET = 21
+_WIDE_DOMAIN = "com.microsoft"
+_NARROW = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32})
 
 
 class _Writer:
@@ -27,6 +32,7 @@ class _Writer:
     def __init__(self, graph: ir.Graph, plan: Plan) -> None:
         self.graph = graph
         self.plan = plan
+        self.opset = graph.opset_imports.get("", 0)
         self.order = {node: index for index, node in enumerate(graph)}
         self.first = next(iter(graph))
         self.taken = {str(value.name) for value in (*graph.inputs, *graph.initializers.values())}
@@ -50,14 +56,24 @@ class _Writer:
         self.graph.register_initializer(value)
         return value
 
-    def parameters(self, value: ir.Value, position: int, number: IntegerFormat) -> list[ir.Value]:
+    def parameters(self, value: ir.Value, given: Parameters) -> list[ir.Value]:
         """Add the scale and the zero point of a tensor."""
-        scale = np.asarray(scale_of(position), np.float32)
-        zero = np.zeros((), number.numpy_type)
+        zero = np.full(given.scale.shape, given.zero_point, given.number.numpy_type)
         return [
-            self.constant(self.name(f"{value.name}_scale"), scale),
+            self.constant(self.name(f"{value.name}_scale"), given.scale),
             self.constant(self.name(f"{value.name}_zero_point"), zero),
         ]
+
+    def node(
+        self, op_type: str, inputs: list[ir.Value], name: str, given: Parameters
+    ) -> ir.Node:
+        """Make a node that rounds or the one that undoes it."""
+        attributes = {} if given.axis is None else {"axis": given.axis}
+        domain = ""
+        if given.number.data_type not in _NARROW and self.opset < _WIDE_OPSET:
+            domain = _WIDE_DOMAIN
+            self.graph.opset_imports[_WIDE_DOMAIN] = 1
+        return ir.node(op_type, inputs, attributes, domain=domain, name=self.name(name))
 
     def users(self, value: ir.Value, *, quantized_only: bool) -> list[tuple[ir.Node, int]]:
         """Give who reads `value` in this graph. What a nested graph reads stays as it is."""
@@ -65,45 +81,42 @@ class _Writer:
             (use.node, use.idx)
             for use in value.uses()
             if use.node.graph is self.graph
-            and (not quantized_only or self._rounds(use.node, use.idx))
+            and (not quantized_only or self.plan.rounds(use.node, use.idx))
         ]
 
-    def _rounds(self, node: ir.Node, index: int) -> bool:
-        if node not in self.plan.nodes:
-            return False
-        return index in rounded_indices(node, OPERATORS[node.op_type])
 
+def write_plan(
+    model: ir.Model,
+    plan: Plan,
+    parameters: Mapping[str, Parameters],
+    integers: Mapping[str, np.ndarray],
+) -> None:
+    """Rewrite `model` in place.
 
-def write_plan(model: ir.Model, plan: Plan, positions: Mapping[str, int], scheme: Scheme) -> None:
-    """Rewrite `model` in place."""
+    `parameters` holds every tensor of the plan, `integers` every constant of it.
+    """
     writer = _Writer(model.graph, plan)
     for value in plan.activations:
-        position = positions[plan.scales[str(value.name)]]
-        _round_activation(writer, value, position, scheme.activation)
-    for values, number in ((plan.weights, scheme.weight), (plan.biases, scheme.bias)):
-        for value in values:
-            position = positions[plan.scales[str(value.name)]]
-            _round_constant(writer, value, position, number)
+        _round_activation(writer, value, parameters[str(value.name)])
+    for value in (*plan.weights, *plan.biases):
+        name = str(value.name)
+        _round_constant(writer, value, integers[name], parameters[name])
 
 
-def _round_activation(
-    writer: _Writer, value: ir.Value, position: int, number: IntegerFormat
-) -> None:
+def _round_activation(writer: _Writer, value: ir.Value, given: Parameters) -> None:
     name = str(value.name)
     producer = value.producer()
     by_quantized = producer in writer.plan.nodes
     readers = writer.users(value, quantized_only=not by_quantized)
-    parameters = writer.parameters(value, position, number)
-    quantize = ir.node(
-        "QuantizeLinear", [value, *parameters], name=writer.name(f"{name}_QuantizeLinear")
+    parameters = writer.parameters(value, given)
+    quantize = writer.node(
+        "QuantizeLinear", [value, *parameters], f"{name}_QuantizeLinear", given
     )
     quantized = quantize.outputs[0]
     quantized.name = writer.name(f"{name}_quantized")
-    quantized.type, quantized.shape = ir.TensorType(number.data_type), value.shape
-    dequantize = ir.node(
-        "DequantizeLinear",
-        [quantized, *parameters],
-        name=writer.name(f"{name}_DequantizeLinear"),
+    quantized.type, quantized.shape = ir.TensorType(given.number.data_type), value.shape
+    dequantize = writer.node(
+        "DequantizeLinear", [quantized, *parameters], f"{name}_DequantizeLinear", given
     )
     result = dequantize.outputs[0]
     result.type, result.shape = value.type, value.shape
@@ -124,19 +137,15 @@ def _round_activation(
         node.replace_input_with(index, result)
 
 
-def _round_constant(writer: _Writer, value: ir.Value, position: int, number: IntegerFormat) -> None:
+def _round_constant(
+    writer: _Writer, value: ir.Value, integers: np.ndarray, given: Parameters
+) -> None:
     name = str(value.name)
     readers = writer.users(value, quantized_only=True)
-    tensor = value.const_value
-    assert tensor is not None, "the plan lists a constant without a value"
-    integers = writer.constant(
-        writer.name(f"{name}_quantized"), to_integers(tensor.numpy(), position, number)
-    )
-    parameters = writer.parameters(value, position, number)
-    dequantize = ir.node(
-        "DequantizeLinear",
-        [integers, *parameters],
-        name=writer.name(f"{name}_DequantizeLinear"),
+    stored = writer.constant(writer.name(f"{name}_quantized"), integers)
+    parameters = writer.parameters(value, given)
+    dequantize = writer.node(
+        "DequantizeLinear", [stored, *parameters], f"{name}_DequantizeLinear", given
     )
     result = dequantize.outputs[0]
     result.name = writer.name(f"{name}_dequantized")

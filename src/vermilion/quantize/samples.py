@@ -6,7 +6,6 @@ Files are read when their sample is due, one at a time.
 from __future__ import annotations
 
 import logging
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.errors import OptionError
+from vermilion.ir.arrays import npz_names, read_npy, read_npz
 from vermilion.ir.execute import Array
 from vermilion.quantize.feeds import InputSlot, describe, input_slots
 
@@ -49,7 +49,10 @@ class ImageOptions:
             )
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, 3):
-                raise OptionError(f"`{name}` has {len(values)} values and takes 1 or 3")
+                raise OptionError(
+                    f"`{name}` has {len(values)} values and takes 1 or 3",
+                    hint="give one for all channels, or one for each: red, green, blue",
+                )
         if not all(value > 0 for value in self.std):
             raise OptionError("every value of `std` must be above 0")
 
@@ -80,7 +83,9 @@ class Samples:
             if file.suffix.lower() in IMAGE_SUFFIXES:
                 yield {self.slots[0].name: _image(file, self.slots[0], self.images)}
             elif file.suffix.lower() == ".npy":
-                yield from _split({_only(self.slots, file).name: _load_npy(file)}, self.slots, file)
+                yield from _split(
+                    {_only(self.slots, file).name: read_npy(file, mapped=True)}, self.slots, file
+                )
             else:
                 yield from _split(_load_npz(file, self.slots), self.slots, file)
 
@@ -104,7 +109,9 @@ def open_samples(
     Raises: OptionError where the source is not there, holds nothing of use, or cannot fit.
     """
     if limit < 1:
-        raise OptionError(f"the number of samples must be at least 1, got {limit}")
+        raise OptionError(
+            f"the number of samples must be at least 1, got {limit}", hint="32 are usual"
+        )
     slots = input_slots(model)
     images = ImageOptions(tuple(mean), tuple(std), layout, resize)
     if source == RANDOM:
@@ -169,42 +176,18 @@ def _noise(slot: InputSlot, rng: np.random.Generator) -> Array:
     return rng.integers(0, 2, shape).astype(slot.dtype)
 
 
-def _load_npy(file: Path) -> Array:
-    try:
-        # Not `numpy.load`, which takes the file for whatever its content looks like.
-        loaded: Array = np.lib.format.open_memmap(file, mode="r")
-    except (ValueError, OSError, EOFError) as error:
-        raise _unreadable(file, error) from error
-    return loaded
-
-
 def _load_npz(file: Path, slots: tuple[InputSlot, ...]) -> dict[str, Array]:
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            found = sorted(archive.files)
-            missing = [slot.name for slot in slots if slot.name not in found]
-            if missing and len(slots) == len(found) == 1:
-                return {slots[0].name: archive[found[0]]}  # one array, one input
-            if not missing:
-                return {slot.name: archive[slot.name] for slot in slots}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise _unreadable(file, error) from error
+    found = npz_names(file)
+    missing = [slot.name for slot in slots if slot.name not in found]
+    if missing and len(slots) == len(found) == 1:
+        return {slots[0].name: read_npz(file)[found[0]]}  # one array, one input
+    if not missing:
+        return read_npz(file, [slot.name for slot in slots])
     raise OptionError(
         f"`{file.name}` has no array for input {', '.join(f'`{name}`' for name in missing)}",
         where=str(file),
         hint=f"it holds {', '.join(f'`{name}`' for name in found) or 'nothing'}",
     )
-
-
-def _unreadable(file: Path, error: Exception) -> OptionError:
-    words = str(error).lower()
-    if "pickle" in words or "python objects" in words:
-        return OptionError(
-            f"`{file.name}` is not a plain array: it holds, or is, a pickle, which can run code",
-            where=str(file),
-            hint="save plain numeric arrays with `numpy.save` or `numpy.savez`",
-        )
-    return OptionError(f"`{file.name}` cannot be read: {error}", where=str(file))
 
 
 def _split(
@@ -216,7 +199,9 @@ def _split(
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"`{name}` {count}" for name, count in counts.items())
         raise OptionError(
-            f"the arrays hold different numbers of samples: {listed}", where=str(file)
+            f"the arrays hold different numbers of samples: {listed}",
+            where=str(file),
+            hint="give as many of each input",
         )
     for number in range(next(iter(counts.values()), 0)):
         yield {name: np.array(pieces[number]) for name, pieces in cut.items()}
@@ -240,6 +225,7 @@ def _pieces(slot: InputSlot, array: Array, file: Path) -> Sequence[Array]:
         f"input `{slot.name}` got {describe(array.dtype, array.shape)} and expected "
         f"{slot.describe()}, or several of them along a first axis",
         where=str(file),
+        hint="write the arrays as the model takes them, or bind other sizes with `--dim`",
     )
 
 
@@ -285,10 +271,12 @@ def _image(file: Path, slot: InputSlot, options: ImageOptions) -> Array:
         with Image.open(file) as opened:
             picture = opened.convert("RGB" if channels == 3 else "L")
             picture = picture.resize((width, height), Image.BILINEAR)
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise OptionError(
-            f"`{file.name}` is not a picture that can be read", where=str(file)
-        ) from (error)
+            f"`{file.name}` is not a picture that can be read: {error}",
+            where=str(file),
+            hint="take it out of the folder, or save it again as PNG or JPEG",
+        ) from error
     pixels = np.asarray(picture, np.float32).reshape(height, width, channels) / np.float32(255)
     mean, std = np.asarray(options.mean, np.float32), np.asarray(options.std, np.float32)
     pixels = (pixels - mean) / std

@@ -86,6 +86,15 @@ class Module:
         """Add a finished function."""
         self._functions[function.name] = function.text()
 
+    def export(self, name: str) -> None:
+        """Make a function visible outside the module."""
+        text = self._functions[name]
+        self._functions[name] = text.replace("define internal ", "define ", 1)
+
+    def add_text(self, name: str, text: str) -> None:
+        """Add functions that are written out as IR."""
+        self._functions[name] = text
+
     def text(self) -> str:
         """Give the whole module."""
         return "\n".join([*self._declarations.values(), "", *self._functions.values()])

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import onnx
 import onnx_ir as ir
 
+from vermilion.ir.inference import INFERENCE_ERRORS, infer
 from vermilion.ir.opset import constant_of, is_operator, tensor_bytes, tensor_sizes
 from vermilion.ir.passes.report import Notes
 
@@ -30,8 +31,8 @@ def infer_shapes(model: ir.Model, notes: Notes) -> None:
         notes.refuse("model", "the values of shapes are not followed: they would grow too large")
     try:
         with without_weights(model) as proto:
-            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=propagate)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+            inferred = infer(proto, follow=propagate)
+    except INFERENCE_ERRORS as error:
         notes.refuse("model", f"onnx cannot infer shapes: {_first_line(error)}")
         return
     known = {name for value in _values(model) for name in _symbols(value.shape)}

@@ -1,0 +1,206 @@
+"""Parts compiled to machine code by our own generator and run by our own workers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.backends.base import (
+    Array,
+    Availability,
+    Claim,
+    CompileOptions,
+    ModelFacts,
+    Part,
+    PartFiles,
+    Program,
+    Tensors,
+)
+from vermilion.codegen.emit.driver import ROW_WORDS, RUN, WAIT
+from vermilion.codegen.isa import isa_of
+from vermilion.codegen.lower.part import lower_part
+from vermilion.codegen.lower.rules import refusal
+from vermilion.codegen.object import load_object
+from vermilion.codegen.program import Address, Call, compile_steps
+from vermilion.codegen.tensor import SLACK_BYTES, Storage, View
+from vermilion.codegen.workers import Crew, aligned_bytes, usable_cores
+from vermilion.errors import ArtifactError, Refusal
+from vermilion.hardware.targets.find import find_target
+from vermilion.hardware.targets.target import Target
+
+OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE = "program.o", "packed.bin", "kernels.json"
+_FORMAT = 1
+
+_NUMPY: Mapping[Storage, np.dtype[Any]] = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "u8": np.dtype(np.uint8),
+    "s8": np.dtype(np.int8),
+    "u16": np.dtype(np.uint16),
+    "s16": np.dtype(np.int16),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+    "bool": np.dtype(np.bool_),
+}
+
+
+class NativeBackend:
+    """The contract of `backends.base` for generated machine code."""
+
+    name = "native"
+
+    def available(self, target: Target) -> Availability:
+        """Say whether code for `target` runs here: its instructions must be this machine's."""
+        missing = sorted(target.features - find_target("cpu").features)
+        if missing:
+            return Availability(
+                usable=False,
+                reason=f"this machine has no {', '.join(missing)}",
+                hint="compile for `cpu`, which is what this machine is",
+            )
+        return Availability(usable=True)
+
+    def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
+        """Take what the generator has a rule for."""
+        return refusal(node) or Claim()
+
+    def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
+        """Write machine code, packed weights and the step table."""
+        isa = isa_of(target)
+        storage = "bf16" if options.precision == "bf16" else "f32"
+        lowered = lower_part(part.model, isa, storage)  # type: ignore[arg-type]
+        compiled = compile_steps(
+            lowered.steps,
+            [view.buffer for view in lowered.inputs],
+            [view.buffer for view in lowered.outputs],
+            isa,
+        )
+        table = {
+            "format": _FORMAT,
+            "llvm_cpu": isa.llvm_cpu,
+            "arena_bytes": compiled.arena_bytes,
+            "inputs": [_tensor(view) for view in lowered.inputs],
+            "outputs": [_tensor(view) for view in lowered.outputs],
+            "calls": [asdict(call) for call in compiled.calls],
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / OBJECT_FILE).write_bytes(compiled.object_code)
+        (folder / WEIGHTS_FILE).write_bytes(compiled.packed + bytes(SLACK_BYTES))
+        (folder / TABLE_FILE).write_text(json.dumps(table), encoding="utf-8")
+        return Program(
+            (OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE),
+            details={"steps": str(len(compiled.calls)), "llvm_cpu": isa.llvm_cpu},
+        )
+
+    def load(
+        self, program: Program, files: PartFiles, target: Target, options: CompileOptions
+    ) -> NativeExecutable:
+        """Link the machine code into this process and resolve every address."""
+        table = json.loads(bytes(files.read(TABLE_FILE)))
+        if table.get("format") != _FORMAT:
+            raise ArtifactError(
+                f"the step table has format {table.get('format')}, this program reads {_FORMAT}",
+                hint="compile the model again with this version",
+            )
+        calls = [_call(row) for row in table["calls"]]
+        names = {call.function for call in calls} | {RUN, WAIT}
+        library, functions = load_object(
+            bytes(files.read(OBJECT_FILE)), sorted(names), isa_of(target)
+        )
+        packed = np.frombuffer(files.read(WEIGHTS_FILE), np.uint8)
+        if packed.ctypes.data % 64:
+            copy = aligned_bytes(packed.size)
+            copy[:] = packed
+            packed = copy
+        return NativeExecutable(table, calls, functions, packed, options.threads, library)
+
+
+class NativeExecutable:
+    """A loaded part. Calls from several threads take turns."""
+
+    def __init__(
+        self,
+        table: Mapping[str, Any],
+        calls: Sequence[Call],
+        functions: Mapping[str, int],
+        packed: Array,
+        threads: int,
+        library: object,
+    ) -> None:
+        self._keep = (library, packed)
+        self._arena = aligned_bytes(int(table["arena_bytes"]) + SLACK_BYTES)
+        self._inputs = list(table["inputs"])
+        self._outputs = list(table["outputs"])
+        self._cpu = str(table["llvm_cpu"])
+        self._turn = threading.Lock()
+        bases = {"arena": self._arena.ctypes.data, "weights": packed.ctypes.data}
+        flat = [address for call in calls for address in call.arguments]
+        self._arguments = aligned_bytes(8 * max(1, len(flat))).view(np.int64)
+        self._patches: dict[tuple[str, int], tuple[Array, Array]] = {}
+        self._resolve(flat, bases)
+        rows = np.zeros((len(calls), ROW_WORDS), np.int64)
+        at = self._arguments.ctypes.data
+        for row, call in zip(rows, calls, strict=True):
+            row[:] = (functions[call.function], at, call.units, call.chunk, call.meet)
+            at += 8 * len(call.arguments)
+        workers = threads or usable_cores()
+        self._crew = Crew(functions, rows.reshape(-1), workers)
+
+    @property
+    def runs_on(self) -> str:
+        """Say where it runs."""
+        return f"CPU (native code for {self._cpu}, {self._crew.workers} threads)"
+
+    def run(self, inputs: Tensors) -> dict[str, Array]:
+        """Compute every output of the part from all its inputs."""
+        with self._turn:
+            held = [
+                np.ascontiguousarray(inputs[row["name"]], _NUMPY[row["storage"]])
+                for row in self._inputs
+            ]
+            results = [np.empty(row["shape"], _NUMPY[row["storage"]]) for row in self._outputs]
+            for index, array in enumerate(held):
+                self._point("input", index, array)
+            for index, array in enumerate(results):
+                self._point("output", index, array)
+            self._crew.run()
+        return {row["name"]: array for row, array in zip(self._outputs, results, strict=True)}
+
+    def _resolve(self, flat: Sequence[Address], bases: Mapping[str, int]) -> None:
+        places: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for position, address in enumerate(flat):
+            if address.place in bases:
+                self._arguments[position] = bases[address.place] + address.offset
+            else:
+                key = (address.place, address.index)
+                places.setdefault(key, []).append((position, address.offset))
+        for key, pairs in places.items():
+            positions, offsets = zip(*pairs, strict=True)
+            self._patches[key] = (np.array(positions), np.array(offsets, np.int64))
+
+    def _point(self, place: str, index: int, array: Array) -> None:
+        patch = self._patches.get((place, index))
+        if patch is not None:
+            positions, offsets = patch
+            self._arguments[positions] = offsets + array.ctypes.data
+
+    def __del__(self) -> None:
+        crew = getattr(self, "_crew", None)
+        if crew is not None:
+            crew.close()
+
+
+def _tensor(view: View) -> dict[str, object]:
+    return {"name": view.buffer.name, "storage": view.storage, "shape": list(view.shape)}
+
+
+def _call(row: Mapping[str, Any]) -> Call:
+    arguments = tuple(Address(**cast("dict[str, Any]", item)) for item in row["arguments"])
+    return Call(**{**row, "arguments": arguments})

@@ -1,0 +1,267 @@
+"""The cost model of an NPU: what a part's layers would take on it. *Modelled*, never measured.
+
+A layer takes as long as its arithmetic at the array's rate or its traffic at the memory's rate,
+whichever is longer; a part is dispatched once. The rates are fitted to published latencies
+(`npu_fit.py`), release by release, because releases of the vendor's compiler differ up to sevenfold
+on the same network.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import onnx_ir as ir
+
+from vermilion.backends.npu_fit import DISPATCH_MS, LayerTable, Rates
+from vermilion.backends.npu_published import Layer
+from vermilion.backends.npu_rules import column_of
+from vermilion.hardware.targets.target import Target
+from vermilion.ir.ops import dimensions, elements, find_operator
+
+NEWEST = "1.7"
+
+
+@dataclass(frozen=True)
+class ArrayFacts:
+    """The size and clock of an array.
+
+    Units: `int8_per_clock` is operations a compute tile and clock; `memory_kib` is that of all
+    memory tiles.
+    """
+
+    columns: int
+    rows: int
+    int8_per_clock: int
+    megahertz: int
+    memory_kib: int
+    source: str
+
+    @property
+    def int8_tops(self) -> float:
+        """The most that the array can do, in 10^12 operations a second."""
+        return self.columns * self.rows * self.int8_per_clock * self.megahertz / 1e6
+
+
+# Clock: the step below the highest, at which `xrt-smi validate --run gemm` reports 51.3 TOPS on
+# Strix, 99 % of what these figures give.
+_DRIVER = "amd/xdna-driver at 856409c"
+ARRAYS: Mapping[str, ArrayFacts] = MappingProxyType(
+    {
+        "strix": ArrayFacts(8, 4, 1024, 1584, 4096, f"{_DRIVER}, npu4_regs.c, amdnpu.rst"),
+        "krackan": ArrayFacts(8, 4, 1024, 1584, 4096, f"{_DRIVER}, npu6_regs.c, amdnpu.rst"),
+        "phoenix": ArrayFacts(4, 4, 512, 1309, 2560, f"{_DRIVER}, npu1_regs.c, amdnpu.rst"),
+    }
+)
+_FITTED_ON = "strix"
+
+# What `fit` gives for the tables of `npu_published.py`; a test holds them to it.
+INT8_RATES: Mapping[str, Rates] = MappingProxyType(
+    {
+        "1.4.1": Rates(0.6195, 48.21, 0.0003369),
+        "1.5": Rates(1.271, 135.2, 0.0009158),
+        "1.6": Rates(0.5299, 379.2, 0.001071),
+        "1.7": Rates(0.4, 82.01, 0.05159),
+    }
+)
+BF16_RATES: Mapping[str, Rates] = MappingProxyType({"1.7": Rates(8.552, 22.07, 0.3471)})
+
+# Predicted ÷ published - 1 of each network by a fit to the others; the same test.
+INT8_ERRORS: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        "1.4.1": {
+            "efficientnet-b0": -0.194,
+            "efficientnet-b1": -0.105,
+            "efficientnet-b2": 0.330,
+            "mobilenet-v2": 0.135,
+            "mobilenet-v3": -0.121,
+            "resnet18": -0.264,
+            "resnet34": 0.416,
+            "resnet50": 0.009,
+        },
+        "1.5": {
+            "efficientnet-b0": -0.038,
+            "efficientnet-b1": 0.192,
+            "efficientnet-b2": -0.040,
+            "mobilenet-v2": 0.135,
+            "mobilenet-v3": 0.012,
+            "resnet18": -0.288,
+            "resnet34": 0.347,
+            "resnet50": -0.277,
+            "yolov8m": 0.459,
+        },
+        "1.6": {
+            "efficientnet-b0": -0.334,
+            "efficientnet-b1": -0.155,
+            "efficientnet-b2": 0.276,
+            "mobilenet-v2": 0.181,
+            "mobilenet-v3": 0.019,
+            "resnet18": -0.190,
+            "resnet34": 0.592,
+            "resnet50": 0.236,
+            "yolov8m": -0.799,
+        },
+        "1.7": {
+            "efficientnet-b0": -0.238,
+            "efficientnet-b1": 0.023,
+            "efficientnet-b2": 0.210,
+            "mobilenet-v2": -0.774,
+            "mobilenet-v3": 0.005,
+            "resnet18": 0.003,
+            "resnet34": 0.211,
+            "resnet50": -0.014,
+            "yolov8m": -0.070,
+        },
+    }
+)
+BF16_ERRORS: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        "1.7": {
+            "efficientnet-b0": -0.265,
+            "resnet18": 0.570,
+            "resnet50": 0.561,
+            "yolov8m": -0.447,
+        }
+    }
+)
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A modelled latency and where it goes. Milliseconds.
+
+    `dense_ms`, `depthwise_ms` and `traffic_ms` are the time of the layers that are bound by each.
+    `errors` are those of the published networks when left out of the fit; `is_scaled` says that
+    the rates are those of another chip, brought to this one's array.
+    """
+
+    total_ms: float
+    dense_ms: float
+    depthwise_ms: float
+    traffic_ms: float
+    dispatch_ms: float
+    layers: int
+    layers_beyond_memory: int  # whose activations do not fit in the array's memory tiles
+    release: str
+    errors: Mapping[str, float]
+    is_scaled: bool
+    basis: str
+
+    @property
+    def median_error(self) -> float:
+        """The middle of the left-out errors' sizes: 0.07 is 7 %."""
+        return statistics.median(abs(error) for error in self.errors.values())
+
+    @property
+    def worst_error(self) -> tuple[str, float]:
+        """The network that the model is furthest off on, and by how much."""
+        return max(self.errors.items(), key=lambda item: abs(item[1]))
+
+    def as_json(self) -> dict[str, object]:
+        """Give the keys that `inspect --json` prints."""
+        worst, by = self.worst_error
+        return {
+            "modelled_ms": self.total_ms,
+            "compute_dense_ms": self.dense_ms,
+            "compute_depthwise_ms": self.depthwise_ms,
+            "traffic_ms": self.traffic_ms,
+            "dispatch_ms": self.dispatch_ms,
+            "layers": self.layers,
+            "layers_beyond_memory": self.layers_beyond_memory,
+            "release": self.release,
+            "median_error": self.median_error,
+            "worst_error": {"network": worst, "error": by},
+            "errors": dict(self.errors),
+            "is_scaled": self.is_scaled,
+            "basis": self.basis,
+        }
+
+
+def predict(
+    target: Target,
+    number_format: str,
+    nodes: Sequence[ir.Node],
+    *,
+    parts: int,
+    release: str = NEWEST,
+) -> Latency | None:
+    """Give the modelled latency of `nodes` in `parts` regions; None where nothing was published.
+
+    Counted are convolutions and matrix products; what lies between them is taken as fused.
+    """
+    array = ARRAYS.get(target.name)
+    is_float = column_of(number_format) == "bf16"
+    rates = (BF16_RATES if is_float else INT8_RATES).get(release)
+    if array is None or rates is None or (is_float and target.name == "phoenix"):
+        return None
+    slower = ARRAYS[_FITTED_ON].int8_tops / array.int8_tops
+    rates = replace(
+        rates,
+        dense_ms_per_gop=rates.dense_ms_per_gop * slower,
+        depthwise_ms_per_gop=rates.depthwise_ms_per_gop * slower,
+    )
+    layers = tuple(layer for layer in map(layer_of, nodes) if layer is not None)
+    element_bytes = 2 if is_float else 1
+    fits = array.memory_kib * 1024
+    table = LayerTable.of(layers, element_bytes)
+    compute, traffic = table.compute_ms(rates), table.traffic_ms(rates)
+    by_traffic = traffic > compute
+    dispatch = DISPATCH_MS * parts
+    return Latency(
+        total_ms=dispatch + table.total_ms(rates) - DISPATCH_MS,
+        dense_ms=float(compute[~by_traffic & ~table.is_depthwise].sum()),
+        depthwise_ms=float(compute[~by_traffic & table.is_depthwise].sum()),
+        traffic_ms=float(traffic[by_traffic].sum()),
+        dispatch_ms=dispatch,
+        layers=len(layers),
+        layers_beyond_memory=sum(layer.activations * element_bytes > fits for layer in layers),
+        release=release,
+        errors=(BF16_ERRORS if is_float else INT8_ERRORS)[release],
+        is_scaled=target.name != _FITTED_ON,
+        basis=_basis(target, is_float=is_float, release=release),
+    )
+
+
+def _basis(target: Target, *, is_float: bool, release: str) -> str:
+    kind = "BF16" if is_float else "INT8"
+    text = f"fitted to AMD's published {kind} latencies on Strix, Ryzen AI {release}"
+    if target.name == _FITTED_ON:
+        return text
+    return f"{text}; scaled to the array of {target.name}, where nothing is published"
+
+
+def layer_of(node: ir.Node) -> Layer | None:
+    """Give what the model counts of a node, None for what it takes as fused."""
+    operator = find_operator(node)
+    if operator is None or operator.family != "product":
+        return None
+    constants = [v for v in node.inputs if v is not None and _is_weight(v)]
+    flowing = [v for v in node.inputs if v is not None and not _is_weight(v)]
+    return Layer(
+        operations=operator.rule(node),
+        weights=sum(elements(value) for value in constants),
+        activations=sum(elements(value) for value in [*flowing, *node.outputs]),
+        is_depthwise=_is_depthwise(node),
+    )
+
+
+def _is_weight(value: ir.Value) -> bool:
+    """Say whether a value is a weight, also one that a DequantizeLinear unpacks."""
+    if value.is_initializer():
+        return True
+    producer = value.producer()
+    if producer is None:
+        return False
+    if producer.op_type == "DequantizeLinear" and producer.inputs[0] is not None:
+        return _is_weight(producer.inputs[0])
+    return producer.op_type == "Constant"
+
+
+def _is_depthwise(node: ir.Node) -> bool:
+    group = node.attributes.get("group")
+    if group is None or node.op_type not in ("Conv", "ConvTranspose", "QLinearConv"):
+        return False
+    weight = dimensions(node.inputs[3 if node.op_type == "QLinearConv" else 1])
+    return group.as_int() > 1 and len(weight) > 1 and weight[1] == 1

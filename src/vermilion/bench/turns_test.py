@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vermilion.bench.process import EngineProcess
+from vermilion.bench.turns import MAX_RUNS, MIN_RUNS, WARM_UP_TURNS, runs_in_a_turn, take_turns
+
+# Answers every turn with runs of a set length, and writes down who was asked.
+SAYS = """
+import json, sys
+label, ms, log, quiet = sys.argv[1], float(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
+for line in sys.stdin:
+    message = json.loads(line)
+    with open(log, "a") as file:
+        file.write(json.dumps([label, message["runs"]]) + "\\n")
+    reply = {"ok": True, "ms": [ms] * message["runs"], "quiet_after_ms": quiet}
+    print(json.dumps(reply), flush=True)
+"""
+
+
+def engine(folder: Path, label: str, ms: float, quiet: float | None = 0.5) -> EngineProcess:
+    words = ("-c", SAYS, label, str(ms), str(folder / "log"), json.dumps(quiet))
+    return EngineProcess(label, folder, timeout_s=30.0, command=words)
+
+
+@pytest.mark.parametrize(
+    ("run_ms", "count"),
+    [(0.001, MAX_RUNS), (0.5, 40), (5.0, 4), (9.0, MIN_RUNS), (500.0, MIN_RUNS), (0.0, MAX_RUNS)],
+)
+def test_a_turn_is_filled(run_ms: float, count: int) -> None:
+    assert runs_in_a_turn(run_ms) == count
+
+
+def test_every_engine_has_one_turn_a_round_and_none_is_always_first(tmp_path: Path) -> None:
+    rounds = 6
+    with (
+        engine(tmp_path, "a", 5.0) as a,
+        engine(tmp_path, "b", 2.0) as b,
+        engine(tmp_path, "c", 40.0, None) as c,
+    ):
+        timed = take_turns([a, b, c], rounds)
+    asked = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    after = [label for label, _ in asked[3 * WARM_UP_TURNS :]]
+    each_round = ["".join(after[3 * i : 3 * i + 3]) for i in range(rounds)]
+    assert each_round == ["abc", "cba", "bca", "acb", "cab", "bac"]
+    assert [len(t.turn_ms) for t in timed] == [rounds] * 3
+    assert [len(t.run_ms) for t in timed] == [rounds * 4, rounds * 10, rounds * MIN_RUNS]
+    assert [t.turn_ms[0] for t in timed] == [5.0, 2.0, 40.0]
+    assert [t.quiet_after_ms for t in timed] == [0.5, 0.5, None]

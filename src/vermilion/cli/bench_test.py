@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+
+import models
+from vermilion.cli import main
+from vermilion.cli.bench import parse_sizes
+from vermilion.errors import OptionError
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "small.onnx"
+    ir.save(models.small_cnn(batch="batch"), path)
+    return path
+
+
+def bench(small: Path, *words: str) -> list[str]:
+    return ["bench", str(small), "--dim", "batch=1", "--threads", "1", *words]
+
+
+def test_json_then_the_gate_against_it(
+    small: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(bench(small, "--pairs", "6", "--json")) == 0
+    report: dict[str, Any] = json.loads(capfd.readouterr().out)
+    assert (report["verb"], report["ok"]) == ("bench", True)
+    assert [row["engine"] for row in report["results"]] == ["vermilion", "ort"]
+    assert set(report["ratios"]) == {"ort"}
+
+    # An earlier bench in which we took a tenth of the time and the peer as long as now.
+    ours = report["results"][0]
+    ours["turn_ms"] = [ms / 10 for ms in ours["turn_ms"]]
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps(report))
+    gate = ("--compare", str(old), "--max-regression", "50%")
+    code = main(bench(small, "--pairs", "6", *gate, "--json"))
+    shown = capfd.readouterr()
+    gated = json.loads(shown.out)
+    assert (code, gated["ok"]) == (1, False), gated["compared"]
+    assert "slower than before" in shown.err
+    assert [(d["engine"], d["regressed"]) for d in gated["compared"]] == [
+        ("vermilion", True),
+        ("ort", False),
+    ]
+
+
+def test_the_table_for_people(small: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(bench(small, "--pairs", "1")) == 0
+    shown = capfd.readouterr().out
+    assert "small, fp32, batch 1, 1 thread" in shown
+    for words in ("vermilion@fp32", "ort@fp32", "ours ÷ peer", "cosine"):
+        assert words in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--precision", "fp8"), "no precision is called `fp8`"),
+        (("--batch", "0"), "not a list of sizes"),
+        (("--max-regression", "much"), "not a percentage"),
+        (("--compare", "none.json"), "cannot be read"),
+    ],
+)
+def test_wrong_use_is_exit_code_2(
+    small: Path, words: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*bench(small), *words]) == 2
+    assert message in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"), [(None, ()), ("8", (8,)), ("1, 8", (1, 8)), ("1,1", (1,))]
+)
+def test_sizes(text: str | None, sizes: tuple[int, ...]) -> None:
+    assert parse_sizes(text, "--batch") == sizes
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,", "-1", "0", "1.5"])
+def test_what_is_no_size_is_wrong_use(text: str) -> None:
+    with pytest.raises(OptionError, match="not a list of sizes"):
+        parse_sizes(text, "--batch")

@@ -1,0 +1,192 @@
+"""Reductions over dimensions: sums, means, extremes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Index, Module, Value, constant
+from vermilion.codegen.expression import Constant, Expression, Operand, apply
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+
+Combine = Literal["add", "max", "min", "mul"]
+_SAME: Expression = Operand(0)
+_START = {"add": 0.0, "max": -math.inf, "min": math.inf, "mul": 1.0}
+
+
+@dataclass(frozen=True)
+class ReduceSpec:
+    """`output[kept] = finish(combine over reduced of prepare(input[kept, reduced]))`, in float32.
+
+    Each dimension is (size, input stride, output stride); reduced ones have no output stride. Where
+    the last kept dimension is dense in the input, vectors run along it; else along the last
+    reduced one.
+    """
+
+    combine: Combine
+    storage: Storage
+    out_storage: Storage
+    kept: tuple[tuple[int, int, int], ...]
+    reduced: tuple[tuple[int, int], ...]
+    prepare: Expression = _SAME
+    finish: Expression = _SAME
+
+    family = "reduce"
+
+    @property
+    def along_kept(self) -> bool:
+        """Whether vectors run along the last kept dimension."""
+        if not self.kept or self.kept[-1][1] != 1 or self.kept[-1][2] != 1:
+            return False
+        return not (self.reduced and self.reduced[-1][1] == 1 and self.reduced[-1][0] > 1)
+
+    @property
+    def _outer(self) -> tuple[tuple[int, int, int], ...]:
+        return self.kept[:-1] if self.along_kept else self.kept
+
+    def _blocks(self, lanes: int = 16) -> int:
+        return -(-self.kept[-1][0] // lanes) if self.along_kept else 1
+
+    # Blocks of the widest vector: a unit on a narrower machine computes two.
+    @property
+    def units(self) -> int:
+        """One unit a row of kept dimensions and block of 16 along the dense one."""
+        return max(1, math.prod(d[0] for d in self._outer)) * self._blocks()
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function."""
+        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
+        source = f.load("ptr", f.arguments[0], 0, align=8)
+        target = f.load("ptr", f.arguments[0], 8, align=8)
+        blocks = self._blocks()
+        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+            block, rest = f.remainder(unit, blocks), f.divide(unit, blocks)
+            come, go = source, target
+            for size, stride_in, stride_out in reversed(self._outer):
+                index = f.remainder(rest, size)
+                rest = f.divide(rest, size)
+                come = f.at(come, f.multiply(index, stride_in * STORAGE_BYTES[self.storage]))
+                go = f.at(go, f.multiply(index, stride_out * STORAGE_BYTES[self.out_storage]))
+            if self.along_kept:
+                self._dense_kept(f, isa, come, go, f.multiply(block, 16))
+            else:
+                self._dense_reduced(f, isa, come, go)
+        f.finish()
+
+    def _dense_kept(self, f: Function, isa: Isa, come: Value, go: Value, start: Value) -> None:
+        arithmetic = Arithmetic(f, isa.lanes)
+        size = self.kept[-1][0]
+        for part in range(16 // isa.lanes):
+            first = f.add(start, part * isa.lanes)
+            left = f.subtract(size, first)
+            with f.when(f.compare("sgt", left, constant("i64", 0))):
+                mask = arithmetic.tail_mask(left) if size % isa.lanes else None
+                total = f.slot(arithmetic.math.number(_START[self.combine]))
+                here = f.at(come, f.multiply(first, STORAGE_BYTES[self.storage]))
+                self._walk(f, arithmetic, here, self.reduced, total, mask)
+                result = self._finished(arithmetic, total.get())
+                place = f.at(go, f.multiply(first, STORAGE_BYTES[self.out_storage]))
+                arithmetic.store(self.out_storage, result, place, mask=mask)
+
+    def _finished(self, arithmetic: Arithmetic, total: Value) -> Value:
+        return arithmetic.evaluate(self.finish, lambda _: total)
+
+    def _walk(
+        self,
+        f: Function,
+        arithmetic: Arithmetic,
+        here: Value,
+        dims: Sequence[tuple[int, int]],
+        total: object,
+        mask: Value | None,
+    ) -> None:
+        if not dims:
+            value = arithmetic.load(self.storage, here, mask=mask)
+            prepared = arithmetic.evaluate(self.prepare, lambda _: value)
+            total.set(self._join(arithmetic, total.get(), prepared))  # type: ignore[attr-defined]
+            return
+        size, stride = dims[0]
+        with f.loop(0, size) as index:
+            there = f.at(here, f.multiply(index, stride * STORAGE_BYTES[self.storage]))
+            self._walk(f, arithmetic, there, dims[1:], total, mask)
+
+    def _dense_reduced(self, f: Function, isa: Isa, come: Value, go: Value) -> None:
+        arithmetic = Arithmetic(f, isa.lanes)
+        total = f.slot(arithmetic.math.number(_START[self.combine]))
+        *outer, last = self.reduced or ((1, 1),)
+        self._rows(f, arithmetic, come, outer, last, total)
+        scalar = self._across(f, arithmetic, total.get())
+        result = arithmetic.evaluate(self.finish, lambda _: arithmetic.splat(scalar))
+        arithmetic.store(self.out_storage, result, go, mask=arithmetic.tail_mask(1))
+
+    def _rows(
+        self,
+        f: Function,
+        arithmetic: Arithmetic,
+        here: Value,
+        outer: Sequence[tuple[int, int]],
+        last: tuple[int, int],
+        total: object,
+    ) -> None:
+        if outer:
+            size, stride = outer[0]
+            with f.loop(0, size) as index:
+                there = f.at(here, f.multiply(index, stride * STORAGE_BYTES[self.storage]))
+                self._rows(f, arithmetic, there, outer[1:], last, total)
+            return
+        size, stride = last
+        lanes = arithmetic.lanes
+        whole = size - size % lanes
+        with f.loop(0, whole, lanes) as i:
+            self._take(f, arithmetic, here, i, stride, total, None)
+        if size % lanes:
+            mask = arithmetic.tail_mask(size % lanes)
+            self._take(f, arithmetic, here, whole, stride, total, mask)
+
+    def _take(
+        self,
+        f: Function,
+        arithmetic: Arithmetic,
+        here: Value,
+        at: Index,
+        stride: int,
+        total: object,
+        mask: Value | None,
+    ) -> None:
+        place = f.at(here, f.multiply(at, stride * STORAGE_BYTES[self.storage]))
+        if stride == 1:
+            value = arithmetic.load(self.storage, place, mask=mask)
+        else:
+            value = arithmetic.load_strided(self.storage, place, stride, mask=mask)
+        prepared = arithmetic.evaluate(self.prepare, lambda _: value)
+        if mask is not None:
+            neutral = arithmetic.math.number(_START[self.combine])
+            prepared = f.select(mask, prepared, neutral)
+        total.set(self._join(arithmetic, total.get(), prepared))  # type: ignore[attr-defined]
+
+    def _join(self, arithmetic: Arithmetic, a: Value, b: Value) -> Value:
+        node = apply(self.combine, Operand(0), Operand(1))
+        values = (a, b)
+        return arithmetic.evaluate(node, lambda index: values[index])
+
+    def _across(self, f: Function, arithmetic: Arithmetic, vector: Value) -> Value:
+        lanes = arithmetic.lanes
+        if self.combine in ("add", "mul"):
+            name = f"llvm.vector.reduce.f{self.combine}.v{lanes}f32"
+            f.module.declare(name, "float", ["float", vector.type])
+            start = "0x8000000000000000" if self.combine == "add" else "1.0"
+            return f.emit(
+                "float",
+                f"call reassoc float @{name}(float {start}, {vector})",
+            )
+        name = f"llvm.vector.reduce.f{self.combine}.v{lanes}f32"
+        return f.intrinsic(name, "float", [vector])
+
+
+def scaled(factor: float) -> Expression:
+    """Give the finish that multiplies by a number: 1 ÷ n makes a mean of a sum."""
+    return apply("mul", Operand(0), Constant(factor))

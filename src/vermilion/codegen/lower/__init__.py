@@ -1,0 +1,1 @@
+"""ONNX graph → steps: what is fused, which layout, which kernel."""

@@ -1,0 +1,263 @@
+"""The state of lowering one part: what each value has become, and the steps so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.codegen.emit.fill import BorderSpec
+from vermilion.codegen.emit.map import map_step
+from vermilion.codegen.expression import Convert, Expression, Operand
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.tensor import (
+    STORAGE_BYTES,
+    Buffer,
+    Storage,
+    View,
+    allocate,
+    contiguous_strides,
+    weight,
+)
+from vermilion.errors import UnsupportedError
+from vermilion.ir.cost import node_cost
+from vermilion.ir.opset import constant_of, static_shape
+
+FloatStorage = Literal["f32", "bf16"]
+Array = NDArray[Any]
+
+CHANNELS_LAST = (0, 2, 3, 1)
+
+STORAGE_OF: Mapping[ir.DataType, Storage] = {
+    ir.DataType.FLOAT: "f32",
+    ir.DataType.BFLOAT16: "bf16",
+    ir.DataType.FLOAT16: "f16",
+    ir.DataType.UINT8: "u8",
+    ir.DataType.INT8: "s8",
+    ir.DataType.UINT16: "u16",
+    ir.DataType.INT16: "s16",
+    ir.DataType.INT32: "i32",
+    ir.DataType.INT64: "i64",
+    ir.DataType.BOOL: "bool",
+}
+
+
+@dataclass(frozen=True)
+class Border:
+    """Pixels of border around an image, and the byte that fills them."""
+
+    top: int = 0
+    left: int = 0
+    bottom: int = 0
+    right: int = 0
+    byte: int = 0
+
+    def joined(self, other: Border) -> Border:
+        """Give a border that is enough for both."""
+        return Border(
+            max(self.top, other.top),
+            max(self.left, other.left),
+            max(self.bottom, other.bottom),
+            max(self.right, other.right),
+            self.byte,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no border."""
+        return not (self.top or self.left or self.bottom or self.right)
+
+
+Lower = Callable[["Lowering", ir.Node], None]
+
+
+@dataclass
+class Lowering:
+    """Values by name as views, borders wanted by readers, and the steps in order.
+
+    `demand` is how a lowering gets its inputs: elementwise nodes and products are only written when
+    somebody reads their result.
+    """
+
+    isa: Isa
+    float_storage: FloatStorage
+    groups: Mapping[ir.Node, Group]
+    borders: dict[str, Border]
+    emit_group: Callable[[Lowering, Group], None]
+    winograd: bool = True
+    views: dict[str, View] = field(default_factory=dict)
+    # Weights as stored, by name and what was done to them, so that each is packed once.
+    packed: dict[tuple[str, ...], View] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+
+    def storage(self, value: ir.Value) -> Storage:
+        """Give how a value is stored in this program: floats in the precision asked for."""
+        assert value.dtype is not None, f"{value.name} has no type"
+        storage = STORAGE_OF[value.dtype]
+        return self.float_storage if storage == "f32" else storage
+
+    def demand(self, value: ir.Value) -> View:
+        """Give the view of a value, computing it first if nobody did."""
+        name = str(value.name)
+        if name in self.views:
+            return self.views[name]
+        constant = constant_of(value)
+        if constant is not None:
+            self.views[name] = self._constant(name, constant.numpy(), value)
+            return self.views[name]
+        producer = value.producer()
+        assert producer is not None, f"{name} is neither input nor result"
+        assert producer in self.groups, f"{name} was not computed"
+        self.emit_group(self, self.groups[producer])
+        return self.views[name]
+
+    def _constant(self, name: str, array: Array, value: ir.Value) -> View:
+        storage = self.storage(value)
+        if storage == "bf16" and array.dtype == np.float32:
+            import ml_dtypes
+
+            array = array.astype(ml_dtypes.bfloat16)
+        return weight(name, array, storage)
+
+    def weight(self, key: tuple[str, ...], make: Callable[[], Array], storage: Storage) -> View:
+        """Give a constant made from others, once for each key."""
+        if key not in self.packed:
+            self.packed[key] = weight("/".join(key), make(), storage)
+        return self.packed[key]
+
+    def add(self, step: Step) -> None:
+        """Append a step."""
+        self.steps.append(step)
+
+    def output(
+        self, value: ir.Value, order: Sequence[int] | None = None, storage: Storage | None = None
+    ) -> View:
+        """Allocate a node's result, with the border that its readers want, and register it."""
+        shape = static_shape(value)
+        assert shape is not None, f"{value.name} has no fixed shape"
+        name = str(value.name)
+        border = self.borders.get(name)
+        kind = storage or self.storage(value)
+        if border is not None and not border.is_empty and len(shape) == 4:
+            view = self.bordered(name, kind, shape, border)
+        else:
+            view = allocate(name, kind, shape, order)
+        self.views[name] = view
+        return view
+
+    def bordered(self, name: str, storage: Storage, shape: Sequence[int], border: Border) -> View:
+        """Allocate images, channels last, inside a border; write the border; give the inside."""
+        n, c, h, w = shape
+        height, width = h + border.top + border.bottom, w + border.left + border.right
+        whole = allocate(name, storage, (n, c, height, width), CHANNELS_LAST)
+        spec = BorderSpec(
+            n, height, width, c * STORAGE_BYTES[storage],
+            border.top, border.bottom, border.left, border.right, border.byte,
+        )  # fmt: skip
+        self.add(Step(spec, (whole,), (whole,), (f"border of {name}",)))
+        return whole.sliced(2, border.top, h).sliced(3, border.left, w)
+
+    def channels_last(self, value: ir.Value, border: Border) -> View:
+        """Give a 4-D value with channels last and at least this border around it.
+
+        Where it lies otherwise, it is copied.
+        """
+        view = self.demand(value)
+        n, c, h, w = view.shape
+        if view.strides[1] == 1 or c == 1:
+            have = border_of(view)
+            fits = (
+                have.top >= border.top and have.left >= border.left
+                and have.bottom >= border.bottom and have.right >= border.right
+            )  # fmt: skip
+            if border.is_empty or (fits and self._is_filled(str(value.name), border)):
+                return view
+        copy = self.bordered(f"{value.name} channels last", view.storage, (n, c, h, w), border)
+        kind_operand = identity(view)
+        self.add(map_step([view], [copy], [kind_operand], [f"copy of {value.name}"]))
+        return copy
+
+    def _is_filled(self, name: str, border: Border) -> bool:
+        """Say whether the value's own border is filled with this byte."""
+        own = self.borders.get(name)
+        return own is not None and own.byte == border.byte
+
+    def contiguous(self, value: ir.Value) -> View:
+        """Give a value in row-major order, copied where it lies otherwise."""
+        view = self.demand(value)
+        if view.is_contiguous:
+            return view
+        copy = allocate(f"{value.name} in order", view.storage, view.shape)
+        self.add(map_step([view], [copy], [identity(view)], [f"copy of {value.name}"]))
+        return copy
+
+    def copied(self, view: View, order: Sequence[int] | None = None) -> View:
+        """Give a fresh copy of a view, laid out in `order`, row-major by default."""
+        copy = allocate(f"copy of {view.buffer.name}", view.storage, view.shape, order)
+        self.add(map_step([view], [copy], [identity(view)], [f"copy of {view.buffer.name}"]))
+        return copy
+
+    def copy_into(self, source: View, target: View, node: ir.Node) -> None:
+        """Copy, converting the storage type where they differ."""
+        expression = converted(source, target)
+        self.add(map_step([source], [target], [expression], [str(node.name)]))
+
+
+def identity(view: View) -> Expression:
+    """Give the expression that passes a tensor through."""
+    from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
+
+    return Operand(0, KIND_OF_STORAGE[view.storage])
+
+
+def converted(source: View, target: View) -> Expression:
+    """Give the expression that copies `source` to the storage type of `target`."""
+    from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
+
+    kind = KIND_OF_STORAGE[target.storage]
+    expression = identity(source)
+    return expression if KIND_OF_STORAGE[source.storage] == kind else Convert(expression, kind)
+
+
+def border_of(view: View) -> Border:
+    """Give the border that an image has in its buffer, reading it off strides and offset."""
+    n, c, h, w = view.shape
+    pixel = c
+    if view.strides[3] != pixel or view.strides[1] != 1:
+        return Border()
+    row = view.strides[2]
+    width = row // pixel
+    if row % pixel or width < w:
+        return Border()
+    items = view.buffer.size_bytes // view.item_bytes
+    image = view.strides[0] if n > 1 else items
+    if image % row:
+        return Border()
+    height = image // row
+    left, top = (view.offset % row) // pixel, view.offset // row
+    if view.offset % pixel or top + h > height or left + w > width:
+        return Border()
+    return Border(top, left, height - h - top, width - w - left)
+
+
+def operations_of(nodes: Sequence[ir.Node]) -> int:
+    """Give the operations of some nodes, by the operator table."""
+    return sum(node_cost(node).operations for node in nodes)
+
+
+def refuse(node: ir.Node, reason: str) -> UnsupportedError:
+    """Give the error for a node that a claim should have kept out."""
+    return UnsupportedError(
+        f"`{node.op_type}` cannot be generated here: {reason}", where=f"node `{node.name}`"
+    )
+
+
+def contiguous_like(view: View, buffer: Buffer) -> View:
+    """Give a row-major view of `buffer` with the shape and type of `view`."""
+    return View(buffer, view.storage, view.shape, contiguous_strides(view.shape))

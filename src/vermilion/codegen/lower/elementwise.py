@@ -1,0 +1,205 @@
+"""Elementwise ONNX operators as expressions, and groups of them as kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
+from vermilion.codegen.emit.map import map_step
+from vermilion.codegen.expression import Apply, Constant, Convert, Expression, Kind, Operand, apply
+from vermilion.codegen.lower.context import Lowering, operations_of
+from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.tensor import View
+from vermilion.ir.opset import constant_of, static_shape
+
+Build = Callable[[ir.Node, list[Expression]], Expression]
+
+
+def number(node: ir.Node, name: str, default: float) -> float:
+    """Give a float attribute."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else float(attribute.as_float())
+
+
+def _unary(operation: str) -> Build:
+    return lambda node, a: apply(operation, a[0])
+
+
+def _binary(operation: str) -> Build:
+    return lambda node, a: apply(operation, a[0], a[1])
+
+
+def _chain(operation: str) -> Build:
+    def build(node: ir.Node, a: list[Expression]) -> Expression:
+        result = a[0]
+        for item in a[1:]:
+            result = apply(operation, result, item)
+        return result
+
+    return build
+
+
+def _mean(node: ir.Node, a: list[Expression]) -> Expression:
+    return apply("mul", _chain("add")(node, a), Constant(1.0 / len(a)))
+
+
+def _relu(node: ir.Node, a: list[Expression]) -> Expression:
+    return apply("max", a[0], Constant(0.0, a[0].kind))
+
+
+def _clip(node: ir.Node, a: list[Expression]) -> Expression:
+    result = a[0]
+    if len(a) > 1 and node.inputs[1] is not None:
+        result = apply("max", result, a[1])
+    if len(a) > 2 and node.inputs[2] is not None:
+        result = apply("min", result, a[2])
+    return result
+
+
+def _leaky_relu(node: ir.Node, a: list[Expression]) -> Expression:
+    slope = Constant(number(node, "alpha", 0.01))
+    return Apply("select", (apply("less", a[0], Constant(0.0)), apply("mul", a[0], slope), a[0]))
+
+
+def _prelu(node: ir.Node, a: list[Expression]) -> Expression:
+    return Apply("select", (apply("less", a[0], Constant(0.0)), apply("mul", a[0], a[1]), a[0]))
+
+
+def _elu(node: ir.Node, a: list[Expression]) -> Expression:
+    grown = apply("sub", apply("exp", a[0]), Constant(1.0))
+    scaled = apply("mul", grown, Constant(number(node, "alpha", 1.0)))
+    return Apply("select", (apply("less", a[0], Constant(0.0)), scaled, a[0]))
+
+
+def _hard_sigmoid_of(x: Expression, alpha: float, beta: float) -> Expression:
+    line = Apply("fma", (x, Constant(alpha), Constant(beta)))
+    return apply("min", apply("max", line, Constant(0.0)), Constant(1.0))
+
+
+def _hard_sigmoid(node: ir.Node, a: list[Expression]) -> Expression:
+    return _hard_sigmoid_of(a[0], number(node, "alpha", 0.2), number(node, "beta", 0.5))
+
+
+def _hard_swish(node: ir.Node, a: list[Expression]) -> Expression:
+    return apply("mul", a[0], _hard_sigmoid_of(a[0], 1.0 / 6.0, 0.5))
+
+
+def _gelu(node: ir.Node, a: list[Expression]) -> Expression:
+    x = a[0]
+    attribute = node.attributes.get("approximate")
+    half = apply("mul", x, Constant(0.5))
+    if attribute is not None and attribute.as_string() == "tanh":
+        cube = apply("mul", apply("mul", x, x), x)
+        inner = apply("mul", Constant(math.sqrt(2.0 / math.pi)),
+                      apply("add", x, apply("mul", Constant(0.044715), cube)))  # fmt: skip
+        return apply("mul", half, apply("add", Constant(1.0), apply("tanh", inner)))
+    inner = apply("mul", x, Constant(math.sqrt(0.5)))
+    return apply("mul", half, apply("add", Constant(1.0), apply("erf", inner)))
+
+
+def _pow(node: ir.Node, a: list[Expression]) -> Expression:
+    x, y = a
+    if isinstance(y, Constant):
+        simple = {1.0: x, 0.5: apply("sqrt", x), -1.0: apply("reciprocal", x)}
+        if y.value in simple:
+            return simple[y.value]
+        if y.value == int(y.value) and 2 <= y.value <= 4:
+            result = x
+            for _ in range(int(y.value) - 1):
+                result = apply("mul", result, x)
+            return result
+    return apply("pow", x, y)
+
+
+def _where(node: ir.Node, a: list[Expression]) -> Expression:
+    return Apply("select", (a[0], a[1], a[2]), a[1].kind)
+
+
+def _cast(node: ir.Node, a: list[Expression]) -> Expression:
+    return a[0]  # `expression_of` converts every result to the kind of its type
+
+
+ELEMENTWISE: Mapping[str, Build] = {
+    "Add": _binary("add"), "Sub": _binary("sub"), "Mul": _binary("mul"), "Div": _binary("div"),
+    "Max": _chain("max"), "Min": _chain("min"), "Sum": _chain("add"), "Mean": _mean,
+    "Neg": _unary("neg"), "Abs": _unary("abs"), "Sqrt": _unary("sqrt"), "Exp": _unary("exp"),
+    "Log": _unary("log"), "Tanh": _unary("tanh"), "Erf": _unary("erf"),
+    "Sigmoid": _unary("sigmoid"), "Floor": _unary("floor"), "Ceil": _unary("ceil"),
+    "Round": _unary("round"), "Reciprocal": _unary("reciprocal"), "Sign": _unary("sign"),
+    "Softplus": _unary("softplus"), "Relu": _relu, "Clip": _clip, "LeakyRelu": _leaky_relu,
+    "PRelu": _prelu, "Elu": _elu, "HardSigmoid": _hard_sigmoid, "HardSwish": _hard_swish,
+    "Gelu": _gelu, "Pow": _pow, "Where": _where, "Cast": _cast, "Not": _unary("not"),
+    "And": _binary("and"), "Or": _binary("or"), "Xor": _binary("xor"),
+    "Equal": _binary("equal"), "Less": _binary("less"), "LessOrEqual": _binary("less_equal"),
+    "Greater": _binary("greater"), "GreaterOrEqual": _binary("greater_equal"),
+}  # fmt: skip
+
+
+def kind_of(lowering: Lowering, value: ir.Value) -> Kind:
+    """Give the kind in which a value is computed."""
+    return KIND_OF_STORAGE[lowering.storage(value)]
+
+
+class GroupExpression:
+    """The expression of one group, and the tensors that its operands stand for."""
+
+    def __init__(self, lowering: Lowering, group: Group, start: Expression | None) -> None:
+        self.lowering = lowering
+        self.group = group
+        self.views: list[View] = []
+        self._start = start
+        self._first = 0 if start is None else 1
+        self._known: dict[ir.Value, Expression] = {}
+
+    def of(self, value: ir.Value) -> Expression:
+        """Give the expression of a value inside or outside the group."""
+        if value not in self._known:
+            self._known[value] = self._make(value)
+        return self._known[value]
+
+    def _make(self, value: ir.Value) -> Expression:
+        producer = value.producer()
+        if producer is not None and producer is self.group.anchor and self._start is not None:
+            return self._start
+        if producer is not None and producer in self.group.members:
+            arguments = [
+                Constant(0.0) if item is None else self.of(item) for item in producer.inputs
+            ]
+            kind = kind_of(self.lowering, value)
+            result = ELEMENTWISE[producer.op_type](producer, arguments)
+            return result if result.kind == kind else Convert(result, kind)
+        kind = kind_of(self.lowering, value)
+        constant = constant_of(value)
+        if constant is not None and constant.size == 1:
+            return Constant(float(constant.numpy().reshape(-1)[0]), kind)
+        self.views.append(self.lowering.demand(value))
+        return Operand(self._first + len(self.views) - 1, kind)
+
+
+def emit_elementwise(lowering: Lowering, group: Group) -> None:
+    """Write a group without an anchor as one loop nest."""
+    value = group.root.outputs[0]
+    build = GroupExpression(lowering, group, None)
+    expression = build.of(value)
+    nodes = [str(node.name) for node in group.members]
+    order = layout_like(build.views, len(static_shape(value) or ()))
+    output = lowering.output(value, order)
+    step = map_step(build.views, [output], [expression], nodes, operations_of([*group.members]))
+    lowering.add(step)
+
+
+def layout_like(views: list[View], rank: int) -> tuple[int, ...] | None:
+    """Give the order of dimensions that the largest input has, None for row-major."""
+    same = [view for view in views if len(view.shape) == rank]
+    if not same:
+        return None
+    largest = max(same, key=lambda view: view.elements)
+    axes = sorted(range(rank), key=lambda axis: (-largest.strides[axis] or -math.inf, axis))
+    # A dimension of one element has no stride of its own: it stays where it is in row-major order.
+    if any(largest.strides[a] == 0 and largest.shape[a] > 1 for a in range(rank)):
+        return None
+    return tuple(axes) if np.prod(largest.shape) > 1 else None

@@ -1,0 +1,119 @@
+"""A part of a model → steps, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from vermilion.codegen.emit.map import map_step
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.context import (
+    STORAGE_OF,
+    Border,
+    FloatStorage,
+    Lowering,
+    converted,
+)
+from vermilion.codegen.lower.elementwise import emit_elementwise
+from vermilion.codegen.lower.groups import Group, find_groups
+from vermilion.codegen.lower.product import conv_geometry, emit_product
+from vermilion.codegen.lower.rules import RULES, is_elementwise, is_product
+from vermilion.codegen.tensor import STORAGE_BYTES, Buffer, View, contiguous_strides
+from vermilion.ir.opset import static_shape
+
+
+@dataclass(frozen=True)
+class LoweredPart:
+    """The steps of a part, and the buffers that stand for its inputs and outputs."""
+
+    steps: tuple[Step, ...]
+    inputs: tuple[View, ...]
+    outputs: tuple[View, ...]
+
+
+def lower_part(model: ir.Model, isa: Isa, float_storage: FloatStorage = "f32") -> LoweredPart:
+    """Lower every node of a part that the rules take.
+
+    Inputs and outputs are row-major, in the types that the model declares.
+    """
+    graph = model.graph
+    groups = find_groups(graph, is_elementwise, is_product)
+    lowering = Lowering(isa, float_storage, groups, _borders(graph), _emit)
+    inputs = [_external(value, "input") for value in graph.inputs if not value.is_initializer()]
+    for view in inputs:
+        lowering.views[view.buffer.name] = _imported(lowering, view)
+    for node in graph:
+        if node not in groups:
+            lower = RULES[node.op_type].lower
+            assert lower is not None, f"{node.op_type} has no lowering"
+            lower(lowering, node)
+    outputs = []
+    for value in graph.outputs:
+        view = lowering.demand(value)
+        target = _external(value, "output")
+        lowering.add(
+            map_step([view], [target], [converted(view, target)], [f"result {value.name}"])
+        )
+        outputs.append(target)
+    return LoweredPart(tuple(lowering.steps), tuple(inputs), tuple(outputs))
+
+
+def _emit(lowering: Lowering, group: Group) -> None:
+    if group.anchor is None:
+        emit_elementwise(lowering, group)
+    else:
+        emit_product(lowering, group)
+
+
+def _external(value: ir.Value, place: str) -> View:
+    shape = static_shape(value)
+    assert shape is not None, f"{value.name} has no fixed shape"
+    assert value.dtype is not None
+    storage = STORAGE_OF[value.dtype]
+    size = STORAGE_BYTES[storage]
+    for extent in shape:
+        size *= extent
+    buffer = Buffer(str(value.name), size, place)  # type: ignore[arg-type]
+    return View(buffer, storage, shape, contiguous_strides(shape))
+
+
+def _imported(lowering: Lowering, view: View) -> View:
+    """Give an input as the program computes with it: floats in the precision asked for."""
+    if view.storage != "f32" or lowering.float_storage == "f32":
+        return view
+    order = (0, 2, 3, 1) if len(view.shape) == 4 else None
+    border = lowering.borders.get(view.buffer.name)
+    if border is not None and not border.is_empty and order is not None:
+        target = lowering.bordered(view.buffer.name, "bf16", view.shape, border)
+    else:
+        from vermilion.codegen.tensor import allocate
+
+        target = allocate(view.buffer.name, "bf16", view.shape, order)
+    lowering.add(
+        map_step([view], [target], [converted(view, target)], [f"input {view.buffer.name}"])
+    )
+    return target
+
+
+def _borders(graph: ir.Graph) -> dict[str, Border]:
+    """Give, for each tensor that convolutions read, the border that is enough for all of them."""
+    borders: dict[str, Border] = {}
+    for node in graph:
+        if node.op_type != "Conv" or not is_product(node):
+            continue
+        data = node.inputs[0]
+        if data is None or len(static_shape(data) or ()) != 4:
+            continue
+        border = conv_geometry(node).border
+        if not border.is_empty:
+            name = str(data.name)
+            borders[name] = borders[name].joined(border) if name in borders else border
+    return borders
+
+
+def distinct(steps: Sequence[Step]) -> int:
+    """Give how many different kernels the steps use."""
+    return len({step.function for step in steps})

@@ -1,0 +1,345 @@
+"""Convolutions and matrix products with constant weights → product kernels with their epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.codegen.emit.product import PixelAccess, ProductSpec, pack_weights
+from vermilion.codegen.expression import Constant, Expression, Operand, apply
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.context import Border, Lowering, operations_of
+from vermilion.codegen.lower.elementwise import GroupExpression
+from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.numeric import Numeric, numeric_for
+from vermilion.codegen.tensor import View
+from vermilion.codegen.tile import choose_tile
+from vermilion.ir.opset import constant_of
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """The attributes of a two-dimensional convolution, all explicit."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]  # top, left, bottom, right
+    group: int
+
+    @property
+    def border(self) -> Border:
+        """The border that its input needs."""
+        top, left, bottom, right = self.pads
+        return Border(top, left, bottom, right)
+
+
+def ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
+    """Give an attribute of integers."""
+    attribute = node.attributes.get(name)
+    return tuple(default) if attribute is None else tuple(attribute.as_ints())
+
+
+def conv_geometry(node: ir.Node) -> ConvGeometry:
+    """Read a Conv's attributes; one-dimensional ones get a height of 1."""
+    weight_shape = node.inputs[1].shape if node.inputs[1] is not None else None
+    assert weight_shape is not None, "a claimed Conv has constant weights"
+    size = [int(d) for d in weight_shape[2:]]  # type: ignore[arg-type]
+    rank = len(size)
+    kernel = ints(node, "kernel_shape", size)
+    strides = ints(node, "strides", [1] * rank)
+    dilations = ints(node, "dilations", [1] * rank)
+    pads = _pads(node, kernel, strides, dilations)
+    attribute = node.attributes.get("group")
+    group = 1 if attribute is None else attribute.as_int()
+    if rank == 1:
+        return ConvGeometry(
+            (1, kernel[0]), (1, strides[0]), (1, dilations[0]), (0, pads[0], 0, pads[1]), group
+        )
+    return ConvGeometry(
+        (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1]),
+        (pads[0], pads[1], pads[2], pads[3]), group,
+    )  # fmt: skip
+
+
+def _pads(
+    node: ir.Node, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[int, ...]:
+    """Give begin and end padding for each axis, `auto_pad` worked out.
+
+    Source: ONNX Conv-11, `auto_pad`: SAME keeps ceil(size ÷ stride) outputs.
+    """
+    rank = len(kernel)
+    attribute = node.attributes.get("auto_pad")
+    mode = "NOTSET" if attribute is None else attribute.as_string()
+    if mode in ("NOTSET", "VALID"):
+        return ints(node, "pads", [0] * 2 * rank) if mode == "NOTSET" else (0,) * 2 * rank
+    source = node.inputs[0]
+    assert source is not None
+    assert source.shape is not None
+    begin, end = [], []
+    for axis in range(rank):
+        size = int(source.shape[2 + axis])  # type: ignore[arg-type]
+        outputs = -(-size // strides[axis])
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        total = max(0, (outputs - 1) * strides[axis] + reach - size)
+        small, large = total // 2, total - total // 2
+        begin.append(small if mode == "SAME_UPPER" else large)
+        end.append(large if mode == "SAME_UPPER" else small)
+    return (*begin, *end)
+
+
+def emit_product(lowering: Lowering, group: Group) -> None:
+    """Write the group's product with all of the group in its epilogue."""
+    node = group.anchor
+    assert node is not None
+    lower = {"Conv": _emit_conv, "Gemm": _emit_gemm, "MatMul": _emit_matmul}[node.op_type]
+    lower(lowering, group, node)
+
+
+def epilogue(
+    lowering: Lowering, group: Group, start: Expression, first: Sequence[View]
+) -> tuple[Expression, list[View]]:
+    """Give the group's expression over the accumulator, and the tensors that it reads.
+
+    `start` is the product itself: operand 0 is the accumulator, the next are `first`.
+    """
+    build = GroupExpression(lowering, group, start)
+    build.views.extend(first)
+    return build.of(group.root.outputs[0]), build.views
+
+
+def as_image(view: View) -> View:
+    """Give a tensor of any rank as (N, C, H, W): leading dimensions become rows and columns."""
+    shape, strides = list(view.shape), list(view.strides)
+    if len(shape) == 3:  # (N, C, W): one row
+        return replace(
+            view,
+            shape=(shape[0], shape[1], 1, shape[2]),
+            strides=(strides[0], strides[1], 0, strides[2]),
+        )
+    return view
+
+
+def access(view: View, output: View) -> PixelAccess:
+    """Give how the epilogue walks a tensor that broadcasts to the output image."""
+    wide = view.broadcast(output.shape)
+    n, c, h, w = wide.strides
+    assert c in (0, 1), "channels of an epilogue's operand lie side by side or repeat"
+    return PixelAccess(view.storage, n, h, w, c)
+
+
+def product_step(
+    lowering: Lowering,
+    source: View,
+    weights: Array,
+    key: tuple[str, ...],
+    geometry: ConvGeometry,
+    output: View,
+    operands: Sequence[View],
+    expression: Expression,
+    nodes: Sequence[ir.Node],
+    numeric: Numeric,
+) -> Step:
+    """Make the step of one product.
+
+    Shapes: source and output (N, C, H, W) views with channels side by side, the source's border
+    around it; weights (O, kernel height, kernel width, C).
+    """
+    isa = lowering.isa
+    n, channels, rows, columns = output.shape
+    kernel_y, kernel_x = geometry.kernel
+    stride_n, _, stride_h, stride_w = source.strides
+    inputs = weights.shape[3]
+    # Neighbouring taps of a row are one run where pixels lie side by side without a hole.
+    merged = geometry.dilations[1] == 1 and (stride_w == inputs or kernel_x == 1)
+    taps_x, run = (1, kernel_x * inputs) if merged else (kernel_x, inputs)
+    groups = -(-run // numeric.group)
+    tile = choose_tile(rows, columns, channels, kernel_y * taps_x * groups, isa)
+    spec = ProductSpec(
+        numeric=numeric.name,
+        images=n, rows=rows, columns=columns, channels=channels,
+        taps_y=kernel_y, taps_x=taps_x, run=run,
+        in_image=stride_n,
+        in_row=stride_h * geometry.strides[0],
+        in_column=stride_w * geometry.strides[1],
+        in_tap_y=stride_h * geometry.dilations[0],
+        in_tap_x=stride_w * geometry.dilations[1],
+        output=access(output, output),
+        operands=tuple(access(view, output) for view in operands),
+        expression=expression,
+        tile=tile,
+    )  # fmt: skip
+    spec = replace(spec, channel_blocks=spec.blocks(isa))
+    packed = lowering.weight(
+        (*key, numeric.name, str(tile.vectors), str(merged)),
+        lambda: pack_weights(
+            weights.reshape(weights.shape[0], kernel_y, taps_x, run),
+            numeric, tile.vectors, isa.lanes,
+        ),
+        {"f32": "f32", "bf16": "bf16", "u8s8": "s8", "u8s8_wide": "s16"}[numeric.name],  # type: ignore[arg-type]
+    )  # fmt: skip
+    top, left, _, _ = geometry.pads
+    start = replace(source, offset=source.offset - top * stride_h - left * stride_w)
+    return Step(
+        spec, (start, packed, output, *operands), (output,),
+        tuple(str(node.name) for node in nodes), operations_of(list(nodes)),
+    )  # fmt: skip
+
+
+def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
+    geometry = conv_geometry(node)
+    data, kernel = node.inputs[0], node.inputs[1]
+    assert data is not None
+    assert kernel is not None
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    weights = _constant(kernel)
+    weights = weights.reshape(*weights.shape[:2], *geometry.kernel)
+    if len(data.shape or ()) == 4:
+        source = lowering.channels_last(data, geometry.border)
+    else:
+        source = _image_of(lowering, data, geometry)
+    start, first = _biased(lowering, bias)
+    expression, views = epilogue(lowering, group, start, first)
+    root = group.root.outputs[0]
+    rank = len(data.shape or ())
+    result = lowering.output(root, _channels_last_order(rank))
+    output = as_image(result)
+    operands = [_as_operand(lowering, view, result) for view in views]
+    numeric = numeric_for(source.storage, lowering.isa)
+    assert numeric is not None, f"no product on {source.storage}"
+    step = product_step(
+        lowering, source, weights.transpose(0, 2, 3, 1), (str(kernel.name), "conv"), geometry,
+        output, operands, expression, list(group.members), numeric,
+    )  # fmt: skip
+    lowering.add(step)
+
+
+def _channels_last_order(rank: int) -> tuple[int, ...]:
+    return (0, 2, 3, 1) if rank == 4 else (0, 2, 1)
+
+
+def _image_of(lowering: Lowering, value: ir.Value, geometry: ConvGeometry) -> View:
+    """Give a (N, C, W) tensor as an image of one row with the border that is needed."""
+    from vermilion.codegen.emit.map import map_step
+    from vermilion.codegen.lower.context import identity
+
+    view = as_image(lowering.demand(value))
+    n, c, h, w = view.shape
+    if geometry.border.is_empty and view.strides[1] == 1:
+        return view
+    copy = lowering.bordered(f"{value.name} image", view.storage, (n, c, h, w), geometry.border)
+    lowering.add(map_step([view], [copy], [identity(view)], [f"copy of {value.name}"]))
+    return copy
+
+
+def _emit_gemm(lowering: Lowering, group: Group, node: ir.Node) -> None:
+    a, b = node.inputs[0], node.inputs[1]
+    c = node.inputs[2] if len(node.inputs) > 2 else None
+    assert a is not None
+    assert b is not None
+    weights = _constant(b)
+    attribute = node.attributes.get("transB")
+    matrix = weights if attribute is not None and attribute.as_int() else weights.T  # (N, K)
+    alpha = node.attributes.get("alpha")
+    scale = 1.0 if alpha is None else alpha.as_float()
+    start, first = _biased(lowering, c)
+    _emit_rows(
+        lowering, group, (a, matrix * np.float32(scale), (str(b.name), "gemm")), start, first
+    )
+
+
+def _emit_matmul(lowering: Lowering, group: Group, node: ir.Node) -> None:
+    a, b = node.inputs[0], node.inputs[1]
+    assert a is not None
+    assert b is not None
+    matrix = _constant(b).T
+    _emit_rows(lowering, group, (a, matrix, (str(b.name), "matmul")), Operand(0), [])
+
+
+def _emit_rows(
+    lowering: Lowering,
+    group: Group,
+    product: tuple[ir.Value, Array, tuple[str, ...]],
+    start: Expression,
+    first: Sequence[View],
+) -> None:
+    """Write a matrix product as a 1×1 convolution over rows: (…, K) → (…, N)."""
+    value, matrix, key = product
+    source = _rows_of(lowering.contiguous(value), matrix.shape[1])
+    root = group.root.outputs[0]
+    expression, views = epilogue(lowering, group, start, first)
+    output_view = lowering.output(root)
+    output = _rows_of(output_view, matrix.shape[0])
+    shape = output_view.shape
+    operands = [_operand_rows(lowering, view, shape, matrix.shape[0]) for view in views]
+    numeric = numeric_for(source.storage, lowering.isa)
+    assert numeric is not None, f"no product on {source.storage}"
+    geometry = ConvGeometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
+    lowering.add(
+        product_step(
+            lowering, source, np.ascontiguousarray(matrix)[:, None, None, :], key, geometry,
+            output, operands, expression, list(group.members), numeric,
+        )
+    )  # fmt: skip
+
+
+def _rows_of(view: View, width: int) -> View:
+    """Give a row-major tensor (…, width) as an image (1, width, 1, rows)."""
+    rows = view.elements // width
+    return replace(view, shape=(1, width, 1, rows), strides=(0, 1, 0, width))
+
+
+def _operand_rows(lowering: Lowering, view: View, shape: tuple[int, ...], width: int) -> View:
+    """Give an epilogue operand that broadcasts to (…, width) as an image like `_rows_of`."""
+    wide = view.broadcast(shape)
+    rows = wide.elements // width if wide.elements else 0
+    outer = wide.strides[:-1]
+    if all(stride == 0 or size == 1 for stride, size in zip(outer, shape[:-1], strict=True)):
+        return replace(view, shape=(1, width, 1, rows), strides=(0, wide.strides[-1], 0, 0))
+    flat = wide.reshaped((rows, width)) if wide.strides[-1] == 1 else None
+    if flat is None:
+        flat = lowering.copied(wide).reshaped((rows, width))
+        assert flat is not None
+    return replace(
+        flat, shape=(1, width, 1, rows), strides=(0, flat.strides[1], 0, flat.strides[0])
+    )
+
+
+def _constant(value: ir.Value) -> Array:
+    constant = constant_of(value)
+    assert constant is not None, "a claimed product has constant weights"
+    return constant.numpy()
+
+
+def _biased(lowering: Lowering, bias: ir.Value | None) -> tuple[Expression, list[View]]:
+    """Give the product plus its bias, and the bias as a tensor of one number a channel."""
+    if bias is None:
+        return Operand(0), []
+    array = _constant(bias).astype(np.float32)
+    if array.size == 1:
+        return apply("add", Operand(0), Constant(float(array.reshape(-1)[0]))), []
+    view = lowering.weight((str(bias.name), "bias"), lambda: array.reshape(-1), "f32")
+    return apply("add", Operand(0), Operand(1)), [view]
+
+
+def _as_operand(lowering: Lowering, view: View, result: View) -> View:
+    """Give an epilogue operand as an image that broadcasts to the result's, channels dense."""
+    if len(view.shape) == 1 and view.buffer.name.endswith("/bias"):
+        return replace(view, shape=(1, view.shape[0], 1, 1), strides=(0, 1, 0, 0))
+    wide = view.broadcast(result.shape)
+    channels = wide.strides[1]
+    if channels not in (0, 1) and wide.shape[1] != 1:
+        rank = len(view.shape)
+        view = lowering.copied(view, _channels_last_order(rank) if rank in (3, 4) else None)
+        wide = view.broadcast(result.shape)
+    if wide.shape[1] == 1:
+        wide = replace(wide, strides=(wide.strides[0], 0, *wide.strides[2:]))
+    return as_image(wide)

@@ -1,0 +1,108 @@
+"""Pooling and reductions."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from vermilion.codegen.emit.map import collapse
+from vermilion.codegen.emit.pool import PoolSpec
+from vermilion.codegen.emit.reduce import ReduceSpec, scaled
+from vermilion.codegen.expression import Operand, apply
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
+from vermilion.codegen.lower.product import _pads, ints
+from vermilion.codegen.lower.shapes import constant_ints, integer
+from vermilion.codegen.tensor import View
+from vermilion.ir.opset import static_shape
+
+_REDUCTIONS = {
+    "ReduceMean": ("add", "mean"),
+    "ReduceSum": ("add", ""),
+    "ReduceMax": ("max", ""),
+    "ReduceMin": ("min", ""),
+    "ReduceProd": ("mul", ""),
+    "ReduceSumSquare": ("add", "square"),
+    "ReduceL2": ("add", "norm"),
+}
+
+
+def lower_pool(lowering: Lowering, node: ir.Node) -> None:
+    """MaxPool and AveragePool over images."""
+    data = node.inputs[0]
+    assert data is not None
+    source = lowering.channels_last(data, Border())
+    target = lowering.output(node.outputs[0], CHANNELS_LAST)
+    kernel = ints(node, "kernel_shape", [])
+    strides = ints(node, "strides", [1, 1])
+    dilations = ints(node, "dilations", [1, 1])
+    pads = _pads(node, kernel, strides, dilations)
+    n, c, h, w = source.shape
+    whole = integer(node, "count_include_pad", 0)
+    spec = PoolSpec(
+        operation="max" if node.op_type == "MaxPool" else "average",
+        storage=source.storage, images=n, channels=c, in_rows=h, in_columns=w,
+        rows=target.shape[2], columns=target.shape[3],
+        kernel=(kernel[0], kernel[1]), strides=(strides[0], strides[1]),
+        dilations=(dilations[0], dilations[1]), pads=(pads[0], pads[1]),
+        source=(source.strides[0], source.strides[2], source.strides[3]),
+        target=(target.strides[0], target.strides[2], target.strides[3]),
+        divisor=math.prod(kernel) if whole else 0,
+    )  # fmt: skip
+    lowering.add(Step(spec, (source, target), (target,), (str(node.name),), operations_of([node])))
+
+
+def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
+    """GlobalAveragePool, GlobalMaxPool and the Reduce operators."""
+    data = node.inputs[0]
+    assert data is not None
+    source = lowering.demand(data)
+    axes, keep = _axes(node, len(source.shape))
+    combine, form = {
+        "GlobalAveragePool": ("add", "mean"), "GlobalMaxPool": ("max", ""), **_REDUCTIONS,
+    }[node.op_type]  # fmt: skip
+    count = math.prod(source.shape[axis] for axis in axes)
+    value = node.outputs[0]
+    order = CHANNELS_LAST if len(static_shape(value) or ()) == 4 else None
+    target = lowering.output(value, order)
+    wide = _kept_view(target, source, axes, keep)
+    kept_axes = [a for a in range(len(source.shape)) if a not in axes]
+    kept = _dims(source, wide, kept_axes)
+    reduced = collapse([source.shape[a] for a in axes], [tuple(source.strides[a] for a in axes)], 0)
+    prepare = apply("mul", Operand(0), Operand(0)) if form in ("square", "norm") else Operand(0)
+    finish = {"mean": scaled(1.0 / count), "norm": apply("sqrt", Operand(0))}.get(form, Operand(0))
+    spec = ReduceSpec(
+        combine, source.storage, target.storage, kept,  # type: ignore[arg-type]
+        tuple((size, strides[0]) for size, strides in reduced), prepare, finish,
+    )  # fmt: skip
+    lowering.add(Step(spec, (source, wide), (target,), (str(node.name),), operations_of([node])))
+
+
+def _axes(node: ir.Node, rank: int) -> tuple[list[int], bool]:
+    if node.op_type.startswith("Global"):
+        return list(range(2, rank)), True
+    axes = constant_ints(node, 1)
+    if axes is None:
+        axes = list(ints(node, "axes", range(rank)))
+    return sorted(axis % rank for axis in axes), bool(integer(node, "keepdims", 1))
+
+
+def _kept_view(target: View, source: View, axes: list[int], keep: bool) -> View:
+    """Give the result with one entry for each reduced axis."""
+    if keep:
+        return target
+    shape = [1 if axis in axes else size for axis, size in enumerate(source.shape)]
+    wide = target.reshaped(shape)
+    assert wide is not None, "adding dimensions of one element needs no copy"
+    return wide
+
+
+def _dims(source: View, target: View, axes: list[int]) -> tuple[tuple[int, int, int], ...]:
+    """Give the kept dimensions, merged; the target's densest comes last."""
+    dims = collapse(
+        [source.shape[a] for a in axes],
+        [tuple(target.strides[a] for a in axes), tuple(source.strides[a] for a in axes)],
+        0,
+    )
+    return tuple((size, strides[1], strides[0]) for size, strides in dims)

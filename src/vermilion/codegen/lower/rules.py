@@ -1,0 +1,199 @@
+"""Which operators are generated: for each its lowering, and what keeps a node from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from vermilion.codegen.lower import reduction, shapes
+from vermilion.codegen.lower.context import STORAGE_OF, Lowering
+from vermilion.codegen.lower.elementwise import ELEMENTWISE
+from vermilion.errors import Refusal
+from vermilion.ir.opset import constant_of, static_shape
+
+Check = Callable[[ir.Node], str]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one operator is generated. `check` gives why a node is not, empty if it is.
+
+    Elementwise operators and products have no lowering of their own: they are written in groups.
+    """
+
+    check: Check
+    lower: Callable[[Lowering, ir.Node], None] | None = None
+
+
+def refusal(node: ir.Node) -> Refusal | None:
+    """Say why the generator does not take a node, None where it does."""
+    rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if rule is None:
+        name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        return Refusal(f"the code generator has no `{name}`", "ONNX Runtime runs it on the CPU")
+    for value in (*node.inputs, *node.outputs):
+        if value is None or (value.name == "" and value.producer() is None):
+            continue
+        reason = _unfit(value)
+        if reason:
+            return Refusal(reason, "ONNX Runtime runs it on the CPU")
+    reason = rule.check(node)
+    return Refusal(reason, "ONNX Runtime runs it on the CPU") if reason else None
+
+
+def _unfit(value: ir.Value) -> str:
+    if value.dtype not in STORAGE_OF:
+        return f"`{value.name}` is {value.dtype}, which is not computed in generated code"
+    shape = static_shape(value)
+    if shape is None:
+        return f"the shape of `{value.name}` is not fixed"
+    if 0 in shape:
+        return f"`{value.name}` is empty"
+    return ""
+
+
+def is_elementwise(node: ir.Node) -> bool:
+    """Say whether a node is written as part of an expression."""
+    return node.domain in ("", "ai.onnx") and node.op_type in ELEMENTWISE
+
+
+def is_product(node: ir.Node) -> bool:
+    """Say whether a node is written as a product kernel."""
+    return node.op_type in ("Conv", "Gemm", "MatMul") and not RULES[node.op_type].check(node)
+
+
+def _any(node: ir.Node) -> str:
+    return ""
+
+
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.FLOAT16)
+
+
+def _is_float(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype in _FLOATS
+
+
+def _elementwise(node: ir.Node) -> str:
+    kinds = {value.dtype for value in node.inputs if value is not None}
+    floats = all(dtype in _FLOATS for dtype in kinds)
+    if node.op_type in _NEEDS_FLOAT and not floats:
+        return f"{node.op_type} of integers"
+    if node.op_type == "Pow" and len(kinds) > 1:
+        return "Pow of mixed types"
+    if node.op_type == "Pow" and constant_of(node.inputs[1]) is None:
+        return "Pow with an exponent that is not constant"
+    if ir.DataType.BOOL in kinds and node.op_type in ("Max", "Min", "Cast"):
+        return "" if node.op_type == "Cast" else f"{node.op_type} of booleans"
+    return ""
+
+
+_NEEDS_FLOAT = frozenset(
+    {
+        "Sqrt", "Exp", "Log", "Tanh", "Erf", "Sigmoid", "Floor", "Ceil", "Round", "Reciprocal",
+        "Sign", "Softplus", "LeakyRelu", "PRelu", "Elu", "HardSigmoid", "HardSwish", "Gelu", "Pow",
+        "Mean", "Div",
+    }
+)  # fmt: skip
+
+
+def _conv(node: ir.Node) -> str:
+    data, kernel = node.inputs[0], node.inputs[1]
+    if not _is_float(data):
+        return "Conv of integers"
+    if constant_of(kernel) is None:
+        return "Conv with weights that are not constant"
+    if len(node.inputs) > 2 and node.inputs[2] is not None and constant_of(node.inputs[2]) is None:
+        return "Conv with a bias that is not constant"
+    shape = static_shape(kernel)
+    if shape is None or len(shape) not in (3, 4):
+        return "Conv in more than two dimensions"
+    group = node.attributes.get("group")
+    if group is not None and group.as_int() != 1:
+        return "grouped Conv"
+    return ""
+
+
+def _gemm(node: ir.Node) -> str:
+    if not _is_float(node.inputs[0]) or constant_of(node.inputs[1]) is None:
+        return "Gemm of integers, or with a right side that is not constant"
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is not None:
+        constant = constant_of(bias)
+        shape = static_shape(bias)
+        if constant is None or shape is None or (len(shape) > 1 and shape[0] != 1):
+            return "Gemm with a bias that is not one constant row"
+    if shapes.integer(node, "transA", 0):
+        return "Gemm with the left side transposed"
+    beta = node.attributes.get("beta")
+    return "" if beta is None or beta.as_float() == 1.0 else "Gemm with a beta other than 1"
+
+
+def _matmul(node: ir.Node) -> str:
+    if not _is_float(node.inputs[0]) or constant_of(node.inputs[1]) is None:
+        return "MatMul whose right side is not constant"
+    if len(static_shape(node.inputs[1]) or ()) != 2:
+        return "MatMul with a right side that is no matrix"
+    return "" if len(static_shape(node.inputs[0]) or ()) >= 2 else "MatMul with a vector"
+
+
+def _pool(node: ir.Node) -> str:
+    if len(static_shape(node.inputs[0]) or ()) != 4:
+        return f"{node.op_type} that is not over images"
+    if len(node.outputs) > 1 and node.outputs[1].name:
+        return "MaxPool that also gives indices"
+    if not _is_float(node.inputs[0]):
+        return f"{node.op_type} of integers"
+    return ""
+
+
+def _reduce(node: ir.Node) -> str:
+    if not _is_float(node.inputs[0]):
+        return f"{node.op_type} of integers"
+    if len(node.inputs) > 1 and node.inputs[1] is not None and constant_of(node.inputs[1]) is None:
+        return f"{node.op_type} over axes that are not constant"
+    if shapes.integer(node, "noop_with_empty_axes", 0):
+        return f"{node.op_type} with noop_with_empty_axes"
+    return ""
+
+
+def _slice(node: ir.Node) -> str:
+    for index in range(1, len(node.inputs)):
+        if node.inputs[index] is not None and constant_of(node.inputs[index]) is None:
+            return "Slice with bounds that are not constant"
+    steps = shapes.constant_ints(node, 4) or [1]
+    return "" if min(steps) > 0 else "Slice that runs backwards"
+
+
+def _gather(node: ir.Node) -> str:
+    index = constant_of(node.inputs[1])
+    return "" if index is not None and index.size == 1 else "Gather at more than one place"
+
+
+RULES: Mapping[str, Rule] = {
+    **{name: Rule(_elementwise) for name in ELEMENTWISE},
+    "Conv": Rule(_conv),
+    "Gemm": Rule(_gemm),
+    "MatMul": Rule(_matmul),
+    "MaxPool": Rule(_pool, reduction.lower_pool),
+    "AveragePool": Rule(_pool, reduction.lower_pool),
+    **{
+        name: Rule(_reduce, reduction.lower_reduce)
+        for name in (
+            "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceSum", "ReduceMax",
+            "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceL2",
+        )
+    },
+    **{
+        name: Rule(_any, shapes.lower_reshape)
+        for name in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+    },
+    "Identity": Rule(_any, shapes.lower_identity),
+    "Transpose": Rule(_any, shapes.lower_transpose),
+    "Slice": Rule(_slice, shapes.lower_slice),
+    "Split": Rule(_any, shapes.lower_split),
+    "Concat": Rule(_any, shapes.lower_concat),
+    "Expand": Rule(_any, shapes.lower_expand),
+    "Gather": Rule(_gather, shapes.lower_gather),
+}  # fmt: skip

@@ -1,0 +1,130 @@
+"""Threads that wait for work inside native code, and the running of a step table by all of them.
+
+A worker spins for a moment after each run, so that the next one starts within a microsecond, then
+sleeps: nothing burns a core while nobody calls. The threads are Python's; ctypes lets go of the
+interpreter lock while they are in native code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.codegen.emit.driver import (
+    CONTEXT_LINE_BYTES,
+    COUNTERS,
+    ROW_WORDS,
+    RUN,
+    WAIT,
+)
+
+# Spins before a worker sleeps: about 100 microseconds.
+_SPINS = 2500
+_WORDS_A_LINE = CONTEXT_LINE_BYTES // 8
+
+
+def aligned_bytes(size: int, alignment: int = 64) -> NDArray[np.uint8]:
+    """Give a zeroed buffer whose first byte is aligned."""
+    raw = np.zeros(size + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + size]
+
+
+def usable_cores() -> int:
+    """Give the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Crew:
+    """The caller and `workers - 1` threads, running one step table at a time."""
+
+    def __init__(
+        self, functions: Mapping[str, int], table: NDArray[np.int64], workers: int
+    ) -> None:
+        self._run = ctypes.CFUNCTYPE(
+            None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+        )(functions[RUN])
+        self._wait = ctypes.CFUNCTYPE(
+            ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+        )(functions[WAIT])
+        self._table = table
+        self._steps = len(table) // ROW_WORDS
+        self.workers = max(1, workers)
+        size = COUNTERS + self._steps * CONTEXT_LINE_BYTES
+        self._context = aligned_bytes(max(size, COUNTERS + CONTEXT_LINE_BYTES)).view(np.int64)
+        self._counters = self._context[COUNTERS // 8 :: _WORDS_A_LINE]
+        self._awake = threading.Condition()
+        self._sleeping = 0
+        self._closing = False
+        self._threads: list[threading.Thread] = []
+        self._process = os.getpid()
+
+    def run(self) -> None:
+        """Run the table once. The caller makes sure that nobody else does at the same time."""
+        context = self._context.ctypes.data
+        if self.workers == 1:
+            self._run(context, self._table.ctypes.data, self._steps, 1)
+            return
+        self._start()
+        self._counters[:] = 0
+        self._context[0] += 1  # the generation: whoever spins sees it at once
+        if self._sleeping:
+            with self._awake:
+                self._awake.notify_all()
+        self._run(context, self._table.ctypes.data, self._steps, self.workers)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._closing = True
+        with self._awake:
+            self._context[0] += 1
+            self._awake.notify_all()
+        for thread in self._threads:
+            thread.join(timeout=1.0)
+        self._threads = []
+
+    def _start(self) -> None:
+        """Start the threads at the first run, and again in a process that was forked since."""
+        if self._threads and self._process == os.getpid():
+            return
+        self._process = os.getpid()
+        self._awake = threading.Condition()
+        self._sleeping = 0
+        me = weakref.ref(self)
+        self._threads = [
+            threading.Thread(target=_work, args=(me,), daemon=True, name=f"vermilion-{index}")
+            for index in range(1, self.workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+
+def _work(crew_of: weakref.ref[Crew]) -> None:
+    """Wait for runs and take part in them until the crew closes or is gone."""
+    crew = crew_of()
+    if crew is None:
+        return
+    context = crew._context.ctypes.data
+    seen = 0
+    while not crew._closing:
+        now = crew._wait(context, seen, _SPINS)
+        if now == seen:
+            awake = crew._awake
+            with awake:
+                crew._sleeping += 1
+                if int(crew._context[0]) == seen and not crew._closing:
+                    awake.wait(timeout=1.0)
+                crew._sleeping -= 1
+            continue
+        seen = now
+        if crew._closing:
+            return
+        crew._run(context, crew._table.ctypes.data, crew._steps, crew.workers)

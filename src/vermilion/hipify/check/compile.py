@@ -1,0 +1,174 @@
+"""One HIP source → a code object for one GPU, or the compiler's messages."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from vermilion.errors import OptionError
+from vermilion.hipify.check.diagnostics import Diagnostic, read_diagnostics
+from vermilion.hipify.check.sysroot import write_sysroot
+from vermilion.hipify.check.toolchain import Toolchain, find_toolchain
+
+# The back end can hang on hostile input; a large kernel takes seconds.
+TIME_LIMIT_S = 300
+
+ARCHITECTURES = (
+    "gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950",
+    "gfx1030", "gfx1100", "gfx1101", "gfx1102", "gfx1103",
+    "gfx1150", "gfx1151", "gfx1152", "gfx1153", "gfx1200", "gfx1201",
+)  # fmt: skip
+
+_QUIET = (
+    "-Wno-linker-warnings",
+    # HIP's functions are all [[nodiscard]]; CUDA code seldom looks at an error.
+    "-Wno-unused-value",
+    "-Wno-unused-result",
+    "-Wno-unused-command-line-argument",
+)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What came of a source for a GPU: a code object, or why there is none."""
+
+    architecture: str
+    diagnostics: tuple[Diagnostic, ...]
+    code_bytes: int = 0
+    stubs: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Say whether there is a code object."""
+        return self.code_bytes > 0
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A compiler that is ready: its pieces, and the folder that looks like ROCm."""
+
+    tools: Toolchain
+    root: Path
+    includes: tuple[Path, ...] = ()
+    defines: tuple[str, ...] = ()
+
+    def compile(self, source: Path, architecture: str, folder: Path, users: Path) -> Compiled:
+        """Compile one source into a code object in `folder`.
+
+        Files below `users` are the user's: messages are moved there.
+        """
+        stem = folder / f"{source.stem}.{architecture}"
+        ir_file, object_file = Path(f"{stem}.ll"), Path(f"{stem}.o")
+        dependencies = Path(f"{stem}.d")
+        done = _run(self._front_end(source, architecture, ir_file, dependencies))
+        roots = (users, *self.includes)
+        seen = read_diagnostics(
+            done.stderr, lambda file: any(Path(file).is_relative_to(root) for root in roots)
+        )
+        stubs = self._stubs_in(dependencies)
+        if done.returncode:
+            what = seen or [Diagnostic("error", "", 0, 0, _last_line(done.stderr))]
+            return Compiled(architecture, tuple(what), stubs=stubs)
+        back_end = "vermilion.hipify.check.back_end"
+        command = [sys.executable, "-m", back_end, str(ir_file), architecture, str(object_file)]
+        done = _run(command)
+        code = Path(f"{stem}.hsaco")
+        if not done.returncode:
+            done = _run([str(self.tools.linker), "-shared", str(object_file), "-o", str(code)])
+        if done.returncode:
+            text = f"the back end failed: {_last_line(done.stderr)}"
+            return Compiled(architecture, (*seen, Diagnostic("error", "", 0, 0, text)), stubs=stubs)
+        return Compiled(architecture, tuple(seen), code.stat().st_size, stubs)
+
+    def _front_end(
+        self, source: Path, architecture: str, ir_file: Path, dependencies: Path
+    ) -> list[str]:
+        """Give the command that makes LLVM IR, as clang's driver would call itself.
+
+        The clang of the package has no AMDGPU back end, so it knows none of the options that the
+        driver adds for one; the driver is asked for its command, and those are left out.
+        """
+        driver = [
+            str(self.tools.clang), "-x", "hip", f"--offload-arch={architecture}",
+            f"--rocm-path={self.root}", "-isystem", str(self.root / "include"),
+            "--offload-device-only", "-S", "-emit-llvm", "-O2", "-Xclang", "-disable-llvm-passes",
+            "-include", "hip/hip_runtime.h",
+            *(f"-I{path}" for path in self.includes), *(f"-D{word}" for word in self.defines),
+            "-isystem", str(self.root / "stubs"),
+            "-fno-color-diagnostics", "-fno-caret-diagnostics", "-fdiagnostics-absolute-paths",
+            "-ferror-limit=50", *_QUIET,
+            str(source), "-o", str(ir_file),
+        ]  # fmt: skip
+        asked = _run([*driver, "-###"])
+        commands = [line for line in asked.stderr.splitlines() if '"-cc1"' in line]
+        if not commands:
+            # The driver itself refuses: its own message says why.
+            return driver
+        words = iter(shlex.split(commands[-1]))
+        kept = []
+        for word in words:
+            if word == "-mllvm":
+                next(words, "")
+                continue
+            kept.append(word)
+            if word == "-cc1":
+                # The driver asks for no list of headers when it compiles for a GPU.
+                kept += ["-dependency-file", str(dependencies), "-sys-header-deps", "-MT", "out"]
+        return kept
+
+    def _stubs_in(self, dependencies: Path) -> tuple[str, ...]:
+        """Give the headers of `stubs/` that a source included."""
+        if not dependencies.exists():
+            return ()
+        stubs = self.root / "stubs"
+        words = dependencies.read_text("utf-8", errors="replace").replace("\\\n", " ").split()
+        paths = (Path(word) for word in words if word.startswith(str(stubs)))
+        return tuple(sorted({path.relative_to(stubs).as_posix() for path in paths}))
+
+
+@contextmanager
+def open_compiler(
+    architectures: Sequence[str],
+    *,
+    includes: Sequence[Path] = (),
+    defines: Sequence[str] = (),
+) -> Iterator[Compiler]:
+    """Give a compiler for some GPUs; its folder goes when it is no longer used.
+
+    Raises: OptionError for a GPU that is not known, UnsupportedError where a package is missing.
+    """
+    for architecture in architectures:
+        if architecture not in ARCHITECTURES:
+            raise OptionError(
+                f"`{architecture}` is no GPU that the compile check knows",
+                hint=f"it knows {', '.join(ARCHITECTURES)}",
+            )
+    tools = find_toolchain()
+    with tempfile.TemporaryDirectory(prefix="vermilion-hipify-") as name:
+        root = Path(name).resolve() / "rocm"
+        root.mkdir()
+        write_sysroot(root, tools, tuple(architectures))
+        paths = tuple(path.resolve() for path in includes)
+        yield Compiler(tools, root, paths, tuple(defines))
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIME_LIMIT_S,
+            check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        text = f"it took more than {TIME_LIMIT_S} s"
+        return subprocess.CompletedProcess(command, 1, "", f"error: {text}")
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"

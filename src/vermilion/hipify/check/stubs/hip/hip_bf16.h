@@ -1,0 +1,17 @@
+// Stub for the compile check: bfloat16 of HIP.
+#pragma once
+#include <hip/hip_runtime.h>
+struct __hip_bfloat16 {
+  unsigned short data;
+  __hip_bfloat16() = default;
+  __host__ __device__ __hip_bfloat16(float f) : data((unsigned short)(__builtin_bit_cast(unsigned, f) >> 16)) {}
+  __host__ __device__ operator float() const { return __builtin_bit_cast(float, (unsigned)data << 16); }
+};
+struct __hip_bfloat162 { __hip_bfloat16 x, y; };
+typedef __hip_bfloat16 hip_bfloat16;
+__host__ __device__ inline float __bfloat162float(__hip_bfloat16 a) { return (float)a; }
+__host__ __device__ inline __hip_bfloat16 __float2bfloat16(float f) { return __hip_bfloat16(f); }
+__host__ __device__ inline __hip_bfloat16 __float2bfloat16_rn(float f) { return __hip_bfloat16(f); }
+__host__ __device__ inline __hip_bfloat162 __floats2bfloat162_rn(float a, float b) { return __hip_bfloat162{a, b}; }
+__host__ __device__ inline __hip_bfloat16 __hadd(__hip_bfloat16 a, __hip_bfloat16 b) { return (float)a + (float)b; }
+__host__ __device__ inline __hip_bfloat16 __hmul(__hip_bfloat16 a, __hip_bfloat16 b) { return (float)a * (float)b; }

@@ -1,0 +1,142 @@
+"""One source text through translation, lint and fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from vermilion.hipify.build_files import lint_build_file
+from vermilion.hipify.files import SourceFile, read_source
+from vermilion.hipify.finding import Edit, Finding, apply_edits, offset_before
+from vermilion.hipify.lint import lint, silence
+from vermilion.hipify.names import Names
+from vermilion.hipify.rules.catalogue import RULES
+from vermilion.hipify.tokens import Tokens, broken_tokens, tokenize
+from vermilion.hipify.translate import translate
+
+# A fix can make place for another (a wider variable, then the count of its bits); more rounds
+# than this would mean that two fixes undo each other.
+_MAX_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """What became of one file; `stages` are the edits from each text to the next."""
+
+    file: SourceFile
+    original: str
+    text: str
+    findings: tuple[Finding, ...]
+    silenced: int = 0
+    stages: tuple[tuple[Edit, ...], ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Say whether the text is another than before."""
+        return self.text != self.original
+
+    @property
+    def was_read(self) -> bool:
+        """Say whether there is a text to write at all."""
+        return bool(self.stages)
+
+
+def process_file(
+    file: SourceFile, *, fix: bool, rename_cu_includes: bool, extra_names: Mapping[str, str]
+) -> FileResult:
+    """Read a file and give its translation with what was found."""
+    text = read_source(file)
+    if isinstance(text, Finding):
+        return FileResult(file, "", "", (text,))
+    if file.is_build_file:
+        return FileResult(file, text, text, tuple(lint_build_file(text, file.name)), 0, ((),))
+    return process_text(
+        text, file, fix=fix, rename_cu_includes=rename_cu_includes, extra_names=extra_names
+    )
+
+
+def process_text(
+    text: str,
+    file: SourceFile,
+    *,
+    fix: bool = False,
+    rename_cu_includes: bool = False,
+    extra_names: Mapping[str, str] | None = None,
+) -> FileResult:
+    """Translate a text, look for what breaks, and mend what can be mended if asked to."""
+    tokens = tokenize(text)
+    broken = broken_tokens(tokens)
+    if broken:
+        return FileResult(file, text, text, (_broken(tokens, broken[0], file.name),))
+    translation = translate(
+        text, file=file.name, names=Names(extra_names or {}), rename_cu_includes=rename_cu_includes
+    )
+    stages = [translation.edits]
+    found = lint(translation.text, original=tokens, edits=translation.edits, file=file.name)
+    kept, silenced = silence([*translation.findings, *found], tokens)
+    now = translation.text
+    for _ in range(_MAX_ROUNDS if fix else 0):
+        open_fixes = [finding for finding in kept if finding.edits and not finding.fixed]
+        if not open_fixes:
+            break
+        edits = _without_overlaps([edit for finding in open_fixes for edit in finding.edits])
+        stages.append(edits)
+        now = apply_edits(now, edits)
+        done = [replace(finding, fixed=bool(finding.edits)) for finding in kept]
+        again, _ = silence(lint(now, file=file.name), tokenize(now))
+        places = _moved(again, now, stages, tokens)
+        kept = [*(f for f in done if f.fixed or f in translation.findings), *places]
+    unique = tuple(dict.fromkeys(kept))
+    return FileResult(file, text, now, unique, silenced, tuple(map(tuple, stages)))
+
+
+def original_position(result: FileResult, line: int, column: int) -> tuple[int, int]:
+    """Give where a place of the final text was in the file as it was read."""
+    final = tokenize_lines(result.text)
+    if not 0 < line <= len(final):
+        return line, column
+    offset = min(final[line - 1] + column - 1, len(result.text))
+    for edits in reversed(result.stages):
+        offset = offset_before(offset, list(edits))
+    starts = tokenize_lines(result.original)
+    row = sum(start <= offset for start in starts)
+    return row, offset - starts[row - 1] + 1
+
+
+def tokenize_lines(text: str) -> list[int]:
+    """Give the offset at which each line begins."""
+    starts, at = [0], text.find("\n")
+    while at >= 0:
+        starts.append(at + 1)
+        at = text.find("\n", at + 1)
+    return starts
+
+
+def _moved(
+    findings: list[Finding], text: str, stages: list[list[Edit]], original: Tokens
+) -> list[Finding]:
+    """Give findings in the newest text with their places in the original."""
+    now = tokenize_lines(text)
+    moved = []
+    for finding in findings:
+        offset = now[finding.line - 1] + finding.column - 1
+        for edits in reversed(stages):
+            offset = offset_before(offset, edits)
+        line, column = original.position(offset)
+        moved.append(replace(finding, line=line, column=column))
+    return moved
+
+
+def _without_overlaps(edits: list[Edit]) -> list[Edit]:
+    kept: list[Edit] = []
+    for edit in sorted(set(edits), key=lambda edit: (edit.start, edit.end)):
+        if not kept or edit.start >= kept[-1].end:
+            kept.append(edit)
+    return kept
+
+
+def _broken(tokens: Tokens, index: int, file: str) -> Finding:
+    row = RULES["file-broken"]
+    line, column = tokens.position(tokens.starts[index])
+    what = {"/": "a comment", '"': "a string"}.get(tokens.raw(index)[0], "a raw string")
+    return Finding(row.id, row.level, file, line, column, f"{what} begins here and never ends", row.fix)

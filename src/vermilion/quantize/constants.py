@@ -1,0 +1,132 @@
+"""Constants of a plan as integers: weights rounded, biases corrected and rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.quantize.algorithms.compensate import round_compensated
+from vermilion.quantize.algorithms.moments import Moments
+from vermilion.quantize.formats import Parameters
+from vermilion.quantize.operators import bias_input
+from vermilion.quantize.plan import Plan
+from vermilion.quantize.scales import bias_scales, channel_axis, room_for_bias, weight_parameters
+
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Integers of every constant, and the parameters that they were made with."""
+
+    integers: Mapping[str, NDArray[np.generic]]
+    parameters: Mapping[str, Parameters]
+
+
+def round_constants(
+    plan: Plan,
+    chosen: Mapping[str, Parameters],
+    moments: Mapping[str, Moments],
+    *,
+    per_channel: bool = False,
+    correct_bias: bool = True,
+) -> Constants:
+    """Round every constant of the plan.
+
+    `chosen` holds the parameters of activations, and with power-of-two scales those of constants
+    too; the others are chosen here. A layer with `moments` is rounded with compensation, all else
+    to nearest.
+    """
+    parameters = dict(chosen)
+    integers: dict[str, NDArray[np.generic]] = {}
+    shifts: dict[str, Float32] = {}
+    for value in plan.weights:
+        name = str(value.name)
+        node, bias = _reader(plan, value)
+        if name not in parameters:
+            parameters[name] = _covering(plan, value, node, per_channel)
+        if bias is not None and bias.const_value is not None and not plan.scheme.power_of_two:
+            read = parameters[str(node.inputs[0].name)] if node.inputs[0] is not None else None
+            if read is not None:
+                flat = bias.const_value.numpy().reshape(-1)
+                parameters[name] = room_for_bias(flat, read, parameters[name])
+        seen = moments.get(name)
+        if seen is None or not seen.count:
+            integers[name] = parameters[name].to_integers(_array(value))
+            continue
+        integers[name], shift = _compensated(value, seen, parameters, centred=correct_bias)
+        if shift is not None and bias is not None:
+            shifts[str(bias.name)] = shift
+    for value in plan.biases:
+        name = str(value.name)
+        array = _array(value)
+        if name in shifts:
+            array = (array + shifts[name].reshape(array.shape)).astype(np.float32)
+        if name not in parameters:
+            array, parameters[name] = _int32(plan, value, array, parameters)
+        integers[name] = parameters[name].to_integers(array)
+    return Constants(integers, parameters)
+
+
+def _array(value: ir.Value) -> Float32:
+    assert value.const_value is not None, "the plan lists a constant without a value"
+    array: Float32 = value.const_value.numpy()
+    return array
+
+
+def _reader(plan: Plan, value: ir.Value) -> tuple[ir.Node, ir.Value | None]:
+    """Give the first quantized node that reads a weight, and that node's own bias."""
+    node = next(u.node for u in value.uses() if plan.rounds(u.node, u.idx))
+    bias = bias_input(node, plan.operators[node.op_type])
+    return node, bias if bias in plan.biases else None
+
+
+def _covering(plan: Plan, value: ir.Value, node: ir.Node, per_channel: bool) -> Parameters:
+    is_weight = len(node.inputs) > 1 and node.inputs[1] is value
+    axis = channel_axis(node) if per_channel and is_weight and len(value.uses()) == 1 else None
+    return weight_parameters(value, plan.scheme.weight, axis)
+
+
+def _compensated(
+    value: ir.Value, seen: Moments, parameters: Mapping[str, Parameters], *, centred: bool
+) -> tuple[NDArray[np.generic], Float32 | None]:
+    """Give the integers of a layer's weight, and what its bias takes over."""
+    layer, given = seen.layer, parameters[str(value.name)]
+    bias = layer.bias
+    centred = centred and bias is not None and bias.const_value is not None
+    centred = centred and bias is not None and len(bias.uses()) == 1
+    array = _array(value)
+    weights = layer.matrices(array).astype(np.float32)
+    spread = np.broadcast_to(given.aligned(array.ndim), array.shape)
+    scale = layer.matrices(np.ascontiguousarray(spread))[:, :, :1]
+    gram = seen.gram(centred=centred)
+    read = parameters.get(layer.source)
+    if read is not None:
+        # What is read is rounded as well: errors of one step, spread evenly.
+        diagonal = np.arange(layer.width)
+        gram[:, diagonal, diagonal] += np.float32(float(read.scale) ** 2 / 12.0)
+    limits = (given.number.low, given.number.high)
+    rounded = round_compensated(weights, gram, scale, limits)
+    integers = layer.stored(rounded, array.shape).astype(given.number.numpy_type)
+    if not centred:
+        return integers, None
+    off = weights - rounded * scale
+    shift = off.astype(np.float64) @ seen.mean()[:, :, None]
+    return integers, shift.reshape(-1).astype(np.float32)
+
+
+def _int32(
+    plan: Plan, value: ir.Value, array: Float32, parameters: Mapping[str, Parameters]
+) -> tuple[Float32, Parameters]:
+    """Give a bias and its parameters at the product of the scales of read and weight."""
+    node = next(u.node for u in value.uses() if plan.rounds(u.node, u.idx))
+    read, weight = (parameters[str(v.name)] for v in node.inputs[:2] if v is not None)
+    scale = bias_scales(read, weight)
+    axis = None if scale.ndim == 0 else max(0, array.ndim - 1)
+    if axis is not None and (array.ndim == 0 or array.shape[-1] != len(scale)):
+        array = np.broadcast_to(array, (*array.shape[:-1], len(scale))).copy()
+    return array, Parameters(plan.scheme.bias, scale, 0, axis)

@@ -1,0 +1,113 @@
+"""What can be asked of the quantizer, checked, and as it stands in a recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, get_args
+
+from vermilion.errors import OptionError
+from vermilion.quantize.ranges import METHODS, Method
+
+Rounding = Literal["nearest", "compensated"]
+ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
+
+
+class Settings(TypedDict, total=False):
+    """The fields of `Options`, as keyword arguments."""
+
+    scheme: str
+    method: Method
+    rounding: Rounding
+    per_channel: bool | None
+    symmetric: bool
+    equalize: bool
+    smooth: bool
+    correct_bias: bool
+    wide: Sequence[str]
+    exclude: Sequence[str]
+    block: int
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a model is quantized.
+
+    `method` chooses the ranges of activations where scales may be any number (power-of-two scales
+    always take the least squared error). `rounding` is that of weights. `per_channel` None is
+    what the scheme does by itself. `symmetric` asks for zero points of zero. `wide` names tensors
+    (`*` matches anything) that get 16 bits, `exclude` nodes that stay in float. `block` is how
+    many weights share a scale in weight-only schemes.
+    """
+
+    scheme: str = "xint8"
+    method: Method = "minmax"
+    rounding: Rounding = "compensated"
+    per_channel: bool | None = None
+    symmetric: bool = False
+    equalize: bool = False
+    smooth: bool = False
+    correct_bias: bool = True
+    wide: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    block: int = 32
+
+    def __post_init__(self) -> None:
+        _among("method", self.method, METHODS)
+        _among("rounding", self.rounding, ROUNDINGS)
+        if self.block not in BLOCKS:
+            raise OptionError(
+                f"blocks of {self.block} weights are not possible",
+                hint=f"they hold {', '.join(map(str, BLOCKS))}",
+            )
+
+    def as_json(self) -> dict[str, object]:
+        """Give the recipe: `from_json` makes the same options of it."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
+
+
+# Source: ONNX Runtime, docs/ContribOperators.md, MatMulNBits: a power of 2, not below 16.
+BLOCKS = (16, 32, 64, 128, 256)
+
+
+def make_options(settings: Settings) -> Options:
+    """Give options; lists become tuples."""
+    fields: dict[str, Any] = dict(settings)
+    for name in ("wide", "exclude"):
+        if name in fields:
+            fields[name] = tuple(fields[name])
+    return Options(**fields)
+
+
+def from_json(recipe: Mapping[str, Any]) -> Options:
+    """Read what `as_json` wrote.
+
+    Raises: OptionError for a key that is none, or a value of the wrong kind.
+    """
+    known = {field.name: getattr(Options(), field.name) for field in dataclasses.fields(Options)}
+    for name, value in recipe.items():
+        if name not in known:
+            raise OptionError(
+                f"a recipe has no `{name}`", hint=f"it has {', '.join(f'`{k}`' for k in known)}"
+            )
+        wanted = (bool, type(None)) if name == "per_channel" else (type(known[name]),)
+        if name in ("wide", "exclude"):
+            wanted = (list, tuple)
+            fits = isinstance(value, wanted) and all(isinstance(word, str) for word in value)
+        else:
+            fits = isinstance(value, wanted) and not (
+                wanted == (int,) and isinstance(value, bool)
+            )
+        if not fits:
+            raise OptionError(f"`{name}` in the recipe is {value!r}")
+    return make_options(Settings(**recipe))  # type: ignore[typeddict-item]
+
+
+def _among(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        listed = ", ".join(f"`{word}`" for word in known)
+        raise OptionError(f"unknown {name} `{value}`", hint=f"known: {listed}")

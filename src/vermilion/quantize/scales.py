@@ -1,0 +1,118 @@
+"""Scales that may be any number: from what was seen of each tensor to the parameters of all."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.quantize.formats import INT8, INT16, IntegerFormat, Parameters
+from vermilion.quantize.observe import Histogram, Range
+from vermilion.quantize.plan import Plan
+from vermilion.quantize.ranges import Ends, Method, parameters_for, range_of
+
+# An int32 bias holds what is below half of its range; scales are made coarser for more.
+_BIAS_HIGH = float(2**30)
+
+
+def choose_scales(
+    plan: Plan,
+    seen: Mapping[str, Histogram | Range],
+    *,
+    method: Method,
+    symmetric: bool,
+    wide: Sequence[str] = (),
+) -> dict[str, Parameters]:
+    """Give the parameters of every activation of the plan; tensors matching `wide` get 16 bits."""
+    own: dict[str, Ends] = {}
+    for name, statistics in seen.items():
+        scale = plan.scales[name]
+        ends = range_of(statistics, method, _format(plan, symmetric, False))
+        known = own.get(scale, ends)
+        own[scale] = (min(ends[0], known[0]), max(ends[1], known[1]))
+    for value in plan.weights:
+        # A constant that is joined with what is computed shares its scale.
+        scale = plan.scales[str(value.name)]
+        if scale in own and value.const_value is not None:
+            array = value.const_value.numpy()
+            low, high = own[scale]
+            own[scale] = (min(low, float(array.min())), max(high, float(array.max())))
+    raised = {
+        plan.scales[str(v.name)]
+        for v in plan.activations
+        if any(fnmatch.fnmatchcase(str(v.name), pattern) for pattern in wide)
+    }
+    return {
+        str(value.name): parameters_for(
+            own.get(plan.scales[str(value.name)], (0.0, 0.0)),
+            _format(plan, symmetric, plan.scales[str(value.name)] in raised),
+        )
+        for value in (*plan.activations, *plan.weights)
+        if plan.scales[str(value.name)] in own or value.const_value is None
+    }
+
+
+def _format(plan: Plan, symmetric: bool, wide: bool) -> IntegerFormat:
+    number = INT16 if wide else plan.scheme.activation
+    return INT8 if symmetric and not number.is_signed else number
+
+
+def weight_parameters(
+    value: ir.Value, number: IntegerFormat, axis: int | None
+) -> Parameters:
+    """Give the parameters that just cover a constant, along `axis` or as a whole."""
+    assert value.const_value is not None, "a weight has a value"
+    array = np.abs(value.const_value.numpy())
+    if axis is None:
+        largest = np.asarray(array.max(initial=0.0), np.float32)
+    else:
+        others = tuple(i for i in range(array.ndim) if i != axis)
+        largest = array.max(axis=others, initial=0.0)
+    return Parameters(number, _scales(largest / np.float32(number.high)), 0, axis)
+
+
+def channel_axis(node: ir.Node) -> int | None:
+    """Give the axis of a node's weight along which its results lie, None where none does."""
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    rank = None if weight is None or weight.const_value is None else len(weight.const_value.shape)
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "ConvTranspose":
+        group = node.attributes.get("group")
+        # A group's channels share the axis with those of the other groups.
+        return 1 if group is None or group.as_int() == 1 else None
+    if node.op_type == "Gemm" and rank == 2:
+        turned = node.attributes.get("transB")
+        return 0 if turned is not None and turned.as_int() else 1
+    if node.op_type == "MatMul" and rank == 2:
+        return 1
+    return None
+
+
+def bias_scales(read: Parameters, weight: Parameters) -> NDArray[np.float32]:
+    """Give the scale of an int32 bias: what one step of read and one of weight make together."""
+    scales: NDArray[np.float32] = _scales(read.scale * weight.scale)
+    return scales
+
+
+def room_for_bias(
+    bias: NDArray[np.float32], read: Parameters, weight: Parameters
+) -> Parameters:
+    """Make the scales of a weight coarser where the bias would not fit into int32."""
+    needed = np.abs(bias) / (np.float32(_BIAS_HIGH) * read.scale)
+    if weight.axis is None:
+        needed = needed.max(initial=0.0)
+    if not np.any(needed > weight.scale):
+        return weight
+    scale = np.maximum(weight.scale, needed).astype(np.float32)
+    return Parameters(weight.number, scale, weight.zero_point, weight.axis)
+
+
+def _scales(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Give scales that divide: 1 for a channel of zeros, nothing below normal float32."""
+    normal = np.maximum(values, np.finfo(np.float32).tiny)
+    scales: NDArray[np.float32] = np.where(values == 0.0, np.float32(1.0), normal)
+    return np.asarray(scales, np.float32)
