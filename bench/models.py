@@ -384,7 +384,8 @@ WORKLOADS: dict[str, Workload] = {
     ),
 }
 
-_FORMATS = ("int8", "s8s8")
+FORMATS = ("int8", "s8s8")
+"""The ways in which a model of the set is quantized."""
 
 
 def model_names() -> Iterator[str]:
@@ -392,13 +393,13 @@ def model_names() -> Iterator[str]:
     for name, workload in WORKLOADS.items():
         yield name
         if workload.quantize:
-            yield from (f"{name}-{kind}" for kind in _FORMATS)
+            yield from (f"{name}-{kind}" for kind in FORMATS)
 
 
 def workload_of(name: str) -> Workload:
     """Give the workload behind `resnet50` or `resnet50-int8`."""
     base, dash, kind = name.rpartition("-")
-    return WORKLOADS[base] if dash and kind in _FORMATS else WORKLOADS[name]
+    return WORKLOADS[base] if dash and kind in FORMATS else WORKLOADS[name]
 
 
 def model_file(name: str, cache: Path) -> Path:
@@ -411,7 +412,7 @@ def model_file(name: str, cache: Path) -> Path:
     base, dash, kind = name.rpartition("-")
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         aside = Path(scratch) / path.name
-        if dash and kind in _FORMATS:
+        if dash and kind in FORMATS:
             _quantize(base, kind, model_file(base, cache), aside)
         else:
             ir.save(WORKLOADS[name].build(), aside)

@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from models import Workload, default_cache, model_file, workload_of
+from models import FORMATS, Workload, default_cache, model_file, workload_of
 from vermilion.bench.measure import Plan, bench_models, this_machine
 from vermilion.bench.report import as_json, concerns
 from vermilion.cli.output import to_json
@@ -86,7 +86,7 @@ class Row:
     @property
     def file_name(self) -> str:
         """The name of the model's file."""
-        return f"{self.model}-{self.kind}" if self.kind in ("int8", "s8s8") else self.model
+        return f"{self.model}-{self.kind}" if self.kind in FORMATS else self.model
 
     @property
     def workload(self) -> Workload:
@@ -111,15 +111,16 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 def measure(row: Row, options: argparse.Namespace) -> Stored:
     """Measure one row once."""
     against = list(options.against)
+    quantized = row.kind in FORMATS
     if row.kind == "bf16" and "ort" in against:
         # ONNX Runtime has no bf16 on the CPU; what its users run instead is its float32.
         against[against.index("ort")] = "ort@fp32"
     plan = Plan(
-        precision="int8" if row.kind in ("int8", "s8s8") else row.kind,  # type: ignore[arg-type]
+        precision="int8" if quantized else row.kind,  # type: ignore[arg-type]
         batches=(None if row.workload.is_fixed else row.batch,),
         threads=(row.threads,),
         against=tuple(against),
-        dims=row.workload.size_names,
+        dims={} if quantized else row.workload.size_names,  # quantizing fixed all but the batch
         inputs=row.workload.inputs,
         pairs=options.pairs,
         timeout_s=options.timeout,
@@ -185,7 +186,8 @@ def is_finished(stored: Stored, row: Row, run: int, keep: bool) -> bool:
 def markdown(stored: Sequence[Stored]) -> str:
     """Give the table, with the runs of a row brought together."""
     lines = [
-        "| model | precision | batch | threads | ours ms | ONNX Runtime ms | OpenVINO ms | "
+        "| model | precision | batch | threads | ours ms | ONNX Runtime ms (ours ÷ it) | "
+        "OpenVINO ms (ours ÷ it) | "
         "ours ÷ best peer (runs; quartiles of pairs) | floor | of peak | peak MB ours, peers |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -222,13 +224,19 @@ def _engine_rows(reports: Sequence[Stored], engine: str) -> list[Stored]:
 
 
 def _time(reports: Sequence[Stored], engine: str) -> str:
+    """Give milliseconds and, for a peer, ours ÷ this one."""
     found = [row for row in _engine_rows(reports, engine) if "latency_ms" in row]
     if not found:
         return "–"
+    own = found[0]["precision"] == reports[0]["cases"][0]["precision"]
+    key = engine if own else f"{engine}@{found[0]['precision']}"
+    notes = [] if own else [found[0]["precision"]]
+    ratios = [report["cases"][0]["ratios"].get(key) for report in reports]
+    medians = [ratio["median"] for ratio in ratios if ratio is not None]
+    notes += [f"{statistics.median(medians):.2f}"] if medians else []
+    notes += [] if all(row["agrees"] for row in found) else ["wrong"]
     text = f"{statistics.median(row['latency_ms']['p50'] for row in found):.3g}"
-    if found[0]["precision"] != reports[0]["cases"][0]["precision"]:
-        text += f" ({found[0]['precision']})"
-    return text if all(row["agrees"] for row in found) else f"{text} (wrong)"
+    return f"{text} ({', '.join(notes)})" if notes else text
 
 
 def _memory(reports: Sequence[Stored], engine: str) -> str:

@@ -172,11 +172,23 @@ def test_as_a_user_starts_it(name: str, tmp_path: Path) -> None:
             stdout=out,
             stderr=err,
         )
-        process.wait(timeout=60)
+        peak_bytes = _wait(process)
     told = json.loads(stdout.read_text(encoding="utf-8"))
     assert process.returncode == case.exit_code
+    assert peak_bytes < MAX_PEAK_BYTES
     assert told["ok"] is False
     assert re.search(case.says, f"{told['error']['message']} ({told['error']['where']})")
     assert told["error"]["hint"]
     assert "Traceback" not in stderr.read_text(encoding="utf-8")
     assert _left_over(tmp_path / name / "out") == ()
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Give the peak memory of a process once it has ended, 0 where the system does not say."""
+    if not hasattr(os, "wait4"):  # Windows
+        process.wait(timeout=60)
+        return 0
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    kibibytes = usage.ru_maxrss // (1024 if sys.platform == "darwin" else 1)
+    return int(kibibytes) * 1024

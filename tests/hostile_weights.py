@@ -224,6 +224,21 @@ CASES: tuple[Hostile, ...] = (
         p=np.array([1, 1 << 21]),
         q=np.array([1 << 21, 1]),
     ),
+    # Shape inference itself would fill the memory with the elements of these.
+    _huge(
+        "followed-vector",
+        "n = Mul (k, k) [a] v = ConstantOfShape <value = int64[1] {0}> (n) w = Add (v, v) "
+        "h = Cast <to = 1> (w)",
+        _NAMED,
+        k=np.array([1 << 20]),
+    ),
+    _huge(
+        "followed-reshape",
+        "n = Mul (k, k) i = Cast <to = 7> (x) [a] v = Reshape (i, n) w = Add (v, v) "
+        "h = Cast <to = 1> (w)",
+        _NAMED,
+        k=np.array([1 << 20]),
+    ),
     # Neither of these can be told from shapes alone: ONNX Runtime has to be held back.
     _huge(
         "hidden-constant-of-shape",

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from vermilion.backends import backend
 from vermilion.backends.base import Availability, Backend, CompileOptions, Part
 from vermilion.backends.npu_model import predict_ms
+from vermilion.codegen.isa import isa_of
 from vermilion.errors import OptionError, Refusal, UnsupportedError, VermilionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
@@ -41,8 +42,10 @@ from vermilion.runtime.summarize import summarize
 from vermilion.version import code_digest
 
 # Which backend compiles for a kind of target, best first; the first that is usable is taken.
-_BACKENDS = {"cpu": ("ort",), "npu": ("npu_model",)}
+_BACKENDS = {"cpu": ("native", "ort"), "npu": ("npu_model",)}
 _CPU_BACKEND = "ort"
+
+PRECISIONS = ("fp32", "bf16", "int8")
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ def compile_model(
     model: str | os.PathLike[str] | ir.Model,
     *,
     target: str = "cpu",
+    precision: str = "auto",
     dims: Dimensions | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_key: str | None = None,
@@ -86,6 +90,8 @@ def compile_model(
     Args:
         model: an ONNX file, or a graph in memory.
         target: what to compile for; `vermilion devices --targets` lists them.
+        precision: `fp32`, `bf16` or `int8` on a CPU target; `auto` computes in the model's own
+            number format.
         dims: values for symbolic dimensions (`{"batch": 1}`) or whole inputs.
         cache_dir: folder of compiled models; the user's cache folder by default.
         cache_key: name of the folder in it; the digest of all that matters by default.
@@ -99,10 +105,11 @@ def compile_model(
     gate = OffloadGate.parse(min_offload) if min_offload else None
     chosen = find_target(target)
     device_backend, cpu_backend, availability = backends_for(chosen)
+    options = CompileOptions(precision=checked_precision(precision, chosen))
     rai = _rai_path(output)
     source = load_model(model) if not isinstance(model, ir.Model) else model
     label = str(Path(model).resolve()) if not isinstance(model, ir.Model) else "(in memory)"
-    parts = _cache_parts(source, chosen, device_backend, dims)
+    parts = _cache_parts(source, chosen, device_backend, dims, options)
     digest = cache_digest(parts)
     cache = Cache(cache_dir)
 
@@ -114,7 +121,12 @@ def compile_model(
             prefix="vermilion-", ignore_cleanup_errors=True
         ) as scratch:
             placement, compiled = _place_and_compile(
-                simplified.model, chosen, (device_backend, cpu_backend), Path(scratch), progress
+                simplified.model,
+                chosen,
+                (device_backend, cpu_backend),
+                options,
+                Path(scratch),
+                progress,
             )
             verification = prove(bound, compiled, chosen, progress)
             summary = summarize(simplified.model, placement, label, digest)
@@ -131,7 +143,7 @@ def compile_model(
                     model=simplified.model,
                     parts=compiled,
                     target=chosen.name,
-                    options={},
+                    options={"precision": options.precision},
                     cache_parts=parts,
                     summary=report.summary,
                     nodes=report.nodes,
@@ -183,6 +195,30 @@ def backends_for(target: Target) -> tuple[Backend, Backend, Availability]:
     )
 
 
+def checked_precision(precision: str, target: Target) -> str:
+    """Give `precision` if the target computes in it.
+
+    Raises: OptionError for a word that is none, or where the target has no choice.
+    """
+    if precision == "auto":
+        return precision
+    if precision not in PRECISIONS:
+        raise OptionError(
+            f"unknown precision `{precision}`", hint=f"it is one of {', '.join(PRECISIONS)}"
+        )
+    if target.kind != "cpu":
+        raise OptionError(
+            f"{target.name} computes in the model's own number format",
+            where="--precision",
+            hint="quantize the model first, or leave the option out",
+        )
+    if precision == "bf16" and not isa_of(target).has_bf16:
+        raise OptionError(
+            f"{target.name} has no bfloat16 products", where="--precision", hint="use `fp32`"
+        )
+    return precision
+
+
 def _rai_path(output: str | os.PathLike[str] | None) -> Path | None:
     if output is None:
         return None
@@ -196,13 +232,18 @@ def _rai_path(output: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _cache_parts(
-    model: ir.Model, target: Target, device_backend: Backend, dims: Dimensions | None
+    model: ir.Model,
+    target: Target,
+    device_backend: Backend,
+    dims: Dimensions | None,
+    options: CompileOptions,
 ) -> dict[str, str]:
     """Give everything that can change the bytes of what is compiled, by name."""
     return {
         "model": model_digest(model),
         "dims": repr(sorted((dims or {}).items(), key=lambda item: item[0])),
         "target": target.name,
+        "precision": options.precision,
         "backend": f"{device_backend.name}, {_CPU_BACKEND}",
         "tools": repr(sorted(tool_versions().items())),
         "compiler": code_digest(),
@@ -213,13 +254,13 @@ def _place_and_compile(
     model: ir.Model,
     target: Target,
     backends: tuple[Backend, Backend],
+    options: CompileOptions,
     folder: Path,
     progress: Progress,
 ) -> tuple[Placement, tuple[CompiledPart, ...]]:
     """Place by rule, compile the device's parts, give the failed ones to the CPU, compile those."""
     device_backend, cpu_backend = backends
     decided = plan(model, target, device_backend, cpu_backend)
-    options = CompileOptions()
     compiled: dict[str, CompiledPart] = {}
     failed: dict[str, Refusal] = {}
     candidates = decided.device_parts()

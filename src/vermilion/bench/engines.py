@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from vermilion.errors import DeviceError, OptionError, UnsupportedError
 
@@ -110,20 +110,15 @@ def open_engine(request: Request) -> Opened:
     return OPENERS[request.engine](request)
 
 
-def compile_ours(model: Path, precision: str, *, folder: Path, threads: int) -> tuple[Path, float]:
+def compile_ours(model: Path, precision: str, folder: Path) -> tuple[Path, float]:
     """Compile a model for this CPU with an empty cache; give the `.rai` and the seconds."""
-    import inspect
-
     from vermilion.api import compile_model
 
     artifact = folder / "model.rai"
-    wanted = {"precision": precision, "threads": threads}
-    taken = inspect.signature(compile_model).parameters
-    if "precision" not in taken and precision == "bf16":
-        raise UnsupportedError("models cannot be compiled to bf16 for the CPU yet")
-    options: dict[str, Any] = {name: value for name, value in wanted.items() if name in taken}
     begin = time.perf_counter()
-    compile_model(model, target="cpu", cache_dir=folder / "cache", output=artifact, **options)
+    compile_model(
+        model, target="cpu", precision=precision, cache_dir=folder / "cache", output=artifact
+    )
     return artifact, time.perf_counter() - begin
 
 

@@ -276,7 +276,6 @@ def _compile(
             "compile",
             model=str(case.model_path),
             precision=engine.precision,
-            threads=case.threads,
             folder=str(folder),
         )
     return Path(made["artifact"]), EngineResult(

@@ -3,7 +3,7 @@
 Reads one JSON object a line, answers with one a line, and sleeps in between. What libraries print
 on stdout goes to stderr, which whoever started the process has sent to a file.
 
-    compile  model, precision, threads, folder  → artifact, compile_s, file_bytes, peak_rss_mb
+    compile  model, precision, folder            → artifact, compile_s, file_bytes, peak_rss_mb
     open     engine, precision, model, threads  → version, runs_on, import_s, load_s
     answer   inputs, outputs (.npz files), names → names of the outputs, first_run_ms
     turn     runs, settle                        → ms, quiet_after_ms
@@ -56,10 +56,7 @@ class Worker:
 
     def _compile(self, message: Message) -> dict[str, Any]:
         artifact, seconds = compile_ours(
-            Path(message["model"]),
-            message["precision"],
-            folder=Path(message["folder"]),
-            threads=message["threads"],
+            Path(message["model"]), message["precision"], Path(message["folder"])
         )
         return {
             "artifact": str(artifact),

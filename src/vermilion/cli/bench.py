@@ -169,7 +169,7 @@ def _cells(found: CaseResult, engine: EngineResult) -> list[str]:
     if times is None:
         return [label, "not measured"]
     ratio = found.ratios.get(label)
-    spread = f"{ratio.median:.3f} ({ratio.q1:.3f} to {ratio.q3:.3f})" if ratio is not None else ""
+    spread = f"{ratio.median:.3f} ({ratio.q1:.2f} to {ratio.q3:.2f})" if ratio is not None else ""
     share = ""
     same_precision = engine.engine.precision == found.case.precision
     if found.case.gops is not None and isinstance(found.peak, Peak) and same_precision:

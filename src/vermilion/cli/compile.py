@@ -25,6 +25,10 @@ def compile(
     target: Annotated[
         str, typer.Option("--target", "-t", help="What to compile for: cpu, strix, phoenix, …")
     ] = "cpu",
+    precision: Annotated[
+        str,
+        typer.Option("--precision", "-p", help="On a CPU: auto, fp32, bf16 or int8."),
+    ] = "auto",
     dim: Dims = None,
     cache_dir: CacheDir = None,
     cache_key: Annotated[
@@ -53,6 +57,7 @@ def compile(
     compiled = compile_model(
         model,
         target=target,
+        precision=precision,
         dims=parse_dims(dim),
         cache_dir=cache_dir,
         cache_key=cache_key,

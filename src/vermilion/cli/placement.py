@@ -67,7 +67,8 @@ def nodes_view(
     """Give the nodes that are not on the device, by reason; or every node."""
     from rich.table import Table
 
-    away = [node for node in nodes if node["device"] != device]
+    # A reason stands where a node is not with what was compiled for the target.
+    away = [node for node in nodes if node["device"] != device or node["reason"]]
     if every_node:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("node", "operator", "device", "part", "reason"):

@@ -79,8 +79,11 @@ def run(
 def _schema(side: Side) -> Result:
     from rich.table import Table
 
+    from vermilion.runtime.feeds import shape_text
+    from vermilion.runtime.manifest import tensor_record
+
     rows: list[dict[str, object]] = [
-        {"name": v.name, "dtype": str(v.dtype).lower(), "shape": [str(d) for d in v.shape or ()]}
+        {"name": v.name, "dtype": str(v.dtype).lower(), "shape": list(tensor_record(v).shape or ())}
         for v in side.model.graph.inputs
         if v.name not in side.model.graph.initializers
     ]
@@ -90,8 +93,8 @@ def _schema(side: Side) -> Result:
         for column in ("input", "type", "shape"):
             table.add_column(column)
         for row in rows:
-            shape = "×".join(row["shape"]) if isinstance(row["shape"], list) else ""
-            table.add_row(str(row["name"]), str(row["dtype"]), shape)
+            sizes = row["shape"] if isinstance(row["shape"], list) else []
+            table.add_row(str(row["name"]), str(row["dtype"]), shape_text(sizes))
         return table
 
     return Result({"inputs": rows}, view)

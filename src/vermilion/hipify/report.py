@@ -26,8 +26,14 @@ def as_json(report: Report) -> dict[str, object]:
         ],
         "findings": [_finding(finding) for finding in report.findings],
         "checks": [
-            {"file": c.file, "target": c.architecture, "ok": c.ok, "code_bytes": c.code_bytes}
-            for c in report.checks
+            {
+                "file": check.file,
+                "target": check.architecture,
+                "ok": check.ok,
+                "code_bytes": check.code_bytes,
+                "kernels": check.kernels,
+            }
+            for check in report.checks
         ],
         "not_seen": list(report.not_seen),
         "written": [str(path) for path in report.written],

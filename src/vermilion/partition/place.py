@@ -40,6 +40,7 @@ class NodePlace:
     supported: bool
     device: str
     part: str
+    backend: str = ""
     reason: str = ""
     hint: str = ""
 
@@ -52,6 +53,7 @@ class NodePlace:
             "supported": self.supported,
             "device": self.device,
             "part": self.part,
+            "backend": self.backend,
             "reason": self.reason,
             "hint": self.hint,
         }
@@ -150,9 +152,9 @@ def plan(model: ir.Model, target: Target, backend: Backend, cpu_backend: Backend
     )
     supported = [refusal is None for refusal in refusals]
     regions = connected_parts(extractor.reads, supported)
-    if target.kind == "cpu":
-        # The CPU has no border to cross: what it takes is one part, connected or not.
-        regions = [[p for region in regions for p in region]] if regions else []
+    if target.kind == "cpu" and all(supported):
+        # Nothing stays behind, so there is no border to cross: one part, connected or not.
+        regions = [list(range(len(supported)))] if regions else []
     candidates = _apply_limits([tuple(sorted(r)) for r in regions], cost, target)
     return Plan(
         model, target, facts, cost, refusals, candidates, extractor, backend.name, cpu_backend.name
@@ -169,7 +171,7 @@ def _apply_limits(
         for region in regions
     ]
     for index, candidate in enumerate(found):
-        percent = 100.0 * candidate.operations / total if total else 0.0
+        percent = 100.0 * candidate.operations / total if total else 100.0
         if percent < limits.min_gops_percent:
             found[index] = replace(
                 candidate,
@@ -177,8 +179,8 @@ def _apply_limits(
                 refusal=Refusal(
                     f"its region has {percent:.3f}% of the model's GOPs; "
                     f"{target.name} takes regions from {limits.min_gops_percent:g}%",
-                    "the CPU is faster for so little work; make the operators that cut the graph "
-                    "here supported, and the regions join",
+                    "crossing over costs more than so little work; make the operators that cut the "
+                    "graph here supported, and the regions join",
                 ),
             )
     kept = sorted(
@@ -241,6 +243,7 @@ def _node_place(
         supported=supported,
         device=part.device,
         part=part.name,
+        backend=part.backend,
         reason=refusal.reason if refusal else "",
         hint=refusal.hint if refusal else "",
     )

@@ -25,7 +25,11 @@ from vermilion.runtime.feeds import checked_feeds, nearest
 from vermilion.runtime.manifest import Dimension, PartRecord, TensorRecord
 
 # The name that ONNX Runtime's users know for what executes a backend's parts.
-_PROVIDERS = {"ort": "CPUExecutionProvider", "npu_model": "CPUExecutionProvider"}
+_PROVIDERS = {
+    "native": "VermilionNative",
+    "ort": "CPUExecutionProvider",
+    "npu_model": "CPUExecutionProvider",
+}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Holding a device's outputs against the CPU's: every output, every entry of the batch, every NaN."""
+"""Holding a device's outputs against the CPU's: every output, every batch entry, every NaN."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ FaultKind = Literal["unwritten", "nan", "wrong-entry", "wrong"]
 # BF16 keeps 8 bits of a number and INT8 fewer: what is right is above 0.999 on whole networks, and
 # what is wrong is far below.
 MIN_COSINE = 0.99
-# Saturated outputs are all rounding: errors of this size beside 1.0 say nothing.
-_NOTHING = 1e-2
+# Saturated outputs are all rounding: 1e-7 beside the 1.0 it is computed from.
+_NOTHING = 1e-6
 
 
 @dataclass(frozen=True)

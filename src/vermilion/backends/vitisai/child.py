@@ -83,7 +83,7 @@ class Child:
         )
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
-        """Compute the outputs. They begin as NaN, or the lowest number, so what is not written shows.
+        """Compute the outputs. They begin as `unwritten`, so that what is not written shows.
 
         Raises: ChildFailure.
         """
@@ -192,7 +192,7 @@ def last_words(log: Path) -> str:
     if not log.is_file():
         return ""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return " | ".join(line.strip() for line in lines if line.strip())[-400:] if lines else ""
+    return " | ".join([line.strip() for line in lines if line.strip()][-_LAST_LINES:])
 
 
 def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[str]:

@@ -1,8 +1,8 @@
 """Where nodes really ran: everything that can be known of it, and a verdict.
 
-Three columns, never one. *Supported* is a plan, *offloaded* another: both have said 100 % for graphs
-of which nothing ran on the NPU (https://github.com/amd/RyzenAI-SW/issues/374). *Ran* is what was
-seen: profile events, or hardware contexts that grew.
+Three columns, never one. *Supported* is a plan, *offloaded* another: both have said 100 % for
+graphs of which nothing ran on the NPU (https://github.com/amd/RyzenAI-SW/issues/374). *Ran* is what
+was seen: profile events, or hardware contexts that grew.
 """
 
 from __future__ import annotations

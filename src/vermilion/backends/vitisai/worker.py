@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from vermilion.backends.vitisai.contract import LOG_FILE, MODEL_FILE, Array, Request
-from vermilion.backends.vitisai.evidence import count_events
+from vermilion.backends.vitisai.evidence import CPU, count_events
 
 _SEVERITY_WARNING = 2
 
@@ -62,6 +62,11 @@ def serve(session: Any, replies: TextIO) -> None:
     reply(replies, "closed", events=session.close())
 
 
+def _providers(request: Request) -> list[tuple[str, dict[str, str]]]:
+    asked = (request.provider, dict(request.options))
+    return [asked] if request.provider == CPU else [asked, (CPU, {})]
+
+
 class OnnxRuntime:
     """The session behind the contract."""
 
@@ -94,8 +99,7 @@ class OnnxRuntime:
             self._session = ort.InferenceSession(
                 model,
                 options,
-                providers=[request.provider, "CPUExecutionProvider"],
-                provider_options=[dict(request.options), {}],
+                providers=_providers(request),
             )
         self._bind()
         return {"providers": self._session.get_providers(), "assigned": self._assigned()}

@@ -1,6 +1,6 @@
 """LLVM IR → an object file for an AMD GPU. Run as a program: what it meets can abort a process.
 
-`python -m vermilion.hipify.check.back_end IN.ll ARCHITECTURE OUT.o`
+`python -m vermilion.hipify.check.back_end IN.bc ARCHITECTURE OUT.o`
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def emit_object(ir_file: Path, architecture: str, object_file: Path) -> None:
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    module = llvm.parse_assembly(ir_file.read_text("utf-8"))
+    module = llvm.parse_bitcode(ir_file.read_bytes())
     module.verify()
     target = llvm.Target.from_triple("amdgcn-amd-amdhsa")
     machine = target.create_target_machine(

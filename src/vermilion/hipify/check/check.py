@@ -17,6 +17,9 @@ from vermilion.hipify.tokens import tokenize
 from vermilion.hipify.lint import silence
 from vermilion.progress import Progress, no_progress
 
+# Reading HIP's header ahead pays from this many sources a GPU.
+_PRECOMPILE_FROM = 2
+
 _ALWAYS_UNSEEN = (
     "nothing was run: results, speed and races show only on a GPU",
     "host code was checked for names and types, not linked",
@@ -31,6 +34,7 @@ class CheckResult:
     architecture: str
     ok: bool
     code_bytes: int
+    kernels: int
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,11 @@ def check_sources(
         jobs = [(result, gpu) for result in sources for gpu in architectures]
         compiled = _compile_all(compiler, tree, jobs, workers, progress)
         checks = tuple(
-            CheckResult(result.file.name, gpu, done.ok, done.code_bytes)
+            CheckResult(result.file.name, gpu, done.ok, done.code_bytes, done.kernels)
             for (result, gpu), done in zip(jobs, compiled, strict=True)
         )
         findings = _findings(jobs, compiled, names)
-        return Outcome(checks, tuple(findings), _not_seen(compiled, readable, sources))
+        return Outcome(checks, tuple(findings), _not_seen(jobs, compiled, readable, sources))
 
 
 def _lay_out(tree: Path, result: FileResult) -> Path:
@@ -90,7 +94,10 @@ def _compile_all(
 ) -> list[Compiled]:
     done: dict[int, Compiled] = {}
     objects = tree.parent / "objects"
+    gpus = sorted({gpu for _, gpu in jobs})
     with ThreadPoolExecutor(max(workers, 1)) as pool:
+        if len(jobs) > _PRECOMPILE_FROM * len(gpus):
+            list(pool.map(compiler.precompile, gpus))
         waiting = {}
         for number, (result, gpu) in enumerate(jobs):
             folder = objects / str(number)
@@ -140,10 +147,19 @@ def _finding(
 
 
 def _not_seen(
-    compiled: Sequence[Compiled], readable: Sequence[FileResult], sources: Sequence[FileResult]
+    jobs: Sequence[tuple[FileResult, str]],
+    compiled: Sequence[Compiled],
+    readable: Sequence[FileResult],
+    sources: Sequence[FileResult],
 ) -> tuple[str, ...]:
     stubs = sorted({stub for done in compiled for stub in done.stubs})
     lines = list(_ALWAYS_UNSEEN)
+    empty = sorted({r.file.name for (r, _), done in zip(jobs, compiled, strict=True) if done.ok and not done.kernels})
+    if empty:
+        lines.append(
+            f"no kernel came out of {', '.join(empty)}: a template that nothing here uses is "
+            "only parsed"
+        )
     if stubs:
         listed = ", ".join(stubs)
         lines.append(f"declarations made for this check stood in for the real headers: {listed}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -41,6 +42,7 @@ class Compiled:
     architecture: str
     diagnostics: tuple[Diagnostic, ...]
     code_bytes: int = 0
+    kernels: int = 0
     stubs: tuple[str, ...] = ()
 
     @property
@@ -64,7 +66,7 @@ class Compiler:
         Files below `users` are the user's: messages are moved there.
         """
         stem = folder / f"{source.stem}.{architecture}"
-        ir_file, object_file = Path(f"{stem}.ll"), Path(f"{stem}.o")
+        ir_file, object_file = Path(f"{stem}.bc"), Path(f"{stem}.o")
         dependencies = Path(f"{stem}.d")
         done = _run(self._front_end(source, architecture, ir_file, dependencies))
         roots = (users, *self.includes)
@@ -84,7 +86,24 @@ class Compiler:
         if done.returncode:
             text = f"the back end failed: {_last_line(done.stderr)}"
             return Compiled(architecture, (*seen, Diagnostic("error", "", 0, 0, text)), stubs=stubs)
-        return Compiled(architecture, tuple(seen), code.stat().st_size, stubs)
+        data = code.read_bytes()
+        return Compiled(architecture, tuple(seen), len(data), _kernels_in(data), stubs)
+
+    def precompile(self, architecture: str) -> None:
+        """Read HIP's header once for all sources that follow: it takes most of the time.
+
+        Without it, or where it fails, each source reads the header itself.
+        """
+        header = self.root / f"first.{architecture}.h"
+        header.write_text("#include <hip/hip_runtime.h>\n", "utf-8")
+        target = self._precompiled(architecture)
+        command = self._front_end(header, architecture, target, Path(f"{target}.d"))
+        done = _run(["-emit-pch" if word == "-emit-llvm-bc" else word for word in command])
+        if done.returncode:
+            target.unlink(missing_ok=True)
+
+    def _precompiled(self, architecture: str) -> Path:
+        return self.root / f"first.{architecture}.pch"
 
     def _front_end(
         self, source: Path, architecture: str, ir_file: Path, dependencies: Path
@@ -97,7 +116,7 @@ class Compiler:
         driver = [
             str(self.tools.clang), "-x", "hip", f"--offload-arch={architecture}",
             f"--rocm-path={self.root}", "-isystem", str(self.root / "include"),
-            "--offload-device-only", "-S", "-emit-llvm", "-O2", "-Xclang", "-disable-llvm-passes",
+            "--offload-device-only", "-c", "-emit-llvm", "-O2", "-Xclang", "-disable-llvm-passes",
             "-include", "hip/hip_runtime.h",
             *(f"-I{path}" for path in self.includes), *(f"-D{word}" for word in self.defines),
             "-isystem", str(self.root / "stubs"),
@@ -117,6 +136,8 @@ class Compiler:
                 next(words, "")
                 continue
             kept.append(word)
+            if word == "-cc1" and self._precompiled(architecture).exists():
+                kept += ["-include-pch", str(self._precompiled(architecture))]
             if word == "-cc1":
                 # The driver asks for no list of headers when it compiles for a GPU.
                 kept += ["-dependency-file", str(dependencies), "-sys-header-deps", "-MT", "out"]
@@ -167,6 +188,11 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     except subprocess.TimeoutExpired:
         text = f"it took more than {TIME_LIMIT_S} s"
         return subprocess.CompletedProcess(command, 1, "", f"error: {text}")
+
+
+def _kernels_in(code: bytes) -> int:
+    """Count the kernels of a code object: each has a descriptor, a symbol that ends in `.kd`."""
+    return len(set(re.findall(rb"\0([\w$.]+)\.kd\0", code)))
 
 
 def _last_line(text: str) -> str:

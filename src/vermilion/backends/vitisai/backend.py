@@ -1,0 +1,342 @@
+"""Parts that the vendor's NPU executes, through its provider in a child process.
+
+A part is compiled, loaded and run once before it counts: a provider that crashes, hangs, leaves
+outputs unwritten, gives NaN or wrong numbers, or runs everything on the CPU under the NPU's name is
+caught here, and its part goes to the CPU with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from vermilion.backends import npu_rules
+from vermilion.backends.base import (
+    Array,
+    Availability,
+    Claim,
+    CompileOptions,
+    Executable,
+    ModelFacts,
+    Part,
+    PartFiles,
+    Program,
+    Tensors,
+)
+from vermilion.backends.vitisai.check import find_faults
+from vermilion.backends.vitisai.child import WORKER, Child
+from vermilion.backends.vitisai.contract import LOG_FILE, MODEL_FILE, Closed, Request, TensorFile
+from vermilion.backends.vitisai.evidence import NPU, Evidence, Verdict, judge, read_console
+from vermilion.backends.vitisai.found import Stack, differences, find_stack
+from vermilion.errors import ArtifactError, DeviceError, Refusal, UnsupportedError
+from vermilion.hardware.options.vitisai_build import (
+    INSTALLATION,
+    BuiltOptions,
+    Precision,
+    build_options,
+)
+from vermilion.hardware.options.vitisai_build import Request as OptionRequest
+from vermilion.hardware.targets.target import Target
+from vermilion.ir.execute import open_session, run_session, split_weights
+from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.numbers import number_format
+from vermilion.ir.opset import required_inputs, static_shape
+from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.write_attributes import write_attributes
+
+OPTIONS_FILE = "provider_options.json"
+CONFIG_FILE = "vaiml_config.json"
+PROVIDER_FOLDER = "provider"
+_CACHE_KEY = "part"
+# The name that `split_weights` gives the file of large weights.
+_WEIGHTS_FILE = "weights.bin"
+
+# BF16 models take five to seven minutes (summaries in AMD's tutorials, 300 to 370 s), large ones
+# longer; loading a compiled one takes seconds.
+COMPILE_LIMIT_S = 3600.0
+LOAD_LIMIT_S = 120.0
+RUN_LIMIT_S = 60.0
+
+FindStack = Callable[[Target], Stack | Availability]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long the child may take, in seconds."""
+
+    compile_s: float = COMPILE_LIMIT_S
+    load_s: float = LOAD_LIMIT_S
+    run_s: float = RUN_LIMIT_S
+
+
+class VitisAiBackend:
+    """The contract of `backends.base` for a Ryzen AI NPU that is in this machine."""
+
+    name = "vitisai"
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] = WORKER,
+        find: FindStack = find_stack,
+        limits: Limits | None = None,
+    ) -> None:
+        """Take another `command` for the child, or another way to `find` the provider."""
+        self._command = tuple(command)
+        self._find = find
+        self._limits = limits or Limits()
+        self._found: dict[str, Stack | Availability] = {}
+
+    def available(self, target: Target) -> Availability:
+        """Say whether provider, driver and NPU are here; the reason where they are not."""
+        stack = self._stack(target)
+        if isinstance(stack, Availability):
+            return stack
+        return Availability(usable=True)
+
+    def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
+        """Say whether the vendor documents this node as supported."""
+        return npu_rules.claim(node, facts, target)
+
+    def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
+        """Let the provider compile the part, run it once, and keep what it wrote if all is right.
+
+        Raises: DeviceError with what went wrong.
+        """
+        stack = self._needed_stack(target)
+        folder.mkdir(parents=True, exist_ok=True)
+        model = part.model.clone()
+        write_attributes(model, Notes())  # the INT8 compiler aborts on a Conv without `strides`
+        built = _options(model, stack, folder)
+        with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as work:
+            scratch = Path(work)
+            serialized, weights = split_weights(model)
+            _write_model(serialized, weights, scratch)
+            (folder / MODEL_FILE).write_bytes(serialized)
+            inputs = sample_inputs(model)
+            request = _request(model, built, stack, profile=True)
+            with Child(
+                request,
+                scratch,
+                command=self._command,
+                open_limit_s=self._limits.compile_s,
+                run_limit_s=self._limits.run_s,
+            ) as child:
+                opened = child.opened
+                found = child.run(inputs)
+                closed = child.close()
+            log = scratch / LOG_FILE
+            text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        (folder / LOG_FILE).write_text(text, encoding="utf-8")
+        verdict = _placement(model, opened.providers, opened.assigned, closed, text)
+        if verdict.contradictions:
+            raise DeviceError(
+                "; ".join(verdict.contradictions),
+                where=part.name,
+                hint="set XLNX_ENABLE_SKIP_FATAL=0 to see what the compiler's exception was",
+            )
+        _check_numbers(part, model, inputs, found)
+        files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+        return Program(tuple(files), details=_details(stack, verdict))
+
+    def load(
+        self, program: Program, files: PartFiles, target: Target, options: CompileOptions
+    ) -> Executable:
+        """Start a child with the compiled part.
+
+        Raises: ArtifactError where provider, driver or device are no longer what they were;
+        DeviceError where the child fails.
+        """
+        stack = self._needed_stack(target)
+        changed = differences(program.details, stack.as_details())
+        if changed:
+            raise ArtifactError(
+                f"the part was compiled for another machine: {'; '.join(changed)}",
+                hint="compile the model again: the provider itself would not notice",
+            )
+        work = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
+        scratch = Path(work.name)
+        for name in program.files:
+            if name.startswith(f"{PROVIDER_FOLDER}/") or name in (OPTIONS_FILE, CONFIG_FILE):
+                path = scratch / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(files.read(name))
+        serialized = bytes(files.read(MODEL_FILE))
+        _write_model(serialized, files.weights(), scratch)
+        model = ir.load(scratch / MODEL_FILE)
+        stored = json.loads((scratch / OPTIONS_FILE).read_text(encoding="utf-8"))
+        built = BuiltOptions(_moved(stored["options"], scratch), {}, stored["environment"])
+        child = Child(
+            _request(model, built, stack, profile=False),
+            scratch,
+            command=self._command,
+            open_limit_s=self._limits.load_s,
+            run_limit_s=self._limits.run_s,
+        )
+        if NPU not in child.opened.providers:
+            child.stop()
+            raise DeviceError(
+                f"the session runs on {', '.join(child.opened.providers)}, not on the NPU",
+                hint="`vermilion doctor` says what is missing",
+            )
+        return _Loaded(child, work, f"{target.title}, Ryzen AI {stack.release}, in a child process")
+
+    def _stack(self, target: Target) -> Stack | Availability:
+        if target.name not in self._found:
+            self._found[target.name] = self._find(target)
+        return self._found[target.name]
+
+    def _needed_stack(self, target: Target) -> Stack:
+        stack = self._stack(target)
+        if isinstance(stack, Availability):
+            raise DeviceError(stack.reason, where=target.name, hint=stack.hint)
+        return stack
+
+
+class _Loaded:
+    """A child with an open session; one run at a time."""
+
+    def __init__(self, child: Child, work: tempfile.TemporaryDirectory[str], runs_on: str) -> None:
+        self._child = child
+        # The child must not outlive whoever runs it.
+        self._end = weakref.finalize(self, _end, child, work)
+        self._lock = threading.Lock()
+        self._runs_on = runs_on
+
+    @property
+    def runs_on(self) -> str:
+        return self._runs_on
+
+    def run(self, inputs: Tensors) -> dict[str, Array]:
+        with self._lock:
+            return self._child.run(inputs)
+
+
+def _end(child: Child, work: tempfile.TemporaryDirectory[str]) -> None:
+    child.stop()
+    work.cleanup()
+
+
+def _options(model: ir.Model, stack: Stack, folder: Path) -> BuiltOptions:
+    """Build the options and write them beside the part, with the file they name."""
+    column = npu_rules.column_of(number_format(model))
+    precision: Precision = "bf16" if column == "bf16" else "int8"
+    wanted = OptionRequest(
+        device=stack.device,
+        release=stack.release,
+        precision=precision,
+        cache_dir=str(folder / PROVIDER_FOLDER),
+        cache_key=_CACHE_KEY,
+        config_path=str(folder / CONFIG_FILE),
+        installation=stack.installation or INSTALLATION,
+    )
+    built = build_options(wanted)
+    if built.config is not None:
+        (folder / CONFIG_FILE).write_text(built.config_text(), encoding="utf-8")
+    stored = {
+        "options": dict(built.options),
+        "environment": dict(built.environment),
+        "reasons": dict(built.reasons),
+        "folder": str(folder),
+    }
+    (folder / OPTIONS_FILE).write_text(json.dumps(stored, indent=2), encoding="utf-8")
+    return built
+
+
+def _moved(options: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Point the options at where the part's files lie now."""
+    places = {
+        "cache_dir": str(folder / PROVIDER_FOLDER),
+        "cacheDir": str(folder / PROVIDER_FOLDER),
+    }
+    if (folder / CONFIG_FILE).is_file():
+        places["config_file"] = str(folder / CONFIG_FILE)
+    return {name: places.get(name, value) for name, value in options.items()}
+
+
+def _write_model(serialized: bytes, weights: Mapping[str, Array], folder: Path) -> None:
+    """Write a whole model: what `split_weights` took out lies in one file, in its order."""
+    (folder / MODEL_FILE).write_bytes(serialized)
+    with (folder / _WEIGHTS_FILE).open("wb") as file:
+        for array in weights.values():
+            file.write(array.tobytes())
+
+
+def _request(model: ir.Model, built: BuiltOptions, stack: Stack, *, profile: bool) -> Request:
+    entries = {"session.record_ep_graph_assignment_info": "1"} if profile else {}
+    return Request(
+        provider=NPU,
+        options=built.options,
+        inputs=_tensors("input", required_inputs(model)),
+        outputs=_tensors("output", model.graph.outputs),
+        library=stack.library,
+        environment=built.environment,
+        session_entries=entries,
+        profile=profile,
+    )
+
+
+def _tensors(kind: str, values: Sequence[ir.Value]) -> tuple[TensorFile, ...]:
+    found = []
+    for number, value in enumerate(values):
+        shape = static_shape(value)
+        if shape is None or value.dtype is None or value.dtype.numpy().kind not in "fiub":
+            raise UnsupportedError(
+                f"the {kind} `{value.name}` has no fixed shape or no plain type",
+                hint="bind the model's dimensions with `--dim`",
+            )
+        dtype = value.dtype.numpy().str
+        found.append(TensorFile(value.name or "", f"{kind}{number}.raw", dtype, shape))
+    return tuple(found)
+
+
+def _placement(
+    model: ir.Model,
+    providers: tuple[str, ...],
+    assigned: Mapping[str, int],
+    closed: Closed,
+    log: str,
+) -> Verdict:
+    printed = read_console(log).get("operators", {})
+    planned = {k: n for k, n in printed.items() if k in ("NPU", "DPU", "VAIML")}
+    return judge(
+        Evidence(
+            operators=len(model.graph),
+            planned_offloaded=sum(planned.values()) if planned else None,
+            providers=providers,
+            assigned=assigned,
+            events=closed.events,
+        )
+    )
+
+
+def _check_numbers(part: Part, model: ir.Model, inputs: Tensors, found: Tensors) -> None:
+    reference = run_session(open_session(part.model, quiet=True), inputs)
+    leading = {len(array) for array in inputs.values() if array.ndim > 1}
+    batch = leading.pop() if len(leading) == 1 else None
+    faults = find_faults(reference, found, batch=batch)
+    if faults:
+        raise DeviceError(
+            "; ".join(f"output `{fault.output}`: {fault.words}" for fault in faults[:3]),
+            where=part.name,
+            hint="the provider computes something else than the CPU; report it to AMD with the"
+            " smallest model that shows it (`compile --bisect`)",
+        )
+
+
+def _details(stack: Stack, verdict: Verdict) -> dict[str, str]:
+    columns = {
+        "supported": verdict.supported,
+        "offloaded": verdict.offloaded,
+        "ran_on_npu": verdict.ran_on_npu,
+        "cpu_share": verdict.cpu_share,
+    }
+    known = {name: str(value) for name, value in columns.items() if value is not None}
+    return {**stack.as_details(), **known}

@@ -1,0 +1,199 @@
+"""The backend against a process that misbehaves in each way that the vendor's provider has."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import fake_provider
+from vermilion.backends.base import Availability, CompileOptions, Part, Program
+from vermilion.backends.vitisai.backend import Limits, VitisAiBackend
+from vermilion.backends.vitisai.child import Child, ChildFailure
+from vermilion.backends.vitisai.contract import Request, TensorFile
+from vermilion.backends.vitisai.evidence import CPU
+from vermilion.backends.vitisai.found import Stack
+from vermilion.errors import ArtifactError, DeviceError, VermilionError
+from vermilion.hardware.targets.find import find_target
+from vermilion.ir.execute import open_session, run_session, split_weights
+
+STRIX = find_target("strix")
+STACK = Stack("1.7.1", "1.23.0", "", "32.0.203.280", "1.0.20.0", "strix")
+SHORT = Limits(compile_s=20.0, load_s=20.0, run_s=20.0)
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[4, 3, 6, 6] x) => (float[4, 8, 6, 6] y) {
+    a = Conv<pads=[1,1,1,1]> (x, w)
+    b = Relu (a)
+    y = Add (b, c)
+}"""
+
+
+def part() -> Part:
+    random = np.random.default_rng(0)
+    proto = onnx.parser.parse_model(TEXT)
+    for name, shape in (("w", (8, 3, 3, 3)), ("c", (1, 8, 6, 6))):
+        array = random.standard_normal(shape, dtype=np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return Part("vaiml_par_0", "npu", "vitisai", ir.from_proto(proto), ("0", "1", "2"), 0.0)
+
+
+def backend(mode: str, stack: Stack = STACK, limits: Limits = SHORT) -> VitisAiBackend:
+    command = (sys.executable, fake_provider.__file__, mode)
+    return VitisAiBackend(command=command, find=lambda _: stack, limits=limits)
+
+
+class Files:
+    def __init__(self, folder: Path, weights: Mapping[str, np.ndarray]) -> None:
+        self._folder, self._weights = folder, weights
+
+    def read(self, name: str) -> memoryview:
+        return memoryview((self._folder / name).read_bytes())
+
+    def weights(self) -> Mapping[str, np.ndarray]:
+        return self._weights
+
+
+FAULTS = {
+    "access violation while compiling": "the process ended while opening: SIGSEGV",
+    "access violation while running": "the process ended while running: SIGSEGV",
+    "exception": "Flexible L1 placement failure in layer 105",
+    "provider missing": "the session has no `VitisAIExecutionProvider`",
+    "everything on the CPU": "says that 3 of 3 operators are on the NPU, and every node that was"
+    " seen to run ran on the CPU (3 events)",
+    "one entry unwritten": "output `y`: entry 1 of the batch of 4 is never written",
+    "one entry wrong": "output `y`: entry 3 of the batch of 4 is wrong, the others are right",
+    "NaN": "of its values are NaN where the CPU's are numbers",
+    "wrong": "output `y`: cosine -1.0000",
+    "nothing written": "output `y`: it is never written",
+}
+
+
+@pytest.mark.parametrize("mode", FAULTS)
+def test_each_fault_is_caught_and_named(mode: str, tmp_path: Path) -> None:
+    with pytest.raises(VermilionError) as caught:
+        backend(mode).compile(part(), STRIX, CompileOptions(), tmp_path)
+    assert FAULTS[mode] in caught.value.message
+    assert caught.value.hint
+
+
+def test_the_last_words_before_a_crash_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(ChildFailure) as caught:
+        backend("access violation while compiling").compile(
+            part(), STRIX, CompileOptions(), tmp_path
+        )
+    assert (caught.value.kind, caught.value.stage) == ("crashed", "opening")
+    assert "xir_deserialize_cif" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("mode", "limits", "stage"),
+    [
+        ("hang while compiling", replace(SHORT, compile_s=1.0), "opening"),
+        ("hang while running", replace(SHORT, run_s=1.0), "running"),
+    ],
+)
+def test_a_hang_is_ended(mode: str, limits: Limits, stage: str, tmp_path: Path) -> None:
+    begin = time.monotonic()
+    with pytest.raises(ChildFailure) as caught:
+        backend(mode, limits=limits).compile(part(), STRIX, CompileOptions(), tmp_path)
+    assert (caught.value.kind, caught.value.stage) == ("hung", stage)
+    assert "took more than 1 s and was stopped" in caught.value.message
+    assert time.monotonic() - begin < 15
+
+
+def compiled(tmp_path: Path) -> tuple[Program, Files]:
+    made = part()
+    program = backend("good").compile(made, STRIX, CompileOptions(), tmp_path)
+    return program, Files(tmp_path, split_weights(made.model)[1])
+
+
+def test_a_part_that_is_right_is_kept_loaded_and_run(tmp_path: Path) -> None:
+    program, files = compiled(tmp_path)
+    assert not program.modelled
+    assert program.details["ran_on_npu"] == "True"
+    assert program.details["offloaded"] == "3"
+    assert program.details["driver"] == "32.0.203.280"
+    assert {"part.onnx", "provider_options.json", "vaiml_config.json"} <= set(program.files)
+    assert "provider/part/context.json" in program.files
+    loaded = backend("good").load(program, files, STRIX, CompileOptions())
+    x = np.random.default_rng(1).standard_normal((4, 3, 6, 6), dtype=np.float32)
+    session = open_session(part().model)
+    for scale in (1, 2):
+        expected = run_session(session, {"x": scale * x})["y"]
+        np.testing.assert_allclose(loaded.run({"x": scale * x})["y"], expected, atol=1e-4)
+    assert "in a child process" in loaded.runs_on
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"driver": "32.0.203.376"}, "the NPU driver was 32.0.203.280 and is 32.0.203.376"),
+        ({"provider_version": "1.23.3"}, "the provider was 1.23.0"),
+        ({"firmware": ""}, "the NPU's firmware was 1.0.20.0 and is unknown"),
+    ],
+)
+def test_a_stale_part_is_refused(change: dict[str, str], words: str, tmp_path: Path) -> None:
+    program, files = compiled(tmp_path)
+    other = backend("good", replace(STACK, **change))
+    with pytest.raises(ArtifactError, match=words):
+        other.load(program, files, STRIX, CompileOptions())
+
+
+def test_a_crash_in_a_later_run_is_one_clear_error(tmp_path: Path) -> None:
+    program, files = compiled(tmp_path)
+    loaded = backend("access violation while running").load(program, files, STRIX, CompileOptions())
+    with pytest.raises(ChildFailure, match="SIGSEGV"):
+        loaded.run({"x": np.zeros((4, 3, 6, 6), np.float32)})
+
+
+def test_the_real_worker_where_the_provider_is_not(tmp_path: Path) -> None:
+    # ONNX Runtime only prints that it does not know the provider, and gives a CPU session.
+    real = VitisAiBackend(find=lambda _: STACK, limits=SHORT)
+    with pytest.raises(DeviceError, match="the session has no `VitisAIExecutionProvider`"):
+        real.compile(part(), STRIX, CompileOptions(), tmp_path)
+
+
+def test_the_real_worker_runs_and_counts(tmp_path: Path) -> None:
+    model = part().model
+    ir.save(model, tmp_path / "part.onnx")
+    tensors = {
+        "inputs": (TensorFile("x", "i.raw", "<f4", (4, 3, 6, 6)),),
+        "outputs": (TensorFile("y", "o.raw", "<f4", (4, 8, 6, 6)),),
+    }
+    request = Request(CPU, {}, **tensors, profile=True)
+    x = np.random.default_rng(1).standard_normal((4, 3, 6, 6), dtype=np.float32)
+    with Child(request, tmp_path, open_limit_s=30, run_limit_s=30) as child:
+        assert child.opened.providers == (CPU,)
+        found = child.run({"x": x})["y"]
+        events = child.close().events
+    np.testing.assert_array_equal(found, run_session(open_session(model), {"x": x})["y"])
+    assert set(events) == {CPU}
+    assert events[CPU] >= 2
+
+
+def test_without_a_provider_it_is_not_available() -> None:
+    answer = VitisAiBackend().available(STRIX)
+    assert not answer.usable
+    assert "no VitisAI provider is installed" in answer.reason
+    assert answer.hint
+    with pytest.raises(DeviceError, match="no VitisAI provider"):
+        VitisAiBackend().compile(part(), STRIX, CompileOptions(), Path("nowhere"))
+
+
+def test_the_reason_is_looked_for_once() -> None:
+    asked: list[str] = []
+
+    def find(target):
+        asked.append(target.name)
+        return Availability(usable=False, reason="no")
+
+    one = VitisAiBackend(find=find)
+    assert one.available(STRIX).reason == one.available(STRIX).reason == "no"
+    assert asked == ["strix"]

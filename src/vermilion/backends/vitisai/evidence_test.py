@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from vermilion.backends.vitisai.check import find_faults
+from vermilion.backends.vitisai.child import exit_words
+from vermilion.backends.vitisai.evidence import (
+    CPU,
+    NPU,
+    Evidence,
+    count_events,
+    judge,
+    read_console,
+    read_ep_report,
+    read_partitions,
+)
+from vermilion.errors import ArtifactError
+
+BOTH = (NPU, CPU)
+
+
+def test_a_plan_of_100_percent_of_which_nothing_ran_is_caught() -> None:
+    # https://github.com/amd/RyzenAI-SW/issues/374: 1346 CPU events, the provider in the list.
+    verdict = judge(Evidence(1346, 1346, 1346, providers=BOTH, events={CPU: 1346}))
+    assert (verdict.supported, verdict.offloaded, verdict.ran_on_npu) == (1346, 1346, False)
+    assert verdict.cpu_share == 1.0
+    assert "1346 of 1346 operators are on the NPU, and every node" in verdict.contradictions[0]
+
+
+def test_what_is_seen_counts_more_than_what_is_said() -> None:
+    verdict = judge(Evidence(400, providers=BOTH, events={NPU: 2, CPU: 8}, report={"NPU": 392}))
+    assert verdict.ran_on_npu is True
+    assert verdict.offloaded == 392
+    assert verdict.cpu_share == pytest.approx(0.8)
+    assert verdict.contradictions == ()
+
+
+@pytest.mark.parametrize(
+    ("evidence", "ran", "words"),
+    [
+        (Evidence(9, providers=(CPU,)), False, "has no `VitisAI"),
+        (Evidence(9, 0, 9, providers=BOTH, events={NPU: 1}), True, "preliminary summary supports"),
+        (Evidence(9, None, 9, providers=BOTH, submitted=0), False, "not one command"),
+        (Evidence(9, providers=BOTH, events={CPU: 9}), False, "the session lists"),
+        (
+            Evidence(9, None, 9, providers=BOTH, assigned={NPU: 0, CPU: 9}, events={NPU: 1}),
+            True,
+            "assigned no node",
+        ),
+    ],
+)
+def test_each_contradiction_is_named(evidence: Evidence, ran: bool, words: str) -> None:
+    verdict = judge(evidence)
+    assert verdict.ran_on_npu is ran
+    assert any(words in text for text in verdict.contradictions)
+
+
+def test_what_nobody_saw_is_unknown() -> None:
+    verdict = judge(Evidence(9, 9, 9, providers=BOTH, speedup=1.02))
+    assert verdict.ran_on_npu is None
+    assert verdict.contradictions == ()
+    assert any("it may be the CPU" in note for note in verdict.notes)
+    assert judge(Evidence(9, providers=BOTH, submitted=40)).ran_on_npu is True
+
+
+def event(name: str, provider: str) -> dict[str, object]:
+    return {"cat": "Node", "name": name, "args": {"provider": provider}, "dur": 3}
+
+
+def test_profile_events_are_counted_by_provider() -> None:
+    events = [
+        event("a_kernel_time", CPU),
+        event("b_kernel_time", NPU),
+        event("a_fence_before", CPU),
+        {"cat": "Session", "name": "model_run"},
+    ]
+    assert count_events(json.dumps(events)) == {CPU: 1, NPU: 1}
+    with pytest.raises(ArtifactError, match="no profile"):
+        count_events("[{")
+
+
+@pytest.mark.parametrize(("device", "release"), [("DPU", "1.3"), ("NPU", "1.8")])
+def test_the_providers_report(device: str, release: str) -> None:
+    rows = [
+        {"name": "all", "nodeNum": 402, "supportedOpType": ["::Add"]},
+        {"name": "CPU", "nodeNum": 2, "supportedOpType": ["::DequantizeLinear"]},
+        {"name": device, "nodeNum": 400, "supportedOpType": ["::Add"]},
+    ]
+    assert read_ep_report(json.dumps({"deviceStat": rows})) == {"CPU": 2, device: 400}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"deviceStat": [{"name": "CPU"}]}', '{"deviceStat": 3}']
+)
+def test_a_report_that_is_none(text: str) -> None:
+    with pytest.raises(ArtifactError, match="no `vitisai_ep_report.json`"):
+        read_ep_report(text)
+
+
+def test_console_lines() -> None:
+    log = """
+    INFO: [VAIP-VAIML-PASS] No. of Operators : VAIML 49
+    [Vitis AI EP] No. of Operators : CPU 8 NPU 2356 VITIS_EP_CPU 13
+    [Vitis AI EP] No. of Subgraphs : NPU 2 Actually running on NPU 2
+    """
+    found = read_console(log)
+    assert found["operators"] == {"VAIML": 49, "CPU": 8, "NPU": 2356, "VITIS_EP_CPU": 13}
+    assert found["subgraphs"] == {"NPU": 2, "Actually running on NPU": 2}
+    assert read_console("No. of Operators : CPU 400")["operators"] == {"CPU": 400}
+    assert read_console("No. of Operators :") == {}
+
+
+# Written from the documented columns, for Windows and Linux alike.
+PARTITIONS = """
+AIE Partitions
+  Total Column Count: 8
+  Partition Index: 0
+    Columns: [0, 1, 2, 3]
+    HW Contexts:
+      |PID   |Ctx ID |Status |Sub  |Compl |Migr |Err |Prio   |GOPS |EGOPS |FPS |Latency |
+      |======|=======|=======|=====|======|=====|====|=======|=====|======|====|========|
+      |20696 |0      |Active |57   |56    |0    |0   |Normal |0    |0     |0   |0       |
+      |20696 |1      |Idle   |3    |3     |0    |0   |Normal |0    |0     |0   |0       |
+      |4711  |2      |Idle   |0    |0     |0    |0   |Normal |0    |0     |0   |0       |
+"""
+
+
+def test_hardware_contexts() -> None:
+    assert read_partitions(PARTITIONS) == {20696: 60, 4711: 0}
+    assert read_partitions("No hardware contexts running on device") == {}
+
+
+def test_a_fault_of_one_entry_is_told_from_one_of_all() -> None:
+    right = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    assert find_faults({"y": right}, {"y": right}, batch=4) == []
+    swapped = right.copy()
+    swapped[2] = -swapped[2]
+    (fault,) = find_faults({"y": right}, {"y": swapped}, batch=4)
+    assert (fault.kind, fault.entry) == ("wrong-entry", 2)
+    (fault,) = find_faults({"y": right}, {"y": swapped}, batch=None)
+    assert (fault.kind, fault.entry) == ("wrong", None)
+    tokens = np.arange(1, 9, dtype=np.int64)
+    blank = np.full(8, np.iinfo(np.int64).min)
+    assert find_faults({"y": tokens}, {"y": blank}, batch=1)[0].kind == "unwritten"
+
+
+def test_rounding_is_no_fault() -> None:
+    import ml_dtypes
+
+    right = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    rounded = right.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert find_faults({"y": right}, {"y": rounded}, batch=4) == []
+    saturated = np.full((1, 8), 1e-7, np.float32)
+    assert find_faults({"y": saturated}, {"y": 0 * saturated}, batch=1) == []
+    masked = np.array([np.nan, 1, 2], np.float32)
+    assert find_faults({"y": masked}, {"y": masked}, batch=1) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-11, "SIGSEGV (access violation)"),
+        (139, "SIGSEGV (access violation)"),
+        (-6, "SIGABRT"),
+        (3221225477, "0xC0000005, access violation"),
+        (-1073741819, "0xC0000005, access violation"),
+        (0xC0000409, "0xC0000409, fail-fast exception"),
+        (3, "exit code 3"),
+    ],
+)
+def test_exit_codes_in_words(code: int, words: str) -> None:
+    assert exit_words(code) == words

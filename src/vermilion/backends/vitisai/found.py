@@ -1,0 +1,121 @@
+"""Which VitisAI provider is here, of which release, with which driver and firmware."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vermilion.backends.base import Availability
+from vermilion.hardware.devices import Machine, detect_machine
+from vermilion.hardware.options.vitisai import NEWEST, PROVIDER
+from vermilion.hardware.providers import (
+    ProviderInfo,
+    distribution_version,
+    find_providers,
+    probe_providers,
+)
+from vermilion.hardware.targets.target import Target
+from vermilion.hardware.versions import version_fields
+
+INSTALLATION_VARIABLE = "RYZEN_AI_INSTALLATION_PATH"
+_INSTALL_PAGE = "https://ryzenai.docs.amd.com/en/latest/inst.html"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Everything below a compiled part that can make it stale."""
+
+    release: str  # `1.7`
+    provider_version: str
+    library: str  # of a plugin; empty where the provider is built in
+    driver: str
+    firmware: str
+    device: str  # the target that the NPU is
+    installation: str = ""
+
+    def as_details(self) -> dict[str, str]:
+        """Give what is kept with a compiled part and compared when it is loaded."""
+        return {
+            "release": self.release,
+            "provider_version": self.provider_version,
+            "driver": self.driver,
+            "firmware": self.firmware,
+            "device": self.device,
+        }
+
+
+def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Say what has changed since a part was compiled; the vendor's provider does not look.
+
+    Source: Ryzen AI documentation, modelrun.rst: a cache is not to be used with another version of
+    provider or driver; https://github.com/microsoft/winml-cli/issues/1224 shows what happens.
+    """
+    words = {
+        "release": "Ryzen AI",
+        "provider_version": "the provider",
+        "driver": "the NPU driver",
+        "firmware": "the NPU's firmware",
+        "device": "the NPU",
+    }
+    return [
+        f"{words[key]} was {then[key] or 'unknown'} and is {now.get(key) or 'unknown'}"
+        for key in words
+        if key in then and then[key] != now.get(key, "")
+    ]
+
+
+def find_stack(
+    target: Target, machine: Machine | None = None, *, probe: bool = True
+) -> Stack | Availability:
+    """Give the provider, driver and device for a target, or why it cannot be used here.
+
+    Cheap where there is no provider: files are looked at, nothing is loaded.
+    """
+    provider = next((p for p in find_providers() if p.name == PROVIDER), None)
+    if provider is None:
+        return Availability(
+            usable=False,
+            reason="no VitisAI provider is installed: this ONNX Runtime has no library of it",
+            hint=f"install Ryzen AI Software: {_INSTALL_PAGE}",
+        )
+    here = machine if machine is not None else detect_machine(probe_providers=False)
+    npu = next((npu for npu in here.npus if npu.target == target.name), None)
+    if npu is None:
+        others = ", ".join(n.title for n in here.npus) or "no NPU"
+        return Availability(
+            usable=False,
+            reason=f"the VitisAI provider is installed, and this machine has {others}, not"
+            f" {target.title}",
+            hint="compile on a machine that has it",
+        )
+    if probe:
+        provider = probe_providers((provider,))[0]
+        if not provider.loads:
+            return Availability(
+                usable=False,
+                reason=f"the VitisAI provider does not load: {provider.reason}",
+                hint="`vermilion doctor` says what is missing",
+            )
+    return Stack(
+        release=release_of(provider),
+        provider_version=provider.version,
+        library=provider.library if provider.kind == "plugin" else "",
+        driver=npu.driver_version,
+        firmware=npu.firmware_version,
+        device=target.name,
+        installation=os.environ.get(INSTALLATION_VARIABLE, ""),
+    )
+
+
+def release_of(provider: ProviderInfo) -> str:
+    """Give the Ryzen AI release: of the distribution `voe`, else of the folder, else the newest.
+
+    `voe` counts with the releases; ONNX Runtime's own version says nothing of them.
+    """
+    folder = os.environ.get(INSTALLATION_VARIABLE, "").replace("\\", "/").rstrip("/")
+    for text in (distribution_version("voe"), folder.rpartition("/")[2], provider.version):
+        fields = version_fields(text)
+        if len(fields) >= 2 and fields[0] == 1 and fields[1] < 20:
+            return ".".join(str(number) for number in fields[:3])
+    return NEWEST

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from commands import Command, command_line, wide_enough
+from models import Net, conv, small_cnn
+
+
+@pytest.fixture
+def vermilion(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Command:
+    return command_line(capfd, monkeypatch, tmp_path / "cache")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    ir.save(small_cnn(bn=True), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Give a model of which one operator is supported nowhere but on the CPU."""
+    net = Net("mixed", seed=7)
+    x = net.op("Softplus", net.input("input", (1, 8, 16, 16)), name="odd")
+    net.output(conv(net, x, "conv", (8, 16), 3), "output", (1, 16, 16, 16))
+    ir.save(net.model(), tmp_path / "mixed.onnx")
+    return tmp_path / "mixed.onnx"
+
+
+SUMMARY_KEYS = {
+    "operators",
+    "gops",
+    "supported_operators",
+    "supported_gops",
+    "offloaded_operators",
+    "offloaded_gops",
+    "subgraphs_supported",
+    "subgraphs_offloaded",
+    "fallback",
+    "subgraphs",
+}
+
+
+def test_the_keys_that_others_rely_on(vermilion: Command, mixed: Path, tmp_path: Path) -> None:
+    data = vermilion("compile", mixed, "--target", "strix", "--json").data
+    assert data["verb"] == "compile"
+    assert Path(data["artifact"]) == tmp_path / "cache" / data["cache_key"]
+    assert Path(data["cache_dir"]) == tmp_path / "cache"
+    assert (data["cache_hit"], data["target"]) == (False, "strix")
+    assert data["digest"].startswith(data["cache_key"])
+    assert data["seconds"] > 0
+    summary = data["summary"]
+    assert set(summary) >= SUMMARY_KEYS
+    assert set(summary["fallback"]) == {
+        "compile_error",
+        "below_gops_threshold",
+        "above_max_subgraphs",
+    }
+    assert set(summary["subgraphs"][0]) >= {"name", "type", "operators", "gops", "ops"}
+    assert [(row["op_type"], row["device"]) for row in data["nodes"]] == [
+        ("Softplus", "cpu"),
+        ("Conv", "npu"),
+    ]
+    assert data["nodes"][0]["reason"]
+    assert data["nodes"][0]["hint"]
+    (output,) = data["verification"]["outputs"]
+    assert set(output) >= {"name", "cosine", "sqnr_db", "max_abs_error"}
+    assert "arithmetic runs on the CPU" in data["execution"]
+    again = vermilion("compile", mixed, "--target", "strix", "--json").data
+    assert (again["cache_hit"], again["summary"]) == (True, summary)
+
+
+def test_three_columns_and_the_reason_for_people(vermilion: Command, mixed: Path) -> None:
+    done = vermilion("compile", mixed, "--target", "strix")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("compiled for strix (Strix Point and Strix Halo NPU (XDNA 2)) in ")
+    assert "model supported offloaded ran" in done.words
+    assert "operators 2 1 (50.0%) 1 (50.0%) CPU, modelled" in done.words
+    assert "proven output output: cosine 1.0000" in done.words
+    assert "modelled latency on the device: " in done.out
+    assert "1 `Softplus` is not supported in bf16 by strix" in done.words
+    assert wide_enough(done.out)
+    again = vermilion("compile", mixed, "--target", "strix")
+    assert again.out.startswith("found in the cache for strix")
+
+
+def test_every_node_where_it_is_asked_for(vermilion: Command, mixed: Path) -> None:
+    out = vermilion("compile", mixed, "--target", "strix", "--nodes").words
+    assert "node operator device part reason" in out
+    assert "odd Softplus cpu cpu_par_0 `Softplus` is not supported" in out
+    assert "conv/Conv Conv npu vaiml_par_0" in out
+
+
+def test_the_cpu_is_no_model(vermilion: Command, model: Path) -> None:
+    out = vermilion("compile", model).out
+    assert "modelled" not in out
+    assert "every node is placed on the CPU" in out
+
+
+def test_what_ran_on_the_cpu_because_nothing_was_offloaded_is_not_modelled(
+    vermilion: Command, model: Path
+) -> None:
+    done = vermilion("compile", model, "--target", "phoenix")
+    assert done.code == 0
+    assert "modelled" not in done.out
+    assert "0 (0.0%) CPU" in done.words
+    assert "phoenix takes a8w8, xint8; this model is fp32" in done.words
+    assert "vermilion quantize MODEL" in done.words
+
+
+def test_one_file(vermilion: Command, model: Path, tmp_path: Path) -> None:
+    data = vermilion("compile", model, "-o", tmp_path / "m.rai", "--json").data
+    assert data["artifact"] == str(tmp_path / "m.rai")
+    assert (tmp_path / "m.rai").is_file()
+
+
+def test_a_name_that_held_another_model_says_so(
+    vermilion: Command, model: Path, mixed: Path
+) -> None:
+    assert vermilion("compile", model, "--cache-key", "mine").err == ""
+    done = vermilion("compile", mixed, "--cache-key", "mine")
+    assert done.code == 0
+    assert done.err == "warning: compiled again: key `mine` held another model\n"
+    data = vermilion("compile", model, "--cache-key", "mine", "--json").data
+    assert data["warnings"] == ["compiled again: key `mine` held another model"]
+
+
+def test_open_dimensions_get_the_option_that_binds_them(vermilion: Command, tmp_path: Path) -> None:
+    ir.save(small_cnn(batch="batch"), tmp_path / "open.onnx")
+    out = vermilion("compile", tmp_path / "open.onnx", "--target", "strix").words
+    assert "strix needs fixed shapes; batch is open" in out
+    assert "--dim batch=1" in out
+    bound = vermilion("compile", tmp_path / "open.onnx", "--target", "strix", "--dim", "batch=1")
+    assert "every node is placed on the NPU" in bound.out
+
+
+def test_a_chip_that_nothing_compiles_for(vermilion: Command, model: Path) -> None:
+    done = vermilion("compile", model, "--target", "gfx942")
+    assert done.code == 1
+    assert "nothing here compiles for gfx942" in done.err
+    assert "hint: " in done.err

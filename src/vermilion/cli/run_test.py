@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from commands import Command, command_line
+from models import small_cnn
+
+
+@pytest.fixture
+def vermilion(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Command:
+    return command_line(capfd, monkeypatch, tmp_path / "cache")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    ir.save(small_cnn(batch="n"), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    image = np.random.default_rng(0).standard_normal((2, 3, 16, 16), dtype=np.float32)
+    np.savez(tmp_path / "in.npz", input=image)
+    np.save(tmp_path / "image.npy", image)
+    return tmp_path / "in.npz"
+
+
+def test_a_model_a_folder_and_a_file_give_the_same(
+    vermilion: Command, model: Path, inputs: Path, tmp_path: Path
+) -> None:
+    words = ("compile", model, "-o", tmp_path / "m.rai", "--json")
+    compiled = vermilion(*words).data
+    folder = Path(compiled["cache_dir"]) / compiled["cache_key"]
+    found = []
+    for at, what in enumerate((model, folder, tmp_path / "m.rai", f"{model}@x86-64-v3")):
+        out = tmp_path / "out" / f"{at}.npz"
+        done = vermilion("run", what, "--input", inputs, "--output", out)
+        assert (done.code, done.err) == (0, ""), done.err
+        assert f"written to {out}" in done.words
+        assert done.out.startswith("ran on CPU (ONNX Runtime")
+        with np.load(out) as arrays:
+            assert arrays.files == ["output"]
+            found.append(arrays["output"])
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_one_input_by_name(vermilion: Command, model: Path, inputs: Path, tmp_path: Path) -> None:
+    done = vermilion("run", model, "--input", f"input={tmp_path / 'image.npy'}")
+    assert done.code == 0
+    assert "output float32 2×10" in done.words
+    assert "not written: give --output OUT.npz" in done.out
+
+
+def test_for_machines(vermilion: Command, model: Path, inputs: Path) -> None:
+    data = vermilion("run", model, "--input", inputs, "--json").data
+    assert data["outputs"] == [{"name": "output", "dtype": "float32", "shape": [2, 10]}]
+    assert (data["modelled"], data["output"]) == (False, None)
+    assert data["milliseconds"] > 0
+    assert "warnings" not in data
+
+
+def test_what_stands_in_for_a_device_says_so(vermilion: Command, model: Path) -> None:
+    done = vermilion("run", f"{model}@strix", "--dim", "n=1")
+    assert "ran on strix (modelled: computed by CPU" in done.words
+    data = vermilion("run", f"{model}@strix", "--dim", "n=1", "--json").data
+    assert data["modelled"] is True
+
+
+def test_sample_inputs_are_warned_about(vermilion: Command, model: Path) -> None:
+    done = vermilion("run", model)
+    assert done.code == 0
+    assert done.err.startswith("warning: no --input given: ran on sample inputs")
+
+
+def test_which_inputs_it_needs(vermilion: Command, model: Path) -> None:
+    done = vermilion("run", model, "--schema")
+    assert (done.code, done.err) == (0, "")
+    assert "input float n×3×16×16" in done.words
+    data = vermilion("run", model, "--schema", "--dim", "n=4", "--json").data
+    assert data["inputs"] == [{"name": "input", "dtype": "float", "shape": [4, 3, 16, 16]}]
+
+
+def test_outputs_of_every_kind_can_be_drawn(vermilion: Command, tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[2] x) => (bool[2] b, string[1] s, float z, float[0] none)
+      <string[1] word = {"hi"}, float zero = {0.0}, int64[1] at = {0}> {
+      b = Greater (x, zero) s = Identity (word) z = ReduceSum <keepdims = 0> (x)
+      none = Slice (x, at, at) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "kinds.onnx")
+    done = vermilion("run", tmp_path / "kinds.onnx", "--output", tmp_path / "o.npz")
+    assert done.code == 0, done.err
+    assert "b bool 2 0 " in done.words
+    assert "s object 1" in done.words
+    assert "z float32 scalar" in done.words
+    assert "none float32 0" in done.words
+
+
+def test_a_wrong_output_is_found_before_anything_runs(
+    vermilion: Command, model: Path, tmp_path: Path
+) -> None:
+    done = vermilion("run", model, "--output", tmp_path / "o.npy")
+    assert done.code == 2
+    assert done.err.startswith("error: the output `")
+    assert "warning" not in done.err
+
+
+def test_damaged_and_foreign_files(vermilion: Command, model: Path, tmp_path: Path) -> None:
+    vermilion("compile", model, "-o", tmp_path / "m.rai")
+    whole = (tmp_path / "m.rai").read_bytes()
+    (tmp_path / "cut.rai").write_bytes(whole[: len(whole) // 2])
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    (tmp_path / "flipped.rai").write_bytes(flipped)
+    (tmp_path / "folder").mkdir()
+    for name in ("cut.rai", "flipped.rai", "folder"):
+        done = vermilion("run", tmp_path / name)
+        assert done.code == 1, name
+        assert done.err.count("error: ") == done.err.count("hint: ") == 1
+        assert "fault in vermilion" not in done.err

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vermilion.cli.hello import _view
+from vermilion.cli.output import console_on
+from vermilion.hello import Clock, HelloReport, hello
+from vermilion.hello_network import INPUT_SHAPE
+from vermilion.progress import no_progress
+from vermilion.runtime.session import Session
+
+
+def tour_folder(factory: pytest.TempPathFactory) -> Path:
+    """Give one folder for every tour of this run: the second meets what the first has left."""
+    return factory.getbasetemp() / "tour"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> HelloReport:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        return hello(tour_folder(tmp_path_factory))
+
+
+def test_every_step_is_timed_in_order(report: HelloReport) -> None:
+    assert [stage.name for stage in report.stages] == [
+        "look for devices",
+        "export the network",
+        "quantize to XINT8",
+        "compile for the CPU",
+        f"compile for {report.device}",
+        "compile again, from the cache",
+        "run on the CPU and compare",
+    ]
+
+
+def test_the_cache_is_what_makes_the_difference(report: HelloReport) -> None:
+    assert not report.first.cache_hit, "what an earlier tour left is compiled again"
+    assert report.cached.cache_hit
+    assert report.cached.digest == report.first.digest
+    assert report.cached.seconds < max(0.2, report.first.seconds / 10)
+
+
+def test_what_is_modelled_is_called_so(report: HelloReport) -> None:
+    assert report.device_is == "modelled"
+    data = report.as_json()
+    assert data["device_is"] == "modelled"
+    if not report.machine.npus:
+        assert report.device == "strix"
+        assert data["device_ms"] == report.first.report.predicted_ms
+    # The stand-in computes what the quantized model computes, not something near it.
+    assert report.device_agreement.sqnr_db > 100
+    assert report.accuracy.sqnr_db > 25
+
+
+def test_only_the_border_stays_on_the_cpu(report: HelloReport) -> None:
+    summary = report.first.report.summary
+    assert (summary.operators, summary.offloaded_operators) == (30, 28)
+    # 2 · 224² · 9 · (3·32 + 32·64 + 64·128 + 128·256) for the convolutions alone.
+    assert summary.gops > 38.9
+
+
+def test_the_files_that_it_names_can_be_used(report: HelloReport) -> None:
+    files = report.as_json()["files"]
+    assert isinstance(files, Mapping)
+    assert Path(files["float"]).suffix == Path(files["quantized"]).suffix == ".onnx"
+    image = {"input": np.zeros(INPUT_SHAPE, np.float32)}
+    with Session(files["single_file"]) as one, Session(files["compiled"]) as other:
+        np.testing.assert_array_equal(one.run(None, image)[0], other.run(None, image)[0])
+
+
+def test_the_tour_for_people(report: HelloReport) -> None:
+    out = io.StringIO()
+    console_on(out).print(_view(report))
+    text = out.getvalue()
+    for step in range(1, 7):
+        assert f"[{step}] " in text
+    assert "calibrated on random data, for this tour only" in text
+    assert "28 of 30 operators and 99.9% of 39.18 GOPs offloaded" in text
+    assert str(report.first.summary_path) in text.replace("\n", "")
+    header = next(line for line in text.splitlines() if "measured ms" in line)
+    row = next(line for line in text.splitlines() if f"XINT8 on {report.device}" in line)
+    end = header.index("measured ms") + len("measured ms")
+    assert row[:end].strip() == f"XINT8 on {report.device}", "a model measures nothing"
+    assert f"{report.device_ms:.2f}" in row
+    assert "(computed on the CPU)" in row
+    compiled = text[text.index("[4]") : text.index("[5]")]
+    assert all(line.startswith("    ") for line in compiled.splitlines()[1:] if line.strip())
+
+
+def test_a_step_that_fails_is_not_counted() -> None:
+    told: list[str] = []
+    clock = Clock(lambda stage, done, total: told.append(stage))
+    with pytest.raises(RuntimeError), clock.stage("break"):
+        raise RuntimeError
+    assert (told, clock.stages) == (["break"], [])
+    quiet = Clock(no_progress)
+    with quiet.stage("work"):
+        pass
+    assert [stage.name for stage in quiet.stages] == ["work"]

@@ -1,0 +1,106 @@
+"""A stand-in for the vendor's provider that misbehaves as told: `fake_provider.py MODE FOLDER`.
+
+A real process behind the same contract as the real worker. It computes with ONNX Runtime's CPU
+provider, calls itself VitisAI, and then does what its mode says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from vermilion.backends.vitisai.contract import MODEL_FILE, Request
+from vermilion.backends.vitisai.evidence import CPU, NPU
+from vermilion.backends.vitisai.worker import private_stdout, reply, serve
+
+CLAIM = "[Vitis AI EP] No. of Operators : CPU 0 NPU {n}\n"
+
+
+class Fake:
+    def __init__(self, mode: str, folder: Path) -> None:
+        self.mode = mode
+        self.folder = folder
+        self.request = Request.read(folder)
+        self.runs = 0
+
+    def open(self) -> dict[str, object]:
+        import onnxruntime as ort
+
+        if self.mode == "hang while compiling":
+            time.sleep(600)
+        if self.mode == "access violation while compiling":
+            print("AIE compile: success", flush=True)
+            crash()
+        if self.mode == "exception":
+            raise RuntimeError("Flexible L1 placement failure in layer 105")
+        cache = self.request.options.get("cache_dir")
+        if cache:
+            folder = Path(cache) / self.request.options["cache_key"]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "context.json").write_text("{}")
+        self.session = ort.InferenceSession(
+            self.folder / MODEL_FILE, providers=["CPUExecutionProvider"]
+        )
+        if self.mode == "provider missing":
+            return {"providers": [CPU], "assigned": {CPU: 3}}
+        print(CLAIM.format(n=3), flush=True)
+        return {"providers": [NPU, CPU], "assigned": {NPU: 3}}
+
+    def run(self) -> None:
+        self.runs += 1
+        if self.mode == "hang while running":
+            time.sleep(600)
+        if self.mode == "access violation while running":
+            crash()
+        inputs = {t.name: t.map(self.folder) for t in self.request.inputs}
+        names = [t.name for t in self.request.outputs]
+        results = self.session.run(names, inputs)
+        for tensor, result in zip(self.request.outputs, results, strict=True):
+            mapped = tensor.map(self.folder)
+            if self.mode == "one entry unwritten":
+                mapped[:1] = result[:1]
+            elif self.mode == "one entry wrong":
+                mapped[...] = result
+                mapped[-1] = result[-1][::-1]
+            elif self.mode == "NaN":
+                mapped[...] = result
+                mapped.flat[3] = np.nan
+            elif self.mode == "wrong":
+                mapped[...] = -result
+            elif self.mode == "nothing written":
+                pass
+            else:
+                mapped[...] = result
+
+    def close(self) -> dict[str, int]:
+        if self.mode == "everything on the CPU":
+            return {CPU: 3 * self.runs}
+        if self.mode == "no profile":
+            return {}
+        return {NPU: self.runs}
+
+
+def crash() -> None:
+    sys.stderr.write("xir_deserialize_cif\n")
+    sys.stderr.flush()
+    if sys.platform == "win32":
+        ctypes.string_at(0)
+    os.kill(os.getpid(), 11)
+
+
+def main() -> None:
+    mode, folder = sys.argv[1], Path(sys.argv[2])
+    replies = private_stdout(folder)
+    try:
+        serve(Fake(mode, folder), replies)
+    except Exception as error:
+        reply(replies, "failed", reason=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()
