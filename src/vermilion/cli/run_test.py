@@ -44,7 +44,7 @@ def test_a_model_a_folder_and_a_file_give_the_same(
         done = vermilion("run", what, "--input", inputs, "--output", out)
         assert (done.code, done.err) == (0, ""), done.err
         assert f"written to {out}" in done.words
-        assert done.out.startswith("ran on CPU (ONNX Runtime")
+        assert done.out.startswith("ran on CPU")
         with np.load(out) as arrays:
             assert arrays.files == ["output"]
             found.append(arrays["output"])

@@ -102,7 +102,7 @@ def _compensated(
     array = _array(value)
     weights = layer.matrices(array).astype(np.float32)
     spread = np.broadcast_to(given.aligned(array.ndim), array.shape)
-    scale = layer.matrices(np.ascontiguousarray(spread))[:, :, :1]
+    scale = layer.matrices(spread)[:, :, :1]
     gram = seen.gram(centred=centred)
     read = parameters.get(layer.source)
     if read is not None:
@@ -115,7 +115,9 @@ def _compensated(
     if not centred:
         return integers, None
     off = weights - rounded * scale
-    shift = off.astype(np.float64) @ seen.mean()[:, :, None]
+    shift = (off.astype(np.float64) @ seen.mean()[:, :, None])[:, :, 0]
+    if layer.blocks > 1:
+        shift = shift.sum(axis=0)
     return integers, shift.reshape(-1).astype(np.float32)
 
 

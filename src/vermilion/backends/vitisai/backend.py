@@ -35,6 +35,7 @@ from vermilion.backends.vitisai.child import WORKER, Child
 from vermilion.backends.vitisai.contract import LOG_FILE, MODEL_FILE, Closed, Request, TensorFile
 from vermilion.backends.vitisai.evidence import NPU, Evidence, Verdict, judge, read_console
 from vermilion.backends.vitisai.found import Stack, differences, find_stack
+from vermilion.backends.vitisai.worker import RECORD_ASSIGNMENT
 from vermilion.errors import ArtifactError, DeviceError, Refusal, UnsupportedError
 from vermilion.hardware.options.vitisai_build import (
     INSTALLATION,
@@ -270,7 +271,7 @@ def _write_model(serialized: bytes, weights: Mapping[str, Array], folder: Path) 
 
 
 def _request(model: ir.Model, built: BuiltOptions, stack: Stack, *, profile: bool) -> Request:
-    entries = {"session.record_ep_graph_assignment_info": "1"} if profile else {}
+    entries = {RECORD_ASSIGNMENT: "1"} if profile else {}
     return Request(
         provider=NPU,
         options=built.options,

@@ -20,13 +20,15 @@ from vermilion.backends.vitisai.child import Child, ChildFailure
 from vermilion.backends.vitisai.contract import Request, TensorFile
 from vermilion.backends.vitisai.evidence import CPU
 from vermilion.backends.vitisai.found import Stack
+from vermilion.backends.vitisai.worker import RECORD_ASSIGNMENT
 from vermilion.errors import ArtifactError, DeviceError, VermilionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session, split_weights
 
 STRIX = find_target("strix")
 STACK = Stack("1.7.1", "1.23.0", "", "32.0.203.280", "1.0.20.0", "strix")
-SHORT = Limits(compile_s=20.0, load_s=20.0, run_s=20.0)
+# Long enough for a machine that is busy with other things.
+SHORT = Limits(compile_s=90.0, load_s=90.0, run_s=90.0)
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[4, 3, 6, 6] x) => (float[4, 8, 6, 6] y) {
     a = Conv<pads=[1,1,1,1]> (x, w)
@@ -105,7 +107,7 @@ def test_a_hang_is_ended(mode: str, limits: Limits, stage: str, tmp_path: Path) 
         backend(mode, limits=limits).compile(part(), STRIX, CompileOptions(), tmp_path)
     assert (caught.value.kind, caught.value.stage) == ("hung", stage)
     assert "took more than 1 s and was stopped" in caught.value.message
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 60
 
 
 def compiled(tmp_path: Path) -> tuple[Program, Files]:
@@ -167,10 +169,12 @@ def test_the_real_worker_runs_and_counts(tmp_path: Path) -> None:
         "inputs": (TensorFile("x", "i.raw", "<f4", (4, 3, 6, 6)),),
         "outputs": (TensorFile("y", "o.raw", "<f4", (4, 8, 6, 6)),),
     }
-    request = Request(CPU, {}, **tensors, profile=True)
+    entries = {RECORD_ASSIGNMENT: "1"}
+    request = Request(CPU, {}, **tensors, session_entries=entries, profile=True)
     x = np.random.default_rng(1).standard_normal((4, 3, 6, 6), dtype=np.float32)
-    with Child(request, tmp_path, open_limit_s=30, run_limit_s=30) as child:
+    with Child(request, tmp_path, open_limit_s=90, run_limit_s=90) as child:
         assert child.opened.providers == (CPU,)
+        assert set(child.opened.assigned) == {CPU}
         found = child.run({"x": x})["y"]
         events = child.close().events
     np.testing.assert_array_equal(found, run_session(open_session(model), {"x": x})["y"])

@@ -171,7 +171,9 @@ def read_console(log: str) -> dict[str, dict[str, int]]:
     return found
 
 
-_CONTEXT = re.compile(r"\|\s*(\d{1,9})\s*\|[^|\n]*\|[^|\n]*\|\s*(\d{1,12})\s*\|\s*(\d{1,12})\s*\|")
+_CONTEXT = re.compile(
+    r"^\s*\|\s*(\d{1,9})\s*\|[^|\n]*\|[^|\n]*\|\s*(\d{1,12})\s*\|\s*\d{1,12}\s*\|", re.MULTILINE
+)
 
 
 def read_partitions(text: str) -> dict[int, int]:

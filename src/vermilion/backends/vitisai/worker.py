@@ -18,6 +18,7 @@ from vermilion.backends.vitisai.contract import LOG_FILE, MODEL_FILE, Array, Req
 from vermilion.backends.vitisai.evidence import CPU, count_events
 
 _SEVERITY_WARNING = 2
+RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 
 def main() -> None:
@@ -139,7 +140,7 @@ class OnnxRuntime:
     def _assigned(self) -> dict[str, int]:
         """Give the nodes by provider, empty where this ONNX Runtime does not tell."""
         ask = getattr(self._session, "get_provider_graph_assignment_info", None)
-        if ask is None:
+        if ask is None or RECORD_ASSIGNMENT not in self._request.session_entries:
             return {}
         counts: Counter[str] = Counter()
         for region in ask():

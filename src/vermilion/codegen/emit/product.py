@@ -111,6 +111,8 @@ class ProductSpec:
 
     # Set by `product_spec`, since a spec alone does not know the vector width.
     channel_blocks: int = 1
+    # Each image has weights of its own, one set after the other.
+    weights_per_image: bool = False
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function and the tile functions that it calls."""
@@ -199,6 +201,10 @@ class _Writer:
         width = s.tile.columns
         rest = s.columns % width
         weights = f.at(pointers[1], f.multiply(block, self._block_bytes()))
+        if s.weights_per_image:
+            vectors_of_all = -(-s.channels // self.isa.lanes)
+            set_bytes = s.steps * vectors_of_all * self.isa.vector_bytes
+            weights = f.at(weights, f.multiply(image, set_bytes))
         channel = f.multiply(block, s.block_channels(self.isa))
 
         def call(columns: int, column: Value) -> None:

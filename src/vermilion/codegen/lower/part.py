@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -18,9 +17,11 @@ from vermilion.codegen.lower.context import (
     converted,
 )
 from vermilion.codegen.lower.elementwise import emit_elementwise
+from vermilion.codegen.lower.geometry import conv_geometry, conv_shape
 from vermilion.codegen.lower.groups import Group, find_groups
-from vermilion.codegen.lower.product import conv_geometry, emit_product
+from vermilion.codegen.lower.product import emit_product, winograd_scheme
 from vermilion.codegen.lower.rules import RULES, is_elementwise, is_product
+from vermilion.codegen.lower.winograd import Shape, needed_border
 from vermilion.codegen.tensor import STORAGE_BYTES, Buffer, View, contiguous_strides
 from vermilion.ir.opset import static_shape
 
@@ -34,14 +35,18 @@ class LoweredPart:
     outputs: tuple[View, ...]
 
 
-def lower_part(model: ir.Model, isa: Isa, float_storage: FloatStorage = "f32") -> LoweredPart:
+def lower_part(
+    model: ir.Model, isa: Isa, float_storage: FloatStorage = "f32", *, winograd: bool = True
+) -> LoweredPart:
     """Lower every node of a part that the rules take.
 
-    Inputs and outputs are row-major, in the types that the model declares.
+    Inputs and outputs are row-major, in the types that the model declares. Without `winograd`,
+    3×3 convolutions are computed directly.
     """
     graph = model.graph
     groups = find_groups(graph, is_elementwise, is_product)
-    lowering = Lowering(isa, float_storage, groups, _borders(graph), _emit)
+    lowering = Lowering(isa, float_storage, groups, {}, _emit, winograd)
+    lowering.borders.update(_borders(lowering, graph))
     inputs = [_external(value, "input") for value in graph.inputs if not value.is_initializer()]
     for view in inputs:
         lowering.views[view.buffer.name] = _imported(lowering, view)
@@ -98,7 +103,7 @@ def _imported(lowering: Lowering, view: View) -> View:
     return target
 
 
-def _borders(graph: ir.Graph) -> dict[str, Border]:
+def _borders(lowering: Lowering, graph: ir.Graph) -> dict[str, Border]:
     """Give, for each tensor that convolutions read, the border that is enough for all of them."""
     borders: dict[str, Border] = {}
     for node in graph:
@@ -107,13 +112,11 @@ def _borders(graph: ir.Graph) -> dict[str, Border]:
         data = node.inputs[0]
         if data is None or len(static_shape(data) or ()) != 4:
             continue
-        border = conv_geometry(node).border
+        geometry = conv_geometry(node)
+        scheme = winograd_scheme(lowering, node)
+        shape = Shape(*conv_shape(node))
+        border = needed_border(geometry, shape, scheme) if scheme else geometry.border
         if not border.is_empty:
             name = str(data.name)
             borders[name] = borders[name].joined(border) if name in borders else border
     return borders
-
-
-def distinct(steps: Sequence[Step]) -> int:
-    """Give how many different kernels the steps use."""
-    return len({step.function for step in steps})

@@ -3,97 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.emit.product import PixelAccess, ProductSpec, pack_weights
+from vermilion.codegen.emit.product import ProductSpec, pack_weights
 from vermilion.codegen.expression import Constant, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.context import Border, Lowering, operations_of
+from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import GroupExpression
+from vermilion.codegen.lower.geometry import (
+    ConvGeometry,
+    access,
+    as_image,
+    conv_geometry,
+    conv_shape,
+)
 from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.lower.winograd import Shape, choose_scheme, needed_border, winograd_steps
 from vermilion.codegen.numeric import Numeric, numeric_for
 from vermilion.codegen.tensor import View
 from vermilion.codegen.tile import choose_tile
 from vermilion.ir.opset import constant_of
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class ConvGeometry:
-    """The attributes of a two-dimensional convolution, all explicit."""
-
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-    pads: tuple[int, int, int, int]  # top, left, bottom, right
-    group: int
-
-    @property
-    def border(self) -> Border:
-        """The border that its input needs."""
-        top, left, bottom, right = self.pads
-        return Border(top, left, bottom, right)
-
-
-def ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
-    """Give an attribute of integers."""
-    attribute = node.attributes.get(name)
-    return tuple(default) if attribute is None else tuple(attribute.as_ints())
-
-
-def conv_geometry(node: ir.Node) -> ConvGeometry:
-    """Read a Conv's attributes; one-dimensional ones get a height of 1."""
-    weight_shape = node.inputs[1].shape if node.inputs[1] is not None else None
-    assert weight_shape is not None, "a claimed Conv has constant weights"
-    size = [int(d) for d in weight_shape[2:]]  # type: ignore[arg-type]
-    rank = len(size)
-    kernel = ints(node, "kernel_shape", size)
-    strides = ints(node, "strides", [1] * rank)
-    dilations = ints(node, "dilations", [1] * rank)
-    pads = _pads(node, kernel, strides, dilations)
-    attribute = node.attributes.get("group")
-    group = 1 if attribute is None else attribute.as_int()
-    if rank == 1:
-        return ConvGeometry(
-            (1, kernel[0]), (1, strides[0]), (1, dilations[0]), (0, pads[0], 0, pads[1]), group
-        )
-    return ConvGeometry(
-        (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1]),
-        (pads[0], pads[1], pads[2], pads[3]), group,
-    )  # fmt: skip
-
-
-def _pads(
-    node: ir.Node, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> tuple[int, ...]:
-    """Give begin and end padding for each axis, `auto_pad` worked out.
-
-    Source: ONNX Conv-11, `auto_pad`: SAME keeps ceil(size ÷ stride) outputs.
-    """
-    rank = len(kernel)
-    attribute = node.attributes.get("auto_pad")
-    mode = "NOTSET" if attribute is None else attribute.as_string()
-    if mode in ("NOTSET", "VALID"):
-        return ints(node, "pads", [0] * 2 * rank) if mode == "NOTSET" else (0,) * 2 * rank
-    source = node.inputs[0]
-    assert source is not None
-    assert source.shape is not None
-    begin, end = [], []
-    for axis in range(rank):
-        size = int(source.shape[2 + axis])  # type: ignore[arg-type]
-        outputs = -(-size // strides[axis])
-        reach = (kernel[axis] - 1) * dilations[axis] + 1
-        total = max(0, (outputs - 1) * strides[axis] + reach - size)
-        small, large = total // 2, total - total // 2
-        begin.append(small if mode == "SAME_UPPER" else large)
-        end.append(large if mode == "SAME_UPPER" else small)
-    return (*begin, *end)
 
 
 def emit_product(lowering: Lowering, group: Group) -> None:
@@ -114,26 +50,6 @@ def epilogue(
     build = GroupExpression(lowering, group, start)
     build.views.extend(first)
     return build.of(group.root.outputs[0]), build.views
-
-
-def as_image(view: View) -> View:
-    """Give a tensor of any rank as (N, C, H, W): leading dimensions become rows and columns."""
-    shape, strides = list(view.shape), list(view.strides)
-    if len(shape) == 3:  # (N, C, W): one row
-        return replace(
-            view,
-            shape=(shape[0], shape[1], 1, shape[2]),
-            strides=(strides[0], strides[1], 0, strides[2]),
-        )
-    return view
-
-
-def access(view: View, output: View) -> PixelAccess:
-    """Give how the epilogue walks a tensor that broadcasts to the output image."""
-    wide = view.broadcast(output.shape)
-    n, c, h, w = wide.strides
-    assert c in (0, 1), "channels of an epilogue's operand lie side by side or repeat"
-    return PixelAccess(view.storage, n, h, w, c)
 
 
 def product_step(
@@ -202,7 +118,11 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     weights = _constant(kernel)
     weights = weights.reshape(*weights.shape[:2], *geometry.kernel)
-    if len(data.shape or ()) == 4:
+    scheme = winograd_scheme(lowering, node)
+    if scheme:
+        border = needed_border(geometry, Shape(*conv_shape(node)), scheme)
+        source = lowering.channels_last(data, border)
+    elif len(data.shape or ()) == 4:
         source = lowering.channels_last(data, geometry.border)
     else:
         source = _image_of(lowering, data, geometry)
@@ -213,13 +133,32 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
     result = lowering.output(root, _channels_last_order(rank))
     output = as_image(result)
     operands = [_as_operand(lowering, view, result) for view in views]
+    taps, key = weights.transpose(0, 2, 3, 1), (str(kernel.name), "conv")
+    members = list(group.members)
+    if scheme:
+        for step in winograd_steps(
+            lowering, scheme, source, taps, key, geometry, output, operands, expression, members
+        ):
+            lowering.add(step)
+        return
     numeric = numeric_for(source.storage, lowering.isa)
     assert numeric is not None, f"no product on {source.storage}"
-    step = product_step(
-        lowering, source, weights.transpose(0, 2, 3, 1), (str(kernel.name), "conv"), geometry,
-        output, operands, expression, list(group.members), numeric,
-    )  # fmt: skip
-    lowering.add(step)
+    lowering.add(
+        product_step(
+            lowering, source, taps, key, geometry, output, operands, expression, members, numeric
+        )
+    )
+
+
+def winograd_scheme(lowering: Lowering, node: ir.Node) -> int:
+    """Give the tile of the Winograd scheme that a convolution uses, 0 for none."""
+    if (
+        not lowering.winograd
+        or lowering.float_storage != "f32"
+        or len(node.outputs[0].shape or ()) != 4
+    ):
+        return 0
+    return choose_scheme(conv_geometry(node), Shape(*conv_shape(node)), lowering.isa)
 
 
 def _channels_last_order(rank: int) -> tuple[int, ...]:

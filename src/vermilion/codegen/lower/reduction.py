@@ -12,7 +12,7 @@ from vermilion.codegen.emit.reduce import ReduceSpec, scaled
 from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
-from vermilion.codegen.lower.product import _pads, ints
+from vermilion.codegen.lower.geometry import explicit_pads, ints
 from vermilion.codegen.lower.shapes import constant_ints, integer
 from vermilion.codegen.tensor import View
 from vermilion.ir.opset import static_shape
@@ -37,7 +37,7 @@ def lower_pool(lowering: Lowering, node: ir.Node) -> None:
     kernel = ints(node, "kernel_shape", [])
     strides = ints(node, "strides", [1, 1])
     dilations = ints(node, "dilations", [1, 1])
-    pads = _pads(node, kernel, strides, dilations)
+    pads = explicit_pads(node, kernel, strides, dilations)
     n, c, h, w = source.shape
     whole = integer(node, "count_include_pad", 0)
     spec = PoolSpec(

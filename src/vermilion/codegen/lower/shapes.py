@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from vermilion.codegen.lower.context import CHANNELS_LAST, Lowering
-from vermilion.codegen.lower.product import ints
+from vermilion.codegen.lower.geometry import ints
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.opset import constant_of, static_shape
 

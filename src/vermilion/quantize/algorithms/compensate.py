@@ -47,30 +47,27 @@ def round_compensated(
 
 def feedback(gram: Float32) -> Float32:
     """Give R_ij ÷ R_jj for i < j, else 0, with gram = R·Rᵀ; gram is damped as far as needed."""
-    factors = np.empty_like(gram)
-    for group, out in zip(gram, factors, strict=True):
-        flipped = _cholesky(group[::-1, ::-1])
-        upper = flipped[::-1, ::-1]
-        out[:] = np.triu(upper / np.diagonal(upper), 1)
-    return factors
+    upper = _cholesky(gram[:, ::-1, ::-1])[:, ::-1, ::-1]
+    diagonal = np.diagonal(upper, axis1=1, axis2=2)
+    return np.triu(upper / diagonal[:, None, :], 1)
 
 
 def _cholesky(gram: Float32) -> Float32:
-    diagonal = np.diagonal(gram)
-    mean = float(diagonal.mean())
-    if not mean > 0.0:
-        return np.eye(len(gram), dtype=np.float32)
+    """Factor all groups at once; float32 sums of many rows may lose the smallest eigenvalues."""
+    mean = np.diagonal(gram, axis1=1, axis2=2).mean(axis=1)
+    mean = np.where(mean > 0.0, mean, np.float32(1.0))  # a group that is never reached
+    places = np.arange(gram.shape[1])
     damping = _DAMPING
     while damping < _MOST_DAMPING:
         damped = gram.copy()
-        damped[np.diag_indices_from(damped)] += np.float32(damping * mean)
+        damped[:, places, places] += (np.float32(damping) * mean)[:, None]
         try:
             lower: Float32 = np.linalg.cholesky(damped)
         except np.linalg.LinAlgError:
-            damping *= 10.0  # float32 sums of many rows may lose the smallest eigenvalues
+            damping *= 10.0
             continue
         return lower
-    return np.eye(len(gram), dtype=np.float32)
+    return np.broadcast_to(np.eye(len(places), dtype=np.float32), gram.shape)
 
 
 def _reordered(gram: Float32, order: NDArray[np.intp]) -> Float32:

@@ -2,7 +2,8 @@
 
 A convolution multiplies each patch of its input with the weight; a Gemm or MatMul multiplies each
 row. In groups G, outputs of a group O and numbers read K, a weight is (G, O, K), what it is
-multiplied with (G, rows, K).
+multiplied with (G, rows, K). A long row without groups is cut into blocks, which stand in the
+place of groups: relations between blocks are not looked at, and time and memory stay in bounds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from vermilion.ir.execute import Array
 
 Float32 = NDArray[np.float32]
+
+LONGEST = 640
+"""Numbers in a block, at most; time and memory grow with the square and the cube of it."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Layer:
     node: ir.Node
     groups: int
     width: int  # K
+    blocks: int  # of one group; 1 where there are several groups
     transposed: bool  # the stored weight is (K, O)
     window: Window | None  # None: a matrix product
 
@@ -80,22 +85,26 @@ class Layer:
 
     def matrices(self, weight: Array) -> Array:
         """Give the weight as (G, O, K)."""
-        if self.transposed:
-            return weight.T[None]
-        return weight.reshape(self.groups, -1, self.width)
+        if self.blocks == 1 and not self.transposed:
+            return weight.reshape(self.groups, -1, self.width)
+        rows = weight.T if self.transposed else weight.reshape(len(weight), -1)
+        return np.stack(np.split(rows, self.blocks, axis=1))
 
     def stored(self, matrices: Array, shape: tuple[int, ...]) -> Array:
         """Undo `matrices`."""
-        return np.ascontiguousarray(matrices[0].T if self.transposed else matrices.reshape(shape))
+        if self.blocks == 1 and not self.transposed:
+            return matrices.reshape(shape)
+        rows = np.concatenate(list(matrices), axis=1)
+        return np.ascontiguousarray(rows.T if self.transposed else rows.reshape(shape))
 
     def rows(self, read: Float32, limit: int, rng: np.random.Generator) -> Float32:
         """Give at most `limit` rows of one sample as (G, rows, K), drawn evenly."""
         if self.window is not None:
-            return _patches(read, self.groups, self.window, limit, rng)
-        flat = read.reshape(-1, self.width)
+            return _patches(read, self.groups * self.blocks, self.window, limit, rng)
+        flat = read.reshape(-1, self.width * self.blocks)
         if len(flat) > limit:
             flat = flat[rng.choice(len(flat), limit, replace=False)]
-        return flat[None]
+        return np.ascontiguousarray(flat.reshape(len(flat), self.blocks, -1).transpose(1, 0, 2))
 
 
 def layers_of(nodes: Iterable[ir.Node]) -> list[Layer]:
@@ -114,11 +123,22 @@ def _layer(node: ir.Node) -> Layer | None:
     shape = weight.const_value.shape.numpy()
     if node.op_type == "Conv":
         groups = _int(node, "group", 1)
-        return Layer(node, groups, int(np.prod(shape[1:])), False, _window(node, shape[2:]))
+        width = int(np.prod(shape[1:]))
+        blocks = _blocks(width, shape[1]) if groups == 1 else 1
+        return Layer(node, groups, width // blocks, blocks, False, _window(node, shape[2:]))
     if len(shape) != 2 or _int(node, "transA", 0) or _float(node, "alpha", 1.0) != 1.0:
         return None
     transposed = not _int(node, "transB", 0)
-    return Layer(node, 1, shape[0] if transposed else shape[1], transposed, None)
+    width = shape[0] if transposed else shape[1]
+    blocks = _blocks(width, width)
+    return Layer(node, 1, width // blocks, blocks, transposed, None)
+
+
+def _blocks(width: int, channels: int) -> int:
+    """Give the least number of blocks that holds whole channels and stays in bounds."""
+    return next(
+        n for n in range(1, channels + 1) if channels % n == 0 and (width // n <= LONGEST or n == channels)
+    )
 
 
 def _window(node: ir.Node, kernel: tuple[int, ...]) -> Window:

@@ -27,7 +27,7 @@ class Moments:
     def __init__(self, layer: Layer) -> None:
         self.layer = layer
         self.count = 0
-        self._total = np.zeros((layer.groups, layer.width))
+        self._total = np.zeros((layer.groups * layer.blocks, layer.width))
         self._gram: Float32 | None = None
         self._rows: list[Float32] = []
         self._rng = np.random.default_rng(0)
@@ -35,7 +35,7 @@ class Moments:
     @property
     def is_full(self) -> bool:
         """Say whether enough rows were seen."""
-        return self.count >= max(_MOST_ROWS, 2 * self.layer.width)
+        return self.count >= max(_MOST_ROWS, 2 * self.layer.width * self.layer.blocks)
 
     def add(self, read: Array) -> None:
         """Take rows from one sample."""
@@ -65,7 +65,7 @@ class Moments:
     def _fold(self) -> None:
         if self._gram is None:
             width = self.layer.width
-            self._gram = np.zeros((self.layer.groups, width, width), np.float32)
+            self._gram = np.zeros((len(self._total), width, width), np.float32)
         if self._rows:
             rows = np.concatenate(self._rows, axis=1)
             self._rows.clear()

@@ -1,0 +1,113 @@
+"""The geometry of convolutions and pools, and images as kernels walk them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from vermilion.codegen.emit.product import PixelAccess
+from vermilion.codegen.lower.context import Border
+from vermilion.codegen.tensor import View
+from vermilion.ir.opset import static_shape
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """The attributes of a two-dimensional convolution, all explicit."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]  # top, left, bottom, right
+    group: int
+
+    @property
+    def border(self) -> Border:
+        """The border that its input needs."""
+        top, left, bottom, right = self.pads
+        return Border(top, left, bottom, right)
+
+
+def ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
+    """Give an attribute of integers."""
+    attribute = node.attributes.get(name)
+    return tuple(default) if attribute is None else tuple(attribute.as_ints())
+
+
+def conv_geometry(node: ir.Node) -> ConvGeometry:
+    """Read a Conv's attributes; one-dimensional ones get a height of 1."""
+    weight_shape = node.inputs[1].shape if node.inputs[1] is not None else None
+    assert weight_shape is not None, "a claimed Conv has constant weights"
+    size = [int(d) for d in weight_shape[2:]]  # type: ignore[arg-type]
+    rank = len(size)
+    kernel = ints(node, "kernel_shape", size)
+    strides = ints(node, "strides", [1] * rank)
+    dilations = ints(node, "dilations", [1] * rank)
+    pads = explicit_pads(node, kernel, strides, dilations)
+    attribute = node.attributes.get("group")
+    group = 1 if attribute is None else attribute.as_int()
+    if rank == 1:
+        return ConvGeometry(
+            (1, kernel[0]), (1, strides[0]), (1, dilations[0]), (0, pads[0], 0, pads[1]), group
+        )
+    return ConvGeometry(
+        (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1]),
+        (pads[0], pads[1], pads[2], pads[3]), group,
+    )  # fmt: skip
+
+
+def explicit_pads(
+    node: ir.Node, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[int, ...]:
+    """Give begin and end padding for each axis, `auto_pad` worked out.
+
+    Source: ONNX Conv-11, `auto_pad`: SAME keeps ceil(size ÷ stride) outputs.
+    """
+    rank = len(kernel)
+    attribute = node.attributes.get("auto_pad")
+    mode = "NOTSET" if attribute is None else attribute.as_string()
+    if mode in ("NOTSET", "VALID"):
+        return ints(node, "pads", [0] * 2 * rank) if mode == "NOTSET" else (0,) * 2 * rank
+    source = node.inputs[0]
+    assert source is not None
+    assert source.shape is not None
+    begin, end = [], []
+    for axis in range(rank):
+        size = int(source.shape[2 + axis])  # type: ignore[arg-type]
+        outputs = -(-size // strides[axis])
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        total = max(0, (outputs - 1) * strides[axis] + reach - size)
+        small, large = total // 2, total - total // 2
+        begin.append(small if mode == "SAME_UPPER" else large)
+        end.append(large if mode == "SAME_UPPER" else small)
+    return (*begin, *end)
+
+
+def as_image(view: View) -> View:
+    """Give a tensor of any rank as (N, C, H, W): leading dimensions become rows and columns."""
+    shape, strides = list(view.shape), list(view.strides)
+    if len(shape) == 3:  # (N, C, W): one row
+        return replace(
+            view,
+            shape=(shape[0], shape[1], 1, shape[2]),
+            strides=(strides[0], strides[1], 0, strides[2]),
+        )
+    return view
+
+
+def access(view: View, output: View) -> PixelAccess:
+    """Give how the epilogue walks a tensor that broadcasts to the output image."""
+    wide = view.broadcast(output.shape)
+    n, c, h, w = wide.strides
+    assert c in (0, 1), "channels of an epilogue's operand lie side by side or repeat"
+    return PixelAccess(view.storage, n, h, w, c)
+
+
+def conv_shape(node: ir.Node) -> tuple[int, int, int, int, int]:
+    """Give images, rows, columns, channels in and out of a two-dimensional convolution."""
+    data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
+    assert data is not None
+    assert result is not None
+    return result[0], result[2], result[3], data[1], result[1]

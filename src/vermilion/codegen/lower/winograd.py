@@ -1,0 +1,161 @@
+"""When a 3×3 convolution is cheaper by Winograd, and its three steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.codegen.emit.product import PixelAccess, ProductSpec, pack_weights
+from vermilion.codegen.emit.winograd import (
+    SCHEMES,
+    InputTransformSpec,
+    OutputTransformSpec,
+    transform_weights,
+)
+from vermilion.codegen.expression import Expression, Operand
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.context import Border, Lowering, operations_of
+from vermilion.codegen.lower.geometry import ConvGeometry, access
+from vermilion.codegen.numeric import NUMERICS
+from vermilion.codegen.tensor import View, allocate
+from vermilion.codegen.tile import choose_tile
+
+Array = NDArray[Any]
+
+# Channels below which transforms cost more than the products that they save.
+_LEAST_CHANNELS = 24
+# Bytes that a core reads from main memory in a cycle (15 to 20 GB/s at about 4 GHz): weights of a
+# whole network do not stay in the last-level cache from one inference to the next.
+_BYTES_A_CYCLE = 4.5
+# Vectors that a core moves through its second-level cache in a cycle, transforms included.
+_TRANSFORM_VECTORS_A_CYCLE = 0.55
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A convolution's size: output pixels, channels in and out."""
+
+    images: int
+    rows: int
+    columns: int
+    inputs: int
+    outputs: int
+
+
+def is_candidate(geometry: ConvGeometry, shape: Shape) -> bool:
+    """Say whether the scheme applies at all."""
+    return (
+        geometry.kernel == (3, 3)
+        and geometry.strides == (1, 1)
+        and geometry.dilations == (1, 1)
+        and geometry.group == 1
+        and min(shape.inputs, shape.outputs) >= _LEAST_CHANNELS
+        and min(shape.rows, shape.columns) >= 4
+    )
+
+
+def choose_scheme(geometry: ConvGeometry, shape: Shape, isa: Isa) -> int:
+    """Give the tile of the cheapest scheme, 0 for direct convolution."""
+    if not is_candidate(geometry, shape):
+        return 0
+    costs = {tile: _cost(tile, shape, isa) for tile in (0, *SCHEMES)}
+    return min(costs, key=lambda tile: costs[tile])
+
+
+def _cost(tile: int, shape: Shape, isa: Isa) -> float:
+    """Give estimated cycles on one core: arithmetic and transforms, or weights from memory."""
+    pair = shape.inputs * shape.outputs
+    if not tile:
+        pixels = shape.images * shape.rows * shape.columns
+        arithmetic = 9.0 * pixels * pair / (2 * isa.lanes)
+        return max(arithmetic, 9 * 4 * pair / _BYTES_A_CYCLE)
+    positions = SCHEMES[tile].positions
+    tiles = shape.images * -(-shape.rows // tile) * -(-shape.columns // tile)
+    arithmetic = positions * tiles * pair / (2 * isa.lanes)
+    vectors = 2.0 * positions * tiles * (shape.inputs + shape.outputs) / isa.lanes
+    transforms = vectors / _TRANSFORM_VECTORS_A_CYCLE
+    return max(arithmetic, positions * 4 * pair / _BYTES_A_CYCLE) + transforms
+
+
+def needed_border(geometry: ConvGeometry, shape: Shape, tile: int) -> Border:
+    """Give the border that lets every patch be read: the last one may hang over."""
+    top, left, _, _ = geometry.pads
+    reach_rows = -(-shape.rows // tile) * tile + 2
+    reach_columns = -(-shape.columns // tile) * tile + 2
+    in_rows = shape.rows + 2 - geometry.pads[0] - geometry.pads[2]
+    in_columns = shape.columns + 2 - geometry.pads[1] - geometry.pads[3]
+    return Border(top, left, reach_rows - in_rows - top, reach_columns - in_columns - left)
+
+
+def winograd_steps(
+    lowering: Lowering,
+    tile: int,
+    source: View,
+    weights: Array,
+    key: tuple[str, ...],
+    geometry: ConvGeometry,
+    output: View,
+    operands: Sequence[View],
+    expression: Expression,
+    nodes: Sequence[ir.Node],
+) -> list[Step]:
+    """Give the three steps of one convolution. Shapes as in `product_step`."""
+    scheme = SCHEMES[tile]
+    n, channels, rows, columns = output.shape
+    inputs = weights.shape[3]
+    tile_rows, tile_columns = -(-rows // tile), -(-columns // tile)
+    tiles = n * tile_rows * tile_columns
+    name = str(nodes[0].name)
+    patches = allocate(f"{name} patches", "f32", (scheme.positions, tiles, inputs))
+    products = allocate(f"{name} products", "f32", (scheme.positions, tiles, channels))
+    top, left, _, _ = geometry.pads
+    start = replace(
+        source, offset=source.offset - top * source.strides[2] - left * source.strides[3]
+    )
+    into = InputTransformSpec(
+        tile, source.storage, n, tile_rows, tile_columns, inputs,
+        (source.strides[0], source.strides[2], source.strides[3]),
+    )  # fmt: skip
+    middle, packed = _products(lowering, tile, weights, key, tiles)
+    back = OutputTransformSpec(
+        tile, n, tile_rows, tile_columns, rows, columns, channels, access(output, output),
+        tuple(access(view, output) for view in operands), expression,
+    )  # fmt: skip
+    names = tuple(str(node.name) for node in nodes)
+    return [
+        Step(into, (start, patches), (patches,), (f"{name} patches",)),
+        Step(middle, (patches, packed, products), (products,), (f"{name} products",)),
+        Step(back, (products, output, *operands), (output,), names, operations_of(list(nodes))),
+    ]
+
+
+def _products(
+    lowering: Lowering, tile: int, weights: Array, key: tuple[str, ...], tiles: int
+) -> tuple[ProductSpec, View]:
+    """Give one matrix product for each position, and the weights packed for it."""
+    isa, positions = lowering.isa, SCHEMES[tile].positions
+    channels, inputs = weights.shape[0], weights.shape[3]
+    shape = choose_tile(1, tiles, channels, inputs, isa)
+    spec = ProductSpec(
+        numeric="f32", images=positions, rows=1, columns=tiles, channels=channels,
+        taps_y=1, taps_x=1, run=inputs,
+        in_image=tiles * inputs, in_row=0, in_column=inputs, in_tap_y=0, in_tap_x=0,
+        output=PixelAccess("f32", tiles * channels, 0, channels, 1),
+        operands=(), expression=Operand(0), tile=shape, weights_per_image=True,
+    )  # fmt: skip
+    spec = replace(spec, channel_blocks=spec.blocks(isa))
+
+    def pack() -> Array:
+        sets = transform_weights(weights, SCHEMES[tile])
+        numeric = NUMERICS["f32"]
+        return np.concatenate(
+            [pack_weights(w[:, None, None, :], numeric, shape.vectors, isa.lanes) for w in sets]
+        )
+
+    return spec, lowering.weight((*key, f"winograd{tile}", str(shape.vectors)), pack, "f32")

@@ -1,0 +1,19 @@
+#include <cuda_runtime.h>
+
+__managed__ int counter;  // hipify: allow(managed-memory) one word, read once
+
+__global__ void count(const int* in, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n && in[i] > 0) atomicAdd(&counter, 1);
+}
+
+int run(int n) {
+  int* data = nullptr;
+  cudaMallocManaged(&data, n * sizeof(int));
+  // hipify: allow(managed-memory) the pages stay where they are
+  cudaMallocManaged(&data, n * sizeof(int));
+  cudaMemAdvise(data, n * sizeof(int), cudaMemAdviseSetReadMostly, 0);
+  count<<<(n + 255) / 256, 256>>>(data, n);
+  cudaDeviceSynchronize();
+  return counter;
+}
