@@ -28,6 +28,7 @@ import onnx
 import onnxruntime
 
 from models import FORMATS, Workload, default_cache, model_file, workload_of
+from vermilion.bench.load import DISTURBED_SHARE
 from vermilion.bench.measure import Plan, bench_models, this_machine
 from vermilion.bench.report import as_json, concerns
 from vermilion.cli.output import to_json
@@ -282,9 +283,13 @@ def _colophon(stored: Sequence[Stored]) -> str:
         if "version" in row
     }
     codes = {s["code"][:12] for s in stored}
+    loads = [s["report"]["cases"][0]["other_load"] or 0.0 for s in stored if "report" in s]
+    disturbed = sum(load > DISTURBED_SHARE for load in loads)
+    warning = f" {disturbed} of {len(loads)} runs were disturbed by other programs."
     return (
         f"Measured on {'; '.join(sorted(machines))} with {'; '.join(sorted(tools))}, "
         f"openvino {', '.join(sorted(openvino)) or 'not run'}; code {', '.join(sorted(codes))}."
+        f"{warning if disturbed else ''}"
     )
 
 

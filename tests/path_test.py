@@ -81,12 +81,14 @@ def test_ocr_on_the_cpu_equals_onnx_runtime(name: str, root: Path) -> None:
     compiled = case.compile(root, "cpu")
     assert {row["device"] for row in compiled.report.nodes} == {"cpu"}
     reference = open_side(str(case.file), dims=case.dims)
-    for artifact in (compiled.artifact, compiled.cache_dir / compiled.cache_key):
-        found = compare_sides(reference, open_side(str(artifact)), case.page, runs=1)
+    folder = compiled.cache_dir / compiled.cache_key
+    single = compare_sides(reference, open_side(str(compiled.artifact)), case.page, runs=0)
+    again = compare_sides(reference, open_side(str(folder)), case.page, layers=False, runs=0)
+    for found in (single, again):
         assert [output.cosine >= MIN_COSINE for output in found.outputs] == [True]
         assert found.outputs[0].sqnr_db > 60
-        assert found.first_divergence is None
-        assert len(found.layers) > 100
+    assert single.first_divergence is None
+    assert len(single.layers) > 100
 
 
 @pytest.mark.parametrize("name", OCR)
@@ -224,7 +226,7 @@ def random_models(draw: st.DrawFn) -> ir.Model:
 
 @pytest.mark.parametrize("target", ["cpu", "strix"])
 @settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from vermilion.bench.cases import Case, Sizes, prepare_case
 from vermilion.bench.engines import OURS, Engine, Precision, check_installed, parse_engine
 from vermilion.bench.figures import Latency, Ratio, latency, pair_ratios, ratio
+from vermilion.bench.load import share_of_others, usage
 from vermilion.bench.peak import Peak, measure_peak
 from vermilion.bench.process import EngineProcess
 from vermilion.bench.turns import Timed, take_turns
@@ -100,6 +102,7 @@ class CaseResult:
     case: Case
     engines: tuple[EngineResult, ...]
     peak: Peak | Refusal
+    other_load: float | None  # share of all processors that other programs used meanwhile
 
     @property
     def ours(self) -> EngineResult:
@@ -176,8 +179,8 @@ def bench_models(
                 limit = (case.precision, case.threads)
                 if limit not in peaks:
                     peaks[limit] = measure_peak(*limit)
-                engines = _measure(case, plan, Path(folder), progress)
-                yield CaseResult(case, engines, peaks[limit])
+                engines, other_load = _measure(case, plan, Path(folder), progress)
+                yield CaseResult(case, engines, peaks[limit], other_load)
 
 
 def _all_sizes(plan: Plan, threads: Sequence[int]) -> Iterator[Sizes]:
@@ -198,7 +201,10 @@ def _case(path: Path, model: ir.Model, sizes: Sizes, plan: Plan, folder: Path) -
     )
 
 
-def _measure(case: Case, plan: Plan, folder: Path, progress: Progress) -> tuple[EngineResult, ...]:
+def _measure(
+    case: Case, plan: Plan, folder: Path, progress: Progress
+) -> tuple[tuple[EngineResult, ...], float | None]:
+    """Open all engines, let them take turns; give their results and what others used meanwhile."""
     engines = [Engine(OURS, case.precision)]
     engines += [parse_engine(word, case.precision) for word in plan.against]
     _check_distinct(engines)
@@ -218,11 +224,20 @@ def _measure(case: Case, plan: Plan, folder: Path, progress: Progress) -> tuple[
                 results.append(EngineResult(engine, error=error))
                 continue
             running.append((index, process))
-        timed = take_turns([process for _, process in running], plan.pairs, progress=progress)
+        processes = [process for _, process in running]
+        before = usage(lambda: _cpu_seconds(processes))
+        timed = take_turns(processes, plan.pairs, progress=progress)
+        other_load = share_of_others(before, usage(lambda: _cpu_seconds(processes)))
         for (index, process), times in zip(running, timed, strict=True):
-            peak = process.ask("memory")["peak_rss_mb"]
+            peak = process.ask("usage")["peak_rss_mb"]
             results[index] = replace(results[index], timed=times, peak_rss_mb=peak)
-    return tuple(results)
+    return tuple(results), other_load
+
+
+def _cpu_seconds(engines: Sequence[EngineProcess]) -> float:
+    """Give what this process and the engines' have used of the processors."""
+    used: list[float] = [engine.ask("usage")["cpu_s"] for engine in engines]
+    return time.process_time() + sum(used)
 
 
 def _check_distinct(engines: Sequence[Engine]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,18 @@ def test_the_report_has_the_keys_that_others_rely_on(found: tuple[CaseResult, ..
     assert set(report["ratios"]["ort"]) == {"median", "q1", "q3", "pairs"}
     assert set(report["cases"][0]["ratios"]) == {"ort"}
     assert report["cases"][0]["best_peer"] == "ort"
+    assert set(report["cases"][0]) == {
+        "batch",
+        "best_peer",
+        "gops",
+        "model",
+        "other_load",
+        "peak",
+        "precision",
+        "ratios",
+        "sequence",
+        "threads",
+    }
 
 
 def test_openvino_runs_beside_us(small: Path) -> None:
@@ -138,13 +151,17 @@ def test_our_own_engine_has_to_answer_in_time(small: Path) -> None:
 
 
 def test_wrong_answers_are_told(found: tuple[CaseResult, ...]) -> None:
-    from dataclasses import replace
-
     first = found[0]
     wrong = replace(first.ours.outputs[0], cosine=0.5)
     damaged = replace(first, engines=(replace(first.ours, outputs=(wrong,)), first.engines[1]))
     assert not damaged.ours.agrees
     assert any("is not the right answer (cosine 0.5000)" in words for words in concerns([damaged]))
+
+
+def test_a_machine_at_other_work_is_told(found: tuple[CaseResult, ...]) -> None:
+    busy, free = replace(found[0], other_load=0.4), replace(found[0], other_load=0.01)
+    assert any("used 40% of the processors" in words for words in concerns([busy]))
+    assert not any("of the processors meanwhile" in words for words in concerns([free]))
 
 
 def prepared(model: ir.Model, folder: Path, sizes: Sizes, **options: Any) -> Any:

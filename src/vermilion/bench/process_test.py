@@ -86,7 +86,7 @@ def test_the_real_worker_passes_errors_on_by_their_kind(worker: EngineProcess) -
 
 def test_the_workers_memory_is_its_own_and_not_that_of_its_parent(worker: EngineProcess) -> None:
     ballast = bytearray(os.urandom(1 << 20)) * 300  # 315 MB in this process
-    peak = worker.ask("memory")["peak_rss_mb"]
+    peak = worker.ask("usage")["peak_rss_mb"]
     assert len(ballast) > 3e8
     assert 10.0 < peak < 200.0
 

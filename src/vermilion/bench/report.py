@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vermilion.bench.figures import ratio
+from vermilion.bench.load import DISTURBED_SHARE
 from vermilion.bench.measure import CaseResult, EngineResult, this_machine
 from vermilion.errors import Refusal
 
@@ -56,6 +57,7 @@ def _case_row(found: CaseResult) -> dict[str, object]:
         "gops": case.gops,
         "peak": None if isinstance(peak, Refusal) else peak.as_json(),
         "ratios": {_peer_key(found, k): r.as_json() for k, r in found.ratios.items()},
+        "other_load": found.other_load,
         "best_peer": None if best is None else _peer_key(found, best),
     }
 
@@ -117,6 +119,11 @@ def concerns(found: Sequence[CaseResult]) -> Iterator[str]:
         if isinstance(case.peak, Refusal):
             hint = f" ({case.peak.hint})" if case.peak.hint else ""
             yield f"{case.case.label}: {case.peak.reason}{hint}"
+        if case.other_load is not None and case.other_load > DISTURBED_SHARE:
+            yield (
+                f"{case.case.label}: other programs used {case.other_load:.0%} of the processors "
+                "meanwhile: measure again when they are done"
+            )
         for engine in case.engines:
             who = f"{case.case.label}, {engine.engine.label}"
             if engine.error is not None:

@@ -7,7 +7,7 @@ on stdout goes to stderr, which whoever started the process has sent to a file.
     open     engine, precision, model, threads  → version, runs_on, import_s, load_s
     answer   inputs, outputs (.npz files), names → names of the outputs, first_run_ms
     turn     runs, settle                        → ms, quiet_after_ms
-    memory                                       → peak_rss_mb
+    usage                                        → peak_rss_mb, cpu_s
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Worker:
             "open": self._open,
             "answer": self._answer,
             "turn": self._turn,
-            "memory": lambda _: {"peak_rss_mb": own_peak_rss_mb()},
+            "usage": lambda _: {"peak_rss_mb": own_peak_rss_mb(), "cpu_s": time.process_time()},
         }
         wanted = str(message.get("do"))
         if wanted not in does:

@@ -61,7 +61,7 @@ FAMILIES = tuple(
 # how many a project begins its own macros, so only what stands in a table is taken there.
 _FOREIGN = re.compile(
     r"(?:cuda|cublas|cublasLt|cublasXt|cufft|cudnn|cusparse|cusolver|curand|nvrtc|nvtx|nvml|cutensor)"
-    r"(?:[A-Z]\w*|_\w+)|curand[A-Z_]\w*|cu[A-Z][a-z]\w*|CU[a-z]\w+"
+    r"[A-Z]\w*|curand_\w+|cu[A-Z][a-z]\w*|CU[a-z]\w+"
     r"|(?:CUBLAS|CUBLASLT|CUFFT|CURAND|CUDNN|CUSPARSE|CUSOLVER|NVRTC)_[A-Z]\w*"
     r"|CUDA_[RC]_\d\w*|CUDA_ERROR_\w+"
 )

@@ -20,6 +20,8 @@ from vermilion.hipify.tokens import Tokens, tokenize
 _INCLUDE = re.compile(r'(#[ \t]*\w+[ \t]*[<"])([^>"]+)([>"])')
 # Everything below these is the counterpart of one header.
 _INCLUDE_TREES = (("cub/", "hipcub/hipcub.hpp"), ("thrust/system/cuda/", "thrust/system/hip/"))
+# Conventions of calls, which are empty on Linux and which HIP does not name.
+_REMOVED = frozenset({"CUDART_CB", "CUDARTAPI"})
 _NAMESPACES = {"cub": "hipcub", "nvcuda": ""}
 _SYMBOL_PARAMETER = {
     "hipMemcpyToSymbol": 0,
@@ -115,6 +117,9 @@ def _translate_word(work: _Work, meaningful: list[int], place: int) -> None:
     index = meaningful[place]
     word = work.tokens.word(index)
     following = work.tokens.word(meaningful[place + 1]) if place + 1 < len(meaningful) else ""
+    if word in _REMOVED:
+        work.replace(index, "")
+        return
     if word in _NAMESPACES or word == "thrust":
         _translate_namespace(work, meaningful, place)
         return
@@ -144,20 +149,25 @@ def _is_sure(word: str) -> bool:
 
 
 def _translate_namespace(work: _Work, meaningful: list[int], place: int) -> None:
-    words = [work.tokens.word(i) for i in meaningful[max(0, place - 2) : place + 6]]
-    at = min(place, 2)
+    words = [work.tokens.word(i) for i in meaningful[max(0, place - 3) : place + 6]]
+    at = min(place, 3)
     before, rest = words[:at], words[at + 1 :]
     word = words[at]
     if word == "thrust":
         if rest[:3] == ["::", "cuda", "::"]:
             work.replace(meaningful[place + 2], "hip")
         return
-    opens = before[-1:] == ["namespace"] or (before[-1:] == ["="] and "namespace" in words)
+    opens = before[-1:] == ["namespace"] or (before[-1:] == ["="] and before[:1] == ["namespace"])
     qualified = rest[:1] == ["::"]
     if not (opens or qualified):
         return
     if word == "cub":
         work.replace(meaningful[place], "hipcub")
+    elif before[-2:] == ["using", "namespace"] and rest[:1] == [";"]:
+        # `wmma::` is what the source says from here on.
+        start = work.tokens.starts[meaningful[place - 2]]
+        end = work.tokens.starts[meaningful[place] + 1]
+        work.edits.append(Edit(start, end, "namespace wmma = rocwmma"))
     elif rest[:2] == ["::", "wmma"]:
         # nvcuda::wmma -> rocwmma: one name where there were two.
         start = work.tokens.starts[meaningful[place]]

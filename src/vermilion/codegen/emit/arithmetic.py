@@ -217,7 +217,10 @@ class Arithmetic:
             case Constant():
                 return self.constant(node)
             case Convert():
-                return self._convert(compute(node.argument), node.argument.kind, node.kind)
+                inner = node.argument
+                if node.kind == "int" and isinstance(inner, Apply) and inner.operation == "round":
+                    return self._rounded(compute(inner.arguments[0]))
+                return self._convert(compute(inner), inner.kind, node.kind)
             case Apply():
                 return self.apply(node, [compute(argument) for argument in node.arguments])
 
@@ -226,6 +229,15 @@ class Arithmetic:
         if node.kind == "float":
             return self.math.number(node.value)
         return splat_integer(int(node.value), self.lanes, _ELEMENT[node.kind])
+
+    def _rounded(self, value: Value) -> Value:
+        """Round to int32, half to even, in one instruction."""
+        f, type_ = self.f, self.type("int")
+        if self.lanes == 8:
+            return f.intrinsic("llvm.x86.avx.cvt.ps2dq.256", type_, [value])
+        name = "llvm.x86.avx512.mask.cvtps2dq.512"
+        every, current = Value("i16", "-1"), Value("i32", "4")  # all lanes; rounding as it is set
+        return f.intrinsic(name, type_, [value, Value(type_, "undef"), every, current])
 
     def _convert(self, value: Value, source: Kind, target: Kind) -> Value:
         f = self.f

@@ -28,6 +28,9 @@ from vermilion.codegen.tile import Tile
 
 # Weights up to this size stay in the second-level cache while pixels pass by.
 _CACHED_WEIGHT_BYTES = 512 * 1024
+# A block of weights up to this size is asked for one block ahead, a larger one a few lines ahead.
+_PREFETCH_BYTES = 256 * 1024
+_PREFETCH_NEAR = 4096
 # Patches along a row that one unit of work computes.
 _SEGMENT_PATCHES = 8
 
@@ -111,6 +114,8 @@ class ProductSpec:
 
     # Set by `product_spec`, since a spec alone does not know the vector width.
     channel_blocks: int = 1
+    # Whether accumulators start from the first operand, an int32 for each channel, not from 0.
+    has_initial: bool = False
     # Each image has weights of its own, one set after the other.
     weights_per_image: bool = False
 
@@ -139,9 +144,8 @@ class _Writer:
         """Write the decoding of a unit and the loop over its patches."""
         s = self.spec
         blocks = s.blocks(self.isa)
-        pixels_first = blocks * self._block_bytes() > _CACHED_WEIGHT_BYTES
         spatial = s.images * s.row_tiles * s.segments
-        if pixels_first:
+        if self._pixels_first():
             block, rest = f.divide(unit, spatial), f.remainder(unit, spatial)
         else:
             rest, block = f.divide(unit, blocks), f.remainder(unit, blocks)
@@ -267,9 +271,12 @@ class _Writer:
     ) -> list[list[Slot]]:
         s, isa, numeric = self.spec, self.isa, self.numeric
         type_ = f"<{isa.lanes} x {numeric.accumulator}>"
-        accumulators = [
-            [f.slot(Value(type_, "zeroinitializer")) for _ in range(vectors)] for _ in pixels
+        zero = Value(type_, "zeroinitializer")
+        initial = [
+            f.load(type_, f.arguments[3], n * isa.vector_bytes, align=4) if s.has_initial else zero
+            for n in range(vectors)
         ]
+        accumulators = [[f.slot(start) for start in initial] for _ in pixels]
         size = numeric.activation_bytes
         weights = f.slot(f.arguments[1])
         with f.loop(0, s.taps_y) as tap_y:
@@ -288,8 +295,27 @@ class _Writer:
                         value = self._broadcast(f, here, offset)
                         for slot, weight in zip(row, loaded, strict=True):
                             slot.set(self._multiply_add(f, slot.get(), value, weight))
+                    self._prefetch(f, panel, vectors)
                     weights.set(f.at(panel, vectors * isa.vector_bytes))
         return accumulators
+
+    def _prefetch(self, f: Function, panel: Value, vectors: int) -> None:
+        """Ask for the weights that come after this block, where they are more than a cache holds.
+
+        The first pass over a block would otherwise wait for memory, while later passes have time.
+        """
+        isa = self.isa
+        if not (self._pixels_first() or self.spec.weights_per_image):
+            return
+        ahead = self._block_bytes() if self._block_bytes() <= _PREFETCH_BYTES else _PREFETCH_NEAR
+        name = f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
+        hints = [Value("i32", "0"), Value("i32", "2"), Value("i32", "1")]  # read, level 2, data
+        for line in range(0, vectors * isa.vector_bytes, 64):
+            f.call_void(name, [f.at(panel, ahead + line), *hints])
+
+    def _pixels_first(self) -> bool:
+        """Say whether a unit's neighbours share its weights rather than its pixels."""
+        return self.spec.blocks(self.isa) * self._block_bytes() > _CACHED_WEIGHT_BYTES
 
     def _weight_vector(self) -> str:
         lanes = self.isa.lanes

@@ -154,7 +154,13 @@ def _not_seen(
 ) -> tuple[str, ...]:
     stubs = sorted({stub for done in compiled for stub in done.stubs})
     lines = list(_ALWAYS_UNSEEN)
-    empty = sorted({r.file.name for (r, _), done in zip(jobs, compiled, strict=True) if done.ok and not done.kernels})
+    empty = sorted(
+        {
+            result.file.name
+            for (result, _), done in zip(jobs, compiled, strict=True)
+            if done.ok and not done.kernels and "__global__" in result.text
+        }
+    )
     if empty:
         lines.append(
             f"no kernel came out of {', '.join(empty)}: a template that nothing here uses is "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vermilion.errors import OptionError
+from vermilion.hipify.check.back_ends import TIME_LIMIT_S, BackEnds
 from vermilion.hipify.check.diagnostics import Diagnostic, read_diagnostics
 from vermilion.hipify.check.sysroot import write_sysroot
 from vermilion.hipify.check.toolchain import Toolchain, find_toolchain
-
-# The back end can hang on hostile input; a large kernel takes seconds.
-TIME_LIMIT_S = 300
 
 ARCHITECTURES = (
     "gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950",
@@ -32,6 +29,7 @@ _QUIET = (
     "-Wno-unused-value",
     "-Wno-unused-result",
     "-Wno-unused-command-line-argument",
+    "-Wno-deprecated-declarations",
 )
 
 
@@ -57,6 +55,7 @@ class Compiler:
 
     tools: Toolchain
     root: Path
+    back_ends: BackEnds
     includes: tuple[Path, ...] = ()
     defines: tuple[str, ...] = ()
 
@@ -77,15 +76,14 @@ class Compiler:
         if done.returncode:
             what = seen or [Diagnostic("error", "", 0, 0, _last_line(done.stderr))]
             return Compiled(architecture, tuple(what), stubs=stubs)
-        back_end = "vermilion.hipify.check.back_end"
-        command = [sys.executable, "-m", back_end, str(ir_file), architecture, str(object_file)]
-        done = _run(command)
         code = Path(f"{stem}.hsaco")
-        if not done.returncode:
+        wrong = self.back_ends.emit_object(ir_file, architecture, object_file)
+        if not wrong:
             done = _run([str(self.tools.linker), "-shared", str(object_file), "-o", str(code)])
-        if done.returncode:
-            text = f"the back end failed: {_last_line(done.stderr)}"
-            return Compiled(architecture, (*seen, Diagnostic("error", "", 0, 0, text)), stubs=stubs)
+            wrong = _last_line(done.stderr) if done.returncode else ""
+        if wrong:
+            refusal = Diagnostic("error", "", 0, 0, f"the back end refuses it: {wrong}")
+            return Compiled(architecture, (*seen, refusal), stubs=stubs)
         data = code.read_bytes()
         return Compiled(architecture, tuple(seen), len(data), _kernels_in(data), stubs)
 
@@ -176,7 +174,11 @@ def open_compiler(
         root.mkdir()
         write_sysroot(root, tools, tuple(architectures))
         paths = tuple(path.resolve() for path in includes)
-        yield Compiler(tools, root, paths, tuple(defines))
+        back_ends = BackEnds()
+        try:
+            yield Compiler(tools, root, back_ends, paths, tuple(defines))
+        finally:
+            back_ends.close()
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

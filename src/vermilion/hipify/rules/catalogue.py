@@ -104,7 +104,7 @@ _ROWS: tuple[tuple[Level, str, str, str, str], ...] = (
      "everything after it means something else", "end it"),
     # the compile check
     ("error", "compile", "Error of the compiler", "the HIP compiler refuses it", "see the message"),
-    ("warning", "compile-warning", "Warning of the compiler", "the HIP compiler warns of it",
+    ("note", "compile-warning", "Warning of the compiler", "the HIP compiler warns of it",
      "see the message"),
     # build files
     ("warning", "nvcc-option", "Option of nvcc", "HIP's compiler does not know it", "remove it"),

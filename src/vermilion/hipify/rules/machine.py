@@ -77,7 +77,7 @@ _CACHED_LOADS = {
     "__ldcv": "__builtin_nontemporal_load",
 }
 _FAST = (
-    r"__(?:expf|exp10f|logf|log2f|log10f|sinf|cosf|tanf|sincosf|powf|fdividef|saturatef|frsqrt_rn)"
+    r"__(?:expf|exp10f|logf|log2f|log10f|sinf|cosf|tanf|sincosf|powf|fdividef)"
 )
 _TEXTURES = r"tex(?:1Dfetch|1D|2D|3D|Cubemap|2DLayered|2Dgather|1DLod|2DLod)|surf[12]D(?:read|write)"
 _GROUP_ALGORITHMS = {

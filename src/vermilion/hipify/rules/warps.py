@@ -39,7 +39,7 @@ def warp_lane_arithmetic(source: Source) -> Iterator[Hit]:
         if (operator, integer(word)) not in meant:
             continue
         operand = place - 2
-        is_thread = source.word(operand - 1) == "." and source.word(operand - 2) == "threadIdx"
+        is_thread = source.word(operand - 1) == "." and source.word(operand - 2) in {"threadIdx", "blockDim"}
         begin = operand - 2 if is_thread else operand
         named = source.kind(operand) == "word" and _LANE_NAME.fullmatch(source.word(operand))
         result = source.word(begin - 2) if source.word(begin - 1) == "=" else ""
@@ -169,6 +169,7 @@ def ballot_32_bit(source: Source) -> Iterator[Hit]:
             narrow.add(source.word(variable))
             what = f"`{source.word(variable)}` keeps the result of `{name}` in 32 bits"
             yield Hit("ballot-32-bit", variable, what, edits=tuple(edits))
+    yield from _derived(source, narrow)
     for place, name, arguments in source.calls("|".join(_WIDER_COUNTS)):
         if not arguments:
             continue
@@ -177,6 +178,22 @@ def ballot_32_bit(source: Source) -> Iterator[Hit]:
             what = f"`{name}` sees 32 lanes of `{source.text(arguments[0])}`"
             edit = source.edit(place, place, _WIDER_COUNTS[name])
             yield Hit("ballot-32-bit", place, what, edits=(edit,))
+
+
+def _derived(source: Source, narrow: set[str]) -> Iterator[Hit]:
+    """Find 32-bit variables made of ballots by bit operations; adds their names to `narrow`."""
+    counts = {*_WIDER_COUNTS, *_WIDER_COUNTS.values(), "==", "!=", "?", "&&", "||", "__shfl_sync"}
+    for place in source.places.get("=", ()):
+        end = _end_of_statement(source, place)
+        value = source.words[place + 1 : end]
+        if narrow.isdisjoint(value) or not counts.isdisjoint(value):
+            continue
+        edits = _wider_type(source, place - 1)
+        if edits and not {"&", "|", "^", "~", "<<", ">>"}.isdisjoint(value):
+            variable = source.word(place - 1)
+            narrow.add(variable)
+            what = f"`{variable}` keeps bits of lanes in 32 bits"
+            yield Hit("ballot-32-bit", place - 1, what, edits=tuple(edits))
 
 
 def _wider_type(source: Source, variable: int) -> list[Edit]:

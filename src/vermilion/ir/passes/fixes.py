@@ -6,7 +6,6 @@ where graph and interface are sound and the outputs are those of the model as it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -79,8 +78,9 @@ def _apply(rewrite: Rewrite, model: ir.Model, probe: Probe) -> tuple[ir.Model, P
             return model, step
         run_pass(infer_shapes, work)
         check_graph(work)
-    except VermilionError as error:
-        return model, _left_out(name, f"it broke the graph: {error.message}")
+    except (VermilionError, TypeError, ValueError) as error:
+        # onnx_ir raises the other two for graphs that are legal and that it cannot edit so.
+        return model, _left_out(name, f"it broke the graph: {error}")
     change = interface_change(model, work)
     if change:
         return model, _left_out(name, f"it changes the interface: {change}")
@@ -92,8 +92,3 @@ def _apply(rewrite: Rewrite, model: ir.Model, probe: Probe) -> tuple[ir.Model, P
 
 def _left_out(name: str, reason: str) -> PassStep:
     return PassStep(name, 0, (("model", Refusal(f"left out: {reason}")),))
-
-
-def names(rewrites: Sequence[Rewrite] = SINGLE_ENTRY_FIXES) -> tuple[str, ...]:
-    """Give the fixes' names, as they stand in reports."""
-    return tuple(rewrite.__name__.replace("_", "-") for rewrite in rewrites)

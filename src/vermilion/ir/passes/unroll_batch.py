@@ -60,6 +60,8 @@ def _batch(model: ir.Model) -> int | str:
     if None in shapes or () in shapes or len(known) != 1:
         return "" if 1 in known else "its inputs and outputs have no first size in common"
     batch = known.pop()
+    if all(_is_split(value, batch) for value in required_inputs(model)):
+        return ""
     if batch > MAX_BATCH:
         return f"a batch of {batch} would make the graph {batch} times as large"
     for node in model.graph:
@@ -71,6 +73,12 @@ def _batch(model: ir.Model) -> int | str:
     if any(value.producer() is None for value in model.graph.outputs):
         return "an input or a weight is also an output"
     return batch
+
+
+def _is_split(value: ir.Value, batch: int) -> bool:
+    """Say whether an input goes into nothing but a Split of its entries: it is unrolled already."""
+    readers = value.consumers()
+    return len(readers) == 1 and readers[0].op_type == "Split" and len(readers[0].outputs) == batch
 
 
 class _Copy:

@@ -19,7 +19,7 @@ from vermilion.ir.execute import Array
 
 Float32 = NDArray[np.float32]
 
-LONGEST = 640
+LONGEST = 320
 """Numbers in a block, at most; time and memory grow with the square and the cube of it."""
 
 

@@ -1,0 +1,266 @@
+"""Matrix products, one or a batch: activations times packed panels, or times rows in place.
+
+    for each matrix, block of columns and segment of rows:
+        for each patch of rows:
+            accumulators += left[row][k] × right[k][column]
+            output = expression(accumulators, bias, residual, …)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.register_tile import RegisterTile, Side, prefetch_line
+from vermilion.codegen.emit.walk import Matrices, positions
+from vermilion.codegen.expression import Expression
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.numeric import NUMERICS, NumericName
+from vermilion.codegen.tensor import STORAGE_BYTES
+
+LINE_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Panels:
+    """The right side, packed: blocks of columns, each [group][vector][lane][of group].
+
+    `outer` strides count whole matrices.
+    """
+
+    outer: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MatmulSpec:
+    """`output[b, i, j] = expression(Σ left[b, i, k] · right[b, k, j], operands…)`.
+
+    `outer` are the sizes of the batch's dimensions. The expression's operand 0 is the sum.
+    """
+
+    numeric: NumericName
+    lanes: int
+    outer: tuple[int, ...]
+    rows: int
+    columns: int
+    depth: int
+    left: Matrices
+    right: Matrices | Panels
+    output: Matrices
+    operands: tuple[Matrices, ...]
+    expression: Expression
+    tile_rows: int
+    tile_vectors: int
+    segment_rows: int
+    prefetch: bool = False
+
+    family = "matmul"
+
+    @property
+    def steps(self) -> int:
+        """Groups of the depth."""
+        return -(-self.depth // NUMERICS[self.numeric].group)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors in a row of the result."""
+        return -(-self.columns // self.lanes)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of columns."""
+        return -(-self.vectors // self.tile_vectors)
+
+    @property
+    def segments(self) -> int:
+        """Segments of rows."""
+        return -(-self.rows // self.segment_rows)
+
+    @property
+    def units(self) -> int:
+        """One unit a matrix, block of columns and segment of rows."""
+        return math.prod(self.outer) * self.blocks * self.segments
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function and the tile functions that it calls."""
+        assert isa.lanes == self.lanes
+        writer = _Writer(self, module, name, isa)
+        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
+        args, begin, end = f.arguments
+        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(3 + len(self.operands))]
+        with f.loop(begin, end) as unit:
+            writer.unit(f, unit, pointers)
+        f.finish()
+
+
+class _Writer:
+    """Writes one product's loops and its tiles, each shape once."""
+
+    def __init__(self, spec: MatmulSpec, module: Module, name: str, isa: Isa) -> None:
+        self.spec = spec
+        self.module = module
+        self.name = name
+        self.isa = isa
+
+    @property
+    def _vector_bytes(self) -> int:
+        return self.isa.vector_bytes
+
+    @property
+    def _block_bytes(self) -> int:
+        return self.spec.steps * self.spec.tile_vectors * self._vector_bytes
+
+    def unit(self, f: Function, unit: Value, pointers: Sequence[Value]) -> None:
+        """Write the decoding of a unit and the choice of its tile."""
+        s = self.spec
+        *where, block, segment = positions(f, unit, (*s.outer, s.blocks, s.segments))
+        first = f.multiply(segment, s.segment_rows)
+        last = f.minimum(f.add(first, s.segment_rows), s.rows)
+        column = f.multiply(block, s.tile_vectors * s.lanes)
+        left = s.left.moved(f, pointers[0], where, 0)
+        right = self._right(f, pointers[1], where, f.index(block))
+        others = []
+        for pointer, access in zip(pointers[2:], (s.output, *s.operands), strict=True):
+            base = access.moved(f, pointer, where, 0)
+            size = STORAGE_BYTES[access.storage]
+            others.append(f.at(base, f.multiply(column, access.column * size)))
+        rest = s.vectors % s.tile_vectors
+        tail = s.columns % s.lanes
+        shapes = [(s.tile_vectors, 0 if rest else tail)]
+        if s.blocks == 1:
+            shapes = [(s.vectors, tail)]
+        elif rest or tail:
+            shapes = [(s.tile_vectors, 0), (rest or s.tile_vectors, tail)]
+        if len(shapes) == 1:
+            self._rows(f, shapes[0], (first, last), [left, right, *others])
+            return
+        is_last = f.compare("eq", f.index(block), f.index(s.blocks - 1))
+        with f.when(is_last):
+            self._rows(f, shapes[1], (first, last), [left, right, *others])
+        with f.when(f.binary("xor", is_last, Value("i1", "true"))):
+            self._rows(f, shapes[0], (first, last), [left, right, *others])
+
+    def _right(self, f: Function, base: Value, where: Sequence[Value | int], block: Value) -> Value:
+        s = self.spec
+        if isinstance(s.right, Panels):
+            matrix_bytes = s.steps * s.vectors * self._vector_bytes
+            offset = f.multiply(block, self._block_bytes)
+            for index, stride in zip(where, s.right.outer, strict=True):
+                if stride:
+                    offset = f.add(offset, f.multiply(index, stride * matrix_bytes))
+            return f.at(base, offset)
+        start = s.right.moved(f, base, where, 0)
+        return f.at(start, f.multiply(block, s.tile_vectors * self._vector_bytes))
+
+    def _rows(
+        self,
+        f: Function,
+        shape: tuple[int, int],
+        span: tuple[Value, Value],
+        pointers: Sequence[Value],
+    ) -> None:
+        """Write the loop over the patches of a segment, the last patch by itself."""
+        s = self.spec
+        first, last = span
+        rest = s.rows % s.tile_rows
+
+        def call(rows: int, row: Value) -> None:
+            accesses = (s.left, None, s.output, *s.operands)
+            moved = [
+                pointer if access is None else access.moved(f, pointer, (0,) * len(s.outer), row)
+                for pointer, access in zip(pointers, accesses, strict=True)
+            ]
+            f.call_void(self._tile(rows, *shape), [*moved, *self._ahead(f, shape, row, pointers)])
+
+        whole_end = f.minimum(last, s.rows - rest) if rest else last
+        if s.rows >= s.tile_rows:
+            with f.loop(first, whole_end, s.tile_rows) as row:
+                call(s.tile_rows, row)
+        if rest:
+            with f.when(f.compare("eq", last, f.index(s.rows))):
+                call(rest, f.index(s.rows - rest))
+
+    def _ahead(
+        self, f: Function, shape: tuple[int, int], row: Value, pointers: Sequence[Value]
+    ) -> list[Value]:
+        """Give where a patch asks for the next block's panel, a share of it each patch."""
+        s = self.spec
+        if not s.prefetch:
+            return []
+        patch = f.divide(row, s.tile_rows)
+        share = s.steps * LINE_BYTES
+        return [f.at(pointers[1], f.add(f.multiply(patch, share), self._block_bytes))]
+
+    def _tile(self, rows: int, vectors: int, tail: int) -> str:
+        name = f"{self.name}_{rows}x{vectors}_{tail}"
+        if self.module.has(name):
+            return name
+        s = self.spec
+        labels = ["left", "right", "output", *(f"operand{i}" for i in range(len(s.operands)))]
+        labels += ["ahead"] if s.prefetch else []
+        f = Function(self.module, name, [(label, "ptr") for label in labels])
+        arithmetic = Arithmetic(f, self.isa.lanes)
+        mask = arithmetic.tail_mask(tail) if tail else None
+        tile = RegisterTile(f, self.isa, s.numeric, rows, vectors)
+        size = STORAGE_BYTES[s.left.storage]
+        left = Side(f.arguments[0], s.left.row * size)
+        if isinstance(s.right, Panels):
+            right, right_mask = Side(f.arguments[1], vectors * self._vector_bytes), None
+        else:
+            right, right_mask = Side(f.arguments[1], s.right.row * 4), mask
+
+        def ask(step: Value) -> None:
+            prefetch_line(f, f.at(f.arguments[-1], f.multiply(step, LINE_BYTES)))
+
+        ahead = ask if s.prefetch else None
+        tile.multiply(left, right, s.depth, mask=right_mask, prefetch=ahead)
+        write_epilogue(
+            f, arithmetic, tile, (s.output, *s.operands), f.arguments[2:], s.expression, mask
+        )
+        f.finish()
+        return name
+
+
+def write_epilogue(
+    f: Function,
+    arithmetic: Arithmetic,
+    tile: RegisterTile,
+    accesses: Sequence[Matrices],
+    pointers: Sequence[Value],
+    expression: Expression,
+    mask: Value | None,
+    scale: Sequence[Value] = (),
+) -> None:
+    """Write the expression over a tile's sums; the first access and pointer are the output's.
+
+    `scale` multiplies the sums of each row. `mask` is that of the last vector.
+    """
+    output, *operands = accesses
+    shared: dict[tuple[int, int], Value] = {}  # operands that are the same for every row
+    for y, slots in enumerate(tile.accumulators):
+        for n, slot in enumerate(slots):
+            here = mask if n == len(slots) - 1 else None
+
+            def operand(
+                index: int, y: int = y, n: int = n, slot: Value = slot, here: Value | None = here
+            ) -> Value:
+                if index == 0:
+                    total = slot.get()  # type: ignore[attr-defined]
+                    return arithmetic.math.multiply(total, scale[y]) if scale else total
+                access = operands[index - 1]
+                key = (index, n if access.column else 0)
+                if not access.row and key in shared:
+                    return shared[key]
+                value = access.load(
+                    f, arithmetic, pointers[index], (y, n * arithmetic.lanes), here
+                )
+                if not access.row:
+                    shared[key] = value
+                return value
+
+            result = arithmetic.evaluate(expression, operand)
+            offset = (y * output.row + n * arithmetic.lanes) * STORAGE_BYTES[output.storage]
+            arithmetic.store(output.storage, result, f.at(pointers[0], offset), mask=here)

@@ -1,0 +1,66 @@
+"""Processes that run the back end: one a thread, started when first needed, again after a crash."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+# The back end can hang on hostile input; a large kernel takes seconds.
+TIME_LIMIT_S = 300
+
+
+class BackEnds:
+    """Gives each thread a back end of its own, so that none waits for another's."""
+
+    def __init__(self) -> None:
+        self._own = threading.local()
+        self._all: list[subprocess.Popen[str]] = []
+        self._lock = threading.Lock()
+
+    def emit_object(self, ir_file: Path, architecture: str, object_file: Path) -> str:
+        """Make an object file. Gives what went wrong, empty if nothing did."""
+        process = self._process()
+        request = json.dumps([str(ir_file), architecture, str(object_file)])
+        timer = threading.Timer(TIME_LIMIT_S, process.kill)
+        timer.start()
+        try:
+            assert process.stdin is not None, "it is opened with a pipe"
+            assert process.stdout is not None, "it is opened with a pipe"
+            process.stdin.write(request + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline().strip()
+        except BrokenPipeError:
+            answer = ""
+        finally:
+            timer.cancel()
+        if answer == "ok":
+            return ""
+        return answer or self._last_words(process)
+
+    def close(self) -> None:
+        """End all of them."""
+        for process in self._all:
+            process.kill()
+            process.communicate()
+
+    def _process(self) -> subprocess.Popen[str]:
+        process: subprocess.Popen[str] | None = getattr(self._own, "process", None)
+        if process is None or process.poll() is not None:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "vermilion.hipify.check.back_end"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                text=True, encoding="utf-8", errors="replace",
+            )  # fmt: skip
+            self._own.process = process
+            with self._lock:
+                self._all.append(process)
+        return process
+
+    def _last_words(self, process: subprocess.Popen[str]) -> str:
+        """Give what a process that died said last."""
+        code = process.wait()
+        lines = process.stderr.read().strip().splitlines() if process.stderr is not None else []
+        return lines[-1] if lines else f"it ended with code {code}"
