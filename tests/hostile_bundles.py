@@ -240,10 +240,6 @@ def _vendor_file(folder: Path) -> Sequence[str]:
     return RUN
 
 
-def _no_bundle(folder: Path) -> Sequence[str]:
-    return RUN
-
-
 _MEMBERS = (
     "manifest.json",
     "model.onnx",
@@ -259,7 +255,7 @@ _LINK_MODE = 0o120777
 _POSIX_CASES = (_folder_case("member-is-link", _linked_member, "is a link"),)
 
 CASES: tuple[Hostile, ...] = (
-    Hostile("bundle-missing", _no_bundle, "no such|there is no compiled model", 2),
+    Hostile("bundle-missing", lambda folder: RUN, "no such|there is no compiled model", 2),
     _archive_case("traversal", _with("../evil"), "leads out of the bundle"),
     _archive_case("traversal-inside", _with("a/../../evil"), "leads out of the bundle"),
     _archive_case("absolute", _with("/etc/evil"), "is an absolute path"),

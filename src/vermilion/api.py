@@ -13,6 +13,7 @@ import onnx_ir as ir
 from vermilion.backends import backend
 from vermilion.backends.base import Availability, Backend, CompileOptions, Part
 from vermilion.backends.npu_model import predict_ms
+from vermilion.backends.vitisai.backend import device_versions
 from vermilion.codegen.isa import isa_of
 from vermilion.errors import OptionError, Refusal, UnsupportedError, VermilionError
 from vermilion.hardware.targets.find import find_target
@@ -21,6 +22,7 @@ from vermilion.ir.execute import complete_types
 from vermilion.ir.load import load_model
 from vermilion.ir.numbers import number_format
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
+from vermilion.ir.passes.fixes import fix_simplified
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.passes.report import PassStep
 from vermilion.partition.place import Placement, plan, settle
@@ -42,7 +44,7 @@ from vermilion.runtime.summarize import summarize
 from vermilion.version import code_digest
 
 # Which backend compiles for a kind of target, best first; the first that is usable is taken.
-_BACKENDS = {"cpu": ("native", "ort"), "npu": ("npu_model",)}
+_BACKENDS = {"cpu": ("native", "ort"), "npu": ("vitisai", "npu_model")}
 _CPU_BACKEND = "ort"
 
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -83,6 +85,7 @@ def compile_model(
     cache_key: str | None = None,
     output: str | os.PathLike[str] | None = None,
     min_offload: str | None = None,
+    fix: bool = False,
     progress: Progress = no_progress,
 ) -> Compiled:
     """Compile a model for a target, or find it compiled in the cache.
@@ -97,6 +100,7 @@ def compile_model(
         cache_key: name of the folder in it; the digest of all that matters by default.
         output: also write everything as one file, NAME.rai.
         min_offload: a gate, `gops=95%` or `operators=90%`.
+        fix: for an NPU, also rewrite what it does not take, where the outputs stay the same.
         progress: told of each step.
 
     Raises: VermilionError of the kind that says who can mend it.
@@ -106,16 +110,20 @@ def compile_model(
     chosen = find_target(target)
     device_backend, cpu_backend, availability = backends_for(chosen)
     options = CompileOptions(precision=checked_precision(precision, chosen))
+    fix = fix and chosen.kind == "npu"
     rai = _rai_path(output)
     source = load_model(model) if not isinstance(model, ir.Model) else model
     label = str(Path(model).resolve()) if not isinstance(model, ir.Model) else "(in memory)"
     parts = _cache_parts(source, chosen, device_backend, dims, options)
+    parts["fix"] = str(fix)
     digest = cache_digest(parts)
     cache = Cache(cache_dir)
 
     def build(folder: Path) -> None:
         bound = bind_dimensions(source, dims or {})
         simplified = simplify(bound, progress=progress)
+        if fix:
+            simplified = fix_simplified(simplified, chosen.limits.max_batch, progress)
         complete_types(simplified.model)
         with tempfile.TemporaryDirectory(
             prefix="vermilion-", ignore_cleanup_errors=True
@@ -245,6 +253,7 @@ def _cache_parts(
         "target": target.name,
         "precision": options.precision,
         "backend": f"{device_backend.name}, {_CPU_BACKEND}",
+        "device": repr(sorted(device_versions(device_backend, target).items())),
         "tools": repr(sorted(tool_versions().items())),
         "compiler": code_digest(),
     }

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
+import statistics
+import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
 from vermilion.api import backends_for, predicted_ms
-from vermilion.hardware.targets.find import find_target
+from vermilion.backends.npu_cost import Latency, predict
+from vermilion.errors import VermilionError
+from vermilion.hardware.targets.find import all_targets, find_target
 from vermilion.hardware.targets.target import Target
-from vermilion.ir.cost import ModelCost, model_cost
-from vermilion.ir.execute import complete_types
+from vermilion.ir.cost import ModelCost, model_cost, value_bytes
+from vermilion.ir.execute import complete_types, open_session, run_session
+from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.load import load_model
 from vermilion.ir.numbers import data_type_words, number_format
 from vermilion.ir.ops import elements
 from vermilion.ir.passes.bind_dimensions import Dimensions, open_dimensions
-from vermilion.ir.passes.pipeline import simplify
+from vermilion.ir.passes.fixes import fix_simplified
+from vermilion.ir.passes.pipeline import Simplified, simplify
 from vermilion.ir.passes.report import PassStep
 from vermilion.partition.place import Placement, plan, settle
 from vermilion.progress import Progress, no_progress
@@ -27,6 +33,13 @@ from vermilion.runtime.digest import model_digest
 from vermilion.runtime.manifest import TensorRecord, tensor_record
 from vermilion.runtime.summarize import summarize
 from vermilion.runtime.summary import Summary
+
+EVERY_TARGET = "all"
+"""The target that stands for every NPU."""
+
+# Beyond this a run takes seconds, which nobody who looks into a model waits for.
+_MEASURED_GOPS = 50.0
+_MEASURED_RUNS = 5
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,25 @@ class OperatorShare:
 
 
 @dataclass(frozen=True)
+class Crossings:
+    """What passes between device and CPU parts in one run, there and back."""
+
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class FixGain:
+    """What `--fix` would change: the fixes that fire, and what is offloaded with them."""
+
+    fixes: tuple[str, ...]
+    offloaded_operators: int
+    operators: int
+    offloaded_gops: float
+    milliseconds: float | None
+
+
+@dataclass(frozen=True)
 class Prediction:
     """Where nodes would run on a target. `milliseconds` is modelled, None where it cannot be."""
 
@@ -46,6 +78,19 @@ class Prediction:
     placement: Placement
     summary: Summary
     milliseconds: float | None
+    latency: Latency | None = None
+    crossings: Crossings | None = None
+    fix: FixGain | None = None
+
+    def plan_as_json(self) -> dict[str, object]:
+        """Give the keys that are about planning, beside summary and nodes."""
+        return {
+            "predicted_ms": self.milliseconds,
+            "predicted_is": "modelled",
+            "latency": self.latency.as_json() if self.latency else None,
+            "crossings": asdict(self.crossings) if self.crossings else None,
+            "fix": asdict(self.fix) if self.fix else None,
+        }
 
 
 @dataclass(frozen=True)
@@ -67,6 +112,8 @@ class Inspection:
     operators: tuple[OperatorShare, ...]
     passes: tuple[PassStep, ...]
     prediction: Prediction | None
+    predictions: tuple[Prediction, ...] = ()  # of every NPU, for the target `all`
+    cpu_ms: float | None = None  # measured here, through ONNX Runtime
 
     def as_json(self) -> dict[str, object]:
         """Give the keys of `inspect --json`."""
@@ -98,9 +145,15 @@ class Inspection:
                 "target": self.prediction.target.name,
                 "summary": self.prediction.summary.as_json(),
                 "nodes": [node.as_json() for node in self.prediction.placement.nodes],
-                "predicted_ms": self.prediction.milliseconds,
-                "predicted_is": "modelled",
+                **self.prediction.plan_as_json(),
             }
+        if self.predictions:
+            data["targets"] = [
+                {"target": p.target.name, "summary": p.summary.as_json(), **p.plan_as_json()}
+                for p in self.predictions
+            ]
+        if self.cpu_ms is not None:
+            data |= {"cpu_ms": self.cpu_ms, "cpu_is": "measured"}
         return data
 
 
@@ -109,13 +162,18 @@ def inspect_model(
     *,
     target: str | None = None,
     dims: Dimensions | None = None,
+    measure_cpu: bool = False,
     progress: Progress = no_progress,
 ) -> Inspection:
     """Look into a model; with a target, also say where every node would run and why.
 
+    The target `all` gives a prediction for every NPU. `measure_cpu` also times the model on this
+    machine's CPU, where it is small enough.
+
     Raises: VermilionError of the kind that says who can mend it.
     """
-    chosen = find_target(target) if target else None
+    npus = tuple(t for t in all_targets() if t.kind == "npu") if target == EVERY_TARGET else ()
+    chosen = find_target(target) if target and not npus else None
     source = load_model(model) if not isinstance(model, ir.Model) else model
     label = "(in memory)" if isinstance(model, ir.Model) else str(Path(model).resolve())
     simplified = simplify(source, dims=dims, progress=progress)
@@ -138,15 +196,103 @@ def inspect_model(
         cost=cost,
         operators=_shares(cost),
         passes=simplified.steps,
-        prediction=_predict(simplified.model, chosen, label) if chosen else None,
+        prediction=_predict(simplified, chosen, label) if chosen else None,
+        predictions=tuple(_predict(simplified, npu, label) for npu in npus),
+        cpu_ms=_cpu_ms(simplified.model, cost) if measure_cpu else None,
     )
 
 
-def _predict(model: ir.Model, target: Target, label: str) -> Prediction:
+def _predict(simplified: Simplified, target: Target, label: str) -> Prediction:
+    model = simplified.model
+    placement = _placement(model, target)
+    digest = model_digest(model)
+    summary = summarize(model, placement, label, digest)
+    if target.kind != "npu":
+        return Prediction(target, placement, summary, predicted_ms(model, placement))
+    latency = _latency(model, placement)
+    return Prediction(
+        target=target,
+        placement=placement,
+        summary=summary,
+        milliseconds=latency.total_ms if latency else None,
+        latency=latency,
+        crossings=_crossings(placement),
+        fix=_fix_gain(simplified, target, summary, label),
+    )
+
+
+def _placement(model: ir.Model, target: Target) -> Placement:
     device_backend, cpu_backend, _ = backends_for(target)
-    placement = settle(plan(model, target, device_backend, cpu_backend), {})
-    summary = summarize(model, placement, label, model_digest(model))
-    return Prediction(target, placement, summary, predicted_ms(model, placement))
+    return settle(plan(model, target, device_backend, cpu_backend), {})
+
+
+def _latency(model: ir.Model, placement: Placement) -> Latency | None:
+    mine = [part for part in placement.parts if part.device == placement.target.kind]
+    nodes = [node for part in mine for node in part.model.graph]
+    if not nodes:
+        return None
+    return predict(placement.target, number_format(model), nodes, parts=len(mine))
+
+
+def _crossings(placement: Placement) -> Crossings:
+    """Count the tensors that a part reads from a part on another device, once a reader."""
+    made: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    for part in placement.parts:
+        for value in part.model.graph.outputs:
+            made[value.name or ""] = part.device
+            sizes[value.name or ""] = value_bytes(value)
+    crossing = [
+        value.name or ""
+        for part in placement.parts
+        for value in part.model.graph.inputs
+        if made.get(value.name or "", part.device) != part.device
+    ]
+    return Crossings(len(crossing), sum(sizes[name] for name in crossing))
+
+
+def _fix_gain(
+    simplified: Simplified, target: Target, before: Summary, label: str
+) -> FixGain | None:
+    """Try the fixes where something is left to gain; None where none fires."""
+    if before.offloaded_operators == before.operators:
+        return None
+    fixed = fix_simplified(simplified, target.limits.max_batch)
+    fired = tuple(
+        step.name.removeprefix("fix ")
+        for step in fixed.steps[len(simplified.steps) :]
+        if step.fired and not step.name.endswith("compare-outputs")
+    )
+    if not fired:
+        return None
+    placement = _placement(fixed.model, target)
+    after = summarize(fixed.model, placement, label, model_digest(fixed.model))
+    latency = _latency(fixed.model, placement)
+    return FixGain(
+        fixes=fired,
+        offloaded_operators=after.offloaded_operators,
+        operators=after.operators,
+        offloaded_gops=after.offloaded_gops,
+        milliseconds=latency.total_ms if latency else None,
+    )
+
+
+def _cpu_ms(model: ir.Model, cost: ModelCost) -> float | None:
+    """Time the model here, the median of a few runs; None for what is large or has open sizes."""
+    if cost.gops > _MEASURED_GOPS or open_dimensions(model):
+        return None
+    try:
+        session = open_session(model, quiet=True, bounded=True)
+        inputs = sample_inputs(model)
+        run_session(session, inputs, bounded=True)
+        times = []
+        for _ in range(_MEASURED_RUNS):
+            begin = time.perf_counter()
+            run_session(session, inputs, bounded=True)
+            times.append(time.perf_counter() - begin)
+    except VermilionError:
+        return None
+    return 1e3 * statistics.median(times)
 
 
 def _shares(cost: ModelCost) -> tuple[OperatorShare, ...]:

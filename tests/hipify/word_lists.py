@@ -13,11 +13,11 @@ WORDS = Path(__file__).parents[2] / "src" / "vermilion" / "hipify" / "words"
 
 # The public headers: those in amd_detail/ hold what is not for users, with these exceptions.
 _HIP_HEADERS = (
-    "hip_runtime_api.h driver_types.h channel_descriptor.h hip_texture_types.h texture_types.h "
-    "surface_types.h linker_types.h library_types.h hip_common.h "
-    "amd_detail/amd_channel_descriptor.h amd_detail/amd_hip_runtime.h "
-    "amd_detail/amd_hip_gl_interop.h"
-).split()
+    "hip_runtime_api.h", "driver_types.h", "channel_descriptor.h", "hip_texture_types.h",
+    "texture_types.h", "surface_types.h", "linker_types.h", "library_types.h", "hip_common.h",
+    "amd_detail/amd_channel_descriptor.h", "amd_detail/amd_hip_runtime.h",
+    "amd_detail/amd_hip_gl_interop.h",
+)  # fmt: skip
 _HIP = r"hip[A-Z]\w+|HIP_(?:R|AD_FORMAT|FUNC_ATTRIBUTE|LAUNCH_PARAM|POINTER_ATTRIBUTE|TR)_\w+"
 _BINDINGS = {
     "hipblas": r"hipblas[A-Z]\w+|HIPBLAS_\w+",
@@ -42,11 +42,12 @@ def word_lists() -> dict[Path, str]:
     """Give each file's text."""
     include = folder_of("triton") / "backends" / "amd" / "include" / "hip"
     text = "\n".join((include / name).read_text(encoding="utf-8") for name in _HIP_HEADERS)
+    text = re.sub(r"//.*|/\*[\s\S]*?\*/", "", text)
     lists = {"hip": sorted(set(re.findall(rf"\b(?:{_HIP})\b", text)))}
     bindings = folder_of("rocm") / "bindings"
     for library, pattern in _BINDINGS.items():
         text = (bindings / f"cy{library}.pxd").read_text(encoding="utf-8")
-        names = set(re.findall(rf"\b(?:{pattern})\b", text))
+        names = set(re.findall(rf"\b(?:{pattern})\b", re.sub(r"#.*", "", text)))
         lists[library] = sorted(name for name in names if "__" not in name)
     return {WORDS / f"{name}.txt": "\n".join(words) + "\n" for name, words in lists.items()}
 

@@ -19,6 +19,7 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
     {
         "native": "vermilion.backends.native:NativeBackend",
         "ort": "vermilion.backends.ort:OrtBackend",
+        "vitisai": "vermilion.backends.vitisai.backend:VitisAiBackend",
         "npu_model": "vermilion.backends.npu_model:NpuModelBackend",
     }
 )

@@ -46,6 +46,10 @@ def compile(
             help="Fail if less than this runs on the target (`gops=…` or `operators=…`).",
         ),
     ] = None,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="For an NPU: also rewrite what it does not take, if proven."),
+    ] = False,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node's place.")] = False,
 ) -> Result:
     """Compile a model for a target, or find it compiled before.
@@ -63,6 +67,7 @@ def compile(
         cache_key=cache_key,
         output=output,
         min_offload=min_offload,
+        fix=fix,
         progress=terminal.progress,
     )
     if not compiled.cache_hit and "key" in compiled.cache_reason:

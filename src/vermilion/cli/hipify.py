@@ -139,6 +139,10 @@ def _summary(report: Report) -> list[str]:
         f"{left} left to do, {fixed} fixed, {silenced} silenced"
     ]
     for check in report.checks:
-        result = f"compiles, kernels: {check.kernels}, bytes: {check.code_bytes}" if check.ok else "does not compile"
+        result = (
+            f"compiles, kernels: {check.kernels}, bytes: {check.code_bytes}"
+            if check.ok
+            else "does not compile"
+        )
         lines.append(f"{check.file} for {check.architecture}: {result}")
     return lines + [f"not seen: {line}" for line in report.not_seen]

@@ -27,7 +27,11 @@ def inspect(
     *,
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", help="Also say where each node would run on this target."),
+        typer.Option(
+            "--target",
+            "-t",
+            help="Also say where each node would run on this target; `all` compares the NPUs.",
+        ),
     ] = None,
     dim: Dims = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node, not groups.")] = False,
@@ -42,9 +46,15 @@ def inspect(
     """
     from vermilion.inspection import inspect_model
 
-    if summary is not None and target is None:
+    if summary is not None and target in (None, "all"):
         raise OptionError("`--summary` needs a target", hint="add `--target strix`, say")
-    found = inspect_model(model, target=target, dims=parse_dims(dim), progress=terminal.progress)
+    found = inspect_model(
+        model,
+        target=target,
+        dims=parse_dims(dim),
+        measure_cpu=target is not None,
+        progress=terminal.progress,
+    )
     if summary is not None and found.prediction is not None:
         summary.parent.mkdir(parents=True, exist_ok=True)
         summary.write_text(found.prediction.summary.to_text(), encoding="utf-8")
@@ -57,10 +67,14 @@ def _view(found: Inspection, *, every_node: bool) -> RenderableType:
     from rich.console import Group
 
     from vermilion.cli.placement import placement_view
+    from vermilion.cli.planning import planning_view, targets_view
 
     parts: list[RenderableType] = [_facts(found), "", _operators(found)]
     if found.prediction is not None:
         parts += ["", *placement_view(found.prediction, every_node=every_node)]
+        parts += ["", *planning_view(found.prediction, found.cpu_ms)]
+    if found.predictions:
+        parts += ["", *targets_view(found)]
     return Group(*parts)
 
 

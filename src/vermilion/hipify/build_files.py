@@ -10,7 +10,7 @@ from vermilion.hipify.rules.catalogue import RULES
 
 _NVCC = (
     (r"--?use_fast_math", "use -ffast-math, and compare results with a tolerance"),
-    (r"-?-(?:gencode|arch|code)[ =][^\s\"')]*|-arch=sm_\w+", "name AMD GPUs: --offload-arch=gfx942"),
+    (r"-?-(?:gencode|arch|code)[ =][^\s\"')]*|-arch=sm_\w+", "write --offload-arch=gfx942"),
     (r"--expt-(?:relaxed-constexpr|extended-lambda)", "remove it: HIP's compiler does so always"),
     (r"-Xcompiler|-Xptxas|-Xcudafe|--ptxas-options\S*", "remove it, or give the option itself"),
     (r"-maxrregcount\S*", "use __launch_bounds__ in the source"),

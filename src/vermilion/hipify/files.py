@@ -13,7 +13,7 @@ from vermilion.hipify.rules.catalogue import RULES
 
 CUDA_SUFFIXES = frozenset({".cu", ".cuh", ".hip"})
 SOURCE_SUFFIXES = CUDA_SUFFIXES | {
-    ".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inc", ".inl", ".ipp", ".tcc", ".tpp",
+    ".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inc", ".inl", ".ipp", ".tpp",
 }  # fmt: skip
 BUILD_NAMES = frozenset({"CMakeLists.txt", "setup.py"})
 

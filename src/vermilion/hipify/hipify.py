@@ -69,9 +69,7 @@ class Report:
         return not any(finding.is_left for finding in self.findings)
 
 
-def hipify(
-    paths: Sequence[Path], options: Options, progress: Progress = no_progress
-) -> Report:
+def hipify(paths: Sequence[Path], options: Options, progress: Progress = no_progress) -> Report:
     """Translate CUDA sources, look for what breaks on AMD GPUs, and compile the result.
 
     Raises: OptionError for wrong use, UnsupportedError where the check lacks a package.

@@ -139,4 +139,6 @@ def _broken(tokens: Tokens, index: int, file: str) -> Finding:
     row = RULES["file-broken"]
     line, column = tokens.position(tokens.starts[index])
     what = {"/": "a comment", '"': "a string"}.get(tokens.raw(index)[0], "a raw string")
-    return Finding(row.id, row.level, file, line, column, f"{what} begins here and never ends", row.fix)
+    return Finding(
+        row.id, row.level, file, line, column, f"{what} begins here and never ends", row.fix
+    )

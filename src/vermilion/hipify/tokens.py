@@ -28,7 +28,8 @@ _TOKEN = re.compile(
   | (?P<char>(?:u8|[uUL])?'(?:\\\r\n|\\[\s\S]|[^'\\\n])+')
   | (?P<word>[^\W\d](?:(?:{SPLICE})*[\w$])*)
   | (?P<number>\.?\d(?:[eEpP][+-]|'(?=\w)|[\w.]|{SPLICE}(?=[\w.]))*)
-  | (?P<punctuation><<<|>>>|<<=|>>=|->\*?|\.\.\.|::|[-+*/%&|^=!<>]=|&&|\|\||\+\+|--|<<|>>|\#\#|[^\s\w])
+  | (?P<punctuation><<<|>>>|<<=|>>=|->\*?|\.\.\.|::|[-+*/%&|^=!<>]=|&&|\|\||\+\+|--|<<|>>
+      |\#\#|[^\s\w])
   | (?P<other>[\s\S])
     """,
     re.VERBOSE,
@@ -96,9 +97,7 @@ def broken_tokens(tokens: Tokens) -> list[int]:
     found = []
     for index in tokens.meaningful:
         raw = tokens.raw(index)
-        if tokens.kinds[index] == "broken":
-            found.append(index)
-        elif raw == '"' and not in_directive(tokens, index):
+        if tokens.kinds[index] == "broken" or (raw == '"' and not in_directive(tokens, index)):
             found.append(index)
     return found
 

@@ -32,7 +32,11 @@ _SYMBOL_PARAMETER = {
     "hipGetSymbolSize": 1,
 }
 # Of these CUDA has a form that takes a kernel of any type; HIP's takes `const void*`.
-_KERNEL_PARAMETER = {"hipFuncSetAttribute": 0, "hipFuncSetCacheConfig": 0, "hipFuncGetAttributes": 1}
+_KERNEL_PARAMETER = {
+    "hipFuncSetAttribute": 0,
+    "hipFuncSetCacheConfig": 0,
+    "hipFuncGetAttributes": 1,
+}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 // An ONNX Runtime custom operator: C = A * B through cuBLAS, then a bias by a kernel.
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
-#include "core/providers/cuda/cuda_context.h"
 #include "onnxruntime_cxx_api.h"
 
 __global__ void add_bias(float* c, const float* bias, int rows, int columns) {
@@ -40,9 +39,3 @@ struct GemmOp : Ort::CustomOpBase<GemmOp, GemmKernel> {
   size_t GetOutputTypeCount() const { return 1; }
   ONNXTensorElementDataType GetOutputType(size_t) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; }
 };
-
-cudaStream_t stream_of(const OrtKernelContext& context) {
-  Ort::Custom::CudaContext cuda;
-  cuda.Init(context);
-  return cuda.cuda_stream;
-}

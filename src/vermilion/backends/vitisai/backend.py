@@ -21,6 +21,7 @@ from vermilion.backends import npu_rules
 from vermilion.backends.base import (
     Array,
     Availability,
+    Backend,
     Claim,
     CompileOptions,
     Executable,
@@ -101,6 +102,11 @@ class VitisAiBackend:
         if isinstance(stack, Availability):
             return stack
         return Availability(usable=True)
+
+    def versions(self, target: Target) -> Mapping[str, str]:
+        """Give what a compiled part depends on; empty where nothing is here."""
+        stack = self._stack(target)
+        return {} if isinstance(stack, Availability) else stack.as_details()
 
     def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
         """Say whether the vendor documents this node as supported."""
@@ -199,6 +205,14 @@ class VitisAiBackend:
         if isinstance(stack, Availability):
             raise DeviceError(stack.reason, where=target.name, hint=stack.hint)
         return stack
+
+
+def device_versions(backend: Backend, target: Target) -> Mapping[str, str]:
+    """Give the versions of provider, driver and firmware that a compiled part depends on.
+
+    Empty for a backend that has none of them.
+    """
+    return backend.versions(target) if isinstance(backend, VitisAiBackend) else {}
 
 
 class _Loaded:

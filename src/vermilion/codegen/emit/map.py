@@ -15,6 +15,8 @@ from vermilion.codegen.tensor import STORAGE_BYTES, Storage, View
 
 # Elements in one unit of work where rows are long; shorter rows are taken several at a time.
 _UNIT_ELEMENTS = 4096
+# Elements of a densest dimension below which a longer one is vectorized.
+_SHORT = 6
 
 
 @dataclass(frozen=True)
@@ -211,4 +213,18 @@ def collapse(
             merged[-1] = (outer_size * size, inner)
         else:
             merged.append((size, inner))
-    return merged
+    return _longest_last(merged)
+
+
+def _longest_last(dims: list[Dimension]) -> list[Dimension]:
+    """Make a long dimension the vectorized one where the densest has only a few elements.
+
+    Three colour planes that become three channels of a pixel: vectors along a row, stored with
+    gaps, instead of 3 lanes of 16 at a time.
+    """
+    if dims[-1][0] >= _SHORT or len(dims) == 1:
+        return dims
+    longest = max(range(len(dims)), key=lambda at: dims[at][0])
+    if dims[longest][0] < 4 * dims[-1][0]:
+        return dims
+    return [*dims[:longest], *dims[longest + 1 :], dims[longest]]

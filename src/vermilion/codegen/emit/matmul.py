@@ -1,9 +1,9 @@
 """Matrix products, one or a batch: activations times packed panels, or times rows in place.
 
-    for each matrix, block of columns and segment of rows:
-        for each patch of rows:
-            accumulators += left[row][k] × right[k][column]
-            output = expression(accumulators, bias, residual, …)
+for each matrix, block of columns and segment of rows:
+for each patch of rows:
+accumulators += left[row][k] × right[k][column]
+output = expression(accumulators, bias, residual, …)
 """
 
 from __future__ import annotations

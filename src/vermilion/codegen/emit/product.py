@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Slot, Value
+from vermilion.codegen.emit.epilogue import Epilogue, PixelAccess
 from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, Numeric, NumericName
-from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.codegen.tile import Tile
 
 # Weights up to this size stay in the second-level cache while pixels pass by.
@@ -33,17 +33,6 @@ _PREFETCH_BYTES = 256 * 1024
 _PREFETCH_NEAR = 4096
 # Patches along a row that one unit of work computes.
 _SEGMENT_PATCHES = 8
-
-
-@dataclass(frozen=True)
-class PixelAccess:
-    """How the epilogue walks a tensor: strides of image, row, column, channel (0 or 1)."""
-
-    storage: Storage
-    image: int
-    row: int
-    column: int
-    channel: int
 
 
 @dataclass(frozen=True)
@@ -215,7 +204,7 @@ class _Writer:
             name = self._tile(rows, columns, vectors, tail)
             source = self._source(f, pointers[0], image, row, column)
             outputs = [
-                self._pixel(f, pointer, access, (image, row, column, channel))
+                access.origin(f, pointer, (image, row, column, channel))
                 for pointer, access in zip(
                     (pointers[2], *pointers[3:]), (s.output, *s.operands), strict=True
                 )
@@ -236,17 +225,6 @@ class _Writer:
         offset = f.multiply(image, s.in_image * size)
         offset = f.add(offset, f.multiply(row, s.in_row * size))
         return f.at(base, f.add(offset, f.multiply(column, s.in_column * size)))
-
-    def _pixel(
-        self, f: Function, base: Value, access: PixelAccess, where: tuple[Value, ...]
-    ) -> Value:
-        size = STORAGE_BYTES[access.storage]
-        strides = (access.image, access.row, access.column, access.channel)
-        offset = f.index(0)
-        for index, stride in zip(where, strides, strict=True):
-            if stride:
-                offset = f.add(offset, f.multiply(index, stride * size))
-        return f.at(base, offset)
 
     def _block_bytes(self) -> int:
         return self.spec.steps * self.spec.tile.vectors * self.isa.vector_bytes
@@ -363,59 +341,17 @@ class _Writer:
         tail: int,
     ) -> None:
         """Write the epilogue: expression and store, pixel by pixel."""
-        s, lanes = self.spec, self.isa.lanes
-        arithmetic = Arithmetic(f, lanes)
-        shared: dict[tuple[int, int], Value] = {}  # operands that are the same for every pixel
+        s = self.spec
+        arithmetic = Arithmetic(f, self.isa.lanes)
+        epilogue = Epilogue(arithmetic, s.expression, s.output, s.operands, f.arguments[2:])
         vectors = len(accumulators[0])
         for (y, x), row in zip(pixels, accumulators, strict=True):
             for n, slot in enumerate(row):
+                total = slot.get()
+                if self.numeric.accumulator == "i32":
+                    total = f.convert("sitofp", total, arithmetic.type("float"))
                 mask = arithmetic.tail_mask(tail) if tail and n == vectors - 1 else None
-
-                def operand(
-                    index: int,
-                    y: int = y,
-                    x: int = x,
-                    n: int = n,
-                    slot: Slot = slot,
-                    mask: Value | None = mask,
-                ) -> Value:
-                    if index == 0:
-                        total = slot.get()
-                        if self.numeric.accumulator == "i32":
-                            return f.convert("sitofp", total, arithmetic.type("float"))
-                        return total
-                    access = s.operands[index - 1]
-                    is_shared = not (access.row or access.column)
-                    key = (index, n if access.channel else 0)
-                    if is_shared and key in shared:
-                        return shared[key]
-                    value = self._load(
-                        f, arithmetic, f.arguments[2 + index], access, (y, x, n), mask
-                    )
-                    if is_shared:
-                        shared[key] = value
-                    return value
-
-                result = arithmetic.evaluate(s.expression, operand)
-                offset = y * s.output.row + x * s.output.column + n * lanes
-                place = f.at(f.arguments[2], offset * STORAGE_BYTES[s.output.storage])
-                arithmetic.store(s.output.storage, result, place, mask=mask)
-
-    def _load(
-        self,
-        f: Function,
-        arithmetic: Arithmetic,
-        base: Value,
-        access: PixelAccess,
-        where: tuple[int, int, int],
-        mask: Value | None,
-    ) -> Value:
-        y, x, n = where
-        offset = y * access.row + x * access.column + n * self.isa.lanes * access.channel
-        place = f.at(base, offset * STORAGE_BYTES[access.storage])
-        if access.channel == 0:
-            return arithmetic.load_splat(access.storage, place)
-        return arithmetic.load(access.storage, place, mask=mask)
+                epilogue.finish((y, x, n), total, mask)
 
 
 def pack_weights(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from vermilion.codegen.emit.product import PixelAccess
+from vermilion.codegen.emit.epilogue import PixelAccess
 from vermilion.codegen.lower.context import Border
 from vermilion.codegen.tensor import View
 from vermilion.ir.opset import static_shape

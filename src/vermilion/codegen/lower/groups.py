@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from vermilion.ir.opset import static_shape
+from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 # Tensors that one kernel reads; beyond it, pointers no longer fit in registers.
 _MOST_INPUTS = 10
@@ -46,6 +46,8 @@ def find_groups(
             groups[node] = target
             continue
         group = Group(node, {node})
+        if is_product(node) and target is not None:
+            group = _split_at_quantization(node, target, groups) or group
         if is_product(node):
             group.anchor = node
         groups[node] = group
@@ -62,6 +64,9 @@ def _only_group(node: ir.Node, groups: Mapping[ir.Node, Group]) -> Group | None:
     if len(found) != 1 or any(user not in groups for user in users):
         return None
     group = groups[next(iter(users))]
+    # Who reads a dequantized tensor reads its integers: they are the result to keep.
+    if is_operator(group.root, "DequantizeLinear"):
+        return None
     # A product reads its inputs whole: it can end a group and never stand inside one.
     return None if any(user is group.anchor for user in users) else group
 
@@ -78,6 +83,49 @@ def _may_join(
         value
         for member in (*group.members, node)
         for value in member.inputs
-        if value is not None and value.producer() not in group.members
+        if value is not None and value.producer() not in group.members and not _is_number(value)
     }
     return len(inputs) <= _MOST_INPUTS
+
+
+def _is_number(value: ir.Value) -> bool:
+    constant = constant_of(value)
+    return constant is not None and constant.size == 1
+
+
+def _split_at_quantization(
+    product: ir.Node, group: Group, groups: dict[ir.Node, Group]
+) -> Group | None:
+    """Move what lies between a product and the QuantizeLinear of its result to a group of its own.
+
+    The group has another product as its anchor: this one's result is better written in 8 bits than
+    as floats. None where there is no such QuantizeLinear on a straight way.
+    """
+    moved = {product}
+    node = product
+    while not is_operator(node, "QuantizeLinear"):
+        users = {use.node for use in node.outputs[0].uses()}
+        if len(users) != 1 or node is group.root:
+            return None
+        (node,) = users
+        moved.add(node)
+    if node is group.root:
+        return None
+    # What else only these nodes read comes along; a DequantizeLinear is written wherever it is read.
+    pending = list(moved)
+    while pending:
+        for value in pending.pop().inputs:
+            maker = None if value is None else value.producer()
+            if maker is None or maker not in group.members or maker in moved:
+                continue
+            if {use.node for use in maker.outputs[0].uses()} <= moved:
+                moved.add(maker)
+                pending.append(maker)
+            elif not is_operator(maker, "DequantizeLinear"):
+                return None
+    if group.anchor in moved:
+        return None
+    group.members -= moved
+    split = Group(node, moved)
+    groups |= dict.fromkeys(moved, split)
+    return split

@@ -22,7 +22,9 @@ from vermilion.codegen.lower.geometry import (
     conv_geometry,
     conv_shape,
 )
+from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_depthwise
 from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.lower.matmul import emit_gemm, emit_matmul
 from vermilion.codegen.lower.winograd import Shape, choose_scheme, needed_border, winograd_steps
 from vermilion.codegen.numeric import Numeric, numeric_for
 from vermilion.codegen.tensor import View
@@ -36,7 +38,7 @@ def emit_product(lowering: Lowering, group: Group) -> None:
     """Write the group's product with all of the group in its epilogue."""
     node = group.anchor
     assert node is not None
-    lower = {"Conv": _emit_conv, "Gemm": _emit_gemm, "MatMul": _emit_matmul}[node.op_type]
+    lower = {"Conv": _emit_conv, "Gemm": emit_gemm, "MatMul": emit_matmul}[node.op_type]
     lower(lowering, group, node)
 
 
@@ -141,13 +143,23 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
         ):
             lowering.add(step)
         return
+    if is_depthwise(geometry, taps, source):
+        lowering.add(
+            depthwise_step(
+                lowering, source, taps, key, geometry, output, operands, expression, members
+            )
+        )
+        return
     numeric = numeric_for(source.storage, lowering.isa)
     assert numeric is not None, f"no product on {source.storage}"
-    lowering.add(
-        product_step(
-            lowering, source, taps, key, geometry, output, operands, expression, members, numeric
-        )
-    )
+    for number, (one, kernels, result, mine) in enumerate(
+        group_slices(geometry, source, taps, output, operands)
+    ):
+        step = product_step(
+            lowering, one, kernels, (*key, str(number)), geometry, result, mine, expression,
+            members, numeric,
+        )  # fmt: skip
+        lowering.add(step if number == 0 else replace(step, operations=0))
 
 
 def winograd_scheme(lowering: Lowering, node: ir.Node) -> int:

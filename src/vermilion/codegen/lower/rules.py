@@ -98,6 +98,10 @@ _NEEDS_FLOAT = frozenset(
 )  # fmt: skip
 
 
+# Groups that are written as one product each; depthwise has a kernel of its own.
+_MOST_GROUPS = 64
+
+
 def _conv(node: ir.Node) -> str:
     data, kernel = node.inputs[0], node.inputs[1]
     if not _is_float(data):
@@ -109,33 +113,26 @@ def _conv(node: ir.Node) -> str:
     shape = static_shape(kernel)
     if shape is None or len(shape) not in (3, 4):
         return "Conv in more than two dimensions"
-    group = node.attributes.get("group")
-    if group is not None and group.as_int() != 1:
-        return "grouped Conv"
+    group = shapes.integer(node, "group", 1)
+    if group > _MOST_GROUPS and shape[1] != 1:
+        return f"Conv in {group} groups of several channels"
+    if group > _MOST_GROUPS and shape[0] != group:
+        return f"depthwise Conv that gives {shape[0] // group} channels for each"
     return ""
 
 
 def _gemm(node: ir.Node) -> str:
-    if not _is_float(node.inputs[0]) or constant_of(node.inputs[1]) is None:
-        return "Gemm of integers, or with a right side that is not constant"
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if bias is not None:
-        constant = constant_of(bias)
-        shape = static_shape(bias)
-        if constant is None or shape is None or (len(shape) > 1 and shape[0] != 1):
-            return "Gemm with a bias that is not one constant row"
-    if shapes.integer(node, "transA", 0):
-        return "Gemm with the left side transposed"
-    beta = node.attributes.get("beta")
-    return "" if beta is None or beta.as_float() == 1.0 else "Gemm with a beta other than 1"
+    if not (_is_float(node.inputs[0]) and _is_float(node.inputs[1])):
+        return "Gemm of integers"
+    return ""
 
 
 def _matmul(node: ir.Node) -> str:
-    if not _is_float(node.inputs[0]) or constant_of(node.inputs[1]) is None:
-        return "MatMul whose right side is not constant"
-    if len(static_shape(node.inputs[1]) or ()) != 2:
-        return "MatMul with a right side that is no matrix"
-    return "" if len(static_shape(node.inputs[0]) or ()) >= 2 else "MatMul with a vector"
+    if not (_is_float(node.inputs[0]) and _is_float(node.inputs[1])):
+        return "MatMul of integers"
+    if 0 in (len(static_shape(value) or ()) for value in node.inputs):
+        return "MatMul of a number"
+    return ""
 
 
 def _pool(node: ir.Node) -> str:

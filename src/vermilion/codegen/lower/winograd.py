@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.emit.product import PixelAccess, ProductSpec, pack_weights
+from vermilion.codegen.emit.epilogue import PixelAccess
+from vermilion.codegen.emit.product import ProductSpec, pack_weights
 from vermilion.codegen.emit.winograd import (
     SCHEMES,
     InputTransformSpec,

@@ -23,9 +23,13 @@ _HEADERS = {
 _BEFORE = {
     "hipblaslt": "#include <hipblas/hipblas.h>\n",
     "hipsolver": "#include <hipblas/hipblas.h>\n",
-    "hiprtc": "typedef hipJitOption hiprtcJIT_option;\ntypedef hipJitInputType hiprtcJITInputType;\n",
+    "hiprtc": (
+        "typedef hipJitOption hiprtcJIT_option;\ntypedef hipJitInputType hiprtcJITInputType;\n"
+    ),
 }
-_FUNCTION = re.compile(r"cdef (?!extern|bint|struct|enum|union)(.*?)\s*(?:except\?? [\w-]+|noexcept) nogil")
+_FUNCTION = re.compile(
+    r"cdef (?!extern|bint|struct|enum|union)(.*?)\s*(?:except\?? [\w-]+|noexcept) nogil"
+)
 _ARRAY = re.compile(r"(.+?)\[(\w+)\] (\w+)")
 # HIP's own headers declare these.
 _DECLARED = {"uint4", "hipDataType", "__int16_t", "__uint16_t"}

@@ -11,10 +11,10 @@ from pathlib import Path
 from vermilion.hipify.check.compile import Compiled, Compiler, open_compiler
 from vermilion.hipify.check.diagnostics import Diagnostic
 from vermilion.hipify.finding import Finding
+from vermilion.hipify.lint import silence
 from vermilion.hipify.process import FileResult, original_position
 from vermilion.hipify.rules.catalogue import RULES
 from vermilion.hipify.tokens import tokenize
-from vermilion.hipify.lint import silence
 from vermilion.progress import Progress, no_progress
 
 # Reading HIP's header ahead pays from this many sources a GPU.

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-_LINE = re.compile(r"(?P<file>.*?):(?P<line>\d+):(?P<column>\d+): (?P<kind>fatal error|error|warning|note): (?P<text>.*)")  # fmt: skip
+_LINE = re.compile(
+    r"(?P<file>.*?):(?P<line>\d+):(?P<column>\d+): "
+    r"(?P<kind>fatal error|error|warning|note): (?P<text>.*)"
+)
 _BARE = re.compile(r"(?:clang\S*: )?(?:fatal )?error: (?P<text>.*)")
 
 

@@ -8,7 +8,11 @@ from vermilion.hipify.rules.machine import launches
 from vermilion.hipify.rules.source import Hit, Source
 
 AMD_PROVIDER = "MIGraphXExecutionProvider"
-_CUDA_PROVIDERS = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider")  # fmt: skip
+_CUDA_PROVIDERS = (
+    "CUDAExecutionProvider",
+    "TensorrtExecutionProvider",
+    "NvTensorRTRTXExecutionProvider",
+)
 _CUDA_CONTEXT = r"CudaContext|OrtCudaContext|CudaResource|cuda_stream"
 
 

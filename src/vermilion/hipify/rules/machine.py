@@ -76,10 +76,10 @@ _CACHED_LOADS = {
     "__ldca": "*",
     "__ldcv": "__builtin_nontemporal_load",
 }
-_FAST = (
-    r"__(?:expf|exp10f|logf|log2f|log10f|sinf|cosf|tanf|sincosf|powf|fdividef)"
+_FAST = r"__(?:expf|exp10f|logf|log2f|log10f|sinf|cosf|tanf|sincosf|powf|fdividef)"
+_TEXTURES = (
+    r"tex(?:1Dfetch|1D|2D|3D|Cubemap|2DLayered|2Dgather|1DLod|2DLod)|surf[12]D(?:read|write)"
 )
-_TEXTURES = r"tex(?:1Dfetch|1D|2D|3D|Cubemap|2DLayered|2Dgather|1DLod|2DLod)|surf[12]D(?:read|write)"
 _GROUP_ALGORITHMS = {
     "reduce", "inclusive_scan", "exclusive_scan", "memcpy_async", "wait", "wait_prior",
     "labeled_partition", "invoke_one",
@@ -115,9 +115,7 @@ def _statement(string: str) -> str:
     return text.rstrip("; ").strip()
 
 
-def _ptx_edits(
-    source: Source, place: int, opening: int, end: int, code: str
-) -> tuple[Edit, ...]:
+def _ptx_edits(source: Source, place: int, opening: int, end: int, code: str) -> tuple[Edit, ...]:
     if code in _PTX_STATEMENTS:
         return (source.edit(place, end, _PTX_STATEMENTS[code]),)
     register = re.fullmatch(r"mov\.[ub](?:32|64) %0, ?%%(\w+)", code)

@@ -19,7 +19,9 @@ _NARROW = {"unsigned", "int", "uint32_t", "int32_t", "uint", "u32", "auto32"}
 _WIDER_COUNTS = {"__popc": "__popcll", "__ffs": "__ffsll", "__clz": "__clzll", "__brev": "__brevll"}
 _ALL_LANES = "0xffffffffffffffffull"
 # Before an operand, these leave the whole expression to the operator after it.
-_LOOSE = {"(", "=", ",", "[", "{", ";", "return", "==", "!=", "<", ">", "<=", ">=", "&&", "||", "?", ":"}  # fmt: skip
+_LOOSE = {
+    "(", "=", ",", "[", "{", ";", "return", "==", "!=", "<", ">", "<=", ">=", "&&", "||", "?", ":",
+}  # fmt: skip
 
 
 def warp_size_constant(source: Source) -> Iterator[Hit]:
@@ -39,7 +41,10 @@ def warp_lane_arithmetic(source: Source) -> Iterator[Hit]:
         if (operator, integer(word)) not in meant:
             continue
         operand = place - 2
-        is_thread = source.word(operand - 1) == "." and source.word(operand - 2) in {"threadIdx", "blockDim"}
+        is_thread = source.word(operand - 1) == "." and source.word(operand - 2) in {
+            "threadIdx",
+            "blockDim",
+        }
         begin = operand - 2 if is_thread else operand
         named = source.kind(operand) == "word" and _LANE_NAME.fullmatch(source.word(operand))
         result = source.word(begin - 2) if source.word(begin - 1) == "=" else ""
@@ -70,7 +75,9 @@ def warp_reduction_half(source: Source) -> Iterator[Hit]:
             else:
                 continue
             what = f"the loop goes over 32 lanes: it says `{before} {source.word(number)}`"
-            yield Hit("warp-reduction-half", number, what, edits=(source.edit(number, number, text),))
+            yield Hit(
+                "warp-reduction-half", number, what, edits=(source.edit(number, number, text),)
+            )
     yield from _unrolled(source)
 
 

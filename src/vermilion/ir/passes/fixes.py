@@ -6,7 +6,7 @@ where graph and interface are sound and the outputs are those of the model as it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -14,6 +14,7 @@ from vermilion.errors import Refusal, VermilionError
 from vermilion.ir.passes.fold_pad import fold_pad
 from vermilion.ir.passes.freeze_batch import freeze_batch
 from vermilion.ir.passes.infer_shapes import infer_shapes
+from vermilion.ir.passes.pipeline import Simplified, simplify
 from vermilion.ir.passes.probe import Probe, interface_change, take_probe
 from vermilion.ir.passes.replace_prelu import replace_prelu
 from vermilion.ir.passes.report import PassStep, Rewrite, run_pass
@@ -67,6 +68,16 @@ def apply_fixes(
         steps.append(step)
     progress("fix", len(rewrites), len(rewrites))
     return Fixed(current, (*steps, probe.step))
+
+
+def fix_simplified(
+    simplified: Simplified, max_batch: int | None, progress: Progress = no_progress
+) -> Simplified:
+    """Give a simplified model with the fixes, simplified once more, and what all of them did."""
+    fixed = apply_fixes(simplified.model, max_batch=max_batch, progress=progress)
+    again = simplify(fixed.model, progress=progress)
+    fixes = tuple(replace(step, name=f"fix {step.name}") for step in fixed.steps)
+    return Simplified(again.model, (*simplified.steps, *fixes))
 
 
 def _apply(rewrite: Rewrite, model: ir.Model, probe: Probe) -> tuple[ir.Model, PassStep]:

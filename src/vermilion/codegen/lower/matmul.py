@@ -1,0 +1,362 @@
+"""MatMul and Gemm: rows of the left side times panels of the right, for one matrix or a batch.
+
+A right side that is constant is packed at compile time; one that is not is read in place where its
+columns lie side by side in float32, and packed by a step of its own otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.codegen.emit.matmul import MatmulSpec, Panels
+from vermilion.codegen.emit.pack import PackSpec
+from vermilion.codegen.emit.product import pack_weights
+from vermilion.codegen.emit.walk import Matrices
+from vermilion.codegen.expression import Constant, Expression, Operand, apply
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.context import Lowering, operations_of
+from vermilion.codegen.lower.elementwise import GroupExpression, number
+from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.numeric import NUMERICS, Numeric, numeric_for
+from vermilion.codegen.tensor import Storage, View, allocate, contiguous_strides
+from vermilion.codegen.tile import Tile, choose_tile
+from vermilion.ir.opset import constant_of, is_operator, static_shape
+
+Array = NDArray[Any]
+
+# Patches of rows that one unit of work computes.
+_SEGMENT_PATCHES = 8
+
+
+@dataclass(frozen=True)
+class RightSide:
+    """The right side of a product: a constant (…, K, N), or a view of that shape."""
+
+    shape: tuple[int, ...]
+    array: Array | None = None
+    view: View | None = None
+    name: str = ""
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Sizes of the dimensions before the matrix."""
+        return self.shape[:-2]
+
+
+def emit_matmul(lowering: Lowering, group: Group, node: ir.Node) -> None:
+    """Write a MatMul and its group; a vector counts as a matrix of one row or column."""
+    a, b = node.inputs[0], node.inputs[1]
+    assert a is not None
+    assert b is not None
+    left = lowering.demand(a)
+    if len(left.shape) == 1:
+        left = _matrix(left, (1, left.shape[0]))
+    right = _right_side(lowering, b)
+    if len(right.shape) == 1:
+        right = _column(right)
+    _emit(lowering, group, left, right, Operand(0), [])
+
+
+def emit_gemm(lowering: Lowering, group: Group, node: ir.Node) -> None:
+    """Write a Gemm and its group: alpha and a constant right side are one constant."""
+    a, b = node.inputs[0], node.inputs[1]
+    c = node.inputs[2] if len(node.inputs) > 2 else None
+    assert a is not None
+    assert b is not None
+    left = lowering.demand(a)
+    if _flag(node, "transA"):
+        left = left.permuted((1, 0))
+    right = _right_side(lowering, b, transposed=_flag(node, "transB"))
+    start: Expression = Operand(0)
+    alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
+    if alpha != 1.0:
+        if right.array is not None:
+            scaled = (right.array * np.float32(alpha)).astype(right.array.dtype)
+            right = replace(right, array=scaled, name=f"{right.name}·{alpha}")
+        else:
+            start = apply("mul", start, Constant(alpha))
+    first: list[View] = []
+    if c is not None and beta != 0.0:
+        first = [_addend(lowering, c)]
+        term: Expression = Operand(1)
+        if beta != 1.0:
+            term = apply("mul", term, Constant(beta))
+        start = apply("add", start, term)
+    _emit(lowering, group, left, right, start, first)
+
+
+def _addend(lowering: Lowering, value: ir.Value) -> View:
+    """Give Gemm's third input; a constant stays in float32."""
+    constant = constant_of(value)
+    if constant is None:
+        return lowering.demand(value)
+    array = constant.numpy()
+    return lowering.weight((str(value.name), "bias"), lambda: array.astype(np.float32), "f32")
+
+
+def _flag(node: ir.Node, name: str) -> bool:
+    attribute = node.attributes.get(name)
+    return attribute is not None and bool(attribute.as_int())
+
+
+def _right_side(lowering: Lowering, value: ir.Value, *, transposed: bool = False) -> RightSide:
+    constant = constant_of(value)
+    if constant is not None:
+        array = constant.numpy()
+        name = str(value.name)
+        if transposed:
+            array, name = array.T, f"{name}ᵀ"
+        return RightSide(tuple(array.shape), array=array, name=name)
+    view = lowering.demand(value)
+    if transposed:
+        view = view.permuted((1, 0))
+    return RightSide(view.shape, view=view)
+
+
+def _column(right: RightSide) -> RightSide:
+    """Give a vector as a matrix of one column."""
+    shape = (right.shape[0], 1)
+    if right.array is not None:
+        return replace(right, shape=shape, array=right.array.reshape(shape))
+    assert right.view is not None
+    return replace(right, shape=shape, view=_matrix(right.view, shape))
+
+
+def _matrix(view: View, shape: tuple[int, int]) -> View:
+    wide = view.reshaped(shape)
+    assert wide is not None, "a dimension of one element needs no copy"
+    return wide
+
+
+def _emit(
+    lowering: Lowering,
+    group: Group,
+    left: View,
+    right: RightSide,
+    start: Expression,
+    first: Sequence[View],
+) -> None:
+    build = GroupExpression(lowering, group, start)
+    build.views.extend(first)
+    root = group.root.outputs[0]
+    expression = build.of(root)
+    batch = np.broadcast_shapes(left.shape[:-2], right.batch)
+    shape = (*batch, left.shape[-2], right.shape[-1])
+    result = lowering.output(root, reader_order(root))
+    target = result.reshaped(shape)
+    if target is None or (target.strides[-1] != 1 and shape[-1] > 1):
+        target = allocate(f"{root.name} in rows", result.storage, shape)
+    lowering.add(
+        matmul_step(
+            lowering, left, right, target,
+            [row_operand(lowering, view, static_shape(root) or (), shape) for view in build.views],
+            expression, list(group.members),
+        )
+    )  # fmt: skip
+    if target.buffer is not result.buffer:
+        whole = target.reshaped(result.shape)
+        assert whole is not None, "a row-major tensor takes any shape"
+        lowering.copy_into(whole, result, group.root)
+
+
+def reader_order(value: ir.Value) -> tuple[int, ...] | None:
+    """Give the layout that the only reader wants: of a Transpose, the one it gives.
+
+    Only orders that leave the last dimension side by side.
+    """
+    uses = list(value.uses())
+    shape = static_shape(value)
+    if len(uses) != 1 or shape is None or value.is_graph_output():
+        return None
+    node = uses[0].node
+    if not is_operator(node, "Transpose") or "perm" not in node.attributes:
+        return None
+    order = tuple(int(axis) for axis in node.attributes["perm"].as_ints())
+    return order if order[-1] == len(shape) - 1 else None
+
+
+def row_operand(
+    lowering: Lowering, view: View, shape: tuple[int, ...], matrix_shape: tuple[int, ...]
+) -> View:
+    """Give an epilogue operand broadcast to the product's shape, its columns dense or one."""
+    wide = view.broadcast(shape)
+    if len(matrix_shape) != len(shape):  # a product with a vector, whose result has fewer
+        fitted = wide.reshaped(matrix_shape)
+        wide = fitted if fitted is not None else _matrix_copy(lowering, wide, matrix_shape)
+    if wide.strides[-1] in (0, 1) or wide.shape[-1] == 1:
+        return wide
+    return lowering.copied(view).broadcast(shape).broadcast(matrix_shape)
+
+
+def _matrix_copy(lowering: Lowering, view: View, shape: tuple[int, ...]) -> View:
+    copy = lowering.copied(view).reshaped(shape)
+    assert copy is not None, "a row-major tensor takes any shape"
+    return copy
+
+
+def matmul_step(
+    lowering: Lowering,
+    left: View,
+    right: RightSide,
+    target: View,
+    operands: Sequence[View],
+    expression: Expression,
+    nodes: Sequence[ir.Node],
+) -> Step:
+    """Make the step of one product, with the packing of its right side before it if needed.
+
+    Shapes: left (…, M, K), right (…, K, N), target and operands (…, M, N).
+    """
+    left, right, numeric = common_numeric(lowering, left, right)
+    if left.strides[-1] != 1 and left.shape[-1] > 1:
+        left = lowering.copied(left)
+    *batch, rows, columns = target.shape
+    depth = left.shape[-1]
+    in_place = _is_in_place(right, numeric)
+    walks = [left.broadcast((*batch, rows, depth)), target, *operands]
+    matrices = contiguous_strides(right.batch) if not in_place else right.view.strides[:-2]  # type: ignore[union-attr]
+    missing = len(batch) - len(right.batch)
+    right_outer = [0] * missing + [
+        0 if size == 1 else stride for size, stride in zip(right.batch, matrices, strict=True)
+    ]
+    dims = _merged(
+        [*batch, rows],
+        [[*view.strides[:-2], _row_stride(view)] for view in walks] + [[*right_outer, 0]],
+    )
+    *outer, (rows, _) = dims
+    tile = choose_tile(1, rows, columns, -(-depth // numeric.group), lowering.isa)
+    left_walk, *walked = [
+        Matrices(
+            view.storage, tuple(d[1][i] for d in outer), dims[-1][1][i],
+            1 if i == 0 else _column_stride(view),
+        )
+        for i, view in enumerate(walks)
+    ]  # fmt: skip
+    strides = tuple(d[1][-1] for d in outer)
+    if in_place:
+        assert right.view is not None
+        source = right.view
+        side: Matrices | Panels = Matrices("f32", strides, right.view.strides[-2], 1)
+    else:
+        source, side = packed(lowering, right, numeric, tile), Panels(strides)
+    spec = MatmulSpec(
+        numeric=numeric.name, lanes=lowering.isa.lanes,
+        outer=tuple(size for size, _ in outer), rows=rows, columns=columns, depth=depth,
+        left=left_walk, right=side, output=walked[0], operands=tuple(walked[1:]),
+        expression=expression, tile_rows=tile.columns, tile_vectors=tile.vectors,
+        segment_rows=tile.columns * _SEGMENT_PATCHES,
+    )  # fmt: skip
+    return Step(
+        spec, (left, source, target, *operands), (target,),
+        tuple(str(node.name) for node in nodes), operations_of(list(nodes)),
+    )  # fmt: skip
+
+
+def _row_stride(view: View) -> int:
+    return view.strides[-2] if view.shape[-2] > 1 else 0
+
+
+def _column_stride(view: View) -> int:
+    return view.strides[-1] if view.shape[-1] > 1 or view.strides[-1] in (0, 1) else 0
+
+
+def common_numeric(
+    lowering: Lowering, left: View, right: RightSide
+) -> tuple[View, RightSide, Numeric]:
+    """Give both sides in a format that is multiplied here: float32 where nothing else is."""
+    numeric = numeric_for(left.storage, lowering.isa)
+    same = right.view is None or right.view.storage == left.storage
+    if numeric is not None and same and numeric.accumulator == "float":
+        return left, right, numeric
+    if right.view is not None:
+        right = replace(right, view=_as_f32(lowering, right.view))
+    return _as_f32(lowering, left), right, NUMERICS["f32"]
+
+
+def _as_f32(lowering: Lowering, view: View) -> View:
+    if view.storage == "f32":
+        return view
+    from vermilion.codegen.emit.map import map_step
+    from vermilion.codegen.lower.context import converted
+
+    copy = allocate(f"{view.buffer.name} in float32", "f32", view.shape)
+    expression = converted(view, copy)
+    lowering.add(map_step([view], [copy], [expression], [f"copy of {view.buffer.name}"]))
+    return copy
+
+
+def _is_in_place(right: RightSide, numeric: Numeric) -> bool:
+    view = right.view
+    return view is not None and numeric.name == "f32" and (
+        view.strides[-1] == 1 or view.shape[-1] == 1
+    )  # fmt: skip
+
+
+def packed(lowering: Lowering, right: RightSide, numeric: Numeric, tile: Tile) -> View:
+    """Give the right side as panels: a weight, or the result of a step that packs it."""
+    storage: Storage = "bf16" if numeric.name == "bf16" else "f32"
+    if right.array is not None:
+        array = right.array
+
+        def make() -> Array:
+            *_, depth, columns = array.shape
+            return np.concatenate(
+                [
+                    pack_weights(
+                        np.ascontiguousarray(matrix.T).reshape(columns, 1, 1, depth),
+                        numeric, tile.vectors, lowering.isa.lanes,
+                    )
+                    for matrix in array.reshape(-1, depth, columns)
+                ]
+            )  # fmt: skip
+
+        key = (right.name, "matmul", numeric.name, str(tile.vectors))
+        return lowering.weight(key, make, storage)
+    view = right.view
+    assert view is not None
+    spec = PackSpec(
+        numeric=numeric.name, storage=view.storage, lanes=lowering.isa.lanes,
+        outer=tuple(zip(view.shape[:-2], view.strides[:-2], strict=True)),
+        depth=view.shape[-2], columns=view.shape[-1],
+        depth_stride=view.strides[-2], column_stride=view.strides[-1],
+        tile_vectors=min(tile.vectors, -(-view.shape[-1] // lowering.isa.lanes)),
+    )  # fmt: skip
+    elements = spec.matrix_elements * (2 if storage == "bf16" else 1)
+    panels = allocate(
+        f"panels of {view.buffer.name}", storage, (int(np.prod(view.shape[:-2])), elements)
+    )
+    lowering.add(Step(spec, (view, panels), (panels,), (f"panels of {view.buffer.name}",)))
+    return panels
+
+
+def _merged(
+    sizes: Sequence[int], strides: Sequence[Sequence[int]]
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Give dimensions in order, neighbours merged where every tensor walks them as one.
+
+    The last is the rows'; it is there even if it has one element. The last of `strides` is the
+    right side's.
+    """
+    dims = [
+        (size, tuple(0 if size == 1 else s[axis] for s in strides))
+        for axis, size in enumerate(sizes)
+    ]
+    merged = [dims[-1]]
+    for size, outer in reversed(dims[:-1]):
+        inner_size, inner = merged[0]
+        if size == 1:
+            continue
+        # Rows share one right side: a dimension along which it changes is not one of rows.
+        if inner_size == 1 and not (len(merged) == 1 and outer[-1]):
+            merged[0] = (size, outer)
+        elif all(o == i * inner_size for o, i in zip(outer, inner, strict=True)):
+            merged[0] = (size * inner_size, inner)
+        else:
+            merged.insert(0, (size, outer))
+    return merged

@@ -1,0 +1,368 @@
+"""QuantizeLinear and DequantizeLinear: read, matched around products, written in expressions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.codegen.expression import Constant, Convert, Expression, Operand, apply
+from vermilion.codegen.lower.affine import (
+    Affine,
+    Factor,
+    Term,
+    added,
+    multiplied,
+    number,
+    of_expression,
+    quantized,
+    written,
+)
+from vermilion.codegen.lower.context import STORAGE_OF, Lowering
+from vermilion.codegen.lower.elementwise import GroupExpression
+from vermilion.codegen.lower.groups import Group
+from vermilion.ir.opset import constant_of, is_operator, static_shape
+
+Array = NDArray[Any]
+
+RANGES: dict[str, tuple[int, int]] = {
+    "u8": (0, 255),
+    "s8": (-128, 127),
+    "u16": (0, 65535),
+    "s16": (-32768, 32767),
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The numbers that a quantized tensor can hold: `(q - zero) · scale`."""
+
+    scale: float
+    zero: int
+    storage: str
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The integers less the zero point."""
+        low, high = RANGES[self.storage]
+        return low - self.zero, high - self.zero
+
+
+def grid_of(node: ir.Node | None) -> Grid | None:
+    """Give the grid of a QuantizeLinear or DequantizeLinear with one constant scale, else None."""
+    if not is_operator(node, "QuantizeLinear", "DequantizeLinear") or node is None:
+        return None
+    scale = constant_of(node.inputs[1])
+    side = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+    if scale is None or scale.size != 1 or side is None or side.dtype is None:
+        return None
+    storage = STORAGE_OF.get(side.dtype, "")
+    if storage not in RANGES and storage != "i32":
+        return None
+    zero = 0
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        point = constant_of(node.inputs[2])
+        if point is None:
+            return None
+        zero = int(point.numpy().reshape(-1)[0])
+    return Grid(float(scale.numpy().astype(np.float32).reshape(-1)[0]), zero, storage)
+
+
+def check_quantization(node: ir.Node) -> str:
+    """Say what keeps a QuantizeLinear or DequantizeLinear from being generated."""
+    if constant_of(node.inputs[0]) is not None:
+        known = all(constant_of(value) is not None for value in node.inputs if value is not None)
+        return "" if known else f"{node.op_type} whose scale is not constant"
+    return "" if grid_of(node) else f"{node.op_type} without one constant scale for 8 or 16 bits"
+
+
+def dequantized_constant(value: ir.Value | None) -> Array | None:
+    """Give a constant's numbers, of a DequantizeLinear of constants too, else None."""
+    constant = constant_of(value)
+    if constant is not None:
+        return constant.numpy()
+    parts = None if value is None else quantized_constant(value)
+    if parts is None:
+        return None
+    integers, scale, axis = parts
+    return (integers.astype(np.float32) * along(scale, integers.ndim, axis)).astype(np.float32)
+
+
+def quantized_constant(value: ir.Value) -> tuple[Array, Array, int] | None:
+    """Give a dequantized constant's integers less their zero point, its scales and their axis."""
+    node = value.producer()
+    if node is None or not is_operator(node, "DequantizeLinear"):
+        return None
+    tensors = [constant_of(item) for item in node.inputs]
+    if any(t is None and v is not None for t, v in zip(tensors, node.inputs, strict=True)):
+        return None
+    if "block_size" in node.attributes and node.attributes["block_size"].as_int():
+        return None
+    integers, scale = (t.numpy() for t in tensors[:2] if t is not None)
+    attribute = node.attributes.get("axis")
+    axis = (1 if attribute is None else attribute.as_int()) % max(1, integers.ndim)
+    wide = integers.astype(np.int64)
+    if len(tensors) > 2 and tensors[2] is not None:
+        wide = wide - along(tensors[2].numpy().astype(np.int64), integers.ndim, axis)
+    return wide, scale.astype(np.float32), axis
+
+
+def along(values: Array, rank: int, axis: int) -> Array:
+    """Give one number, or one for each entry of `axis`, so that it broadcasts over `rank` axes."""
+    if values.size == 1:
+        return values.reshape(())
+    shape = [1] * rank
+    shape[axis] = values.size
+    return values.reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerProduct:
+    """A convolution or matrix product of 8-bit integers.
+
+    `weights` have their channels first: (O, …). Its float result is
+    `(Σ data·weights + initial) · factor + constant`.
+    """
+
+    node: ir.Node
+    data: ir.Value
+    grid: Grid
+    weights: Array
+    initial: Array
+    factor: Factor
+    constant: Factor
+
+
+def integer_product(node: ir.Node) -> IntegerProduct | None:
+    """Match DQ(8-bit), DQ(constant 8-bit weights) → Conv, Gemm, MatMul; None where it is not."""
+    if not is_operator(node, "Conv", "Gemm", "MatMul") or node.inputs[1] is None:
+        return None
+    data = node.inputs[0]
+    producer = None if data is None else data.producer()
+    grid = grid_of(producer) if is_operator(producer, "DequantizeLinear") else None
+    parts = quantized_constant(node.inputs[1])
+    if grid is None or producer is None or parts is None or grid.storage not in ("u8", "s8"):
+        return None
+    weights, scale, axis = parts
+    channels = _channel_axis(node)
+    if channels is None or weights.min() < -128 or weights.max() > 127:
+        return None
+    if scale.size > 1 and axis != channels:
+        return None
+    source = producer.inputs[0]
+    if source is None:
+        return None
+    if grid.storage == "s8":  # stored with its sign bit turned over
+        grid = Grid(grid.scale, grid.zero + 128, "u8")
+    first = np.moveaxis(weights, channels, 0)
+    factor = np.float64(grid.scale) * scale.reshape(-1).astype(np.float64)
+    factor = np.broadcast_to(factor, (first.shape[0],))
+    initial = -grid.zero * first.reshape(first.shape[0], -1).sum(axis=1)
+    found = _bias(node, factor)
+    if found is None:
+        return None
+    on_grid, constant = found
+    initial = (initial + on_grid).astype(np.int64).astype(np.int32)
+    if np.unique(factor).size == 1:
+        factor = factor[0]
+    return IntegerProduct(
+        node, source, grid, first.astype(np.int8), initial, np.asarray(factor), constant
+    )
+
+
+def _channel_axis(node: ir.Node) -> int | None:
+    """Give the weights' axis of output channels, None where the product is not a plain one."""
+    if node.op_type == "Conv":
+        group = node.attributes.get("group")
+        return 0 if group is None or group.as_int() == 1 else None
+    if len(static_shape(node.inputs[1]) or ()) != 2:
+        return None
+    if node.op_type == "MatMul":
+        return 1
+    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
+    for name, wanted in plain.items():
+        attribute = node.attributes.get(name)
+        if attribute is not None and attribute.value != wanted:
+            return None
+    transposed = node.attributes.get("transB")
+    return 0 if transposed is not None and transposed.as_int() else 1
+
+
+def _bias(node: ir.Node, factor: Array) -> tuple[Array, Factor] | None:
+    """Give the part of the bias that is a whole number of accumulator steps, and the rest."""
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    nothing = np.zeros(factor.shape, np.int64)
+    if bias is None:
+        return nothing, number(0.0)
+    parts = quantized_constant(bias)
+    if parts is not None:
+        integers, scale, _ = parts
+        steps = scale.reshape(-1).astype(np.float64) / factor
+        whole = np.rint(steps)
+        # Scales are written as float32, so that a product of two is off by 2^-24 of itself.
+        if (whole >= 1).all() and (np.abs(steps / np.maximum(whole, 1) - 1) < 1e-6).all():
+            on_grid = integers.reshape(-1) * whole.astype(np.int64)
+            if (np.abs(on_grid) < 2**30).all():
+                return np.broadcast_to(on_grid, factor.shape), number(0.0)
+    floats = dequantized_constant(bias)
+    if floats is None:
+        return None
+    return nothing, np.broadcast_to(floats.reshape(-1).astype(np.float64), factor.shape)
+
+
+class QuantizedExpression(GroupExpression):
+    """A group's expression in which quantized values are sums with factors, until written.
+
+    See `affine` for the order of operations. `form` is what an integer product's accumulator
+    stands for.
+    """
+
+    def __init__(
+        self,
+        lowering: Lowering,
+        group: Group,
+        start: Expression | None = None,
+        form: Affine | None = None,
+    ) -> None:
+        super().__init__(lowering, group, start)
+        self._form = form
+        self._forms: dict[ir.Value, Affine | None] = {}
+
+    def _make(self, value: ir.Value) -> Expression:
+        node = value.producer()
+        if node is not None and node in self.group.members and node.op_type == "QuantizeLinear":
+            grid = grid_of(node)
+            assert grid is not None, "a claimed QuantizeLinear has one constant scale"
+            whole = Convert(self._rounded(node, grid), "int")
+            return apply("add", whole, Constant(grid.zero, "int")) if grid.zero else whole
+        form = self._form_of(value)
+        return super()._make(value) if form is None else written(form, self._number)
+
+    def _form_of(self, value: ir.Value | None) -> Affine | None:
+        """Give a value as a sum of quantized numbers, None where it is none."""
+        if value is None:
+            return None
+        if value not in self._forms:
+            self._forms[value] = self._find_form(value)
+        return self._forms[value]
+
+    def _find_form(self, value: ir.Value) -> Affine | None:
+        node = value.producer()
+        if node is None or constant_of(value) is not None:
+            return None
+        if node is self.group.anchor:
+            return self._form
+        if is_operator(node, "DequantizeLinear"):
+            # A dequantized tensor is never read from memory: its integers are.
+            if constant_of(node.inputs[0]) is not None:
+                return None
+            grid = grid_of(node)
+            return None if grid is None else self._dequantized(node, grid)
+        if node not in self.group.members:
+            return None
+        match node.op_type:
+            case "Add" | "Sub":
+                return self._sum(node)
+            case "Mul" | "Div":
+                return self._scaled(node)
+            case "Relu" | "Clip":
+                return self._bounded(node)
+        return None
+
+    def _dequantized(self, node: ir.Node, grid: Grid) -> Affine:
+        source = node.inputs[0]
+        assert source is not None
+        maker = source.producer()
+        if maker is not None and maker in self.group.members and maker.op_type == "QuantizeLinear":
+            made = grid_of(maker)
+            assert made is not None
+            value = self._rounded(maker, made)
+            shift = made.zero - grid.zero
+            if shift:
+                value = apply("add", value, Constant(float(shift)))
+        else:
+            whole = self.of(source)
+            if grid.zero:
+                whole = apply("sub", whole, Constant(grid.zero, "int"))
+            value = Convert(whole, "float")
+        is_integer = grid.storage in ("u8", "s8")
+        return Affine((Term(value, number(grid.scale), is_integer),), number(0.0))
+
+    def _rounded(self, node: ir.Node, grid: Grid) -> Expression:
+        value = node.inputs[0]
+        assert value is not None
+        form = self._form_of(value) or of_expression(self.of(value))
+        return quantized(form, grid.scale, grid.limits, self._number)
+
+    def _sum(self, node: ir.Node) -> Affine | None:
+        a, b = node.inputs
+        one, other = self._form_of(a), self._form_of(b)
+        if one is None and other is None:
+            return None
+        one, other = self._addend(a, one), self._addend(b, other)
+        return added(one, other.scaled(number(-1.0)) if node.op_type == "Sub" else other)
+
+    def _addend(self, value: ir.Value | None, form: Affine | None) -> Affine:
+        assert value is not None
+        if form is None:
+            constant = _scalar(value)
+            if constant is not None:
+                return Affine((), number(constant))
+            return of_expression(self.of(value))
+        return of_expression(written(form, self._number)) if form.is_bounded else form
+
+    def _scaled(self, node: ir.Node) -> Affine | None:
+        a, b = node.inputs
+        one, other = self._form_of(a), self._form_of(b)
+        if node.op_type == "Mul" and one is not None and other is not None:
+            return None if one.is_bounded or other.is_bounded else multiplied(one, other)
+        if node.op_type == "Mul" and one is None:
+            one, b = other, a
+        factor = None if b is None else _scalar(b)
+        if one is None or factor is None or not factor > 0.0:
+            return None
+        return one.scaled(number(factor) if node.op_type == "Mul" else 1.0 / number(factor))
+
+    def _bounded(self, node: ir.Node) -> Affine | None:
+        form = self._form_of(node.inputs[0])
+        if form is None:
+            return None
+        if node.op_type == "Relu":
+            return form.bounded(0.0, np.inf)
+        limits = [-np.inf, np.inf]
+        for index, value in enumerate(node.inputs[1:3]):
+            if value is not None:
+                bound = _scalar(value)
+                if bound is None:
+                    return None
+                limits[index] = bound
+        return form.bounded(limits[0], limits[1])
+
+    def _number(self, factor: Factor) -> Expression:
+        """Give a factor as a float32 constant, or as an operand with one for each channel."""
+        if factor.ndim == 0:
+            return Constant(float(np.float32(factor)))
+        anchor = self.group.anchor
+        assert anchor is not None, "only a product has a factor for each channel"
+        array = factor.astype(np.float32)
+        key = (str(anchor.name), str(anchor.outputs[0].name), array.tobytes().hex(), "bias")
+        return self._operand(key, array)
+
+    def _operand(self, key: tuple[str, ...], array: Array) -> Expression:
+        view = self.lowering.weight(key, lambda: array, "f32")
+        for index, known in enumerate(self.views):
+            if known is view:
+                return Operand(self._first + index)
+        self.views.append(view)
+        return Operand(self._first + len(self.views) - 1)
+
+
+def _scalar(value: ir.Value) -> float | None:
+    """Give a constant of one number, dequantized where it is quantized, else None."""
+    array = dequantized_constant(value)
+    return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+
