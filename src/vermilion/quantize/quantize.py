@@ -25,13 +25,14 @@ from vermilion.quantize.calibrate import (
     tensor_facts,
 )
 from vermilion.quantize.choose import choose_positions, parameters_of_positions
-from vermilion.quantize.constants import round_constants
+from vermilion.quantize.constants import Constants, round_constants
+from vermilion.quantize.cost import eight_bit_share
 from vermilion.quantize.feeds import checked, input_slots
 from vermilion.quantize.formats import Scheme, scheme_named
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.operators import QUANTIZED_OPERATORS
 from vermilion.quantize.options import Options, Settings, make_options
-from vermilion.quantize.plan import make_plan
+from vermilion.quantize.plan import Plan, make_plan
 from vermilion.quantize.refine import refine
 from vermilion.quantize.report import LayerError, compare_layers, compare_outputs
 from vermilion.quantize.rewrite import write_plan
@@ -52,6 +53,7 @@ class Quantized:
 
     `outputs` and `layers` were measured on the first samples. `moved` scales were made coarser to
     fit the NPU's shifters; at the nodes in `unmet` its limits still do not hold.
+    `eight_bit_share` is the part of all operations that matrix products on 8 bits have.
     """
 
     model: ir.Model
@@ -60,6 +62,7 @@ class Quantized:
     outputs: tuple[Agreement, ...]
     layers: tuple[LayerError, ...]
     options: Options = Options()
+    eight_bit_share: float = 0.0
     moved: int = 0
     unmet: tuple[str, ...] = ()
 
@@ -131,8 +134,19 @@ def look(
     return Seen(work, facts, statistics, moments.by_weight, kept, count)
 
 
-def finish(model: ir.Model, seen: Seen, options: Options, progress: Progress) -> Quantized:
-    """Choose, round, rewrite a copy and compare it with `model`."""
+@dataclass(frozen=True)
+class Decided:
+    """A copy of the float graph, and all that will be written into it."""
+
+    work: ir.Model
+    plan: Plan
+    constants: Constants
+    moved: int = 0
+    unmet: tuple[str, ...] = ()
+
+
+def decide(seen: Seen, options: Options) -> Decided:
+    """Choose all scales and round all constants."""
     scheme = scheme_named(options.scheme)
     work = seen.work.clone()
     plan = make_plan(work, types_of(seen.facts), options.exclude, scheme)
@@ -153,19 +167,43 @@ def finish(model: ir.Model, seen: Seen, options: Options, progress: Progress) ->
     constants = round_constants(
         plan,
         parameters,
-        seen.moments,
+        seen.moments if options.rounding == "compensated" else {},
         per_channel=scheme.per_channel if options.per_channel is None else options.per_channel,
         correct_bias=options.correct_bias,
     )
-    write_plan(work, plan, constants.parameters, constants.integers)
+    return Decided(work, plan, constants, moved, unmet)
+
+
+def finish(
+    model: ir.Model, seen: Seen, options: Options, progress: Progress = no_progress
+) -> Quantized:
+    """Choose, round, rewrite a copy and compare it with `model`."""
+    decided = decide(seen, options)
+    share = eight_bit_share(decided.plan, decided.constants.parameters)
+    write(decided)
+    work = decided.work
     progress("compare", 0, 2)
     outputs = compare_outputs(model, work, seen.kept)
     progress("compare", 1, 2)
     layers = compare_layers(seen.work, work, seen.facts, seen.kept[:LAYER_SAMPLES])
     progress("compare", 2, 2)
     return Quantized(
-        work, scheme.name, seen.count, outputs, layers, options, moved, unmet
+        model=work,
+        scheme=options.scheme,
+        samples=seen.count,
+        outputs=outputs,
+        layers=layers,
+        options=options,
+        eight_bit_share=share,
+        moved=decided.moved,
+        unmet=decided.unmet,
     )
+
+
+def write(decided: Decided) -> None:
+    """Rewrite the copy; the plan no longer fits it then."""
+    constants = decided.constants
+    write_plan(decided.work, decided.plan, constants.parameters, constants.integers)
 
 
 def types_of(facts: Mapping[str, TensorFacts]) -> dict[str, ir.DataType]:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.fill import BorderSpec
+from vermilion.codegen.emit.interleave import interleave_step
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.expression import Convert, Expression, Operand
 from vermilion.codegen.isa import Isa
@@ -179,8 +180,7 @@ class Lowering:
             if border.is_empty or (fits and self._is_filled(str(value.name), border)):
                 return view
         copy = self.bordered(f"{value.name} channels last", view.storage, (n, c, h, w), border)
-        kind_operand = identity(view)
-        self.add(map_step([view], [copy], [kind_operand], [f"copy of {value.name}"]))
+        self.add(copy_step(view, copy, f"copy of {value.name}"))
         return copy
 
     def _is_filled(self, name: str, border: Border) -> bool:
@@ -207,6 +207,12 @@ class Lowering:
         """Copy, converting the storage type where they differ."""
         expression = converted(source, target)
         self.add(map_step([source], [target], [expression], [str(node.name)]))
+
+
+def copy_step(view: View, target: View, label: str) -> Step:
+    """Give the step that copies an image, whatever way it lies."""
+    woven = interleave_step(view, target, (label,))
+    return woven or map_step([view], [target], [converted(view, target)], [label])
 
 
 def identity(view: View) -> Expression:

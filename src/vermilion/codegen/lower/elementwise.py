@@ -11,8 +11,10 @@ import onnx_ir as ir
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.expression import Apply, Constant, Convert, Expression, Kind, Operand, apply
+from vermilion.codegen.lower.affine import Affine
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.lower.quantized import QuantizedValues
 from vermilion.codegen.tensor import View
 from vermilion.ir.opset import constant_of, static_shape
 
@@ -119,6 +121,10 @@ def _where(node: ir.Node, a: list[Expression]) -> Expression:
     return Apply("select", (a[0], a[1], a[2]), a[1].kind)
 
 
+def _unreached(node: ir.Node, a: list[Expression]) -> Expression:
+    raise AssertionError(f"{node.op_type} is written by `quantized`")
+
+
 def _cast(node: ir.Node, a: list[Expression]) -> Expression:
     return a[0]  # `expression_of` converts every result to the kind of its type
 
@@ -136,6 +142,7 @@ ELEMENTWISE: Mapping[str, Build] = {
     "And": _binary("and"), "Or": _binary("or"), "Xor": _binary("xor"),
     "Equal": _binary("equal"), "Less": _binary("less"), "LessOrEqual": _binary("less_equal"),
     "Greater": _binary("greater"), "GreaterOrEqual": _binary("greater_equal"),
+    "QuantizeLinear": _unreached, "DequantizeLinear": _unreached,
 }  # fmt: skip
 
 
@@ -147,10 +154,17 @@ def kind_of(lowering: Lowering, value: ir.Value) -> Kind:
 class GroupExpression:
     """The expression of one group, and the tensors that its operands stand for."""
 
-    def __init__(self, lowering: Lowering, group: Group, start: Expression | None) -> None:
+    def __init__(
+        self,
+        lowering: Lowering,
+        group: Group,
+        start: Expression | None,
+        form: Affine | None = None,
+    ) -> None:
         self.lowering = lowering
         self.group = group
         self.views: list[View] = []
+        self._quantized = QuantizedValues(self, form)
         self._start = start
         self._first = 0 if start is None else 1
         self._known: dict[ir.Value, Expression] = {}
@@ -161,7 +175,18 @@ class GroupExpression:
             self._known[value] = self._make(value)
         return self._known[value]
 
+    def operand(self, view: View) -> Expression:
+        """Give the operand that stands for a float tensor, which is read once."""
+        for index, known in enumerate(self.views):
+            if known is view:
+                return Operand(self._first + index)
+        self.views.append(view)
+        return Operand(self._first + len(self.views) - 1)
+
     def _make(self, value: ir.Value) -> Expression:
+        quantized = self._quantized.of(value)
+        if quantized is not None:
+            return quantized
         producer = value.producer()
         if producer is not None and producer is self.group.anchor and self._start is not None:
             return self._start

@@ -9,8 +9,9 @@ from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower import product
 from vermilion.codegen.lower.affine import Affine, Term
 from vermilion.codegen.lower.context import Lowering
+from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.groups import Group
-from vermilion.codegen.lower.quantized import IntegerProduct, QuantizedExpression
+from vermilion.codegen.lower.quantized import IntegerProduct
 from vermilion.codegen.numeric import Numeric, numeric_for
 
 
@@ -65,10 +66,10 @@ def _emit_rows(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
 
 def _expression(
     lowering: Lowering, group: Group, integer: IntegerProduct
-) -> QuantizedExpression:
+) -> GroupExpression:
     """Start a group's expression from the accumulator, whose start is the first operand."""
     term = Term(Operand(0), integer.factor)
-    build = QuantizedExpression(
+    build = GroupExpression(
         lowering, group, Operand(0), Affine((term,), integer.constant)
     )
     name = (str(integer.node.name), str(integer.node.outputs[0].name), "initial", "bias")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -15,11 +15,15 @@ from vermilion.codegen.lower.context import (
     FloatStorage,
     Lowering,
     converted,
+    copy_step,
 )
 from vermilion.codegen.lower.elementwise import emit_elementwise
 from vermilion.codegen.lower.geometry import conv_geometry, conv_shape
 from vermilion.codegen.lower.groups import Group, find_groups
+from vermilion.codegen.lower.integer_product import emit_integer_product
+from vermilion.codegen.lower.integers import keep_integers
 from vermilion.codegen.lower.product import emit_product, winograd_scheme
+from vermilion.codegen.lower.quantized import integer_product
 from vermilion.codegen.lower.rules import RULES, is_elementwise, is_product
 from vermilion.codegen.lower.winograd import Shape, needed_border
 from vermilion.codegen.tensor import STORAGE_BYTES, Buffer, View, contiguous_strides
@@ -43,7 +47,7 @@ def lower_part(
     Inputs and outputs are row-major, in the types that the model declares. Without `winograd`,
     3×3 convolutions are computed directly.
     """
-    graph = model.graph
+    graph = keep_integers(model).graph
     groups = find_groups(graph, is_elementwise, is_product)
     lowering = Lowering(isa, float_storage, groups, {}, _emit, winograd)
     lowering.borders.update(_borders(lowering, graph))
@@ -67,8 +71,11 @@ def lower_part(
 
 
 def _emit(lowering: Lowering, group: Group) -> None:
+    integer = None if group.anchor is None else integer_product(group.anchor)
     if group.anchor is None:
         emit_elementwise(lowering, group)
+    elif integer is not None:
+        emit_integer_product(lowering, group, integer)
     else:
         emit_product(lowering, group)
 
@@ -97,9 +104,11 @@ def _imported(lowering: Lowering, view: View) -> View:
         from vermilion.codegen.tensor import allocate
 
         target = allocate(view.buffer.name, "bf16", view.shape, order)
-    lowering.add(
-        map_step([view], [target], [converted(view, target)], [f"input {view.buffer.name}"])
-    )
+    label = f"input {view.buffer.name}"
+    if order is not None:
+        lowering.add(copy_step(view, target, label))
+    else:
+        lowering.add(map_step([view], [target], [converted(view, target)], [label]))
     return target
 
 
@@ -109,13 +118,16 @@ def _borders(lowering: Lowering, graph: ir.Graph) -> dict[str, Border]:
     for node in graph:
         if node.op_type != "Conv" or not is_product(node):
             continue
-        data = node.inputs[0]
+        integer = integer_product(node)
+        data = node.inputs[0] if integer is None else integer.data
         if data is None or len(static_shape(data) or ()) != 4:
             continue
         geometry = conv_geometry(node)
-        scheme = winograd_scheme(lowering, node)
+        scheme = winograd_scheme(lowering, node) if integer is None else 0
         shape = Shape(*conv_shape(node))
         border = needed_border(geometry, shape, scheme) if scheme else geometry.border
+        if integer is not None:
+            border = replace(border, byte=integer.grid.zero)
         if not border.is_empty:
             name = str(data.name)
             borders[name] = borders[name].joined(border) if name in borders else border

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.expression import Constant, Convert, Expression, Operand, apply
+from vermilion.codegen.expression import Constant, Convert, Expression, apply
 from vermilion.codegen.lower.affine import (
     Affine,
     Factor,
@@ -22,8 +22,8 @@ from vermilion.codegen.lower.affine import (
     written,
 )
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
-from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.tensor import View
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 Array = NDArray[Any]
@@ -89,6 +89,18 @@ def dequantized_constant(value: ir.Value | None) -> Array | None:
         return None
     integers, scale, axis = parts
     return (integers.astype(np.float32) * along(scale, integers.ndim, axis)).astype(np.float32)
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Say whether a value is a constant, or a DequantizeLinear of constants."""
+    if value is None or constant_of(value) is not None:
+        return value is not None
+    node = value.producer()
+    return (
+        node is not None
+        and is_operator(node, "DequantizeLinear")
+        and all(item is None or constant_of(item) is not None for item in node.inputs)
+    )
 
 
 def quantized_constant(value: ir.Value) -> tuple[Array, Array, int] | None:
@@ -213,25 +225,35 @@ def _bias(node: ir.Node, factor: Array) -> tuple[Array, Factor] | None:
     return nothing, np.broadcast_to(floats.reshape(-1).astype(np.float64), factor.shape)
 
 
-class QuantizedExpression(GroupExpression):
-    """A group's expression in which quantized values are sums with factors, until written.
+class Builder(Protocol):
+    """What builds the expression of a group: `elementwise.GroupExpression`."""
+
+    lowering: Lowering
+    group: Group
+
+    def of(self, value: ir.Value) -> Expression:
+        """Give the expression of a value inside or outside the group."""
+
+    def operand(self, view: View) -> Expression:
+        """Give the operand that stands for a tensor of float32."""
+
+
+class QuantizedValues:
+    """The quantized values of one group: sums with factors, until they are written.
 
     See `affine` for the order of operations. `form` is what an integer product's accumulator
     stands for.
     """
 
-    def __init__(
-        self,
-        lowering: Lowering,
-        group: Group,
-        start: Expression | None = None,
-        form: Affine | None = None,
-    ) -> None:
-        super().__init__(lowering, group, start)
+    def __init__(self, build: Builder, form: Affine | None) -> None:
+        self.build = build
+        self.lowering = build.lowering
+        self.group = build.group
         self._form = form
         self._forms: dict[ir.Value, Affine | None] = {}
 
-    def _make(self, value: ir.Value) -> Expression:
+    def of(self, value: ir.Value) -> Expression | None:
+        """Give the expression of a quantized or dequantized value, None of any other."""
         node = value.producer()
         if node is not None and node in self.group.members and node.op_type == "QuantizeLinear":
             grid = grid_of(node)
@@ -239,7 +261,7 @@ class QuantizedExpression(GroupExpression):
             whole = Convert(self._rounded(node, grid), "int")
             return apply("add", whole, Constant(grid.zero, "int")) if grid.zero else whole
         form = self._form_of(value)
-        return super()._make(value) if form is None else written(form, self._number)
+        return None if form is None else written(form, self._number)
 
     def _form_of(self, value: ir.Value | None) -> Affine | None:
         """Give a value as a sum of quantized numbers, None where it is none."""
@@ -284,7 +306,7 @@ class QuantizedExpression(GroupExpression):
             if shift:
                 value = apply("add", value, Constant(float(shift)))
         else:
-            whole = self.of(source)
+            whole = self.build.of(source)
             if grid.zero:
                 whole = apply("sub", whole, Constant(grid.zero, "int"))
             value = Convert(whole, "float")
@@ -294,7 +316,7 @@ class QuantizedExpression(GroupExpression):
     def _rounded(self, node: ir.Node, grid: Grid) -> Expression:
         value = node.inputs[0]
         assert value is not None
-        form = self._form_of(value) or of_expression(self.of(value))
+        form = self._form_of(value) or of_expression(self.build.of(value))
         return quantized(form, grid.scale, grid.limits, self._number)
 
     def _sum(self, node: ir.Node) -> Affine | None:
@@ -311,7 +333,7 @@ class QuantizedExpression(GroupExpression):
             constant = _scalar(value)
             if constant is not None:
                 return Affine((), number(constant))
-            return of_expression(self.of(value))
+            return of_expression(self.build.of(value))
         return of_expression(written(form, self._number)) if form.is_bounded else form
 
     def _scaled(self, node: ir.Node) -> Affine | None:
@@ -349,15 +371,7 @@ class QuantizedExpression(GroupExpression):
         assert anchor is not None, "only a product has a factor for each channel"
         array = factor.astype(np.float32)
         key = (str(anchor.name), str(anchor.outputs[0].name), array.tobytes().hex(), "bias")
-        return self._operand(key, array)
-
-    def _operand(self, key: tuple[str, ...], array: Array) -> Expression:
-        view = self.lowering.weight(key, lambda: array, "f32")
-        for index, known in enumerate(self.views):
-            if known is view:
-                return Operand(self._first + index)
-        self.views.append(view)
-        return Operand(self._first + len(self.views) - 1)
+        return self.build.operand(self.lowering.weight(key, lambda: array, "f32"))
 
 
 def _scalar(value: ir.Value) -> float | None:

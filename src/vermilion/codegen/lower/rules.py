@@ -10,6 +10,7 @@ import onnx_ir as ir
 from vermilion.codegen.lower import reduction, shapes
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
 from vermilion.codegen.lower.elementwise import ELEMENTWISE
+from vermilion.codegen.lower.quantized import check_quantization, is_constant
 from vermilion.errors import Refusal
 from vermilion.ir.opset import constant_of, static_shape
 
@@ -106,9 +107,9 @@ def _conv(node: ir.Node) -> str:
     data, kernel = node.inputs[0], node.inputs[1]
     if not _is_float(data):
         return "Conv of integers"
-    if constant_of(kernel) is None:
+    if not is_constant(kernel):
         return "Conv with weights that are not constant"
-    if len(node.inputs) > 2 and node.inputs[2] is not None and constant_of(node.inputs[2]) is None:
+    if len(node.inputs) > 2 and node.inputs[2] is not None and not is_constant(node.inputs[2]):
         return "Conv with a bias that is not constant"
     shape = static_shape(kernel)
     if shape is None or len(shape) not in (3, 4):
@@ -170,6 +171,8 @@ def _gather(node: ir.Node) -> str:
 
 RULES: Mapping[str, Rule] = {
     **{name: Rule(_elementwise) for name in ELEMENTWISE},
+    "QuantizeLinear": Rule(check_quantization),
+    "DequantizeLinear": Rule(check_quantization),
     "Conv": Rule(_conv),
     "Gemm": Rule(_gemm),
     "MatMul": Rule(_matmul),

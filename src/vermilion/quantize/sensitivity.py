@@ -1,0 +1,175 @@
+"""Which rounded tensors do how much damage at the outputs.
+
+One session runs the model with a switch at every rounded tensor. All switches open is the float
+model; with one closed, what changes at the outputs is what that tensor alone does. Errors of
+different tensors are nearly independent, so their powers add: the sum predicts the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.ir.cost import node_cost
+from vermilion.ir.execute import Array, open_session, run_session
+from vermilion.progress import Progress
+from vermilion.quantize.cost import PRODUCTS
+from vermilion.quantize.plan import Plan
+from vermilion.quantize.rewrite import write_plan
+from vermilion.quantize.constants import Constants
+
+Feeds = Sequence[Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What one switch does: a scale that activations share, or the weights of one node.
+
+    `noise` is a part of the outputs' power; `operations` are those of the products that would no
+    longer be on 8 bits if the switch were open.
+    """
+
+    kind: str  # `activation` or `weight`
+    names: tuple[str, ...]  # tensors, or the node
+    noise: float
+    operations: int
+
+
+def measure_damage(
+    work: ir.Model, plan: Plan, constants: Constants, samples: Feeds, progress: Progress
+) -> list[Damage]:
+    """Give the damage of every rounded tensor, the largest first.
+
+    `work` and `plan` are rewritten and no longer of use afterwards.
+    """
+    outputs = [str(value.name) for value in work.graph.outputs]
+    rows = _rows(plan)
+    groups = [row.names for row in rows]
+    floats = {
+        str(value.name): value.const_value
+        for value in (*plan.weights, *plan.biases)
+        if value.const_value is not None
+    }
+    write_plan(work, plan, constants.parameters, constants.integers)
+    switches = _add_switches(work, groups, floats)
+    session = open_session(work, quiet=True)
+    off = {name: np.asarray(False) for name in switches}
+    noise = np.zeros(len(rows))
+    for number, sample in enumerate(samples):
+        reference = run_session(session, {**sample, **off}, outputs)
+        for index, switch in enumerate(switches):
+            found = run_session(session, {**sample, **off, switch: np.asarray(True)}, outputs)
+            noise[index] += sum(_relative(reference[name], found[name]) for name in outputs)
+        progress("sensitivity", number + 1, len(samples))
+    noise /= max(1, len(samples))
+    measured = [
+        Damage(row.kind, row.shown, float(loss), row.operations)
+        for row, loss in zip(rows, noise, strict=True)
+    ]
+    return sorted(measured, key=lambda damage: -damage.noise)
+
+
+@dataclass(frozen=True)
+class _Row:
+    kind: str
+    names: tuple[str, ...]  # of tensors that the switch governs
+    shown: tuple[str, ...]
+    operations: int
+
+
+def _rows(plan: Plan) -> list[_Row]:
+    shared: dict[str, list[ir.Value]] = {}
+    for value in plan.activations:
+        shared.setdefault(plan.scales[str(value.name)], []).append(value)
+    rows = []
+    for values in shared.values():
+        readers = {use.node for value in values for use in value.uses()}
+        names = tuple(str(value.name) for value in values)
+        operations = sum(
+            node_cost(node).operations for node in readers if node.op_type in PRODUCTS
+        )
+        rows.append(_Row("activation", names, names, operations))
+    constants = {*plan.weights, *plan.biases}
+    taken: set[ir.Value] = set()
+    for node in plan.nodes:
+        own = [v for v in node.inputs if v is not None and v in constants and v not in taken]
+        if own:
+            taken |= set(own)
+            names = tuple(str(value.name) for value in own)
+            operations = node_cost(node).operations
+            rows.append(_Row("weight", names, (str(node.name),), operations))
+    return rows
+
+
+def _add_switches(
+    work: ir.Model,
+    groups: Sequence[Sequence[str]],
+    floats: Mapping[str, ir.TensorProtocol],
+) -> list[str]:
+    """Before → after: the rounded tensor is read through Where(switch, rounded, exact)."""
+    graph = work.graph
+    switches = []
+    by_tensor: dict[str, ir.Value] = {}
+    for number, names in enumerate(groups):
+        switch = ir.val(f"vermilion_switch_{number}", ir.DataType.BOOL, ir.Shape([]))
+        graph.inputs.append(switch)
+        switches.append(str(switch.name))
+        by_tensor |= dict.fromkeys(names, switch)
+    for node in [n for n in graph if n.op_type == "DequantizeLinear"]:
+        stored = node.inputs[0]
+        assert stored is not None, "it reads integers"
+        quantize = stored.producer()
+        result = node.outputs[0]
+        if quantize is not None:
+            exact = quantize.inputs[0]
+            assert exact is not None, "it reads a tensor"
+            name = str(exact.name)
+            name = name if name in by_tensor else str(result.name)
+        else:
+            name = str(stored.name).removesuffix("_quantized")
+            exact = _constant(graph, f"{name}_exact", floats.get(name))
+        switch_value = by_tensor.get(name)
+        if switch_value is None or exact is None:
+            continue
+        _insert_switch(graph, node, switch_value, exact)
+    return switches
+
+
+def _constant(
+    graph: ir.Graph, name: str, tensor: ir.TensorProtocol | None
+) -> ir.Value | None:
+    if tensor is None:
+        return None
+    array = tensor.numpy()
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
+    value.const_value = ir.tensor(array, name=name)
+    graph.register_initializer(value)
+    return value
+
+
+def _insert_switch(graph: ir.Graph, node: ir.Node, switch: ir.Value, exact: ir.Value) -> None:
+    result = node.outputs[0]
+    readers = [(use.node, use.idx) for use in result.uses()]
+    choose = ir.node("Where", [switch, result, exact], name=f"{node.name}_switch")
+    chosen = choose.outputs[0]
+    chosen.type, chosen.shape = result.type, result.shape
+    if result.is_graph_output():
+        index = next(i for i, output in enumerate(graph.outputs) if output is result)
+        graph.outputs[index] = chosen
+        chosen.name, result.name = result.name, f"{result.name}_rounded"
+    else:
+        chosen.name = f"{result.name}_chosen"
+    graph.insert_after(node, choose)
+    for reader, index in readers:
+        reader.replace_input_with(index, chosen)
+
+
+def _relative(reference: Array, found: Array) -> float:
+    if reference.dtype.kind != "f":
+        return 0.0
+    exact = reference.astype(np.float64)
+    power = float(np.sum(exact**2))
+    return float(np.sum((found - exact) ** 2)) / power if power else 0.0
