@@ -48,7 +48,7 @@ FLOORS: Mapping[str, Mapping[str, float | None]] = {
     "ocr-rec": {"fp32": 0.85, "bf16": 0.85, "int8": 0.85},
     "minilm": {"fp32": 0.85, "bf16": 0.85},
     "silero-vad": {"fp32": 0.80},
-    "silero-vad-16k": {"fp32": None},
+    "silero-vad-fixed": {"fp32": None},
     "ocr-cls": {"fp32": None, "bf16": None},
     "nsfw": {"fp32": None, "bf16": None},
     "nudenet": {"fp32": None, "bf16": None},
@@ -64,7 +64,7 @@ TITLES = {
     "ocr-cls": "PP-OCR direction, 48×192",
     "minilm": "MiniLM-L6, sequence 128",
     "silero-vad": "Silero VAD, a chunk",
-    "silero-vad-16k": "Silero VAD, 16 kHz only",
+    "silero-vad-fixed": "Silero VAD, a chunk, fixed shapes",
     "nsfw": "OpenNSFW (ResNet-50, thin), 224",
     "nudenet": "NudeNet (YOLOv8n), 320",
 }

@@ -128,10 +128,10 @@ def _translate_word(work: _Work, meaningful: list[int], place: int) -> None:
         _translate_namespace(work, meaningful, place)
         return
     found = work.names.look_up(word)
-    if found is None or word in work.own_names:
+    if found is None:
         return
     if isinstance(found, Unknown):
-        if _is_sure(word) or following == "(":
+        if word not in work.own_names and (_is_sure(word) or following == "("):
             what = f"`{word}` has no {found.library} name that this tool knows"
             work.report("unknown-name", index, what, found.hint)
         return

@@ -25,6 +25,7 @@ from vermilion.codegen.lower.integers import keep_integers
 from vermilion.codegen.lower.product import emit_product, winograd_scheme
 from vermilion.codegen.lower.quantized import integer_product
 from vermilion.codegen.lower.rules import RULES, is_elementwise, is_product
+from vermilion.codegen.lower.transposed import transposed_border
 from vermilion.codegen.lower.winograd import Shape, needed_border
 from vermilion.codegen.tensor import STORAGE_BYTES, Buffer, View, contiguous_strides
 from vermilion.ir.opset import static_shape
@@ -116,19 +117,24 @@ def _borders(lowering: Lowering, graph: ir.Graph) -> dict[str, Border]:
     """Give, for each tensor that convolutions read, the border that is enough for all of them."""
     borders: dict[str, Border] = {}
     for node in graph:
-        if node.op_type != "Conv" or not is_product(node):
+        if node.op_type not in ("Conv", "ConvTranspose") or not is_product(node):
             continue
         integer = integer_product(node)
         data = node.inputs[0] if integer is None else integer.data
         if data is None or len(static_shape(data) or ()) != 4:
             continue
-        geometry = conv_geometry(node)
-        scheme = winograd_scheme(lowering, node) if integer is None else 0
-        shape = Shape(*conv_shape(node))
-        border = needed_border(geometry, shape, scheme) if scheme else geometry.border
+        border = _border_of_node(lowering, node, is_float=integer is None)
         if integer is not None:
             border = replace(border, byte=integer.grid.zero)
         if not border.is_empty:
             name = str(data.name)
             borders[name] = borders[name].joined(border) if name in borders else border
     return borders
+
+
+def _border_of_node(lowering: Lowering, node: ir.Node, *, is_float: bool) -> Border:
+    if node.op_type == "ConvTranspose":
+        return transposed_border(node)
+    geometry = conv_geometry(node)
+    scheme = winograd_scheme(lowering, node) if is_float else 0
+    return needed_border(geometry, Shape(*conv_shape(node)), scheme) if scheme else geometry.border

@@ -25,6 +25,7 @@ from vermilion.codegen.lower.geometry import (
 from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_depthwise
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.matmul import emit_gemm, emit_matmul
+from vermilion.codegen.lower.transposed import transposed_border, transposed_steps
 from vermilion.codegen.lower.winograd import Shape, choose_scheme, needed_border, winograd_steps
 from vermilion.codegen.numeric import Numeric, numeric_for
 from vermilion.codegen.tensor import View
@@ -38,7 +39,12 @@ def emit_product(lowering: Lowering, group: Group) -> None:
     """Write the group's product with all of the group in its epilogue."""
     node = group.anchor
     assert node is not None
-    lower = {"Conv": _emit_conv, "Gemm": emit_gemm, "MatMul": emit_matmul}[node.op_type]
+    lower = {
+        "Conv": _emit_conv,
+        "ConvTranspose": _emit_transposed,
+        "Gemm": emit_gemm,
+        "MatMul": emit_matmul,
+    }[node.op_type]
     lower(lowering, group, node)
 
 
@@ -160,6 +166,22 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
             members, numeric,
         )  # fmt: skip
         lowering.add(step if number == 0 else replace(step, operations=0))
+
+
+def _emit_transposed(lowering: Lowering, group: Group, node: ir.Node) -> None:
+    data, kernel = node.inputs[0], node.inputs[1]
+    assert data is not None
+    assert kernel is not None
+    source = lowering.channels_last(data, transposed_border(node))
+    start, first = _biased(lowering, node.inputs[2] if len(node.inputs) > 2 else None)
+    expression, views = epilogue(lowering, group, start, first)
+    output = lowering.output(group.root.outputs[0], _channels_last_order(4))
+    operands = [_as_operand(lowering, view, output) for view in views]
+    members = list(group.members)
+    for step in transposed_steps(
+        lowering, node, source, _constant(kernel), output, operands, expression, members
+    ):
+        lowering.add(step)
 
 
 def winograd_scheme(lowering: Lowering, node: ir.Node) -> int:

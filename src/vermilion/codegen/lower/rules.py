@@ -11,6 +11,8 @@ from vermilion.codegen.lower import reduction, shapes
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
 from vermilion.codegen.lower.elementwise import ELEMENTWISE
 from vermilion.codegen.lower.quantized import check_quantization, is_constant
+from vermilion.codegen.lower.resize import check_resize, lower_resize
+from vermilion.codegen.lower.transposed import check_transposed
 from vermilion.errors import Refusal
 from vermilion.ir.opset import constant_of, static_shape
 
@@ -37,6 +39,8 @@ def refusal(node: ir.Node) -> Refusal | None:
     for value in (*node.inputs, *node.outputs):
         if value is None or (value.name == "" and value.producer() is None):
             continue
+        if node.op_type == "Resize" and value in node.inputs[1:]:
+            continue  # a region, scales or sizes: constants, empty where they are not meant
         reason = _unfit(value)
         if reason:
             return Refusal(reason, "ONNX Runtime runs it on the CPU")
@@ -60,9 +64,12 @@ def is_elementwise(node: ir.Node) -> bool:
     return node.domain in ("", "ai.onnx") and node.op_type in ELEMENTWISE
 
 
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
 def is_product(node: ir.Node) -> bool:
     """Say whether a node is written as a product kernel."""
-    return node.op_type in ("Conv", "Gemm", "MatMul") and not RULES[node.op_type].check(node)
+    return node.op_type in PRODUCTS and not RULES[node.op_type].check(node)
 
 
 def _any(node: ir.Node) -> str:
@@ -122,6 +129,10 @@ def _conv(node: ir.Node) -> str:
     return ""
 
 
+def _transposed(node: ir.Node) -> str:
+    return check_transposed(node) if _is_float(node.inputs[0]) else "ConvTranspose of integers"
+
+
 def _gemm(node: ir.Node) -> str:
     if not (_is_float(node.inputs[0]) and _is_float(node.inputs[1])):
         return "Gemm of integers"
@@ -174,8 +185,10 @@ RULES: Mapping[str, Rule] = {
     "QuantizeLinear": Rule(check_quantization),
     "DequantizeLinear": Rule(check_quantization),
     "Conv": Rule(_conv),
+    "ConvTranspose": Rule(_transposed),
     "Gemm": Rule(_gemm),
     "MatMul": Rule(_matmul),
+    "Resize": Rule(check_resize, lower_resize),
     "MaxPool": Rule(_pool, reduction.lower_pool),
     "AveragePool": Rule(_pool, reduction.lower_pool),
     **{

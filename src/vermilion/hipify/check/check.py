@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,6 +17,9 @@ from vermilion.hipify.process import FileResult, original_position
 from vermilion.hipify.rules.catalogue import RULES
 from vermilion.hipify.tokens import tokenize
 from vermilion.progress import Progress, no_progress
+
+# How a back end names a kernel: `_Z` and the name behind its length (Itanium C++ ABI).
+_MANGLED = re.compile(r"function '?_Z(?:L)?(\d+)(\w+)")
 
 # Reading HIP's header ahead pays from this many sources a GPU.
 _PRECOMPILE_FROM = 2
@@ -117,8 +121,10 @@ def _findings(
 ) -> list[Finding]:
     """Give each message once, with the GPUs that it came for."""
     gpus: dict[tuple[str, Diagnostic], list[str]] = {}
+    paths = {result.file.name: path for path, result in names.items()}
     for (result, gpu), done in zip(jobs, compiled, strict=True):
-        for diagnostic in done.diagnostics:
+        for said in done.diagnostics:
+            diagnostic = said if said.file else _at_kernel(said, result, paths)
             seen = gpus.setdefault((result.file.name, diagnostic), [])
             if gpu not in seen:
                 seen.append(gpu)
@@ -132,6 +138,21 @@ def _findings(
         for finding, where in findings.items()
         if where is None or silence([finding], tokenize(where.original))[0]
     ]
+
+
+def _at_kernel(
+    said: Diagnostic, result: FileResult, paths: dict[str, Path]
+) -> Diagnostic:
+    """Give a message of the back end the place of the kernel that it names, if it names one."""
+    named = _MANGLED.search(said.text)
+    name = named[2][: int(named[1])] if named else ""
+    found = re.search(rf"\b{name}\s*\(", result.text) if name else None
+    if found is None:
+        return said
+    line = result.text.count("\n", 0, found.start()) + 1
+    column = found.start() - (result.text.rfind("\n", 0, found.start()) + 1) + 1
+    file = str(paths[result.file.name])
+    return Diagnostic(said.kind, file, line, column, said.text)
 
 
 def _finding(

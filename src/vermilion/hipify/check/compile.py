@@ -33,6 +33,10 @@ _QUIET = (
 )
 
 
+# What LLVM begins a message with that belongs to no line.
+_NOWHERE = re.compile(r"^(?:LLVM ERROR: |error: |<unknown>:0:0: )+")
+
+
 @dataclass(frozen=True)
 class Compiled:
     """What came of a source for a GPU: a code object, or why there is none."""
@@ -82,7 +86,7 @@ class Compiler:
             done = _run([str(self.tools.linker), "-shared", str(object_file), "-o", str(code)])
             wrong = _last_line(done.stderr) if done.returncode else ""
         if wrong:
-            refusal = Diagnostic("error", "", 0, 0, f"the back end refuses it: {wrong}")
+            refusal = Diagnostic("error", "", 0, 0, f"the back end refuses it: {_NOWHERE.sub('', wrong)}")
             return Compiled(architecture, (*seen, refusal), stubs=stubs)
         data = code.read_bytes()
         return Compiled(architecture, tuple(seen), len(data), _kernels_in(data), stubs)

@@ -60,6 +60,7 @@ miopenStatus_t miopenCreatePoolingDescriptor(miopenPoolingDescriptor_t*);
 miopenStatus_t miopenDestroyPoolingDescriptor(miopenPoolingDescriptor_t);
 miopenStatus_t miopenSet2dPoolingDescriptor(miopenPoolingDescriptor_t, miopenPoolingMode_t, int, int, int, int, int, int);
 miopenStatus_t miopenPoolingForward(miopenHandle_t, miopenPoolingDescriptor_t, const void*, miopenT, const void*, const void*, miopenT, void*, bool, void*, size_t);
+miopenStatus_t miopenPoolingBackward(miopenHandle_t, miopenPoolingDescriptor_t, const void*, miopenT, const void*, miopenT, const void*, miopenT, const void*, const void*, miopenT, void*, const void*);
 miopenStatus_t miopenCreateActivationDescriptor(miopenActivationDescriptor_t*);
 miopenStatus_t miopenDestroyActivationDescriptor(miopenActivationDescriptor_t);
 miopenStatus_t miopenSetActivationDescriptor(miopenActivationDescriptor_t, miopenActivationMode_t, double, double, double);
@@ -67,5 +68,6 @@ miopenStatus_t miopenActivationForward(miopenHandle_t, miopenActivationDescripto
 miopenStatus_t miopenActivationBackward(miopenHandle_t, miopenActivationDescriptor_t, const void*, miopenT, const void*, miopenT, const void*, miopenT, const void*, const void*, miopenT, void*);
 miopenStatus_t miopenSoftmaxForward_V2(miopenHandle_t, const void*, miopenT, const void*, const void*, miopenT, void*, miopenSoftmaxAlgorithm_t, miopenSoftmaxMode_t);
 miopenStatus_t miopenBatchNormalizationForwardInference(miopenHandle_t, miopenBatchNormMode_t, void*, void*, miopenT, const void*, miopenT, void*, miopenT, void*, void*, void*, void*, double);
+miopenStatus_t miopenBatchNormalizationForwardTraining(miopenHandle_t, miopenBatchNormMode_t, void*, void*, miopenT, const void*, miopenT, void*, miopenT, void*, void*, double, void*, void*, double, void*, void*);
 miopenStatus_t miopenDeriveBNTensorDescriptor(miopenT, miopenT, miopenBatchNormMode_t);
 }

@@ -1,0 +1,70 @@
+"""Picking slices of a tensor by an index tensor."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Module, Value, constant
+from vermilion.codegen.emit.rows import for_vectors, load, outer_rows, store
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+
+
+@dataclass(frozen=True)
+class GatherSpec:
+    """`output[outer, index, inner] = data[outer, indices[index], inner]`.
+
+    `dims` are the outer and index dimensions: (size, (data stride, indices stride, output
+    stride)). A negative index counts from the end; one that is out of range is moved to the
+    nearest that is not, so that no other memory is read.
+    """
+
+    storage: Storage
+    indices: Literal["i32", "i64"]
+    dims: tuple[tuple[int, tuple[int, ...]], ...]
+    axis_size: int
+    axis_stride: int
+    inner: tuple[int, int, int]  # size, data stride, output stride
+
+    family = "gather"
+
+    @property
+    def units(self) -> int:
+        """One unit an index."""
+        return math.prod(size for size, _ in self.dims)
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function."""
+        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
+        args, begin, end = f.arguments
+        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(3)]
+        item = STORAGE_BYTES[self.storage]
+        sizes = (item, STORAGE_BYTES[self.indices], item)
+        arithmetic = Arithmetic(f, isa.lanes)
+        size, come_stride, go_stride = self.inner
+        with f.loop(begin, end) as unit:
+            come, index_at, go = outer_rows(f, unit, self.dims, pointers, sizes)
+            place = self._index(f, index_at)
+            come = f.at(come, f.multiply(place, self.axis_stride * item))
+
+            def copy(at: Value, mask: Value | None, number: int) -> None:
+                value = load(arithmetic, self.storage, come, at, come_stride, mask)  # noqa: B023
+                store(arithmetic, self.storage, value, go, at, go_stride, mask)  # noqa: B023
+
+            for_vectors(f, arithmetic, size, copy)
+        f.finish()
+
+    def _index(self, f: Function, pointer: Value) -> Value:
+        """Read an index: negative ones wrapped, all brought into range."""
+        if self.indices == "i64":
+            index = f.load("i64", pointer, align=1)
+        else:
+            index = f.convert("sext", f.load("i32", pointer, align=1), "i64")
+        zero = constant("i64", 0)
+        wrapped = f.add(index, self.axis_size)
+        index = f.select(f.compare("slt", index, zero), wrapped, index)
+        index = f.minimum(index, self.axis_size - 1)
+        return f.select(f.compare("slt", index, zero), zero, index)

@@ -1,0 +1,141 @@
+"""Softmax and LogSoftmax along one dimension, in float32."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Module, Slot, Value, constant
+from vermilion.codegen.emit.rows import Totals, for_vectors, load, outer_rows, store
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+
+
+@dataclass(frozen=True)
+class SoftmaxSpec:
+    """`e^(x - max) ÷ Σ e^(x - max)` over `size` elements, or its logarithm.
+
+    `kept` are the other dimensions: (size, (input stride, output stride)). Where the softmax runs
+    across rows of memory (`across_rows`), vectors run along the last kept dimension instead.
+    """
+
+    storage: Storage
+    out_storage: Storage
+    kept: tuple[tuple[int, tuple[int, ...]], ...]
+    size: int
+    stride: int
+    out_stride: int
+    is_log: bool
+    lanes: int
+
+    family = "softmax"
+
+    @property
+    def across_rows(self) -> bool:
+        """Whether vectors run along the last kept dimension."""
+        return (
+            not (self.stride == 1 and self.out_stride == 1)
+            and bool(self.kept)
+            and self.kept[-1][1] == (1, 1)
+        )
+
+    @property
+    def _outer(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        return self.kept[:-1] if self.across_rows else self.kept
+
+    @property
+    def _blocks(self) -> int:
+        return -(-self.kept[-1][0] // self.lanes) if self.across_rows else 1
+
+    @property
+    def units(self) -> int:
+        """One unit a row, or a vector of rows."""
+        return math.prod(size for size, _ in self._outer) * self._blocks
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function."""
+        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
+        args, begin, end = f.arguments
+        pointers = [f.load("ptr", args, 0, align=8), f.load("ptr", args, 8, align=8)]
+        sizes = (STORAGE_BYTES[self.storage], STORAGE_BYTES[self.out_storage])
+        arithmetic = Arithmetic(f, isa.lanes)
+        with f.loop(begin, end) as unit:
+            row = f.divide(unit, self._blocks)
+            come, go = outer_rows(f, row, self._outer, pointers, sizes)
+            if self.across_rows:
+                first = f.multiply(f.remainder(unit, self._blocks), self.lanes)
+                self._column(f, arithmetic, come, go, first)
+            else:
+                self._row(f, arithmetic, come, go)
+        f.finish()
+
+    def _row(self, f: Function, arithmetic: Arithmetic, come: Value, go: Value) -> None:
+        m = arithmetic.math
+        # What is stored as float32 is kept in the result while the sum is made.
+        keeps = self.out_storage == "f32" and not self.is_log
+        highest = Totals(arithmetic, "max", -math.inf)
+
+        def value(at: Value, mask: Value | None) -> Value:
+            return load(arithmetic, self.storage, come, at, self.stride, mask)
+
+        for_vectors(
+            f, arithmetic, self.size,
+            lambda at, mask, number: highest.take(number, value(at, mask), mask),
+        )  # fmt: skip
+        top = highest.splat()
+        total = Totals(arithmetic, "add", 0.0)
+
+        def put(result: Value, at: Value, mask: Value | None) -> None:
+            store(arithmetic, self.out_storage, result, go, at, self.out_stride, mask)
+
+        def add(at: Value, mask: Value | None, number: int) -> None:
+            e = m.exp(m.subtract(value(at, mask), top))
+            if keeps:
+                put(e, at, mask)
+            total.take(number, e, mask)
+
+        for_vectors(f, arithmetic, self.size, add)
+        whole = total.splat()
+        last = m.log(whole) if self.is_log else m.divide(m.number(1.0), whole)
+
+        def finish(at: Value, mask: Value | None, number: int) -> None:
+            if self.is_log:
+                put(m.subtract(m.subtract(value(at, mask), top), last), at, mask)
+            elif keeps:
+                e = load(arithmetic, "f32", go, at, self.out_stride, mask)
+                put(m.multiply(e, last), at, mask)
+            else:
+                put(m.multiply(m.exp(m.subtract(value(at, mask), top)), last), at, mask)
+
+        for_vectors(f, arithmetic, self.size, finish)
+
+    def _column(
+        self, f: Function, arithmetic: Arithmetic, come: Value, go: Value, first: Value
+    ) -> None:
+        """Compute a vector of neighbouring columns, walking down the rows."""
+        m = arithmetic.math
+        width = self.kept[-1][0]
+        mask = arithmetic.tail_mask(f.subtract(width, first)) if width % self.lanes else None
+        come = f.at(come, f.multiply(first, STORAGE_BYTES[self.storage]))
+        go = f.at(go, f.multiply(first, STORAGE_BYTES[self.out_storage]))
+
+        def value(k: Value) -> Value:
+            place = f.at(come, f.multiply(k, self.stride * STORAGE_BYTES[self.storage]))
+            return arithmetic.load(self.storage, place, mask=mask)
+
+        def over(slot: Slot, step: object) -> Value:
+            with f.loop(0, self.size) as k:
+                slot.set(step(slot.get(), k))  # type: ignore[operator]
+            return slot.get()
+
+        top = over(f.slot(m.number(-math.inf)), lambda t, k: m.maximum(value(k), t))
+        whole = over(
+            f.slot(m.number(0.0)), lambda t, k: m.add(t, m.exp(m.subtract(value(k), top)))
+        )
+        last = m.log(whole) if self.is_log else m.divide(m.number(1.0), whole)
+        with f.loop(constant("i64", 0), self.size) as k:
+            below = m.subtract(value(k), top)
+            result = m.subtract(below, last) if self.is_log else m.multiply(m.exp(below), last)
+            place = f.at(go, f.multiply(k, self.out_stride * STORAGE_BYTES[self.out_storage]))
+            arithmetic.store(self.out_storage, result, place, mask=mask)

@@ -1,0 +1,174 @@
+"""Resize and Upsample of images: tables of source pixels and weights, worked out at compile time.
+
+Source of every formula: ONNX Resize-19.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.codegen.emit.resize import ResizeSpec
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
+from vermilion.codegen.lower.shapes import integer
+from vermilion.codegen.tensor import STORAGE_BYTES, weight
+from vermilion.ir.opset import constant_of, static_shape
+
+Array = NDArray[Any]
+
+
+def text(node: ir.Node, name: str, default: str) -> str:
+    """Give a string attribute."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_string()
+
+
+def check_resize(node: ir.Node) -> str:
+    """Say why a Resize is not generated, empty if it is."""
+    data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
+    if data is None or result is None or len(data) != 4 or data[:2] != result[:2]:
+        return "Resize that is not over the height and width of images"
+    if text(node, "mode", "nearest") not in ("nearest", "linear", "cubic"):
+        return f"Resize with mode {text(node, 'mode', 'nearest')}"
+    if text(node, "coordinate_transformation_mode", "half_pixel") not in _TO_SOURCE:
+        return "Resize with crop"
+    if integer(node, "antialias", 0):
+        return "Resize with antialias"
+    scales = node.inputs[2] if len(node.inputs) > 2 else None
+    if scales is not None and constant_of(scales) is None:
+        return "Resize with scales that are not constant"
+    return ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: sizes, and the factor between them."""
+
+    source: int
+    target: int
+    scale: float
+
+
+def _half_pixel(x: Array, axis: Axis) -> Array:
+    return (x + 0.5) / axis.scale - 0.5
+
+
+def _pytorch_half_pixel(x: Array, axis: Axis) -> Array:
+    return _half_pixel(x, axis) if axis.target > 1 else np.zeros_like(x)
+
+
+def _align_corners(x: Array, axis: Axis) -> Array:
+    return x * (axis.source - 1) / (axis.target - 1) if axis.target > 1 else np.zeros_like(x)
+
+
+def _asymmetric(x: Array, axis: Axis) -> Array:
+    return x / axis.scale
+
+
+_TO_SOURCE = {
+    "half_pixel": _half_pixel,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "align_corners": _align_corners,
+    "asymmetric": _asymmetric,
+}
+
+
+def _nearest(x: Array, mode: str) -> Array:
+    match mode:
+        case "floor":
+            return np.floor(x)
+        case "ceil":
+            return np.ceil(x)
+        case "round_prefer_ceil":
+            return np.floor(x + 0.5)
+        case _:
+            return np.ceil(x - 0.5)
+
+
+def table(node: ir.Node, axis: Axis) -> tuple[Array, Array]:
+    """Give source positions and weights. Shapes: both (target, taps)."""
+    mode = text(node, "mode", "nearest")
+    transform = text(node, "coordinate_transformation_mode", "half_pixel")
+    x = _TO_SOURCE[transform](np.arange(axis.target, dtype=np.float64), axis)
+    if mode == "nearest":
+        at = _nearest(x, text(node, "nearest_mode", "round_prefer_floor"))
+        return _inside(at[:, None], axis), np.ones((axis.target, 1))
+    base = np.floor(x)
+    t = x - base
+    if mode == "linear":
+        at = np.stack([base, base + 1], 1)
+        return _inside(at, axis), np.stack([1 - t, t], 1)
+    attribute = node.attributes.get("cubic_coeff_a")
+    a = -0.75 if attribute is None else attribute.as_float()
+    at = np.stack([base - 1, base, base + 1, base + 2], 1)
+    weights = np.stack([_cubic(abs(t - offset), a) for offset in (-1, 0, 1, 2)], 1)
+    if integer(node, "exclude_outside", 0):
+        weights = np.where((at >= 0) & (at < axis.source), weights, 0.0)
+        weights /= weights.sum(1, keepdims=True)
+    return _inside(at, axis), weights
+
+
+def _cubic(d: Array, a: float) -> Array:
+    near = (a + 2) * d**3 - (a + 3) * d**2 + 1
+    far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def _inside(at: Array, axis: Axis) -> Array:
+    return np.clip(at, 0, axis.source - 1).astype(np.int64)
+
+
+def lower_resize(lowering: Lowering, node: ir.Node) -> None:
+    """Write a Resize as one kernel and its tables."""
+    data = node.inputs[0]
+    assert data is not None
+    source = lowering.channels_last(data, Border())
+    target = lowering.output(node.outputs[0], CHANNELS_LAST)
+    n, c, _, _ = source.shape
+    size = STORAGE_BYTES[source.storage]
+    scales = _scales(node)
+    tables = []
+    for number, dimension in enumerate((2, 3)):
+        axis = Axis(source.shape[dimension], target.shape[dimension], scales[number])
+        at, weights = table(node, axis)
+        offsets = at * source.strides[dimension] * size
+        key = (str(node.name), "resize", str(dimension))
+        tables.append(
+            (
+                weight("/".join((*key, "at")), offsets, "i64"),
+                weight("/".join((*key, "weights")), weights.astype(np.float32), "f32"),
+                at.shape[1],
+            )
+        )
+    (y_at, y_weight, taps_y), (x_at, x_weight, taps_x) = tables
+    spec = ResizeSpec(
+        source.storage, n, c, target.shape[2], target.shape[3], taps_y, taps_x,
+        source.strides[0], target.strides[0], target.strides[2], target.strides[3],
+    )  # fmt: skip
+    lowering.add(
+        Step(
+            spec, (source, target, y_at, y_weight, x_at, x_weight), (target,),
+            (str(node.name),), operations_of([node]),
+        )
+    )  # fmt: skip
+
+
+def _scales(node: ir.Node) -> tuple[float, float]:
+    """Give the factors of height and width: those given, or those that the sizes make."""
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    constant = constant_of(value)
+    if constant is None and node.op_type == "Upsample":
+        constant = constant_of(node.inputs[1])
+    if constant is not None and constant.size:
+        given = [float(x) for x in constant.numpy().reshape(-1)]
+        return given[-2], given[-1]
+    data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
+    assert data is not None
+    assert result is not None
+    return math.prod([result[2], 1 / data[2]]), math.prod([result[3], 1 / data[3]])

@@ -1,0 +1,135 @@
+"""Transposed convolution: one small convolution for each phase of the output's pixels.
+
+Output pixel q·stride + r reads the taps t, t + stride, … of the kernel, backwards along the input;
+so the pixels of one phase r are an ordinary convolution, stored with a stride.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.codegen.expression import Expression
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.context import Border, Lowering
+from vermilion.codegen.lower.geometry import ConvGeometry, ints
+from vermilion.codegen.lower.shapes import integer
+from vermilion.codegen.numeric import numeric_for
+from vermilion.codegen.tensor import View
+from vermilion.ir.opset import constant_of, static_shape
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The output positions r, r + stride, … along one axis.
+
+    `taps` are kernel indices in the order in which the input is read; `before` and `after` are the
+    border that reading needs; `count` is the number of positions.
+    """
+
+    start: int
+    taps: tuple[int, ...]
+    before: int
+    after: int
+    count: int
+
+
+def phases(stride: int, kernel: int, pad: int, source: int, target: int) -> list[Phase]:
+    """Give the phases of one axis."""
+    found = []
+    for r in range(min(stride, target)):
+        first = (r + pad) % stride
+        taps = tuple(range(first, kernel, stride))[::-1]
+        base = (r + pad - first) // stride - (len(taps) - 1)
+        count = -(-(target - r) // stride)
+        last = base + count - 1 + len(taps) - 1
+        found.append(Phase(r, taps, -base, last - (source - 1), count))
+    return found
+
+
+def check_transposed(node: ir.Node) -> str:
+    """Say why a ConvTranspose is not generated, empty if it is."""
+    kernel = static_shape(node.inputs[1])
+    if constant_of(node.inputs[1]) is None or kernel is None or len(kernel) != 4:
+        return "ConvTranspose that is not over images with constant weights"
+    if len(node.inputs) > 2 and node.inputs[2] is not None and constant_of(node.inputs[2]) is None:
+        return "ConvTranspose with a bias that is not constant"
+    if integer(node, "group", 1) != 1 or any(d != 1 for d in ints(node, "dilations", [1, 1])):
+        return "ConvTranspose with groups or dilations"
+    if "auto_pad" in node.attributes and node.attributes["auto_pad"].as_string() != "NOTSET":
+        return "ConvTranspose with auto_pad"
+    if min(kernel[2], kernel[3]) < max(ints(node, "strides", [1, 1])):
+        return "ConvTranspose whose kernel is smaller than its stride"
+    return ""
+
+
+def axes_of(node: ir.Node) -> tuple[list[Phase], list[Phase]]:
+    """Give the phases of height and width."""
+    data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
+    kernel = static_shape(node.inputs[1])
+    assert data is not None
+    assert result is not None
+    assert kernel is not None
+    strides = ints(node, "strides", [1, 1])
+    pads = ints(node, "pads", [0, 0, 0, 0])
+    return (
+        phases(strides[0], kernel[2], pads[0], data[2], result[2]),
+        phases(strides[1], kernel[3], pads[1], data[3], result[3]),
+    )
+
+
+def transposed_border(node: ir.Node) -> Border:
+    """Give the border that all phases together need."""
+    rows, columns = axes_of(node)
+    return Border(
+        max(0, *(p.before for p in rows)),
+        max(0, *(p.before for p in columns)),
+        max(0, *(p.after for p in rows)),
+        max(0, *(p.after for p in columns)),
+    )
+
+
+def transposed_steps(
+    lowering: Lowering,
+    node: ir.Node,
+    source: View,
+    weights: Array,
+    output: View,
+    operands: Sequence[View],
+    expression: Expression,
+    members: Sequence[ir.Node],
+) -> Iterator[Step]:
+    """Give a step for each phase. Shapes: weights (C in, C out, kernel height, kernel width)."""
+    from vermilion.codegen.lower.product import product_step
+
+    strides = ints(node, "strides", [1, 1])
+    numeric = numeric_for(source.storage, lowering.isa)
+    assert numeric is not None, f"no product on {source.storage}"
+    rows, columns = axes_of(node)
+    for y in rows:
+        for x in columns:
+            taps = np.ascontiguousarray(weights[:, :, y.taps, :][:, :, :, x.taps])
+            geometry = ConvGeometry(
+                (len(y.taps), len(x.taps)), (1, 1), (1, 1), (y.before, x.before, 0, 0), 1
+            )
+
+            def cut(view: View, y: Phase = y, x: Phase = x) -> View:
+                for axis, phase, stride in ((2, y, strides[0]), (3, x, strides[1])):
+                    if view.shape[axis] != 1:
+                        view = view.sliced(axis, phase.start, phase.count, stride)
+                return view
+
+            step = product_step(
+                lowering, source, taps.transpose(1, 2, 3, 0),
+                (str(node.name), "transposed", str(y.start), str(x.start)), geometry,
+                cut(output), [cut(view) for view in operands], expression, members, numeric,
+            )  # fmt: skip
+            is_first = y.start == x.start == 0
+            yield step if is_first else replace(step, operations=0)
