@@ -300,6 +300,11 @@ def _try_compile(
         program = device_backend.compile(part, target, options, folder / part.name)
     except VermilionError as error:
         return Refusal(f"its region failed to compile: {error.message}", error.hint)
+    except Exception as error:  # a compiler may fail in any way on a graph it did not expect
+        return Refusal(
+            f"its region failed to compile: {type(error).__name__}: {error}",
+            "run with `--target cpu` to see whether the model itself is sound, and report this",
+        )
     return CompiledPart(part, program, folder / part.name)
 
 

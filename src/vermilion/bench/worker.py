@@ -26,8 +26,8 @@ import numpy as np
 
 from vermilion.bench.engines import Opened, Request, compile_ours, open_engine
 from vermilion.bench.quiet import wait_until_quiet
-from vermilion.bench.resident import own_peak_rss_mb
 from vermilion.errors import OptionError, VermilionError
+from vermilion.memory import peak_rss_mb
 
 Message = Mapping[str, Any]
 Thing = TypeVar("Thing")
@@ -47,7 +47,7 @@ class Worker:
             "open": self._open,
             "answer": self._answer,
             "turn": self._turn,
-            "usage": lambda _: {"peak_rss_mb": own_peak_rss_mb(), "cpu_s": time.process_time()},
+            "usage": lambda _: {"peak_rss_mb": peak_rss_mb(), "cpu_s": time.process_time()},
         }
         wanted = str(message.get("do"))
         if wanted not in does:
@@ -62,7 +62,7 @@ class Worker:
             "artifact": str(artifact),
             "compile_s": seconds,
             "file_bytes": artifact.stat().st_size,
-            "peak_rss_mb": own_peak_rss_mb(),
+            "peak_rss_mb": peak_rss_mb(),
         }
 
     def _open(self, message: Message) -> dict[str, Any]:

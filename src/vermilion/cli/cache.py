@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,8 +15,6 @@ from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import RenderableType
 
     from vermilion.runtime.cache import CacheCheck, CacheRow, Pruned
@@ -41,11 +40,28 @@ def ls(terminal: Terminal, *, cache_dir: CacheDir = None) -> Result:
 
 @app.command("verify")
 @verb("cache verify")
-def verify(terminal: Terminal, *, cache_dir: CacheDir = None) -> Result:
+def verify(
+    terminal: Terminal,
+    *,
+    cache_dir: CacheDir = None,
+    vendor: Annotated[
+        Path | None,
+        typer.Option(
+            "--vendor",
+            metavar="PATH",
+            exists=True,
+            help="Look at what AMD's provider wrote instead: a folder, `_ctx.onnx` or `.rai`.",
+        ),
+    ] = None,
+) -> Result:
     """Read every byte of every compiled model, and compare it with what was written.
 
-    The exit code is 1 if one is damaged.
+    The exit code is 1 if one is damaged; with `--vendor`, if it is not to be used here.
     """
+    if vendor is not None:
+        from vermilion.cli.vendor import vendor_result
+
+        return vendor_result(vendor)
     from vermilion.runtime.cache import Cache
 
     cache = Cache(cache_dir)

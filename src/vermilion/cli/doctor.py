@@ -1,4 +1,4 @@
-"""`vermilion doctor`: what is wrong with this machine or with options, and the line that mends it."""
+"""`vermilion doctor`: what is wrong with this machine or with options, and what mends it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,157 @@
+"""Each rule fires, does not fire, and offers a fix that is right; comments silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from vermilion.hipify.finding import apply_edits
+from vermilion.hipify.lint import CHECKS, lint, silence
+from vermilion.hipify.rules.catalogue import RULES
+from vermilion.hipify.tokens import tokenize
+
+SHUFFLE = "v += __shfl_down_sync(m, v, o, 32);"  # makes a source use warps, and breaks no rule
+
+
+def rules(source: str) -> list[str]:
+    return sorted(finding.rule for finding in lint(source))
+
+
+def fixed(source: str) -> str:
+    return apply_edits(source, [edit for finding in lint(source) for edit in finding.edits])
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("#define WARP_SIZE 32\n", "warp-size-constant"),
+        ("constexpr int kWarp = 32;", "warp-size-constant"),
+        ("enum { LANES = 32 };", "warp-size-constant"),
+        ("int lane = threadIdx.x & 0x1f;", "warp-lane-arithmetic"),
+        (f"int a = tid % 32; {SHUFFLE}", "warp-lane-arithmetic"),
+        ("__shfl_xor(v, 16);", "warp-reduction-half"),
+        ("__ballot_sync(0xffffffff, p);", "mask-32-bit"),
+        ("__any_sync(0x0000ffff, p);", "mask-32-bit"),
+        ("unsigned m = __ballot(p);", "ballot-32-bit"),
+        ("int m; m = __activemask();", "ballot-32-bit"),
+        ("x = 1 << laneId;", "lane-bit-32"),
+        ("volatile float* s; s[t] += s[t + 32];", "warp-synchronous"),
+        ('asm("mma.sync.aligned.m16n8k16 {};");', "inline-ptx"),
+        ("__nanosleep(20);", "missing-intrinsic"),
+        ("y = __ldg(&x[i]);", "read-only-load"),
+        ("y = tex1Dfetch<float>(t, i);", "texture"),
+        ("cooperative_groups::reduce(g, v, op);", "cooperative-groups"),
+        ("namespace cg = cooperative_groups; cg::memcpy_async(g, a, b, n);", "cooperative-groups"),
+        ("auto t = tiled_partition<32>(b);", "tile-of-32"),
+        ("__shared__ double a[9000];", "shared-memory-size"),
+        ("#define N 128\n__shared__ float4 a[N][N / 2];", "shared-memory-size"),
+        ("k<<<1, 2, 1 << 17>>>();", "shared-memory-size"),
+        ("rocwmma::fragment<A> f;", "tensor-core"),
+        ("y = __expf(x);", "fast-math"),
+        ("hipMallocManaged(&p, 4);", "managed-memory"),
+        ("hipGraphLaunch(g, s);", "graphs"),
+        ("#if __CUDA_ARCH__ >= 700\n#endif\n", "cuda-arch"),
+        ("f(HIPBLAS_TENSOR_OP_MATH);", "blas-math-mode"),
+        ('return "CUDAExecutionProvider";', "provider-name"),
+        ("OrtKernelContext* c; k<<<g, b>>>(x);", "provider-stream"),
+        ("Ort::Custom::CudaContext c;", "provider-stream"),
+        ("__global__ void k() {}", "missing-runtime-include"),
+    ],
+)
+def test_it_fires(source: str, rule: str) -> None:
+    assert rule in rules(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "constexpr int TILE = 32;",
+        "int x = threadIdx.x % 32;",  # no warps here: 32 may be the width of a tile
+        "int c = blockIdx.x * 32;",
+        f"{SHUFFLE}",
+        "for (int o = 16; o > 0; o /= 2) v += __shfl_down_sync(m, v, o, 32);",
+        "__ballot_sync(0xffffffffffffffffull, p);",
+        "__shfl_sync(__activemask(), v, 0, 32);",
+        "unsigned long long m = __ballot(p);",
+        "int x = 1 << shift;",
+        "1ull << lane;",
+        "__shared__ float a[128][32];",
+        "extern __shared__ float a[];",
+        "k<<<1, 2, 65536>>>();",
+        "k<<<1, 2, bytes>>>();",
+        "// asm(\"membar.gl;\") and CUDAExecutionProvider in a comment",
+        'const char* s = "__expf(x)";',
+        "#include <hip/hip_runtime.h>\n__global__ void k() {}",
+        "OrtKernelContext* c; k<<<g, b, 0, stream>>>(x);",
+        "k<<<g, b>>>(x);",
+        "std::reduce(a, b);",
+    ],
+)  # fmt: skip
+def test_it_does_not_fire(source: str) -> None:
+    assert rules(source) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "result"),
+    [
+        ("int lane = threadIdx.x & 31;", "int lane = threadIdx.x & (warpSize - 1);"),
+        ("int warp = threadIdx.x >> 5;", "int warp = threadIdx.x / warpSize;"),
+        ("__ballot_sync(~0, p);", "__ballot_sync(0xffffffffffffffffull, p);"),
+        ("const unsigned M = 0xffffffff; __all_sync(M, p);",
+         "const unsigned long long M = 0xffffffffffffffffull; __all_sync(M, p);"),
+        ("uint32_t m = __ballot(p); n = __popc(m);",
+         "unsigned long long m = __ballot(p); n = __popcll(m);"),
+        ("unsigned int m = __ballot(p); unsigned b = m & x; __ffs(b);",
+         "unsigned long long m = __ballot(p); unsigned long long b = m & x; __ffsll(b);"),
+        ("__popc(__activemask())", "__popcll(__activemask())"),
+        ("1u << lane_id", "1ull << lane_id"),
+        ('asm volatile("membar.gl;" ::: "memory");', "__threadfence();"),
+        ('asm("mov.u32 %0, %%laneid;" : "=r"(x[1]));', "x[1] = __lane_id();"),
+        ("__ldcg(p + i)", "*(p + i)"),
+        ("#ifdef __CUDA_ARCH__\n#endif\n", "#ifdef __HIP_DEVICE_COMPILE__\n#endif\n"),
+        ('"CUDAExecutionProvider"', '"MIGraphXExecutionProvider"'),
+        ("for (int o = 1; o <= 16; o *= 2) { v += __shfl_xor(v, o); }",
+         "for (int o = 1; o <= warpSize / 2; o *= 2) { v += __shfl_xor(v, o); }"),
+    ],
+)  # fmt: skip
+def test_fixes(source: str, result: str) -> None:
+    assert fixed(source) == result
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "int w = base + threadIdx.x >> 5; __activemask();",  # `/` would bind before the `+`
+        "__any_sync(0x00ff00ff, p);",  # which lanes were meant, only a person knows
+        "#if __CUDA_ARCH__ >= 700\n#endif\n",
+        'asm("ld.global.nc.f32 %0, [%1];" : "=f"(x) : "l"(p));',
+    ],
+)
+def test_no_fix_is_offered_where_it_could_be_wrong(source: str) -> None:
+    findings = [f for f in lint(source) if f.level != "note"]
+    assert findings
+    assert not [f for f in findings if f.edits]
+
+
+def test_a_fix_of_several_lines_keeps_them() -> None:
+    source = 'asm volatile(\n  "membar.gl;"\n);\nint x;\n'
+    assert fixed(source) == "__threadfence()\n\n;\nint x;\n"
+
+
+def test_a_comment_silences_its_line_or_the_next() -> None:
+    source = (
+        "f(__expf(x));  // hipify: allow(fast-math) measured\n"
+        "// hipify: allow(fast-math, graphs)\n"
+        "f(__expf(x));\n"
+        "f(__expf(x));  // hipify: allow(graphs)\n"
+    )
+    kept, silenced = silence(lint(source), tokenize(source))
+    assert [(f.rule, f.line) for f in kept] == [("fast-math", 4)]
+    assert silenced == 2
+
+
+def test_every_check_has_a_rule_and_every_rule_says_what_to_do() -> None:
+    assert len(CHECKS) == len(set(CHECKS))
+    for rule in RULES.values():
+        assert rule.why
+        assert rule.fix
+        assert not rule.fix.endswith(".")

@@ -1,0 +1,147 @@
+"""Names by rule and by table, and the few places where more than a name changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from vermilion.hipify.names import Names, libraries_of
+from vermilion.hipify.translate import translate
+
+
+@pytest.mark.parametrize(
+    ("cuda", "hip"),
+    [
+        ("cudaMalloc", "hipMalloc"),
+        ("cudaMallocHost", "hipHostMalloc"),
+        ("cudaErrorLaunchTimeout", "hipErrorLaunchTimeOut"),
+        ("cudaDevAttrMultiProcessorCount", "hipDeviceAttributeMultiprocessorCount"),
+        ("cudaDevAttrMaxPitch", "hipDeviceAttributeMaxPitch"),
+        ("cuMemAlloc_v2", "hipMalloc"),
+        ("cuStreamSynchronize_ptsz", "hipStreamSynchronize"),
+        ("CUDA_R_16BF", "HIP_R_16BF"),
+        ("cublasGemmEx", "hipblasGemmEx"),
+        ("CUBLASLT_EPILOGUE_BIAS", "HIPBLASLT_EPILOGUE_BIAS"),
+        ("cufftPlanMany", "hipfftPlanMany"),
+        ("curandGenerateUniform", "hiprandGenerateUniform"),
+        ("curand_normal2_double", "hiprand_normal2_double"),
+        ("cusparseSpMM", "hipsparseSpMM"),
+        ("cusolverDnSgetrf", "hipsolverDnSgetrf"),
+        ("nvrtcCompileProgram", "hiprtcCompileProgram"),
+        ("cudnnCreate", "miopenCreate"),
+        ("nvtxRangePushA", "roctxRangePush"),
+        ("ncclAllReduce", "ncclAllReduce"),
+        ("cuCmulf", "hipCmulf"),
+        ("__nv_bfloat16", "__hip_bfloat16"),
+    ],
+)
+def test_a_name_of_each_family(cuda: str, hip: str) -> None:
+    assert translate(f"x = {cuda};").text == f"x = {hip};"
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "CUDA_CHECK(x);", "CUDA_KERNEL_LOOP(i, n)", "CU_ASSERT(x)", "cuda_stream = s;", "cudasts;",
+        "cuSum(x);x", "hipMalloc(&p, 4);", "int cub = 3; cub += 1;", "a.thrust = thrust(b);",
+        "namespace mine { struct cuda {}; }", "cutoff(3);", "CURRENT_DEVICE",
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_cuda_stays(same: str) -> None:
+    assert translate(same).text == same
+
+
+def test_the_unknown_is_kept_and_reported_with_a_hint() -> None:
+    result = translate("int a;\n  cudaCtxResetPersistingL2Cache();\ncublasFancy(h);\n", file="a.cu")
+    assert "cudaCtxResetPersistingL2Cache();" in result.text
+    first, second = result.findings
+    assert (first.rule, first.file, first.line, first.column) == ("unknown-name", "a.cu", 2, 3)
+    assert first.hint == "AMD GPUs have no persisting L2 window: remove the call"
+    assert second.message == "`cublasFancy` has no hipBLAS name that this tool knows"
+
+
+def test_what_the_source_defines_itself_is_not_unknown() -> None:
+    source = "#define cudaCheckIt(x) x\nint cudaHelper(int x) { return cudaCheckIt(x); }\n"
+    result = translate(source + "int y = cudaHelper(1);\n")
+    assert not result.findings
+    assert translate("int y = cudaHelper(1);\n").findings
+
+
+def test_more_names_can_be_given() -> None:
+    names = Names({"cudaNewest": "hipNewest"})
+    assert translate("cudaNewest(1);", names=names).text == "hipNewest(1);"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "hip"),
+    [
+        ("#include <cuda_runtime.h>", "#include <hip/hip_runtime.h>"),
+        ('#  include "cublas_v2.h"', '#  include "hipblas/hipblas.h"'),
+        ("#include <cub/block/block_reduce.cuh>", "#include <hipcub/hipcub.hpp>"),
+        ("#include <thrust/sort.h>", "#include <thrust/sort.h>"),
+        ("#include <thrust/system/cuda/vector.h>", "#include <thrust/system/hip/vector.h>"),
+        ("#include <nccl.h>", "#include <rccl/rccl.h>"),
+        ('#include "mine.cuh"', '#include "mine.cuh"'),
+    ],
+)
+def test_headers(cuda: str, hip: str) -> None:
+    assert translate(f"{cuda}\n").text == f"{hip}\n"
+
+
+def test_an_included_source_follows_the_name_of_its_file() -> None:
+    source = '#include "kernels.cu"\n'
+    assert translate(source).text == source
+    assert translate(source, rename_cu_includes=True).text == '#include "kernels.hip"\n'
+
+
+@pytest.mark.parametrize(
+    ("cuda", "hip"),
+    [
+        ("cub::BlockReduce<T, 8>::TempStorage", "hipcub::BlockReduce<T, 8>::TempStorage"),
+        ("::cub::Sum()", "::hipcub::Sum()"),
+        ("using namespace cub;", "using namespace hipcub;"),
+        ("namespace algorithms = cub;", "namespace algorithms = hipcub;"),
+        ("thrust::cuda::par", "thrust::hip::par"),
+        ("nvcuda::wmma::fragment", "rocwmma::fragment"),
+        ("using namespace nvcuda;", "namespace wmma = rocwmma;"),
+    ],
+)
+def test_namespaces(cuda: str, hip: str) -> None:
+    assert translate(cuda).text == hip
+
+
+def test_a_symbol_and_a_kernel_are_wrapped_where_hip_wants_it() -> None:
+    text = translate(
+        "cudaMemcpyToSymbol(w, h, n);cudaGetSymbolAddress(&p, t);"
+        "cudaFuncSetAttribute(k<float, 4>, cudaFuncAttributeMaxDynamicSharedMemorySize, 9);"
+        "cudaFuncSetAttribute((const void*)k, a, 9);"
+    ).text
+    assert text == (
+        "hipMemcpyToSymbol(HIP_SYMBOL(w), h, n);hipGetSymbolAddress(&p, HIP_SYMBOL(t));"
+        "hipFuncSetAttribute(reinterpret_cast<const void*>(k<float, 4>), "
+        "hipFuncAttributeMaxDynamicSharedMemorySize, 9);"
+        "hipFuncSetAttribute((const void*)k, a, 9);"
+    )
+
+
+def test_launch_bounds_count_waves() -> None:
+    once = translate("__launch_bounds__(256, 2) __launch_bounds__(N) __launch_bounds__(N, M, 4)")
+    assert once.text == (
+        "__launch_bounds__(256, ((2) * (256) + 255) / 256) __launch_bounds__(N) "
+        "__launch_bounds__(N, ((M) * (N) + 255) / 256)"
+    )
+    assert translate(once.text).text == once.text
+
+
+def test_line_ends_and_a_byte_order_mark_stay() -> None:
+    source = "\ufeff// a\r\ncudaFree(p);\r\n"
+    assert translate(source).text == "\ufeff// a\r\nhipFree(p);\r\n"
+
+
+def test_parameters_that_differ_are_reported_at_calls_only() -> None:
+    findings = translate("cudnnSetTensor4dDescriptor(a, b); f = cudnnSetTensor4dDescriptor;").findings
+    assert [f.rule for f in findings] == ["parameters-differ"]
+
+
+def test_libraries_are_known_by_their_words() -> None:
+    words = ["hipblasCreate", "hipblasLtCreate", "hipMalloc", "main"]
+    assert libraries_of(words) == {"hipBLAS", "hipBLASLt", "HIP"}
