@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from vermilion.runtime.artifact import (
 from vermilion.runtime.cache import Cache, cache_digest, model_digest
 from vermilion.runtime.gate import OffloadGate
 from vermilion.runtime.manifest import tool_versions
-from vermilion.runtime.prove import prove
+from vermilion.runtime.prove import WrongNumbersError, prove
 from vermilion.runtime.report import Report, read_report
 from vermilion.runtime.session import Session
 from vermilion.runtime.summarize import summarize
@@ -46,6 +47,8 @@ from vermilion.version import code_digest
 # Which backend compiles for a kind of target, best first; the first that is usable is taken.
 _BACKENDS = {"cpu": ("native", "ort"), "npu": ("vitisai", "npu_model")}
 _CPU_BACKEND = "ort"
+# Keeps no part that was not seen to run on the device.
+_SEEN_TO_RUN = "vitisai"
 
 PRECISIONS = ("fp32", "bf16", "int8")
 
@@ -64,6 +67,13 @@ class Compiled:
     target: Target
     availability: Availability
     report: Report
+
+    @property
+    def offload_is(self) -> str:
+        """What `offloaded` means here: `ran` on the device, `modelled`, or `compiled`."""
+        if self.target.kind == "cpu":
+            return "compiled"
+        return "modelled" if self.availability.reason else "ran"
 
     @property
     def summary_path(self) -> Path:
@@ -119,50 +129,17 @@ def compile_model(
     digest = cache_digest(parts)
     cache = Cache(cache_dir)
 
+    request = _Request(
+        source, label, chosen, (device_backend, cpu_backend), options, dims or {}, fix, parts
+    )
+
     def build(folder: Path) -> None:
-        bound = bind_dimensions(source, dims or {})
-        simplified = simplify(bound, progress=progress)
-        if fix:
-            simplified = fix_simplified(simplified, chosen.limits.max_batch, progress)
-        complete_types(simplified.model)
-        with tempfile.TemporaryDirectory(
-            prefix="vermilion-", ignore_cleanup_errors=True
-        ) as scratch:
-            placement, compiled = _place_and_compile(
-                simplified.model,
-                chosen,
-                (device_backend, cpu_backend),
-                options,
-                Path(scratch),
-                progress,
-            )
-            verification = prove(bound, compiled, chosen, progress)
-            summary = summarize(simplified.model, placement, label, digest)
-            report = Report(
-                summary=summary,
-                nodes=tuple(node.as_json() for node in placement.nodes),
-                verification=verification,
-                passes=tuple(_pass_row(step) for step in simplified.steps),
-                predicted_ms=predicted_ms(simplified.model, placement),
-            )
-            write_artifact(
-                folder,
-                ArtifactContent(
-                    model=simplified.model,
-                    parts=compiled,
-                    target=chosen.name,
-                    options={"precision": options.precision},
-                    cache_parts=parts,
-                    summary=report.summary,
-                    nodes=report.nodes,
-                    extra=report.extra(),
-                ),
-            )
+        _build(request, folder, progress)
 
     entry = cache.get_or_build(digest, cache_key, build, parts=parts)
     report = read_report(entry.open())
     if gate is not None:
-        gate.check(report.summary)
+        gate.check(report.summary, ran=device_backend.name == _SEEN_TO_RUN)
     if rai is not None:
         pack(entry.path, rai)
     return Compiled(
@@ -182,6 +159,76 @@ def compile_model(
 def _pass_row(step: PassStep) -> dict[str, object]:
     refusals = [{"where": where, "reason": r.reason, "hint": r.hint} for where, r in step.refusals]
     return {"name": step.name, "fired": step.fired, "refusals": refusals}
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Everything that a compilation starts from."""
+
+    source: ir.Model
+    label: str
+    target: Target
+    backends: tuple[Backend, Backend]
+    options: CompileOptions
+    dims: Dimensions
+    fix: bool
+    cache_parts: Mapping[str, str]
+
+
+def _build(request: _Request, folder: Path, progress: Progress) -> None:
+    """Walk the path: bind → simplify → place → compile → prove → write."""
+    bound = bind_dimensions(request.source, request.dims)
+    simplified = simplify(bound, progress=progress)
+    if request.fix:
+        simplified = fix_simplified(simplified, request.target.limits.max_batch, progress)
+    complete_types(simplified.model)
+    with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as scratch:
+        placement, parts, verification, notes = _compile_and_prove(
+            request, bound, simplified.model, Path(scratch), progress
+        )
+        digest = cache_digest(request.cache_parts)
+        report = Report(
+            summary=summarize(simplified.model, placement, request.label, digest),
+            nodes=tuple(node.as_json() for node in placement.nodes),
+            verification=verification,
+            passes=tuple(_pass_row(step) for step in simplified.steps),
+            predicted_ms=predicted_ms(simplified.model, placement),
+            notes=notes,
+        )
+        content = ArtifactContent(
+            model=simplified.model,
+            parts=parts,
+            target=request.target.name,
+            options={"precision": request.options.precision},
+            cache_parts=request.cache_parts,
+            summary=report.summary,
+            nodes=report.nodes,
+            extra=report.extra(),
+        )
+        write_artifact(folder, content)
+
+
+def _compile_and_prove(
+    request: _Request, bound: ir.Model, model: ir.Model, scratch: Path, progress: Progress
+) -> tuple[Placement, tuple[CompiledPart, ...], tuple[Mapping[str, object], ...], tuple[str, ...]]:
+    """Compile and prove; where generated code is wrong, ONNX Runtime takes all, and a note says so.
+
+    Nothing is handed out whose numbers are not the model's.
+    """
+    target, (device_backend, cpu_backend) = request.target, request.backends
+    placement, parts = _place_and_compile(
+        model, target, request.backends, request.options, scratch, progress
+    )
+    try:
+        return placement, parts, prove(bound, parts, target, progress), ()
+    except WrongNumbersError as error:
+        if target.kind != "cpu" or device_backend is cpu_backend:
+            raise
+        note = f"generated code was left out: {error.message}"
+    placement, parts = _place_and_compile(
+        model, target, (cpu_backend, cpu_backend), request.options, scratch / "again", progress
+    )
+    return placement, parts, prove(bound, parts, target, progress), (note,)
 
 
 def backends_for(target: Target) -> tuple[Backend, Backend, Availability]:

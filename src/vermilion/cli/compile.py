@@ -72,6 +72,8 @@ def compile(
     )
     if not compiled.cache_hit and "key" in compiled.cache_reason:
         terminal.warn(f"compiled again: {compiled.cache_reason}")
+    for note in compiled.report.notes:
+        terminal.warn(note)
     return Result(as_json(compiled), lambda: _view(compiled, every_node=nodes))
 
 
@@ -88,6 +90,7 @@ def as_json(compiled: Compiled) -> dict[str, object]:
         "seconds": compiled.seconds,
         "target": compiled.target.name,
         "execution": compiled.availability.reason or "on this machine",
+        "offload_is": compiled.offload_is,
         "summary": report.summary.as_json(),
         "summary_path": compiled.summary_path,
         "nodes": [dict(row) for row in report.nodes],

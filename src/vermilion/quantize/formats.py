@@ -37,7 +37,7 @@ class IntegerFormat:
         return self.low < 0
 
 
-# -128 is left unused, so that the range is symmetric and a product of two never overflows a sign.
+# The lowest integer is left unused, so that the range is symmetric and a product of two never overflows a sign.
 # Source: AMD Quark for ONNX, symmetric signed ranges.
 INT8 = IntegerFormat("int8", ir.DataType.INT8, 127, -127)
 UINT8 = IntegerFormat("uint8", ir.DataType.UINT8, 255, 0)
@@ -106,43 +106,130 @@ class Scheme:
     source: str = ""
 
 
+@dataclass(frozen=True)
+class FloatScheme:
+    """Tensors become floating-point numbers of fewer bits, or blocks that share an exponent.
+
+    `number` is a row of `blocks.FORMATS`, or `bf16` or `fp16`. With `all_tensors` every tensor
+    between operators is rounded; without, what matrix products multiply.
+    """
+
+    name: str
+    title: str
+    number: str
+    all_tensors: bool
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class WeightScheme:
+    """Only the weights of matrix products are rounded, in blocks along what is summed over.
+
+    `fused` is ONNX Runtime's MatMulNBits (opset 17 is enough); else DequantizeLinear with blocks,
+    which needs opset 21.
+    """
+
+    name: str
+    title: str
+    number: IntegerFormat
+    fused: bool
+    source: str = ""
+
+
+AnyScheme = Scheme | FloatScheme | WeightScheme
+
 _QUARK = "AMD Quark for ONNX 0.13, presets"
 
-SCHEMES: Mapping[str, Scheme] = {
-    scheme.name: scheme
-    for scheme in (
-        Scheme(
-            name="xint8",
-            title="int8 activations, weights and biases, power-of-two scales",
-            column="xint8",
-            activation=INT8,
-            weight=INT8,
-            bias=INT8,
-            power_of_two=True,
-            source=_QUARK,
-        ),
-        Scheme(
-            name="a8w8",
-            title="uint8 or int8 activations, int8 weights for each channel, int32 biases",
-            column="a8w8",
-            activation=UINT8,
-            weight=INT8,
-            bias=INT32,
-            per_channel=True,
-            source=f"{_QUARK}; Ryzen AI 1.6 release notes: general asymmetric models",
-        ),
-        Scheme(
-            name="a16w8",
-            title="int16 activations, int8 weights for each channel, int32 biases",
-            column="a16w8",
-            activation=INT16,
-            weight=INT8,
-            bias=INT32,
-            per_channel=True,
-            source=_QUARK,
-        ),
-    )
+_INTEGER = (
+    Scheme(
+        name="xint8",
+        title="int8 activations, weights and biases, power-of-two scales",
+        column="xint8",
+        activation=INT8,
+        weight=INT8,
+        bias=INT8,
+        power_of_two=True,
+        source=_QUARK,
+    ),
+    Scheme(
+        name="a8w8",
+        title="uint8 or int8 activations, int8 weights for each channel, int32 biases",
+        column="a8w8",
+        activation=UINT8,
+        weight=INT8,
+        bias=INT32,
+        per_channel=True,
+        source=f"{_QUARK}; Ryzen AI 1.6 release notes: general asymmetric models",
+    ),
+    Scheme(
+        name="a16w8",
+        title="int16 activations, int8 weights for each channel, int32 biases",
+        column="a16w8",
+        activation=INT16,
+        weight=INT8,
+        bias=INT32,
+        per_channel=True,
+        source=_QUARK,
+    ),
+)
+
+_OCP = "OCP Microscaling Formats (MX) Specification 1.0"
+
+_FLOAT = (
+    FloatScheme(
+        "bf16",
+        "bfloat16 weights and activations, no calibration",
+        "bf16",
+        all_tensors=True,
+        source="Ryzen AI documentation 1.8, ops_support.rst, column BF16",
+    ),
+    FloatScheme(
+        "fp16", "float16 weights and activations, no calibration", "fp16", True, "IEEE 754"
+    ),
+    FloatScheme(
+        "bfp16",
+        "matrix products on blocks of 8 values with 8 bits each and a shared exponent",
+        "bfp16",
+        all_tensors=False,
+        source="AMD Quark for ONNX 0.13, BFPQuantizeDequantize",
+    ),
+    FloatScheme(
+        "mx9",
+        "matrix products on blocks of 16 values with 8 bits each and shared exponents",
+        "mx9",
+        all_tensors=False,
+        source="B. Rouhani et al., With Shared Microexponents, A Little Shifting Goes a Long Way",
+    ),
+    *(
+        FloatScheme(name, f"matrix products on blocks of 32 values: {what}", name, False, _OCP)
+        for name, what in (
+            ("mxint8", "8-bit integers, a shared scale"),
+            ("mxfp8e4m3", "8-bit floats (4 bits of exponent), a shared scale"),
+            ("mxfp8e5m2", "8-bit floats (5 bits of exponent), a shared scale"),
+            ("mxfp6e2m3", "6-bit floats (2 bits of exponent), a shared scale"),
+            ("mxfp6e3m2", "6-bit floats (3 bits of exponent), a shared scale"),
+            ("mxfp4", "4-bit floats, a shared scale"),
+        )
+    ),
+)
+
+_NBITS = "ONNX Runtime, docs/ContribOperators.md, MatMulNBits"
+
+_WEIGHTS = (
+    WeightScheme("int4", "int4 weights in blocks, as MatMulNBits", INT4, True, _NBITS),
+    WeightScheme("uint4", "uint4 weights in blocks, as MatMulNBits", UINT4, True, _NBITS),
+    WeightScheme(
+        "int4-qdq", "int4 weights in blocks, as DequantizeLinear", INT4, False, "ONNX opset 21"
+    ),
+    WeightScheme(
+        "uint4-qdq", "uint4 weights in blocks, as DequantizeLinear", UINT4, False, "ONNX opset 21"
+    ),
+)
+
+SCHEMES: Mapping[str, AnyScheme] = {
+    scheme.name: scheme for scheme in (*_INTEGER, *_FLOAT, *_WEIGHTS)
 }
+
 
 def scale_of(position: int) -> np.float32:
     """Give the scale of a tensor whose binary point lies at `position`: 2^-position."""
@@ -154,8 +241,8 @@ def at_position(position: int, number: IntegerFormat) -> Parameters:
     return Parameters(number, np.asarray(scale_of(position), np.float32))
 
 
-def scheme_named(name: str) -> Scheme:
-    """Give the integer scheme of that name.
+def any_scheme_named(name: str) -> AnyScheme:
+    """Give the scheme of that name.
 
     Raises: OptionError that lists the known ones.
     """
@@ -163,4 +250,16 @@ def scheme_named(name: str) -> Scheme:
     if found is None:
         known = ", ".join(f"`{known}`" for known in sorted(SCHEMES))
         raise OptionError(f"unknown quantization scheme `{name}`", hint=f"known schemes: {known}")
+    return found
+
+
+def scheme_named(name: str) -> Scheme:
+    """Give the integer scheme of that name.
+
+    Raises: OptionError also for schemes of another kind.
+    """
+    found = any_scheme_named(name)
+    if not isinstance(found, Scheme):
+        integer = ", ".join(f"`{scheme.name}`" for scheme in _INTEGER)
+        raise OptionError(f"`{name}` has no integer activations", hint=f"schemes with: {integer}")
     return found

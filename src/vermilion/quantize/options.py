@@ -99,9 +99,7 @@ def from_json(recipe: Mapping[str, Any]) -> Options:
             wanted = (list, tuple)
             fits = isinstance(value, wanted) and all(isinstance(word, str) for word in value)
         else:
-            fits = isinstance(value, wanted) and not (
-                wanted == (int,) and isinstance(value, bool)
-            )
+            fits = isinstance(value, wanted) and not (wanted == (int,) and isinstance(value, bool))
         if not fits:
             raise OptionError(f"`{name}` in the recipe is {value!r}")
     return make_options(Settings(**recipe))  # type: ignore[typeddict-item]

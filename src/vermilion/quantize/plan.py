@@ -136,9 +136,7 @@ def _source_name(node: ir.Node) -> str:
     return "" if node.inputs[0] is None else str(node.inputs[0].name)
 
 
-def _is_quantizable(
-    node: ir.Node, types: Mapping[str, ir.DataType], operators: Operators
-) -> bool:
+def _is_quantizable(node: ir.Node, types: Mapping[str, ir.DataType], operators: Operators) -> bool:
     operator = operators.get(node.op_type)
     if node.domain not in ("", "ai.onnx") or operator is None:
         return False

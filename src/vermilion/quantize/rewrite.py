@@ -64,9 +64,7 @@ class _Writer:
             self.constant(self.name(f"{value.name}_zero_point"), zero),
         ]
 
-    def node(
-        self, op_type: str, inputs: list[ir.Value], name: str, given: Parameters
-    ) -> ir.Node:
+    def node(self, op_type: str, inputs: list[ir.Value], name: str, given: Parameters) -> ir.Node:
         """Make a node that rounds or the one that undoes it."""
         attributes = {} if given.axis is None else {"axis": given.axis}
         domain = ""
@@ -109,9 +107,7 @@ def _round_activation(writer: _Writer, value: ir.Value, given: Parameters) -> No
     by_quantized = producer in writer.plan.nodes
     readers = writer.users(value, quantized_only=not by_quantized)
     parameters = writer.parameters(value, given)
-    quantize = writer.node(
-        "QuantizeLinear", [value, *parameters], f"{name}_QuantizeLinear", given
-    )
+    quantize = writer.node("QuantizeLinear", [value, *parameters], f"{name}_QuantizeLinear", given)
     quantized = quantize.outputs[0]
     quantized.name = writer.name(f"{name}_quantized")
     quantized.type, quantized.shape = ir.TensorType(given.number.data_type), value.shape

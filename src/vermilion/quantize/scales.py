@@ -60,9 +60,7 @@ def _format(plan: Plan, symmetric: bool, wide: bool) -> IntegerFormat:
     return INT8 if symmetric and not number.is_signed else number
 
 
-def weight_parameters(
-    value: ir.Value, number: IntegerFormat, axis: int | None
-) -> Parameters:
+def weight_parameters(value: ir.Value, number: IntegerFormat, axis: int | None) -> Parameters:
     """Give the parameters that just cover a constant, along `axis` or as a whole."""
     assert value.const_value is not None, "a weight has a value"
     array = np.abs(value.const_value.numpy())
@@ -98,9 +96,7 @@ def bias_scales(read: Parameters, weight: Parameters) -> NDArray[np.float32]:
     return scales
 
 
-def room_for_bias(
-    bias: NDArray[np.float32], read: Parameters, weight: Parameters
-) -> Parameters:
+def room_for_bias(bias: NDArray[np.float32], read: Parameters, weight: Parameters) -> Parameters:
     """Make the scales of a weight coarser where the bias would not fit into int32."""
     needed = np.abs(bias) / (np.float32(_BIAS_HIGH) * read.scale)
     if weight.axis is None:

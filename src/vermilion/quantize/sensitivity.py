@@ -88,9 +88,7 @@ def _rows(plan: Plan) -> list[_Row]:
     for values in shared.values():
         readers = {use.node for value in values for use in value.uses()}
         names = tuple(str(value.name) for value in values)
-        operations = sum(
-            node_cost(node).operations for node in readers if node.op_type in PRODUCTS
-        )
+        operations = sum(node_cost(node).operations for node in readers if node.op_type in PRODUCTS)
         rows.append(_Row("activation", names, names, operations))
     constants = {*plan.weights, *plan.biases}
     taken: set[ir.Value] = set()
@@ -138,9 +136,7 @@ def _add_switches(
     return switches
 
 
-def _constant(
-    graph: ir.Graph, name: str, tensor: ir.TensorProtocol | None
-) -> ir.Value | None:
+def _constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol | None) -> ir.Value | None:
     if tensor is None:
         return None
     array = tensor.numpy()

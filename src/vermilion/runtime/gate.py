@@ -30,8 +30,14 @@ class OffloadGate:
             )
         return cls("gops" if match[1] == "gops" else "operators", float(match[2]))
 
-    def check(self, summary: Summary) -> None:
-        """Pass or raise. Raises: UnsupportedError where less than asked for is offloaded."""
+    def check(self, summary: Summary, *, ran: bool = False) -> None:
+        """Pass or raise, by what is offloaded.
+
+        `ran` says that every offloaded part was run on the device and seen to run there; without
+        it the parts are compiled or modelled, and the message says no more than that.
+
+        Raises: UnsupportedError where it is less than asked for.
+        """
         if self.quantity == "gops":
             part, whole = summary.offloaded_gops, summary.gops
         else:
@@ -39,8 +45,9 @@ class OffloadGate:
         reached = 100.0 * part / whole if whole else 0.0
         # The summary's own precision decides: 100 % of a sum of floats is not always 100.0.
         if round(reached, 3) < self.percent:
+            done = "ran on" if ran else "are offloaded to"
             raise UnsupportedError(
-                f"{reached:.3f}% of the {self.quantity} are offloaded to {summary.device}, "
+                f"{reached:.3f}% of the {self.quantity} {done} {summary.device}, "
                 f"{self.percent:g}% were asked for",
                 where="--min-offload",
                 hint="`vermilion inspect MODEL --target T` names every node that stays on the CPU",

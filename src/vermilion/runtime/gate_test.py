@@ -36,6 +36,14 @@ def test_a_missed_gate_names_both_figures() -> None:
         OffloadGate.parse("gops=95%").check(SUMMARY)
 
 
+def test_it_says_whether_it_was_seen_to_run() -> None:
+    gate = OffloadGate.parse("gops=95%")
+    with pytest.raises(UnsupportedError, match="are offloaded to stx"):
+        gate.check(SUMMARY)
+    with pytest.raises(UnsupportedError, match="ran on stx"):
+        gate.check(SUMMARY, ran=True)
+
+
 @pytest.mark.parametrize("text", ["95%", "gops", "gops=-1%", "gops=101%", "flops=3%", "gops=x"])
 def test_what_is_not_a_gate_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="not a gate"):

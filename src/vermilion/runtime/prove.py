@@ -38,6 +38,10 @@ class _StagedFiles:
         return split_weights(self.compiled.part.model)[1]
 
 
+class WrongNumbersError(UnsupportedError):
+    """What was compiled does not compute what the model does."""
+
+
 def prove(
     original: ir.Model,
     parts: Sequence[CompiledPart],
@@ -47,7 +51,7 @@ def prove(
     """Run `original` and the compiled parts on the same inputs; compare every output.
 
     Returns: a row an output, the keys of `verification.outputs`.
-    Raises: UnsupportedError where an output is not what the model as it came gives.
+    Raises: WrongNumbersError where an output is not what the model as it came gives.
     """
     progress("prove", 0, 2)
     inputs = sample_inputs(original)
@@ -60,7 +64,7 @@ def prove(
     for row in rows:
         wrong = row.cosine < MIN_COSINE and row.max_abs_error > NOTHING
         if row.has_nan or wrong:
-            raise UnsupportedError(
+            raise WrongNumbersError(
                 f"the compiled model gives another `{row.name}` than the model as it came: "
                 f"cosine {row.cosine:.6f}, largest error {row.max_abs_error:.3g}",
                 where=target.name,

@@ -25,6 +25,7 @@ class Report:
     verification: tuple[Row, ...]
     passes: tuple[Row, ...]
     predicted_ms: float | None = None
+    notes: tuple[str, ...] = ()  # what a user should know that went another way than asked for
 
     def extra(self) -> dict[str, object]:
         """Give what stands in `summary.json` beside the summary and the nodes."""
@@ -32,6 +33,7 @@ class Report:
             "verification": {"outputs": [dict(row) for row in self.verification]},
             "passes": [dict(row) for row in self.passes],
             "predicted_ms": self.predicted_ms,
+            "notes": list(self.notes),
         }
 
 
@@ -49,8 +51,13 @@ def read_report(reader: ArtifactReader) -> Report:
         verification=_rows(verification.get("outputs") if isinstance(verification, dict) else None),
         passes=_rows(rows.get("passes")),
         predicted_ms=float(predicted) if isinstance(predicted, int | float) else None,
+        notes=_texts(rows.get("notes")),
     )
 
 
 def _rows(value: object) -> tuple[Row, ...]:
     return tuple(row for row in value if isinstance(row, dict)) if isinstance(value, list) else ()
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()

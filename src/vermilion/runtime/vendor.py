@@ -25,7 +25,7 @@ import onnx
 from vermilion.backends.vitisai.evidence import read_ep_report
 from vermilion.backends.vitisai.found import Stack
 from vermilion.errors import ArtifactError, VermilionError
-from vermilion.runtime.summary import Summary, parse_summary
+from vermilion.runtime.summary import HEADER, Summary, parse_summary
 
 Kind = Literal["cache folder", "EP-context model", "rai file"]
 
@@ -146,10 +146,31 @@ class _Members:
         if text is None:
             return None
         try:
-            return parse_summary(text)
+            summary = parse_summary(text)
         except ArtifactError as error:
             self.problems.append(f"`{ending}`: {error.message}")
             return None
+        missing = _cut_off(text, summary)
+        if missing:
+            self.problems.append(f"`{ending}` is cut off: {missing}")
+            return None
+        return summary
+
+
+def _cut_off(text: str, summary: Summary) -> str:
+    """Say what a final summary lacks at its end, empty where it is whole.
+
+    A preliminary one ends before what was offloaded, and is not looked at.
+    """
+    if HEADER not in text:
+        return ""
+    for line in ("Number of subgraphs offloaded by VAIML", "Number of subgraphs above max"):
+        if line not in text:
+            return f"it has no line `{line}`"
+    if len(summary.subgraphs) != summary.subgraphs_offloaded:
+        there = len(summary.subgraphs)
+        return f"it describes {there} of {summary.subgraphs_offloaded} subgraphs"
+    return ""
 
 
 def _from_folder(folder: Path) -> VendorArtifact:

@@ -14,7 +14,14 @@ import pytest
 
 from vermilion.backends.vitisai.found import Stack
 from vermilion.errors import ArtifactError
-from vermilion.runtime.summary_test import OLD, PRELIMINARY, RESNET18
+from vermilion.runtime.summary import parse_summary
+from vermilion.runtime.summary_test import (
+    FORM_2026,
+    OLD,
+    PRELIMINARY,
+    RESNET18,
+    RESNET50_INT8,
+)
 from vermilion.runtime.vendor import read_vendor, why_not_reusable
 
 CONTEXT = {
@@ -176,6 +183,33 @@ def test_damage_and_contradictions_are_named(
     found = read_vendor(write(tmp_path / "key", {**FILES, **change}))
     assert any(words in problem for problem in found.problems), found.problems
     assert any("damaged" in reason for reason in why_not_reusable(found, STACK))
+
+
+FORMS = {
+    "resnet18": RESNET18,
+    "resnet50-int8": RESNET50_INT8,
+    "2026": FORM_2026,
+    "preliminary": PRELIMINARY,
+    "old": OLD,
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_the_summary_comes_back(name: str) -> None:
+    summary = parse_summary(FORMS[name])
+    assert parse_summary(summary.to_text()) == summary
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50-int8", "2026"])
+def test_a_summary_that_is_cut_off_anywhere_is_a_clear_error(name: str, tmp_path: Path) -> None:
+    lines = FORMS[name].splitlines(keepends=True)
+    last = next(at for at, line in enumerate(lines) if "OPs:" in line)
+    for length in range(1, last):
+        text = "".join(lines[:length])
+        folder = write(tmp_path / str(length), {"final-vaiml-pass-summary.txt": text})
+        found = read_vendor(folder)
+        assert found.summary is None, text
+        assert found.problems[0].startswith("`final-vaiml-pass-summary.txt`")
 
 
 def test_what_does_not_fit_is_not_to_be_used(tmp_path: Path) -> None:

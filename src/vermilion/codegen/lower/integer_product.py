@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vermilion.codegen.expression import Operand
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.codegen.emit.map import map_step
+from vermilion.codegen.expression import Convert, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower import product
 from vermilion.codegen.lower.affine import Affine, Term
-from vermilion.codegen.lower.context import Lowering
+from vermilion.codegen.lower.context import Border, Lowering, identity
 from vermilion.codegen.lower.elementwise import GroupExpression
+from vermilion.codegen.lower.geometry import ConvGeometry, as_image, conv_geometry
+from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_depthwise
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.quantized import IntegerProduct
 from vermilion.codegen.numeric import Numeric, numeric_for
+from vermilion.codegen.tensor import Storage, View
 
 
 def emit_integer_product(lowering: Lowering, group: Group, integer: IntegerProduct) -> None:
@@ -25,37 +32,62 @@ def emit_integer_product(lowering: Lowering, group: Group, integer: IntegerProdu
 
 def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> None:
     node = integer.node
-    geometry = product.conv_geometry(node)
+    geometry = conv_geometry(node)
     border = replace(geometry.border, byte=integer.grid.zero)
     rank = len(integer.data.shape or ())
     if rank == 4:
         source = lowering.channels_last(integer.data, border)
     else:
-        source = product._image_of(lowering, integer.data, geometry, integer.grid.zero)
-    kernel = integer.weights
-    kernel = kernel.reshape(*kernel.shape[:2], *geometry.kernel).transpose(0, 2, 3, 1)
-    build = _expression(lowering, group, integer)
+        source = _line_of(lowering, integer.data, border)
+    taps = integer.weights
+    taps = taps.reshape(*taps.shape[:2], *geometry.kernel).transpose(0, 2, 3, 1)
+    by_channel = is_depthwise(geometry, taps, source)
+    build = _depthwise_start(lowering, group, integer) if by_channel else _start(
+        lowering, group, integer
+    )
     expression = build.of(group.root.outputs[0])
     result = lowering.output(group.root.outputs[0], product._channels_last_order(rank))
+    output = as_image(result)
     operands = [product._as_operand(lowering, view, result) for view in build.views]
-    step = product.product_step(
-        lowering, source, kernel, _key(integer), geometry, product.as_image(result), operands,
-        expression, list(group.members), _numeric(lowering),
-    )  # fmt: skip
-    lowering.add(_with_initial(step))
+    key, members = _key(integer), list(group.members)
+    if by_channel:
+        lowering.add(
+            depthwise_step(
+                lowering, source, taps, key, geometry, output, operands, expression, members
+            )
+        )
+        return
+    for number, (one, kernels, part, mine) in enumerate(
+        group_slices(geometry, source, taps, output, operands)
+    ):
+        step = product.product_step(
+            lowering, one, kernels, (*key, str(number)), geometry, part, mine, expression,
+            members, _numeric(lowering),
+        )  # fmt: skip
+        lowering.add(_with_initial(step if number == 0 else replace(step, operations=0)))
+
+
+def _line_of(lowering: Lowering, value: ir.Value, border: Border) -> View:
+    """Give a (N, C, W) tensor as an image of one row with the border that is needed."""
+    view = as_image(lowering.demand(value))
+    if border.is_empty and view.strides[1] == 1:
+        return view
+    copy = lowering.bordered(f"{value.name} image", view.storage, view.shape, border)
+    lowering.add(map_step([view], [copy], [identity(view)], [f"copy of {value.name}"]))
+    return copy
 
 
 def _emit_rows(lowering: Lowering, group: Group, integer: IntegerProduct) -> None:
     """Write a matrix product as a 1×1 convolution over rows: (…, K) → (…, N)."""
     outputs, width = integer.weights.shape
     source = product._rows_of(lowering.contiguous(integer.data), width)
-    build = _expression(lowering, group, integer)
+    build = _start(lowering, group, integer)
     expression = build.of(group.root.outputs[0])
     result = lowering.output(group.root.outputs[0])
     operands = [
         product._operand_rows(lowering, view, result.shape, outputs) for view in build.views
     ]
-    geometry = product.ConvGeometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
+    geometry = ConvGeometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
     step = product.product_step(
         lowering, source, integer.weights[:, None, None, :], _key(integer), geometry,
         product._rows_of(result, outputs), operands, expression, list(group.members),
@@ -64,19 +96,33 @@ def _emit_rows(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
     lowering.add(_with_initial(step))
 
 
-def _expression(
-    lowering: Lowering, group: Group, integer: IntegerProduct
-) -> GroupExpression:
+def _start(lowering: Lowering, group: Group, integer: IntegerProduct) -> GroupExpression:
     """Start a group's expression from the accumulator, whose start is the first operand."""
-    term = Term(Operand(0), integer.factor)
-    build = GroupExpression(
-        lowering, group, Operand(0), Affine((term,), integer.constant)
-    )
-    name = (str(integer.node.name), str(integer.node.outputs[0].name), "initial", "bias")
-    # The kernel reads whole vectors: the last may reach beyond the channels.
-    initial = lowering.weight(name, lambda: integer.initial, "i32")
-    build.views.append(initial)
+    form = Affine((Term(Operand(0), integer.factor),), integer.constant)
+    build = GroupExpression(lowering, group, Operand(0), form)
+    build.views.append(lowering.weight(_name(integer, "i32"), lambda: integer.initial, "i32"))
     return build
+
+
+def _depthwise_start(lowering: Lowering, group: Group, integer: IntegerProduct) -> GroupExpression:
+    """Start a group's expression from a sum of few products, which is exact in float32 too."""
+    sums = np.abs(integer.weights.astype(np.int64)).sum(axis=(1, 2, 3)[: integer.weights.ndim - 1])
+    storage: Storage = "f32"
+    total: Expression = apply("add", Operand(0), Operand(1))
+    if (sums * 255 + np.abs(integer.initial.astype(np.int64)) >= 2**24).any():
+        storage = "i32"
+        whole = apply("add", Convert(Operand(0), "int"), Operand(1, "int"))
+        total = Convert(whole, "float")
+    form = Affine((Term(total, integer.factor),), integer.constant)
+    build = GroupExpression(lowering, group, Operand(0), form)
+    kind = np.float32 if storage == "f32" else np.int32
+    initial = integer.initial.astype(kind)
+    build.views.append(lowering.weight(_name(integer, storage), lambda: initial, storage))
+    return build
+
+
+def _name(integer: IntegerProduct, storage: str) -> tuple[str, ...]:
+    return (str(integer.node.name), str(integer.node.outputs[0].name), "initial", storage, "bias")
 
 
 def _with_initial(step: Step) -> Step:

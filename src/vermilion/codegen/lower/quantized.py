@@ -188,8 +188,7 @@ def integer_product(node: ir.Node) -> IntegerProduct | None:
 def _channel_axis(node: ir.Node) -> int | None:
     """Give the weights' axis of output channels, None where the product is not a plain one."""
     if node.op_type == "Conv":
-        group = node.attributes.get("group")
-        return 0 if group is None or group.as_int() == 1 else None
+        return 0
     if len(static_shape(node.inputs[1]) or ()) != 2:
         return None
     if node.op_type == "MatMul":

@@ -121,7 +121,7 @@ class Source:
             if self.kind(place) != "number" or not (is_macro or is_constant):
                 continue
             value = integer(word)
-            ends = self.word(place + 1) in {";", ",", "#", ""} or is_macro
+            ends = self.word(place + 1) in {";", ",", "}"} or is_macro
             if value is not None and ends:
                 name = after_name if is_macro else self.word(place - 2)
                 if is_macro or self._is_constant(place - 2):
@@ -131,7 +131,7 @@ class Source:
     def _is_constant(self, name_place: int) -> bool:
         before = self.words[max(0, name_place - 4) : name_place]
         in_enum = (
-            before[-1:] in (["{"], [","]) and "enum" in self.words[name_place - 40 : name_place]
+            before[-1:] in (["{"], [","]) and "enum" in self.words[max(0, name_place - 40) : name_place]
         )
         return in_enum or bool({"const", "constexpr"} & set(before))
 

@@ -137,7 +137,9 @@ def _layer(node: ir.Node) -> Layer | None:
 def _blocks(width: int, channels: int) -> int:
     """Give the least number of blocks that holds whole channels and stays in bounds."""
     return next(
-        n for n in range(1, channels + 1) if channels % n == 0 and (width // n <= LONGEST or n == channels)
+        n
+        for n in range(1, channels + 1)
+        if channels % n == 0 and (width // n <= LONGEST or n == channels)
     )
 
 
@@ -173,9 +175,7 @@ def _patches(
     index = np.unravel_index(chosen, (len(read), *steps))
     if any(any(pad) for pad in padding):
         read = np.pad(read, [(0, 0), (0, 0), *padding])
-    windows = np.lib.stride_tricks.sliding_window_view(
-        read, reach, axis=tuple(range(2, read.ndim))
-    )
+    windows = np.lib.stride_tricks.sliding_window_view(read, reach, axis=tuple(range(2, read.ndim)))
     dilated = tuple(slice(None, None, d) for d in window.dilations)
     windows = windows[(..., *dilated)]
     at = tuple(i * s for i, s in zip(index[1:], window.strides, strict=True))
