@@ -96,6 +96,8 @@ def compile_model(
     output: str | os.PathLike[str] | None = None,
     min_offload: str | None = None,
     fix: bool = False,
+    winograd: bool = True,
+    dump: str | os.PathLike[str] | None = None,
     progress: Progress = no_progress,
 ) -> Compiled:
     """Compile a model for a target, or find it compiled in the cache.
@@ -111,6 +113,8 @@ def compile_model(
         output: also write everything as one file, NAME.rai.
         min_offload: a gate, `gops=95%` or `operators=90%`.
         fix: for an NPU, also rewrite what it does not take, where the outputs stay the same.
+        winograd: compute 3×3 convolutions with fewer multiplications where that is faster.
+        dump: a folder for kernels, IR and assembly of generated parts; compiles anew.
         progress: told of each step.
 
     Raises: VermilionError of the kind that says who can mend it.
@@ -119,7 +123,11 @@ def compile_model(
     gate = OffloadGate.parse(min_offload) if min_offload else None
     chosen = find_target(target)
     device_backend, cpu_backend, availability = backends_for(chosen)
-    options = CompileOptions(precision=checked_precision(precision, chosen))
+    options = CompileOptions(
+        precision=checked_precision(precision, chosen),
+        winograd=winograd,
+        dump=None if dump is None else Path(dump),
+    )
     fix = fix and chosen.kind == "npu"
     rai = _rai_path(output)
     source = load_model(model) if not isinstance(model, ir.Model) else model
@@ -136,6 +144,8 @@ def compile_model(
     def build(folder: Path) -> None:
         _build(request, folder, progress)
 
+    if options.dump is not None:
+        cache.forget(cache_key or digest)
     entry = cache.get_or_build(digest, cache_key, build, parts=parts)
     report = read_report(entry.open())
     if gate is not None:
@@ -299,6 +309,7 @@ def _cache_parts(
         "dims": repr(sorted((dims or {}).items(), key=lambda item: item[0])),
         "target": target.name,
         "precision": options.precision,
+        "winograd": str(options.winograd),
         "backend": f"{device_backend.name}, {_CPU_BACKEND}",
         "device": repr(sorted(device_versions(device_backend, target).items())),
         "tools": repr(sorted(tool_versions().items())),

@@ -29,6 +29,7 @@ from vermilion.ir.passes.pipeline import Simplified, simplify
 from vermilion.ir.passes.report import PassStep
 from vermilion.partition.place import Placement, plan, settle
 from vermilion.progress import Progress, no_progress
+from vermilion.runtime.culprit import CulpritFile, find_culprits
 from vermilion.runtime.digest import model_digest
 from vermilion.runtime.manifest import TensorRecord, tensor_record
 from vermilion.runtime.summarize import summarize
@@ -200,6 +201,30 @@ def inspect_model(
         predictions=tuple(_predict(simplified, npu, label) for npu in npus),
         cpu_ms=_cpu_ms(simplified.model, cost) if measure_cpu else None,
     )
+
+
+def bisect_model(
+    model: str | os.PathLike[str] | ir.Model,
+    *,
+    target: str,
+    folder: str | os.PathLike[str],
+    dims: Dimensions | None = None,
+    fix: bool = False,
+    progress: Progress = no_progress,
+) -> tuple[CulpritFile, ...]:
+    """Write the smallest model that fails to compile for each part that does, into `folder`.
+
+    Raises: VermilionError of the kind that says who can mend it.
+    """
+    chosen = find_target(target)
+    device_backend, cpu_backend, _ = backends_for(chosen)
+    source = load_model(model) if not isinstance(model, ir.Model) else model
+    simplified = simplify(source, dims=dims, progress=progress)
+    if fix and chosen.kind == "npu":
+        simplified = fix_simplified(simplified, chosen.limits.max_batch, progress)
+    complete_types(simplified.model)
+    backends = (device_backend, cpu_backend)
+    return find_culprits(simplified.model, chosen, backends, Path(folder), progress=progress)
 
 
 def _predict(simplified: Simplified, target: Target, label: str) -> Prediction:

@@ -52,6 +52,8 @@ class CompileOptions:
     """What the user asked for, apart from the model and the target."""
 
     precision: str = "auto"
+    winograd: bool = True  # 3×3 convolutions with fewer multiplications, where that is faster
+    dump: Path | None = None  # folder for what the code generator made on the way, for people
     threads: int = 0  # 0: as many as there are physical cores
 
 

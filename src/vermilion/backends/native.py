@@ -23,6 +23,7 @@ from vermilion.backends.base import (
     Program,
     Tensors,
 )
+from vermilion.codegen.dump import write_dump
 from vermilion.codegen.emit.driver import ROW_WORDS, RUN, WAIT
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.lower.part import lower_part
@@ -75,7 +76,9 @@ class NativeBackend:
         """Write machine code, packed weights and the step table."""
         isa = isa_of(target)
         storage = "bf16" if options.precision == "bf16" else "f32"
-        lowered = lower_part(part.model, isa, storage)  # type: ignore[arg-type]
+        lowered = lower_part(part.model, isa, storage, winograd=options.winograd)  # type: ignore[arg-type]
+        if options.dump is not None:
+            write_dump(options.dump / part.name, lowered.steps, isa)
         compiled = compile_steps(
             lowered.steps,
             [view.buffer for view in lowered.inputs],

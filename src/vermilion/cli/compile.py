@@ -50,6 +50,22 @@ def compile(
         bool,
         typer.Option("--fix", help="For an NPU: also rewrite what it does not take, if proven."),
     ] = False,
+    winograd: Annotated[
+        bool,
+        typer.Option("--winograd/--no-winograd", help="3×3 convolutions with fewer products."),
+    ] = True,
+    dump: Annotated[
+        Path | None,
+        typer.Option("--dump", help="Write kernels, IR and assembly to this folder."),
+    ] = None,
+    bisect: Annotated[
+        Path | None,
+        typer.Option(
+            "--bisect",
+            metavar="DIR",
+            help="For each part that fails to compile, write the smallest model that does, too.",
+        ),
+    ] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node's place.")] = False,
 ) -> Result:
     """Compile a model for a target, or find it compiled before.
@@ -57,6 +73,7 @@ def compile(
     Prints what is supported, what is offloaded, and why the rest is not.
     """
     from vermilion.api import compile_model
+    from vermilion.inspection import bisect_model
 
     compiled = compile_model(
         model,
@@ -67,6 +84,8 @@ def compile(
         cache_key=cache_key,
         output=output,
         min_offload=min_offload,
+        winograd=winograd,
+        dump=dump,
         fix=fix,
         progress=terminal.progress,
     )
@@ -74,7 +93,20 @@ def compile(
         terminal.warn(f"compiled again: {compiled.cache_reason}")
     for note in compiled.report.notes:
         terminal.warn(note)
-    return Result(as_json(compiled), lambda: _view(compiled, every_node=nodes))
+    data = as_json(compiled)
+    if bisect is not None and compiled.report.summary.fallback.compile_error:
+        culprits = bisect_model(
+            model,
+            target=target,
+            folder=bisect,
+            dims=parse_dims(dim),
+            fix=fix,
+            progress=terminal.progress,
+        )
+        for culprit in culprits:
+            terminal.warn(f"{culprit.part}: {culprit.reason}; the least that fails: {culprit.path}")
+        data["culprits"] = [culprit.as_json() for culprit in culprits]
+    return Result(data, lambda: _view(compiled, every_node=nodes))
 
 
 def as_json(compiled: Compiled) -> dict[str, object]:

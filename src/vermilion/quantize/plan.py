@@ -80,7 +80,7 @@ def make_plan(
     graph = model.graph
     scheme = scheme_named("xint8") if scheme is None else scheme
     operators = operators_of(scheme)
-    excluded = _excluded_nodes(graph, exclude)
+    excluded = excluded_nodes(graph, exclude)
     islands = float_islands(graph)
     left_out = excluded | islands
     taken = [n for n in graph if n not in left_out and _is_quantizable(n, types, operators)]
@@ -116,7 +116,11 @@ def make_plan(
     )
 
 
-def _excluded_nodes(graph: ir.Graph, exclude: Sequence[str]) -> frozenset[ir.Node]:
+def excluded_nodes(graph: ir.Graph, exclude: Sequence[str]) -> frozenset[ir.Node]:
+    """Give the nodes that patterns name.
+
+    Raises: OptionError for a pattern that names none.
+    """
     by_name = {str(node.name): node for node in graph}
     found: set[ir.Node] = set()
     for pattern in exclude:

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.quantize.formats import Parameters
+from vermilion.quantize.names import Names
 from vermilion.quantize.plan import Plan
 
 # The operators of the default domain take 16 bits from opset 21 on; below, ONNX Runtime's own do.
@@ -27,7 +28,7 @@ _NARROW = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32})
 
 
 class _Writer:
-    """The graph being rewritten, and the names that are taken in it."""
+    """The graph being rewritten."""
 
     def __init__(self, graph: ir.Graph, plan: Plan) -> None:
         self.graph = graph
@@ -35,33 +36,14 @@ class _Writer:
         self.opset = graph.opset_imports.get("", 0)
         self.order = {node: index for index, node in enumerate(graph)}
         self.first = next(iter(graph))
-        self.taken = {str(value.name) for value in (*graph.inputs, *graph.initializers.values())}
-        for node in graph.all_nodes():
-            self.taken |= {str(value.name) for value in node.outputs}
-
-    def name(self, wanted: str) -> str:
-        """Give `wanted`, or with a number where a tensor has that name already."""
-        name, number = wanted, 1
-        while name in self.taken:
-            number += 1
-            name = f"{wanted}_{number}"
-        self.taken.add(name)
-        return name
-
-    def constant(self, name: str, array: np.ndarray) -> ir.Value:
-        """Add an initializer."""
-        tensor = ir.tensor(array, name=name)
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
-        value.const_value = tensor
-        self.graph.register_initializer(value)
-        return value
+        self.names = Names(graph)
 
     def parameters(self, value: ir.Value, given: Parameters) -> list[ir.Value]:
         """Add the scale and the zero point of a tensor."""
         zero = np.full(given.scale.shape, given.zero_point, given.number.numpy_type)
         return [
-            self.constant(self.name(f"{value.name}_scale"), given.scale),
-            self.constant(self.name(f"{value.name}_zero_point"), zero),
+            self.names.constant(f"{value.name}_scale", given.scale),
+            self.names.constant(f"{value.name}_zero_point", zero),
         ]
 
     def node(self, op_type: str, inputs: list[ir.Value], name: str, given: Parameters) -> ir.Node:
@@ -71,7 +53,7 @@ class _Writer:
         if given.number.data_type not in _NARROW and self.opset < _WIDE_OPSET:
             domain = _WIDE_DOMAIN
             self.graph.opset_imports[_WIDE_DOMAIN] = 1
-        return ir.node(op_type, inputs, attributes, domain=domain, name=self.name(name))
+        return ir.node(op_type, inputs, attributes, domain=domain, name=self.names.free(name))
 
     def users(self, value: ir.Value, *, quantized_only: bool) -> list[tuple[ir.Node, int]]:
         """Give who reads `value` in this graph. What a nested graph reads stays as it is."""
@@ -109,7 +91,7 @@ def _round_activation(writer: _Writer, value: ir.Value, given: Parameters) -> No
     parameters = writer.parameters(value, given)
     quantize = writer.node("QuantizeLinear", [value, *parameters], f"{name}_QuantizeLinear", given)
     quantized = quantize.outputs[0]
-    quantized.name = writer.name(f"{name}_quantized")
+    quantized.name = writer.names.free(f"{name}_quantized")
     quantized.type, quantized.shape = ir.TensorType(given.number.data_type), value.shape
     dequantize = writer.node(
         "DequantizeLinear", [quantized, *parameters], f"{name}_DequantizeLinear", given
@@ -119,12 +101,12 @@ def _round_activation(writer: _Writer, value: ir.Value, given: Parameters) -> No
     if by_quantized and value.is_graph_output():
         index = next(i for i, output in enumerate(writer.graph.outputs) if output is value)
         writer.graph.outputs[index] = result
-        value.name = writer.name(f"{name}_float")
+        value.name = writer.names.free(f"{name}_float")
         result.name = name
         # Graphs nested in this one refer to tensors by object: they go on reading the operator's
         # own result, under its new name.
     else:
-        result.name = writer.name(f"{name}_dequantized")
+        result.name = writer.names.free(f"{name}_dequantized")
     if producer is None:
         writer.graph.insert_before(writer.first, [quantize, dequantize])
     else:
@@ -138,13 +120,13 @@ def _round_constant(
 ) -> None:
     name = str(value.name)
     readers = writer.users(value, quantized_only=True)
-    stored = writer.constant(writer.name(f"{name}_quantized"), integers)
+    stored = writer.names.constant(f"{name}_quantized", integers)
     parameters = writer.parameters(value, given)
     dequantize = writer.node(
         "DequantizeLinear", [stored, *parameters], f"{name}_DequantizeLinear", given
     )
     result = dequantize.outputs[0]
-    result.name = writer.name(f"{name}_dequantized")
+    result.name = writer.names.free(f"{name}_dequantized")
     result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
     for node, index in readers:
         node.replace_input_with(index, result)

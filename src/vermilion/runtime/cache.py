@@ -151,6 +151,12 @@ class Cache:
         _touch(path)
         return Entry(path, name, digest, hit=True, reason="compiled before from the same inputs")
 
+    def forget(self, key: str) -> None:
+        """Remove the entry of a key, or of a digest's own key, if it is there."""
+        path = self.root / check_key(key[:_KEY_DIGITS] if len(key) == 64 else key)
+        if (path / MANIFEST_FILE).is_file():
+            self._remove(path)
+
     def ls(self) -> tuple[CacheRow, ...]:
         """List the entries, those used last first."""
         rows = filter(None, map(_row, self._entries()))

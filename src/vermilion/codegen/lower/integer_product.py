@@ -80,20 +80,42 @@ def _line_of(lowering: Lowering, value: ir.Value, border: Border) -> View:
 def _emit_rows(lowering: Lowering, group: Group, integer: IntegerProduct) -> None:
     """Write a matrix product as a 1×1 convolution over rows: (…, K) → (…, N)."""
     outputs, width = integer.weights.shape
-    source = product._rows_of(lowering.contiguous(integer.data), width)
+    source = _rows_of(lowering.contiguous(integer.data), width)
     build = _start(lowering, group, integer)
     expression = build.of(group.root.outputs[0])
     result = lowering.output(group.root.outputs[0])
     operands = [
-        product._operand_rows(lowering, view, result.shape, outputs) for view in build.views
+        _operand_rows(lowering, view, result.shape, outputs) for view in build.views
     ]
     geometry = ConvGeometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
     step = product.product_step(
         lowering, source, integer.weights[:, None, None, :], _key(integer), geometry,
-        product._rows_of(result, outputs), operands, expression, list(group.members),
+        _rows_of(result, outputs), operands, expression, list(group.members),
         _numeric(lowering),
     )  # fmt: skip
     lowering.add(_with_initial(step))
+
+
+def _rows_of(view: View, width: int) -> View:
+    """Give a row-major tensor (…, width) as an image (1, width, 1, rows)."""
+    rows = view.elements // width
+    return replace(view, shape=(1, width, 1, rows), strides=(0, 1, 0, width))
+
+
+def _operand_rows(lowering: Lowering, view: View, shape: tuple[int, ...], width: int) -> View:
+    """Give an epilogue operand that broadcasts to (…, width) as an image like `_rows_of`."""
+    wide = view.broadcast(shape)
+    rows = wide.elements // width if wide.elements else 0
+    outer = wide.strides[:-1]
+    if all(stride == 0 or size == 1 for stride, size in zip(outer, shape[:-1], strict=True)):
+        return replace(view, shape=(1, width, 1, rows), strides=(0, wide.strides[-1], 0, 0))
+    flat = wide.reshaped((rows, width)) if wide.strides[-1] == 1 else None
+    if flat is None:
+        flat = lowering.copied(wide).reshaped((rows, width))
+        assert flat is not None
+    return replace(
+        flat, shape=(1, width, 1, rows), strides=(0, flat.strides[1], 0, flat.strides[0])
+    )
 
 
 def _start(lowering: Lowering, group: Group, integer: IntegerProduct) -> GroupExpression:

@@ -91,6 +91,19 @@ def dequantized_constant(value: ir.Value | None) -> Array | None:
     return (integers.astype(np.float32) * along(scale, integers.ndim, axis)).astype(np.float32)
 
 
+def check_linear(node: ir.Node) -> str:
+    """Say what keeps a QLinearConv or QLinearMatMul from being generated."""
+    scales_and_zeros = [node.inputs[at] for at in (1, 2, 4, 5, 6, 7)]
+    if any(value is None or constant_of(value) is None for value in scales_and_zeros):
+        return f"{node.op_type} with a scale that is not constant"
+    singles = (1, 6) if constant_of(node.inputs[3]) is not None else (1, 4, 6)
+    if any((constant_of(node.inputs[at]) or node).size != 1 for at in singles):  # type: ignore[union-attr]
+        return f"{node.op_type} with a scale for each row"
+    if node.op_type == "QLinearConv" and constant_of(node.inputs[3]) is None:
+        return "QLinearConv with weights that are not constant"
+    return ""
+
+
 def is_constant(value: ir.Value | None) -> bool:
     """Say whether a value is a constant, or a DequantizeLinear of constants."""
     if value is None or constant_of(value) is not None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from vermilion.codegen.lower import reduction, shapes
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
 from vermilion.codegen.lower.elementwise import ELEMENTWISE
-from vermilion.codegen.lower.quantized import check_quantization, is_constant
+from vermilion.codegen.lower.quantized import check_linear, check_quantization, is_constant
 from vermilion.codegen.lower.resize import check_resize, lower_resize
 from vermilion.codegen.lower.transposed import check_transposed
 from vermilion.errors import Refusal
@@ -184,6 +184,8 @@ RULES: Mapping[str, Rule] = {
     **{name: Rule(_elementwise) for name in ELEMENTWISE},
     "QuantizeLinear": Rule(check_quantization),
     "DequantizeLinear": Rule(check_quantization),
+    "QLinearConv": Rule(check_linear),
+    "QLinearMatMul": Rule(check_linear),
     "Conv": Rule(_conv),
     "ConvTranspose": Rule(_transposed),
     "Gemm": Rule(_gemm),

@@ -1,0 +1,442 @@
+"""Attention: softmax(expression(query · keyᵀ)) · value, a block of rows at a time.
+
+The scores of a block of rows and a block of keys are all that exists of the score matrix. Over
+several blocks of keys, what was summed so far is scaled to the highest score seen (the "online"
+softmax).
+
+    for each matrix and block of rows:
+        for each block of keys:
+            scores = expression(query × keys)
+            top = max(top, scores), weights = e^(scores - top), sum = sum · factor + Σ weights
+            context = context · factor + weights × values
+        output = expression(context ÷ sum)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Index, Module, Value, float_constant
+from vermilion.codegen.emit.matmul import Panels, write_epilogue
+from vermilion.codegen.emit.register_tile import RegisterTile, Side
+from vermilion.codegen.emit.rows import Totals, for_vectors
+from vermilion.codegen.emit.walk import Matrices, positions
+from vermilion.codegen.expression import Expression
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.numeric import NUMERICS, NumericName
+from vermilion.codegen.tensor import STORAGE_BYTES
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Rows and vectors of a register tile."""
+
+    rows: int
+    vectors: int
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """Sizes and walks of one attention; `outer` are the sizes of the batch's dimensions.
+
+    `score_expression` makes of operand 0, a score, what the softmax takes; its other operands are
+    `score_operands`. `expression` does the same for the result.
+    """
+
+    numeric: NumericName
+    lanes: int
+    outer: tuple[int, ...]
+    rows: int
+    keys: int
+    depth: int
+    width: int
+    query: Matrices
+    key: Panels
+    value: Matrices | Panels
+    output: Matrices
+    score_operands: tuple[Matrices, ...]
+    operands: tuple[Matrices, ...]
+    score_expression: Expression
+    expression: Expression
+    score_tile: Patch
+    context_tile: Patch
+    block_rows: int
+    block_keys: int
+
+    family = "attention"
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of rows."""
+        return -(-self.rows // self.block_rows)
+
+    @property
+    def units(self) -> int:
+        """One unit a matrix and block of rows."""
+        return math.prod(self.outer) * self.row_blocks
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all keys are one block."""
+        return self.keys <= self.block_keys
+
+    @property
+    def score_row(self) -> int:
+        """Elements from one row of scores to the next."""
+        block = min(self.keys, self.block_keys)
+        return (-(-block // self.lanes) + 1) * self.lanes
+
+    @property
+    def context_row(self) -> int:
+        """Elements from one row of the context to the next."""
+        return -(-self.width // self.lanes) * self.lanes
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function and the tile functions that it calls."""
+        assert isa.lanes == self.lanes
+        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
+        args, begin, end = f.arguments
+        there = 4 + len(self.score_operands) + len(self.operands)
+        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(there)]
+        writer = _Writer(self, module, name, isa, f)
+        with f.loop(begin, end) as unit:
+            writer.unit(unit, pointers)
+        f.finish()
+
+
+@dataclass(frozen=True)
+class _Pointers:
+    """The tensors, moved to a block of rows."""
+
+    query: Value
+    key: Value
+    value: Value
+    output: Value
+    score_operands: tuple[Value, ...]
+    operands: tuple[Value, ...]
+
+
+class _Writer:
+    """Writes one attention into `f`, and its tiles as functions of their own."""
+
+    def __init__(
+        self, spec: AttentionSpec, module: Module, name: str, isa: Isa, f: Function
+    ) -> None:
+        self.spec = spec
+        self.module = module
+        self.name = name
+        self.isa = isa
+        self.f = f
+        self.group = NUMERICS[spec.numeric].group
+        self.scores = f.scratch(spec.block_rows * spec.score_row * 4)
+        self.context = f.scratch(spec.block_rows * spec.context_row * 4)
+        # Of each row: the highest score so far, the sum, and the factor for what was summed before.
+        self.state = f.scratch(spec.block_rows * 3 * 4)
+
+    # Blocks -----------------------------------------------------------------------------------
+
+    def unit(self, unit: Value, pointers: Sequence[Value]) -> None:
+        """Write one block of rows; the last may be shorter."""
+        s, f = self.spec, self.f
+        *where, block = positions(f, unit, (*s.outer, s.row_blocks))
+        row = f.multiply(block, s.block_rows)
+        moved = self._moved(pointers, where, row)
+        rest = s.rows % s.block_rows
+        if not rest or s.row_blocks == 1:
+            self._rows(moved, rest or s.block_rows)
+            return
+        is_last = f.compare("eq", f.index(block), f.index(s.row_blocks - 1))
+        with f.when(is_last):
+            self._rows(moved, rest)
+        with f.when(f.binary("xor", is_last, Value("i1", "true"))):
+            self._rows(moved, s.block_rows)
+
+    def _moved(
+        self, pointers: Sequence[Value], where: Sequence[Index], row: Value
+    ) -> _Pointers:
+        s, f = self.spec, self.f
+        query, key, value, output, *others = pointers
+        key_bytes = self._steps(s.depth) * self._vectors(s.keys) * self.isa.vector_bytes
+        value_bytes = self._steps(s.keys) * self._vectors(s.width) * self.isa.vector_bytes
+        accesses = (*s.score_operands, *s.operands)
+        rows = tuple(
+            access.moved(f, pointer, where, row)
+            for access, pointer in zip(accesses, others, strict=True)
+        )
+        split = len(s.score_operands)
+        return _Pointers(
+            s.query.moved(f, query, where, row),
+            self._matrix(key, s.key, where, key_bytes),
+            self._matrix(value, s.value, where, value_bytes),
+            s.output.moved(f, output, where, row),
+            rows[:split],
+            rows[split:],
+        )
+
+    def _matrix(
+        self, base: Value, side: Matrices | Panels, where: Sequence[Index], matrix_bytes: int
+    ) -> Value:
+        if isinstance(side, Matrices):
+            return side.moved(self.f, base, where, 0)
+        offset: Index = 0
+        for index, stride in zip(where, side.outer, strict=True):
+            if stride:
+                offset = self.f.add(offset, self.f.multiply(index, stride * matrix_bytes))
+        return self.f.at(base, offset)
+
+    def _steps(self, depth: int) -> int:
+        return -(-depth // self.group)
+
+    def _vectors(self, columns: int) -> int:
+        return -(-columns // self.spec.lanes)
+
+    def _rows(self, pointers: _Pointers, rows: int) -> None:
+        s, f = self.spec, self.f
+        with f.loop(0, rows) as row:
+            place = f.at(self.state, f.multiply(row, 12))
+            f.store(Value("float", "0xFFF0000000000000"), place, align=4)
+            f.store(float_constant(0.0), place, 4, align=4)
+        if not s.is_whole:
+            zeros = rows * s.context_row * 4
+            fill = self.module.declare("llvm.memset.p0.i64", "void", ["ptr", "i8", "i64", "i1"])
+            f.call_void(
+                fill, [self.context, Value("i8", "0"), f.index(zeros), Value("i1", "false")]
+            )
+        whole, rest = divmod(s.keys, s.block_keys)
+        if whole:
+            with f.loop(0, whole) as block:
+                self._block(pointers, rows, s.block_keys, f.multiply(block, s.block_keys))
+        if rest:
+            self._block(pointers, rows, rest, f.index(whole * s.block_keys))
+        self._finish(pointers, rows)
+
+    def _block(self, pointers: _Pointers, rows: int, keys: int, first: Value) -> None:
+        """Write scores, weights and context of one block of keys."""
+        f, s = self.f, self.spec
+        self._scores(pointers, rows, keys, first)
+        weigh = self._weights(keys)
+        with f.loop(0, rows) as row:
+            scores = f.at(self.scores, f.multiply(row, s.score_row * 4))
+            f.call_void(weigh, [scores, f.at(self.state, f.multiply(row, 12))])
+        self._contexts(pointers, rows, keys, first)
+
+    # Scores -----------------------------------------------------------------------------------
+
+    def _scores(self, pointers: _Pointers, rows: int, keys: int, first: Value) -> None:
+        s, f = self.spec, self.f
+        panel_bytes = self._steps(s.depth) * self.isa.vector_bytes
+        starts = self._key_panel(pointers.key, first, panel_bytes)
+
+        def blocks(patch: int, row: Value) -> None:
+            def call(vectors: int, tail: int, vector: Value) -> None:
+                column = f.multiply(vector, s.lanes)
+                operands = []
+                for access, pointer in zip(s.score_operands, pointers.score_operands, strict=True):
+                    size = STORAGE_BYTES[access.storage]
+                    moved = access.moved(f, pointer, (0,) * len(s.outer), row)
+                    at = f.multiply(f.add(first, column), access.column * size)
+                    operands.append(f.at(moved, at))
+                query = s.query.moved(f, pointers.query, (0,) * len(s.outer), row)
+                target = f.at(self.scores, f.multiply(row, s.score_row * 4))
+                f.call_void(
+                    self._score_tile(patch, vectors, tail),
+                    [
+                        query, f.at(starts, f.multiply(vector, panel_bytes)),
+                        f.at(target, f.multiply(column, 4)), *operands,
+                    ],
+                )  # fmt: skip
+
+            self._along(keys, s.score_tile.vectors, call)
+
+        self._down(rows, s.score_tile.rows, blocks)
+
+    def _key_panel(self, base: Value, first: Value, panel_bytes: int) -> Value:
+        """Give the panel of the block's first key: blocks begin where panels do."""
+        vectors = self.f.divide(first, self.spec.lanes)
+        return self.f.at(base, self.f.multiply(vectors, panel_bytes))
+
+    def _along(self, columns: int, width: int, call: object) -> None:
+        """Call for every block of `width` vectors: full ones in a loop, then the rest."""
+        f, lanes = self.f, self.spec.lanes
+        vectors, tail = self._vectors(columns), columns % lanes
+        full = vectors // width
+        rest = vectors % width
+        if tail and not rest:
+            full, rest = full - 1, width
+        if full:
+            with f.loop(0, full * width, width) as vector:
+                call(width, 0, vector)  # type: ignore[operator]
+        if rest:
+            call(rest, tail, f.index(full * width))  # type: ignore[operator]
+
+    def _down(self, rows: int, height: int, call: object) -> None:
+        """Call for every patch of rows: full ones in a loop, then the rest."""
+        whole = rows - rows % height
+        if whole:
+            with self.f.loop(0, whole, height) as row:
+                call(height, row)  # type: ignore[operator]
+        if rows % height:
+            call(rows % height, self.f.index(whole))  # type: ignore[operator]
+
+    def _score_tile(self, rows: int, vectors: int, tail: int) -> str:
+        name = f"{self.name}_scores_{rows}x{vectors}_{tail}"
+        if self.module.has(name):
+            return name
+        s = self.spec
+        labels = ["query", "key", "scores", *(f"operand{i}" for i in range(len(s.score_operands)))]
+        f = Function(self.module, name, [(label, "ptr") for label in labels])
+        arithmetic = Arithmetic(f, s.lanes)
+        tile = RegisterTile(f, self.isa, s.numeric, rows, vectors)
+        query = Side(f.arguments[0], s.query.row * STORAGE_BYTES[s.query.storage])
+        tile.multiply(query, Side(f.arguments[1], vectors * self.isa.vector_bytes), s.depth)
+        write_epilogue(
+            f, arithmetic, tile, (Matrices("f32", (), s.score_row, 1), *s.score_operands),
+            f.arguments[2:], s.score_expression, arithmetic.tail_mask(tail) if tail else None,
+        )  # fmt: skip
+        f.finish()
+        return name
+
+    # Softmax ----------------------------------------------------------------------------------
+
+    def _weights(self, keys: int) -> str:
+        """Write the function that makes weights of a row of scores, in place."""
+        name = f"{self.name}_weights_{keys}"
+        if self.module.has(name):
+            return name
+        s = self.spec
+        f = Function(self.module, name, [("scores", "ptr"), ("state", "ptr")])
+        scores, state = f.arguments
+        arithmetic = Arithmetic(f, s.lanes)
+        m = arithmetic.math
+
+        def score(at: Value, mask: Value | None) -> Value:
+            return arithmetic.load("f32", f.at(scores, f.multiply(at, 4)), mask=mask)
+
+        highest = Totals(arithmetic, "max", -math.inf)
+        for_vectors(
+            f, arithmetic, keys, lambda at, mask, n: highest.take(n, score(at, mask), mask)
+        )
+        before = arithmetic.load_splat("f32", state)
+        top = m.maximum(highest.splat(), before)
+        # A row that is masked out so far has no highest score: e^(-∞ - 0) is 0, not NaN.
+        is_none = f.compare_floats("oeq", top, m.number(-math.inf))
+        base = f.select(is_none, m.number(0.0), top)
+        total = Totals(arithmetic, "add", 0.0)
+        storage = "bf16" if s.numeric == "bf16" else "f32"
+
+        def weigh(at: Value, mask: Value | None, number: int) -> None:
+            weight = m.exp(m.subtract(score(at, mask), base))
+            total.take(number, weight, mask)
+            # A 16-bit weight lies at or before its score: it overwrites nothing that is still read.
+            place = f.at(scores, f.multiply(at, STORAGE_BYTES[storage]))  # type: ignore[index]
+            arithmetic.store(storage, weight, place, mask=mask)  # type: ignore[arg-type]
+
+        for_vectors(f, arithmetic, keys, weigh)
+        one = arithmetic.tail_mask(1)
+        whole = total.splat()
+        if not s.is_whole:
+            factor = m.exp(m.subtract(before, base))
+            known = arithmetic.load_splat("f32", f.at(state, 4))
+            whole = m.add(m.multiply(known, factor), whole)
+            arithmetic.store("f32", top, state, mask=one)
+            arithmetic.store("f32", factor, f.at(state, 8), mask=one)
+        arithmetic.store("f32", whole, f.at(state, 4), mask=one)
+        f.finish()
+        return name
+
+    # Context ----------------------------------------------------------------------------------
+
+    def _contexts(self, pointers: _Pointers, rows: int, keys: int, first: Value) -> None:
+        s, f = self.spec, self.f
+        side = s.value
+        column_bytes = 4 if isinstance(side, Matrices) else self._steps(s.keys) * 4
+
+        def blocks(patch: int, row: Value) -> None:
+            def call(vectors: int, tail: int, vector: Value) -> None:
+                start = f.at(pointers.value, f.multiply(vector, s.lanes * column_bytes))
+                if isinstance(side, Matrices):
+                    start = f.at(start, f.multiply(first, side.row * 4))
+                else:
+                    step_bytes = vectors * self.isa.vector_bytes
+                    start = f.at(start, f.multiply(f.divide(first, self.group), step_bytes))
+                target = f.at(self.context, f.multiply(row, s.context_row * 4))
+                f.call_void(
+                    self._context_tile(patch, vectors, tail, keys),
+                    [
+                        f.at(self.scores, f.multiply(row, s.score_row * 4)), start,
+                        f.at(target, f.multiply(vector, self.isa.vector_bytes)),
+                        f.at(self.state, f.multiply(row, 12)),
+                    ],
+                )  # fmt: skip
+
+            self._along(s.width, s.context_tile.vectors, call)
+
+        self._down(rows, s.context_tile.rows, blocks)
+
+    def _context_tile(self, rows: int, vectors: int, tail: int, keys: int) -> str:
+        name = f"{self.name}_context_{rows}x{vectors}_{tail}_{keys}"
+        if self.module.has(name):
+            return name
+        s = self.spec
+        labels = ("weights", "value", "context", "state")
+        f = Function(self.module, name, [(label, "ptr") for label in labels])
+        weights, value, context, state = f.arguments
+        arithmetic = Arithmetic(f, s.lanes)
+        tile = RegisterTile(f, self.isa, s.numeric, rows, vectors)
+        mask = None
+        if isinstance(s.value, Matrices):
+            right = Side(value, s.value.row * 4)
+            mask = arithmetic.tail_mask(tail) if tail else None
+        else:
+            right = Side(value, vectors * self.isa.vector_bytes)
+
+        def place(y: int, n: int) -> Value:
+            return f.at(context, (y * s.context_row + n * s.lanes) * 4)
+
+        tile.multiply(Side(weights, s.score_row * 4), right, keys, mask=mask)
+        for y, slots in enumerate(tile.accumulators):
+            factor = None if s.is_whole else arithmetic.load_splat("f32", f.at(state, y * 12 + 8))
+            for n, slot in enumerate(slots):
+                total = slot.get()
+                if factor is not None:
+                    before = arithmetic.load("f32", place(y, n))
+                    total = arithmetic.math.fma(before, factor, total)
+                arithmetic.store("f32", total, place(y, n))
+        f.finish()
+        return name
+
+    def _finish(self, pointers: _Pointers, rows: int) -> None:
+        """Write the rows of the result."""
+        s, f = self.spec, self.f
+        arithmetic = Arithmetic(f, s.lanes)
+        m = arithmetic.math
+        with f.loop(0, rows) as row:
+            total = arithmetic.load_splat("f32", f.at(self.state, f.add(f.multiply(row, 12), 4)))
+            share = m.divide(m.number(1.0), total)
+            context = f.at(self.context, f.multiply(row, s.context_row * 4))
+            none = (0,) * len(s.outer)
+            bases = [
+                access.moved(f, pointer, none, row)
+                for access, pointer in zip(s.operands, pointers.operands, strict=True)
+            ]
+            target = s.output.moved(f, pointers.output, none, row)
+
+            def write(at: Value, mask: Value | None, number: int) -> None:
+                def operand(index: int) -> Value:
+                    if index == 0:
+                        here = f.at(context, f.multiply(at, 4))  # noqa: B023
+                        return m.multiply(arithmetic.load("f32", here), share)  # noqa: B023
+                    access, base = s.operands[index - 1], bases[index - 1]  # noqa: B023
+                    if access.column == 0:
+                        return arithmetic.load_splat(access.storage, base)
+                    step = f.multiply(at, STORAGE_BYTES[access.storage])
+                    return arithmetic.load(access.storage, f.at(base, step), mask=mask)
+
+                result = arithmetic.evaluate(s.expression, operand)
+                step = f.multiply(at, STORAGE_BYTES[s.output.storage])
+                arithmetic.store(s.output.storage, result, f.at(target, step), mask=mask)  # noqa: B023
+
+            for_vectors(f, arithmetic, s.width, write)

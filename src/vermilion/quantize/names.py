@@ -1,0 +1,37 @@
+"""Names that are free in a graph, and constants under them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+
+class Names:
+    """What is taken in a graph that is being rewritten."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._taken = {str(value.name) for value in (*graph.inputs, *graph.initializers.values())}
+        for node in graph.all_nodes():
+            self._taken |= {str(value.name) for value in node.outputs}
+
+    def free(self, wanted: str) -> str:
+        """Give `wanted`, or with a number where a tensor has that name already."""
+        name, number = wanted, 1
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        return name
+
+    def constant(self, wanted: str, array: NDArray[Any], dtype: ir.DataType | None = None) -> ir.Value:
+        """Add an initializer under a free name."""
+        name = self.free(wanted)
+        tensor = ir.tensor(np.ascontiguousarray(array), dtype=dtype, name=name)
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
+        value.const_value = tensor
+        self._graph.register_initializer(value)
+        return value
