@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -78,14 +80,25 @@ def apply_edits(text: str, edits: list[Edit]) -> str:
     return "".join(parts)
 
 
-def offset_before(offset: int, edits: list[Edit]) -> int:
-    """Give where a place of the edited text was before `edits`, sorted and not overlapping."""
-    shift = 0
-    for edit in edits:
-        begin = edit.start + shift
-        if offset < begin:
-            break
-        if offset < begin + len(edit.text):
-            return min(edit.start + (offset - begin), max(edit.end - 1, edit.start))
-        shift += len(edit.text) - (edit.end - edit.start)
-    return offset - shift
+class OffsetMap:
+    """Where the places of an edited text were before the edits, which do not overlap."""
+
+    def __init__(self, edits: Sequence[Edit]) -> None:
+        self._edits = sorted(edits, key=lambda edit: (edit.start, edit.end))
+        self._begins: list[int] = []
+        self._shifts: list[int] = []
+        shift = 0
+        for edit in self._edits:
+            self._begins.append(edit.start + shift)
+            shift += len(edit.text) - (edit.end - edit.start)
+            self._shifts.append(shift)
+
+    def before(self, offset: int) -> int:
+        """Give the offset in the text before; a place in new text is one in what it replaced."""
+        last = bisect_right(self._begins, offset) - 1
+        if last < 0:
+            return offset
+        edit, into = self._edits[last], offset - self._begins[last]
+        if into < len(edit.text):
+            return min(edit.start + into, max(edit.end - 1, edit.start))
+        return offset - self._shifts[last]

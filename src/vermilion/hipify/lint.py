@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from vermilion.hipify.finding import Edit, Finding, offset_before
+from vermilion.hipify.finding import Edit, Finding, OffsetMap
 from vermilion.hipify.rules import interfaces, machine, warps
 from vermilion.hipify.rules.catalogue import RULES
 from vermilion.hipify.rules.source import Hit, Source
@@ -52,11 +52,12 @@ def lint(
     """
     source = Source(tokenize(text))
     before = original or source.tokens
+    places = OffsetMap(edits or [])
     findings = []
     for check in CHECKS:
         for hit in check(source):
             offset = source.tokens.starts[source.tokens.meaningful[hit.place]]
-            line, column = before.position(offset_before(offset, edits or []))
+            line, column = before.position(places.before(offset))
             rule = RULES[hit.rule]
             findings.append(
                 Finding(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from vermilion.hipify.build_files import lint_build_file
 from vermilion.hipify.files import SourceFile, read_source
-from vermilion.hipify.finding import Edit, Finding, apply_edits, offset_before
+from vermilion.hipify.finding import Edit, Finding, OffsetMap, apply_edits
 from vermilion.hipify.lint import lint, silence
 from vermilion.hipify.names import Names
 from vermilion.hipify.rules.catalogue import RULES
@@ -92,18 +92,18 @@ def process_text(
 
 def original_position(result: FileResult, line: int, column: int) -> tuple[int, int]:
     """Give where a place of the final text was in the file as it was read."""
-    final = tokenize_lines(result.text)
+    final = line_offsets(result.text)
     if not 0 < line <= len(final):
         return line, column
     offset = min(final[line - 1] + column - 1, len(result.text))
     for edits in reversed(result.stages):
-        offset = offset_before(offset, list(edits))
-    starts = tokenize_lines(result.original)
+        offset = OffsetMap(edits).before(offset)
+    starts = line_offsets(result.original)
     row = sum(start <= offset for start in starts)
     return row, offset - starts[row - 1] + 1
 
 
-def tokenize_lines(text: str) -> list[int]:
+def line_offsets(text: str) -> list[int]:
     """Give the offset at which each line begins."""
     starts, at = [0], text.find("\n")
     while at >= 0:
@@ -116,12 +116,13 @@ def _moved(
     findings: list[Finding], text: str, stages: list[list[Edit]], original: Tokens
 ) -> list[Finding]:
     """Give findings in the newest text with their places in the original."""
-    now = tokenize_lines(text)
+    now = line_offsets(text)
+    maps = [OffsetMap(edits) for edits in reversed(stages)]
     moved = []
     for finding in findings:
         offset = now[finding.line - 1] + finding.column - 1
-        for edits in reversed(stages):
-            offset = offset_before(offset, edits)
+        for places in maps:
+            offset = places.before(offset)
         line, column = original.position(offset)
         moved.append(replace(finding, line=line, column=column))
     return moved

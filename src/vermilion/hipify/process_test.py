@@ -9,7 +9,7 @@ import pytest
 from vermilion.errors import OptionError
 from vermilion.hipify import files
 from vermilion.hipify.files import SourceFile, collect, read_source
-from vermilion.hipify.finding import Edit, Finding, apply_edits, offset_before
+from vermilion.hipify.finding import Edit, Finding, OffsetMap, apply_edits
 from vermilion.hipify.hipify import Options, diff, hipify
 from vermilion.hipify.process import original_position, process_text
 
@@ -33,7 +33,7 @@ def test_offsets_go_back_through_edits() -> None:
     edits = [Edit(2, 4, "long text"), Edit(6, 6, "++")]
     text = apply_edits("abcdefgh", edits)
     assert text == "ablong textef++gh"
-    assert [offset_before(i, edits) for i in (0, 1, 2, 11, 12, 15, 16)] == [0, 1, 2, 4, 5, 6, 7]
+    assert [OffsetMap(edits).before(i) for i in (0, 1, 2, 11, 12, 15, 16)] == [0, 1, 2, 4, 5, 6, 7]
 
 
 def test_a_finding_of_a_fixed_text_points_into_the_source() -> None:

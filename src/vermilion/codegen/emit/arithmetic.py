@@ -190,7 +190,19 @@ class Arithmetic:
 
     def to_bf16(self, value: Value) -> Value:
         """Round float32 to bfloat16, half to even."""
-        return self.f.convert("fptrunc", value, f"<{self.lanes} x bfloat>")
+        f, half = self.f, f"<{self.lanes} x bfloat>"
+        if self.lanes == 16:
+            return f.convert("fptrunc", value, half)
+        # Without the instruction: add what carries into the upper half, and keep that half.
+        bits = f.convert("bitcast", value, self.type("int"))
+        odd = f.binary("and", f.binary("lshr", bits, splat_integer(16, self.lanes)),
+                       splat_integer(1, self.lanes))  # fmt: skip
+        carry = f.binary("add", odd, splat_integer(0x7FFF, self.lanes))
+        rounded = f.binary("add", bits, carry)
+        is_nan = f.compare_floats("uno", value, value)
+        kept = f.select(is_nan, splat_integer(0x7FC00000, self.lanes), rounded)
+        high = f.binary("lshr", kept, splat_integer(16, self.lanes))
+        return f.convert("bitcast", f.convert("trunc", high, f"<{self.lanes} x i16>"), half)
 
     # Expressions ----------------------------------------------------------------------------
 

@@ -427,9 +427,9 @@ class _Writer:
             def write(at: Value, mask: Value | None, number: int) -> None:
                 def operand(index: int) -> Value:
                     if index == 0:
-                        here = f.at(context, f.multiply(at, 4))  # noqa: B023
-                        return m.multiply(arithmetic.load("f32", here), share)  # noqa: B023
-                    access, base = s.operands[index - 1], bases[index - 1]  # noqa: B023
+                        here = f.at(context, f.multiply(at, 4))
+                        return m.multiply(arithmetic.load("f32", here), share)
+                    access, base = s.operands[index - 1], bases[index - 1]
                     if access.column == 0:
                         return arithmetic.load_splat(access.storage, base)
                     step = f.multiply(at, STORAGE_BYTES[access.storage])
@@ -437,6 +437,6 @@ class _Writer:
 
                 result = arithmetic.evaluate(s.expression, operand)
                 step = f.multiply(at, STORAGE_BYTES[s.output.storage])
-                arithmetic.store(s.output.storage, result, f.at(target, step), mask=mask)  # noqa: B023
+                arithmetic.store(s.output.storage, result, f.at(target, step), mask=mask)
 
             for_vectors(f, arithmetic, s.width, write)

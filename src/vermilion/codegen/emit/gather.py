@@ -51,8 +51,8 @@ class GatherSpec:
             come = f.at(come, f.multiply(place, self.axis_stride * item))
 
             def copy(at: Value, mask: Value | None, number: int) -> None:
-                value = load(arithmetic, self.storage, come, at, come_stride, mask)  # noqa: B023
-                store(arithmetic, self.storage, value, go, at, go_stride, mask)  # noqa: B023
+                value = load(arithmetic, self.storage, come, at, come_stride, mask)
+                store(arithmetic, self.storage, value, go, at, go_stride, mask)
 
             for_vectors(f, arithmetic, size, copy)
         f.finish()

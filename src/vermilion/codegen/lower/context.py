@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -29,6 +29,9 @@ from vermilion.codegen.tensor import (
 from vermilion.errors import UnsupportedError
 from vermilion.ir.cost import node_cost
 from vermilion.ir.opset import constant_of, static_shape
+
+if TYPE_CHECKING:
+    from vermilion.codegen.lower.attention import Attention
 
 FloatStorage = Literal["f32", "bf16"]
 Array = NDArray[Any]
@@ -92,6 +95,7 @@ class Lowering:
     borders: dict[str, Border]
     emit_group: Callable[[Lowering, Group], None]
     winograd: bool = True
+    attentions: Mapping[ir.Node, Attention] = field(default_factory=dict)
     views: dict[str, View] = field(default_factory=dict)
     # Weights as stored, by name and what was done to them, so that each is packed once.
     packed: dict[tuple[str, ...], View] = field(default_factory=dict)

@@ -51,13 +51,19 @@ class RightSide:
 
 def emit_matmul(lowering: Lowering, group: Group, node: ir.Node) -> None:
     """Write a MatMul and its group; a vector counts as a matrix of one row or column."""
+    attention = lowering.attentions.get(node)
+    if attention is not None:
+        from vermilion.codegen.lower.attention import emit_attention
+
+        emit_attention(lowering, group, attention)
+        return
     a, b = node.inputs[0], node.inputs[1]
     assert a is not None
     assert b is not None
     left = lowering.demand(a)
     if len(left.shape) == 1:
         left = _matrix(left, (1, left.shape[0]))
-    right = _right_side(lowering, b)
+    right = right_side(lowering, b)
     if len(right.shape) == 1:
         right = _column(right)
     _emit(lowering, group, left, right, Operand(0), [])
@@ -72,7 +78,7 @@ def emit_gemm(lowering: Lowering, group: Group, node: ir.Node) -> None:
     left = lowering.demand(a)
     if _flag(node, "transA"):
         left = left.permuted((1, 0))
-    right = _right_side(lowering, b, transposed=_flag(node, "transB"))
+    right = right_side(lowering, b, transposed=_flag(node, "transB"))
     start: Expression = Operand(0)
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
     if alpha != 1.0:
@@ -105,7 +111,7 @@ def _flag(node: ir.Node, name: str) -> bool:
     return attribute is not None and bool(attribute.as_int())
 
 
-def _right_side(lowering: Lowering, value: ir.Value, *, transposed: bool = False) -> RightSide:
+def right_side(lowering: Lowering, value: ir.Value, *, transposed: bool = False) -> RightSide:
     constant = constant_of(value)
     if constant is not None:
         array = constant.numpy()
@@ -148,10 +154,7 @@ def _emit(
     expression = build.of(root)
     batch = np.broadcast_shapes(left.shape[:-2], right.batch)
     shape = (*batch, left.shape[-2], right.shape[-1])
-    result = lowering.output(root, reader_order(root))
-    target = result.reshaped(shape)
-    if target is None or (target.strides[-1] != 1 and shape[-1] > 1):
-        target = allocate(f"{root.name} in rows", result.storage, shape)
+    result, target = open_rows(lowering, root, shape)
     lowering.add(
         matmul_step(
             lowering, left, right, target,
@@ -159,10 +162,28 @@ def _emit(
             expression, list(group.members),
         )
     )  # fmt: skip
-    if target.buffer is not result.buffer:
-        whole = target.reshaped(result.shape)
-        assert whole is not None, "a row-major tensor takes any shape"
-        lowering.copy_into(whole, result, group.root)
+    close_rows(lowering, result, target, group.root)
+
+
+def open_rows(lowering: Lowering, root: ir.Value, shape: tuple[int, ...]) -> tuple[View, View]:
+    """Give a product's result, and what the kernel writes: `shape`, its rows side by side.
+
+    The two differ where the readers want another layout; `close_rows` then copies.
+    """
+    result = lowering.output(root, reader_order(root))
+    target = result.reshaped(shape)
+    if target is None or (target.strides[-1] != 1 and shape[-1] > 1):
+        target = allocate(f"{root.name} in rows", result.storage, shape)
+    return result, target
+
+
+def close_rows(lowering: Lowering, result: View, target: View, node: ir.Node) -> None:
+    """Copy what the kernel wrote to where the readers want it, if that is elsewhere."""
+    if target.buffer is result.buffer:
+        return
+    whole = target.reshaped(result.shape)
+    assert whole is not None, "a row-major tensor takes any shape"
+    lowering.copy_into(whole, result, node)
 
 
 def reader_order(value: ir.Value) -> tuple[int, ...] | None:
@@ -275,11 +296,11 @@ def common_numeric(
     if numeric is not None and same and numeric.accumulator == "float":
         return left, right, numeric
     if right.view is not None:
-        right = replace(right, view=_as_f32(lowering, right.view))
-    return _as_f32(lowering, left), right, NUMERICS["f32"]
+        right = replace(right, view=as_f32(lowering, right.view))
+    return as_f32(lowering, left), right, NUMERICS["f32"]
 
 
-def _as_f32(lowering: Lowering, view: View) -> View:
+def as_f32(lowering: Lowering, view: View) -> View:
     if view.storage == "f32":
         return view
     from vermilion.codegen.emit.map import map_step

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.attention import find_attentions
 from vermilion.codegen.lower.context import (
     STORAGE_OF,
     Border,
@@ -50,13 +51,15 @@ def lower_part(
     """
     graph = keep_integers(model).graph
     groups = find_groups(graph, is_elementwise, is_product)
-    lowering = Lowering(isa, float_storage, groups, {}, _emit, winograd)
+    attentions = find_attentions(graph, groups)
+    lowering = Lowering(isa, float_storage, groups, {}, _emit, winograd, attentions)
+    inside = {attention.softmax for attention in attentions.values()}
     lowering.borders.update(_borders(lowering, graph))
     inputs = [_external(value, "input") for value in graph.inputs if not value.is_initializer()]
     for view in inputs:
         lowering.views[view.buffer.name] = _imported(lowering, view)
     for node in graph:
-        if node not in groups:
+        if node not in groups and node not in inside:
             lower = RULES[node.op_type].lower
             assert lower is not None, f"{node.op_type} has no lowering"
             lower(lowering, node)

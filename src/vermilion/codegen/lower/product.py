@@ -10,14 +10,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.emit.product import ProductSpec, pack_weights
 from vermilion.codegen.expression import Constant, Expression, Operand, apply
-from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.context import Lowering, operations_of
+from vermilion.codegen.lower.context import Lowering
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.geometry import (
     ConvGeometry,
-    access,
     as_image,
     conv_geometry,
     conv_shape,
@@ -25,11 +22,11 @@ from vermilion.codegen.lower.geometry import (
 from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_depthwise
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.matmul import emit_gemm, emit_matmul
+from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.transposed import transposed_border, transposed_steps
 from vermilion.codegen.lower.winograd import Shape, choose_scheme, needed_border, winograd_steps
-from vermilion.codegen.numeric import Numeric, numeric_for
+from vermilion.codegen.numeric import numeric_for
 from vermilion.codegen.tensor import View
-from vermilion.codegen.tile import choose_tile
 from vermilion.ir.opset import constant_of
 
 Array = NDArray[Any]
@@ -58,64 +55,6 @@ def epilogue(
     build = GroupExpression(lowering, group, start)
     build.views.extend(first)
     return build.of(group.root.outputs[0]), build.views
-
-
-def product_step(
-    lowering: Lowering,
-    source: View,
-    weights: Array,
-    key: tuple[str, ...],
-    geometry: ConvGeometry,
-    output: View,
-    operands: Sequence[View],
-    expression: Expression,
-    nodes: Sequence[ir.Node],
-    numeric: Numeric,
-) -> Step:
-    """Make the step of one product.
-
-    Shapes: source and output (N, C, H, W) views with channels side by side, the source's border
-    around it; weights (O, kernel height, kernel width, C).
-    """
-    isa = lowering.isa
-    n, channels, rows, columns = output.shape
-    kernel_y, kernel_x = geometry.kernel
-    stride_n, _, stride_h, stride_w = source.strides
-    inputs = weights.shape[3]
-    # Neighbouring taps of a row are one run where pixels lie side by side without a hole.
-    merged = geometry.dilations[1] == 1 and (stride_w == inputs or kernel_x == 1)
-    taps_x, run = (1, kernel_x * inputs) if merged else (kernel_x, inputs)
-    groups = -(-run // numeric.group)
-    tile = choose_tile(rows, columns, channels, kernel_y * taps_x * groups, isa)
-    spec = ProductSpec(
-        numeric=numeric.name,
-        images=n, rows=rows, columns=columns, channels=channels,
-        taps_y=kernel_y, taps_x=taps_x, run=run,
-        in_image=stride_n,
-        in_row=stride_h * geometry.strides[0],
-        in_column=stride_w * geometry.strides[1],
-        in_tap_y=stride_h * geometry.dilations[0],
-        in_tap_x=stride_w * geometry.dilations[1],
-        output=access(output, output),
-        operands=tuple(access(view, output) for view in operands),
-        expression=expression,
-        tile=tile,
-    )  # fmt: skip
-    spec = replace(spec, channel_blocks=spec.blocks(isa))
-    packed = lowering.weight(
-        (*key, numeric.name, str(tile.vectors), str(merged)),
-        lambda: pack_weights(
-            weights.reshape(weights.shape[0], kernel_y, taps_x, run),
-            numeric, tile.vectors, isa.lanes,
-        ),
-        {"f32": "f32", "bf16": "bf16", "u8s8": "s8", "u8s8_wide": "s16"}[numeric.name],  # type: ignore[arg-type]
-    )  # fmt: skip
-    top, left, _, _ = geometry.pads
-    start = replace(source, offset=source.offset - top * stride_h - left * stride_w)
-    return Step(
-        spec, (start, packed, output, *operands), (output,),
-        tuple(str(node.name) for node in nodes), operations_of(list(nodes)),
-    )  # fmt: skip
 
 
 def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:

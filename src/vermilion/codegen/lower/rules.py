@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from vermilion.codegen.lower import reduction, shapes
+from vermilion.codegen.lower import reduction, shapes, transformer
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
 from vermilion.codegen.lower.elementwise import ELEMENTWISE
 from vermilion.codegen.lower.quantized import check_linear, check_quantization, is_constant
@@ -175,9 +175,14 @@ def _slice(node: ir.Node) -> str:
     return "" if min(steps) > 0 else "Slice that runs backwards"
 
 
-def _gather(node: ir.Node) -> str:
-    index = constant_of(node.inputs[1])
-    return "" if index is not None and index.size == 1 else "Gather at more than one place"
+def _softmax(node: ir.Node) -> str:
+    return "" if _is_float(node.inputs[0]) else f"{node.op_type} of integers"
+
+
+def _normalization(node: ir.Node) -> str:
+    if not _is_float(node.inputs[0]):
+        return f"{node.op_type} of integers"
+    return transformer.check_normalization(node)
 
 
 RULES: Mapping[str, Rule] = {
@@ -210,5 +215,9 @@ RULES: Mapping[str, Rule] = {
     "Split": Rule(_any, shapes.lower_split),
     "Concat": Rule(_any, shapes.lower_concat),
     "Expand": Rule(_any, shapes.lower_expand),
-    "Gather": Rule(_gather, shapes.lower_gather),
+    "Gather": Rule(_any, transformer.lower_any_gather),
+    "Softmax": Rule(_softmax, transformer.lower_softmax),
+    "LogSoftmax": Rule(_softmax, transformer.lower_softmax),
+    "LayerNormalization": Rule(_normalization, transformer.lower_normalization),
+    "RMSNormalization": Rule(_normalization, transformer.lower_normalization),
 }  # fmt: skip

@@ -18,6 +18,7 @@ from vermilion.codegen.expression import Expression
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Border, Lowering
 from vermilion.codegen.lower.geometry import ConvGeometry, ints
+from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.shapes import integer
 from vermilion.codegen.numeric import numeric_for
 from vermilion.codegen.tensor import View
@@ -107,8 +108,6 @@ def transposed_steps(
     members: Sequence[ir.Node],
 ) -> Iterator[Step]:
     """Give a step for each phase. Shapes: weights (C in, C out, kernel height, kernel width)."""
-    from vermilion.codegen.lower.product import product_step
-
     strides = ints(node, "strides", [1, 1])
     numeric = numeric_for(source.storage, lowering.isa)
     assert numeric is not None, f"no product on {source.storage}"

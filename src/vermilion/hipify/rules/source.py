@@ -130,9 +130,8 @@ class Source:
 
     def _is_constant(self, name_place: int) -> bool:
         before = self.words[max(0, name_place - 4) : name_place]
-        in_enum = (
-            before[-1:] in (["{"], [","]) and "enum" in self.words[max(0, name_place - 40) : name_place]
-        )
+        recent = self.words[max(0, name_place - 40) : name_place]
+        in_enum = before[-1:] in (["{"], [","]) and "enum" in recent
         return in_enum or bool({"const", "constexpr"} & set(before))
 
     def value(self, span: Span) -> int | None:

@@ -1,0 +1,205 @@
+"""Softmax between two matrix products, as one kernel without the matrix of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.codegen.emit.attention import AttentionSpec, Patch
+from vermilion.codegen.emit.matmul import Panels
+from vermilion.codegen.emit.walk import Matrices, matrices
+from vermilion.codegen.expression import Operand
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.context import Lowering, operations_of
+from vermilion.codegen.lower.elementwise import GroupExpression
+from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.lower.matmul import (
+    RightSide,
+    as_f32,
+    close_rows,
+    common_numeric,
+    open_rows,
+    packed,
+    right_side,
+    row_operand,
+)
+from vermilion.codegen.lower.shapes import integer
+from vermilion.codegen.numeric import Numeric
+from vermilion.codegen.tensor import View, contiguous_strides
+from vermilion.codegen.tile import Tile, choose_tile
+from vermilion.ir.opset import is_operator, static_shape
+
+# Rows whose scores stay near; keys up to which a row of scores is one block, and the block beyond.
+_BLOCK_ROWS = 32
+_WHOLE_KEYS = 512
+_BLOCK_KEYS = 256
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The parts: scores and what is done to them, the softmax, the product with the values."""
+
+    scores: Group
+    softmax: ir.Node
+    context: ir.Node
+
+
+def find_attentions(graph: ir.Graph, groups: Mapping[ir.Node, Group]) -> dict[ir.Node, Attention]:
+    """Give every attention by the product that ends it."""
+    found: dict[ir.Node, Attention] = {}
+    for node in graph:
+        if is_operator(node, "Softmax"):
+            attention = _around(node, groups)
+            if attention is not None:
+                found[attention.context] = attention
+    return found
+
+
+def _around(softmax: ir.Node, groups: Mapping[ir.Node, Group]) -> Attention | None:
+    source = softmax.inputs[0]
+    shape = static_shape(source)
+    context = _only_reader(softmax.outputs[0])
+    if source is None or shape is None or len(shape) < 2 or _only_reader(source) is None:
+        return None
+    if integer(softmax, "axis", -1) % len(shape) != len(shape) - 1:
+        return None
+    producer = source.producer()
+    group = groups.get(producer) if producer is not None else None
+    if group is None or group.root is not producer or not is_operator(group.anchor, "MatMul"):
+        return None
+    if not is_operator(context, "MatMul") or context is None or context not in groups:
+        return None
+    result = static_shape(context.outputs[0]) or ()
+    # The scores are the left side, and each matrix of them is read once.
+    is_left = context.inputs[0] is softmax.outputs[0] and groups[context].anchor is context
+    anchor = group.anchor
+    assert anchor is not None
+    ranks = {len(static_shape(v) or ()) for v in (*anchor.inputs, *context.inputs)}
+    if not is_left or min(ranks) < 2 or result[:-2] != shape[:-2]:
+        return None
+    return Attention(group, softmax, context)
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def emit_attention(lowering: Lowering, group: Group, attention: Attention) -> None:
+    """Write the attention and the group that its last product anchors."""
+    anchor = attention.scores.anchor
+    assert anchor is not None
+    left, right, last = anchor.inputs[0], anchor.inputs[1], attention.context.inputs[1]
+    assert left is not None and right is not None and last is not None  # noqa: PT018
+    query, key, value, numeric = _sides(lowering, left, right, last)
+    scored = attention.scores.root.outputs[0]
+    scores_shape = static_shape(scored) or ()
+    score = GroupExpression(lowering, attention.scores, Operand(0))
+    score_expression = score.of(scored)
+    root = group.root.outputs[0]
+    build = GroupExpression(lowering, group, Operand(0))
+    expression = build.of(root)
+    shape = static_shape(attention.context.outputs[0]) or ()
+    result, target = open_rows(lowering, root, shape)
+    score_views = [row_operand(lowering, v, scores_shape, scores_shape) for v in score.views]
+    views = [row_operand(lowering, v, shape, shape) for v in build.views]
+    nodes = [*attention.scores.members, attention.softmax, *group.members]
+    shapes = _Shapes(scores_shape, shape, query.shape[-1])
+    tiles = _tiles(lowering, shapes, numeric)
+    key_view = packed(lowering, key, numeric, tiles.scores)
+    in_place = value.view is not None and numeric.name == "f32" and (
+        value.view.strides[-1] == 1 or value.view.shape[-1] == 1
+    )  # fmt: skip
+    value_view = value.view if in_place else packed(lowering, value, numeric, tiles.context)
+    assert value_view is not None
+    outer = _sizes(shape[:-2])
+    spec = AttentionSpec(
+        numeric=numeric.name, lanes=lowering.isa.lanes, outer=outer,
+        rows=shape[-2], keys=scores_shape[-1], depth=shapes.depth, width=shape[-1],
+        query=_walk(query, (*shape[:-1], shapes.depth)),
+        key=Panels(_panel_strides(key, shape)),
+        value=_walk(value_view, (*shape[:-2], *value.shape[-2:]))
+        if in_place else Panels(_panel_strides(value, shape)),
+        output=_walk(target, shape),
+        score_operands=tuple(_walk(v, scores_shape) for v in score_views),
+        operands=tuple(_walk(v, shape) for v in views),
+        score_expression=score_expression, expression=expression,
+        score_tile=Patch(tiles.scores.columns, tiles.scores.vectors),
+        context_tile=Patch(tiles.context.columns, tiles.context.vectors),
+        block_rows=tiles.block_rows, block_keys=tiles.block_keys,
+    )  # fmt: skip
+    arguments = (query, key_view, value_view, target, *score_views, *views)
+    names = tuple(str(node.name) for node in nodes)
+    lowering.add(Step(spec, arguments, (target,), names, operations_of(nodes)))
+    close_rows(lowering, result, target, group.root)
+
+
+def _sides(
+    lowering: Lowering, left: ir.Value, right: ir.Value, last: ir.Value
+) -> tuple[View, RightSide, RightSide, Numeric]:
+    """Give query, keys and values in one format that is multiplied here."""
+    query, key = lowering.demand(left), right_side(lowering, right)
+    value = right_side(lowering, last)
+    query, key, numeric = common_numeric(lowering, query, key)
+    if value.view is not None and value.view.storage != query.storage:
+        if numeric.name == "f32":
+            value = RightSide(value.shape, view=as_f32(lowering, value.view))
+        else:
+            query, key, numeric = common_numeric(lowering, as_f32(lowering, query), key)
+            value = RightSide(value.shape, view=as_f32(lowering, value.view))
+    if query.strides[-1] != 1 and query.shape[-1] > 1:
+        query = lowering.copied(query)
+    return query, key, value, numeric
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    scores: tuple[int, ...]
+    context: tuple[int, ...]
+    depth: int
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    scores: Tile
+    context: Tile
+    block_rows: int
+    block_keys: int
+
+
+def _tiles(lowering: Lowering, shapes: _Shapes, numeric: Numeric) -> _Tiles:
+    rows, keys, width = shapes.scores[-2], shapes.scores[-1], shapes.context[-1]
+    isa, group = lowering.isa, numeric.group
+    patch_rows = min(rows, _BLOCK_ROWS)
+    scores = choose_tile(1, patch_rows, keys, -(-shapes.depth // group), isa)
+    block_keys = keys
+    if keys > _WHOLE_KEYS:
+        panel = scores.vectors * isa.lanes
+        block_keys = max(1, _BLOCK_KEYS // panel) * panel
+    block_rows = min(rows, max(1, _BLOCK_ROWS // scores.columns) * scores.columns)
+    context = choose_tile(1, block_rows, width, -(-min(keys, block_keys) // group), isa)
+    return _Tiles(scores, context, block_rows, block_keys)
+
+
+def _sizes(outer: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in outer if size != 1)
+
+
+def _walk(view: View, shape: tuple[int, ...]) -> Matrices:
+    """Give how a tensor is walked, dimensions of one element left out."""
+    walk = matrices(view, shape)
+    kept = tuple(s for size, s in zip(shape[:-2], walk.outer, strict=True) if size != 1)
+    return Matrices(walk.storage, kept, walk.row, walk.column)
+
+
+def _panel_strides(side: RightSide, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Give for each dimension of the batch how many packed matrices lie between its entries."""
+    batch = shape[:-2]
+    own = contiguous_strides(side.batch)
+    wide = [0] * (len(batch) - len(own)) + [
+        0 if size == 1 else stride for size, stride in zip(side.batch, own, strict=True)
+    ]
+    return tuple(int(s) for size, s in zip(batch, np.array(wide, int), strict=True) if size != 1)
