@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+from option_tables import error_table, latency_table, options_page
+
 from vermilion.hardware.targets.find import all_targets
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.ops import OPERATORS
@@ -89,7 +91,14 @@ def documents() -> dict[Path, str]:
     readme = ROOT / "README.md"
     text = fill(readme.read_text(encoding="utf-8"), "targets", targets_table())
     text = fill(text, "schemes", schemes_table())
-    return {readme: text, ROOT / "docs" / "operators.md": operators_page() + "\n"}
+    npu = ROOT / "docs" / "npu.md"
+    npu_text = fill(npu.read_text(encoding="utf-8"), "latencies", latency_table())
+    return {
+        readme: text,
+        ROOT / "docs" / "operators.md": operators_page() + "\n",
+        ROOT / "docs" / "options.md": options_page() + "\n",
+        npu: fill(npu_text, "errors", error_table()),
+    }
 
 
 def main() -> int:

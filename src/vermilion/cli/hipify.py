@@ -28,7 +28,9 @@ Output = Annotated[
     typer.Option("-o", "--output", metavar="DIR", help="Write the HIP files into this folder."),
 ]
 InPlace = Annotated[bool, typer.Option("--in-place", help="Write over the files themselves.")]
-Diff = Annotated[bool, typer.Option("--diff", help="Print the change as a patch.")]
+Patch = Annotated[
+    Path | None, typer.Option("--patch", metavar="FILE", help="Write the change as a patch.")
+]
 Fix = Annotated[bool, typer.Option("--fix", help="Make the changes that the lint offers.")]
 Check = Annotated[
     str | None,
@@ -60,7 +62,7 @@ def hipify(
     sources: Sources,
     output: Output = None,
     in_place: InPlace = False,
-    diff: Diff = False,
+    patch: Patch = None,
     fix: Fix = False,
     check: Check = None,
     include: Include = None,
@@ -92,9 +94,9 @@ def hipify(
     report = work.hipify(sources, options, terminal.progress)
     if sarif is not None:
         sarif.write_text(json.dumps(to_json(as_sarif(report)), indent=2) + "\n", encoding="utf-8")
-    patch = work.diff(report) if diff else ""
-    data = as_json(report) | ({"diff": patch} if diff else {})
-    return Result(data, lambda: _patch_view(patch) if diff else _view(report), ok=report.ok)
+    if patch is not None:
+        patch.write_bytes(work.diff(report).encode("utf-8"))
+    return Result(as_json(report), lambda: _view(report), ok=report.ok)
 
 
 def _gpus(text: str | None) -> tuple[str, ...]:
@@ -104,12 +106,6 @@ def _gpus(text: str | None) -> tuple[str, ...]:
     if not all(names):
         raise OptionError(f"`--check {text}` is not a list", hint="write `--check gfx942,gfx1100`")
     return names
-
-
-def _patch_view(patch: str) -> RenderableType:
-    from rich.text import Text
-
-    return Text(patch.rstrip("\n"))
 
 
 def _view(report: Report) -> RenderableType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -67,13 +67,20 @@ def order(finding: Finding) -> tuple[str, int, int, str]:
     return finding.file, finding.line, finding.column, finding.rule
 
 
-def apply_edits(text: str, edits: list[Edit]) -> str:
-    """Give the text with all edits made; where two overlap, the first in the text wins."""
+def without_overlaps(edits: Iterable[Edit]) -> list[Edit]:
+    """Give the edits in the order of the text; of two that overlap, the first in it."""
+    kept: list[Edit] = []
+    for edit in sorted(set(edits), key=lambda edit: (edit.start, edit.end)):
+        if not kept or edit.start >= kept[-1].end:
+            kept.append(edit)
+    return kept
+
+
+def apply_edits(text: str, edits: Sequence[Edit]) -> str:
+    """Give the text with the edits made, which are in its order and do not overlap."""
     parts: list[str] = []
     done = 0
-    for edit in sorted(set(edits), key=lambda edit: (edit.start, edit.end)):
-        if edit.start < done:
-            continue
+    for edit in edits:
         parts += [text[done : edit.start], edit.text]
         done = edit.end
     parts.append(text[done:])
@@ -81,10 +88,10 @@ def apply_edits(text: str, edits: list[Edit]) -> str:
 
 
 class OffsetMap:
-    """Where the places of an edited text were before the edits, which do not overlap."""
+    """Where places of an edited text were before; the edits are in order and do not overlap."""
 
     def __init__(self, edits: Sequence[Edit]) -> None:
-        self._edits = sorted(edits, key=lambda edit: (edit.start, edit.end))
+        self._edits = edits
         self._begins: list[int] = []
         self._shifts: list[int] = []
         shift = 0

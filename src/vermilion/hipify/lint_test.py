@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vermilion.hipify.finding import apply_edits
+from vermilion.hipify.finding import apply_edits, without_overlaps
 from vermilion.hipify.lint import CHECKS, lint, silence
 from vermilion.hipify.rules.catalogue import RULES
 from vermilion.hipify.tokens import tokenize
@@ -17,7 +17,8 @@ def rules(source: str) -> list[str]:
 
 
 def fixed(source: str) -> str:
-    return apply_edits(source, [edit for finding in lint(source) for edit in finding.edits])
+    edits = without_overlaps(edit for finding in lint(source) for edit in finding.edits)
+    return apply_edits(source, edits)
 
 
 @pytest.mark.parametrize(

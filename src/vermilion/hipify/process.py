@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from vermilion.hipify.build_files import lint_build_file
 from vermilion.hipify.files import SourceFile, read_source
-from vermilion.hipify.finding import Edit, Finding, OffsetMap, apply_edits
+from vermilion.hipify.finding import Edit, Finding, OffsetMap, apply_edits, without_overlaps
 from vermilion.hipify.lint import lint, silence
 from vermilion.hipify.names import Names
 from vermilion.hipify.rules.catalogue import RULES
@@ -79,7 +79,7 @@ def process_text(
         open_fixes = [finding for finding in kept if finding.edits and not finding.fixed]
         if not open_fixes:
             break
-        edits = _without_overlaps([edit for finding in open_fixes for edit in finding.edits])
+        edits = without_overlaps([edit for finding in open_fixes for edit in finding.edits])
         stages.append(edits)
         now = apply_edits(now, edits)
         done = [replace(finding, fixed=bool(finding.edits)) for finding in kept]
@@ -126,14 +126,6 @@ def _moved(
         line, column = original.position(offset)
         moved.append(replace(finding, line=line, column=column))
     return moved
-
-
-def _without_overlaps(edits: list[Edit]) -> list[Edit]:
-    kept: list[Edit] = []
-    for edit in sorted(set(edits), key=lambda edit: (edit.start, edit.end)):
-        if not kept or edit.start >= kept[-1].end:
-            kept.append(edit)
-    return kept
 
 
 def _broken(tokens: Tokens, index: int, file: str) -> Finding:

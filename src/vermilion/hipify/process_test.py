@@ -9,7 +9,7 @@ import pytest
 from vermilion.errors import OptionError
 from vermilion.hipify import files
 from vermilion.hipify.files import SourceFile, collect, read_source
-from vermilion.hipify.finding import Edit, Finding, OffsetMap, apply_edits
+from vermilion.hipify.finding import Edit, Finding, OffsetMap, apply_edits, without_overlaps
 from vermilion.hipify.hipify import Options, diff, hipify
 from vermilion.hipify.process import original_position, process_text
 
@@ -27,6 +27,11 @@ def test_a_place_in_the_result_is_found_in_the_source() -> None:
     assert original_position(result, 1, result.text.index("__ballot") + 1)[1] == (
         source.index("__ballot") + 1
     )
+
+
+def test_of_overlapping_edits_the_first_stays() -> None:
+    edits = [Edit(3, 5, "b"), Edit(1, 4, "a"), Edit(1, 4, "a"), Edit(4, 4, "+")]
+    assert without_overlaps(edits) == [Edit(1, 4, "a"), Edit(4, 4, "+")]
 
 
 def test_offsets_go_back_through_edits() -> None:
@@ -149,12 +154,13 @@ def test_options_that_contradict(tmp_path: Path) -> None:
 def test_a_large_tree_is_worked_on_in_parallel_with_the_same_result(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
-    text = "float f(float v) { cudaMalloc(&p, 4); return __shfl_down_sync(0xffffffff, v, 1); }\n"
+    code = "float f(float v) { cudaMalloc(&p, 4); return __shfl_down_sync(0xffffffff, v, 1); }"
+    text = f"{code}  // {'large ' * 100}\n"
     for number in range(6):
-        (tree / f"f{number}.cu").write_text(text * 5_000, "utf-8")
+        (tree / f"f{number}.cu").write_text(text * 600, "utf-8")
     seen: list[tuple[str, int, int]] = []
     together = hipify([tree], Options(jobs=2), lambda *step: seen.append(step))
     alone = hipify([tree], Options(jobs=1))
     assert together == alone
     assert seen[-1] == ("translating", 6, 6)
-    assert len(together.findings) == 6 * 5_000 * 2
+    assert len(together.findings) == 6 * 600 * 2

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vermilion.hipify.calls import split_arguments
-from vermilion.hipify.finding import Edit, Finding, apply_edits
+from vermilion.hipify.finding import Edit, Finding, apply_edits, without_overlaps
 from vermilion.hipify.launches import launch_edits
 from vermilion.hipify.names import Names, Unknown
 from vermilion.hipify.rules.catalogue import RULES
@@ -89,7 +89,7 @@ def translate(
         elif kind == "include":
             _translate_include(work, index, rename_cu_includes)
     work.edits.extend(launch_edits(tokens))
-    edits = sorted(set(work.edits), key=lambda edit: (edit.start, edit.end))
+    edits = without_overlaps(work.edits)
     return Translation(apply_edits(text, edits), edits, work.findings)
 
 

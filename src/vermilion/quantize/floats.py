@@ -60,7 +60,9 @@ def write_floats(
     nodes = [
         node
         for node in graph
-        if node.op_type in column and node.domain in ("", "ai.onnx") and node not in skipped
+        if node.op_type in column
+        and node.domain in ("", "ai.onnx")
+        and node not in skipped
         and types.get(str(node.outputs[0].name)) == ir.DataType.FLOAT
     ]
     count = (

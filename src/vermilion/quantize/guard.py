@@ -21,10 +21,10 @@ from vermilion.errors import OptionError
 from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.ir.measure import sqnr_from_sums
 from vermilion.progress import Progress, no_progress
+from vermilion.quantize.cost import eight_bit_share
 from vermilion.quantize.formats import scheme_named
 from vermilion.quantize.options import Options
 from vermilion.quantize.quantize import Decided, Quantized, Seen, decide, finish, look, write
-from vermilion.quantize.cost import eight_bit_share
 from vermilion.quantize.sensitivity import Damage, measure_damage
 
 Outputs = Sequence[Mapping[str, Array]]

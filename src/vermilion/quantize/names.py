@@ -27,10 +27,12 @@ class Names:
         self._taken.add(name)
         return name
 
-    def constant(self, wanted: str, array: NDArray[Any], dtype: ir.DataType | None = None) -> ir.Value:
+    def constant(
+        self, wanted: str, array: NDArray[Any], dtype: ir.DataType | None = None
+    ) -> ir.Value:
         """Add an initializer under a free name."""
         name = self.free(wanted)
-        tensor = ir.tensor(np.ascontiguousarray(array), dtype=dtype, name=name)
+        tensor = ir.tensor(np.asarray(array, order="C"), dtype=dtype, name=name)
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
         value.const_value = tensor
         self._graph.register_initializer(value)

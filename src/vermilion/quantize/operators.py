@@ -142,7 +142,7 @@ def operators_of(scheme: Scheme) -> dict[str, Operator]:
     column = DOCUMENTED[scheme.column]
     found = {n: row for n, row in OPERATORS.items() if n in column or row.role == "move"}
     if not scheme.power_of_two:
-        found |= {name: _COMPUTE for name in _AVERAGES & found.keys()}
+        found |= dict.fromkeys(_AVERAGES & found.keys(), _COMPUTE)
     return found
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
 import onnx_ir as ir
-from onnx_ir.passes import common
 
-from vermilion.errors import ModelError, OptionError
+from vermilion.errors import OptionError
 from vermilion.ir.execute import Array
-from vermilion.ir.measure import Agreement
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize.algorithms.equalize import equalize_layers
 from vermilion.quantize.algorithms.layers import layers_of
@@ -28,43 +26,17 @@ from vermilion.quantize.choose import choose_positions, parameters_of_positions
 from vermilion.quantize.constants import Constants, round_constants
 from vermilion.quantize.cost import eight_bit_share
 from vermilion.quantize.feeds import checked, input_slots
-from vermilion.quantize.formats import Scheme, scheme_named
+from vermilion.quantize.formats import Scheme, any_scheme_named, scheme_named
 from vermilion.quantize.observe import Histogram, Range
-from vermilion.quantize.operators import QUANTIZED_OPERATORS
 from vermilion.quantize.options import Options, Settings, make_options
+from vermilion.quantize.other_schemes import quantize_other
 from vermilion.quantize.plan import Plan, make_plan
 from vermilion.quantize.refine import refine
-from vermilion.quantize.report import LayerError, compare_layers, compare_outputs
+from vermilion.quantize.report import compare_layers, compare_outputs
+from vermilion.quantize.result import LAYER_SAMPLES, Quantized
 from vermilion.quantize.rewrite import write_plan
 from vermilion.quantize.scales import choose_scales
-
-# QuantizeLinear came with opset 10.
-_OLDEST_OPSET = 10
-
-# Samples on which outputs and layers are compared. The int8 model runs two to three times slower
-# than the float one on a CPU (its int8 bias keeps ONNX Runtime from fusing), so not on all.
-OUTPUT_SAMPLES = 8
-LAYER_SAMPLES = 2
-
-
-@dataclass(frozen=True)
-class Quantized:
-    """A quantized model, and how far it is from the original.
-
-    `outputs` and `layers` were measured on the first samples. `moved` scales were made coarser to
-    fit the NPU's shifters; at the nodes in `unmet` its limits still do not hold.
-    `eight_bit_share` is the part of all operations that matrix products on 8 bits have.
-    """
-
-    model: ir.Model
-    scheme: str
-    samples: int
-    outputs: tuple[Agreement, ...]
-    layers: tuple[LayerError, ...]
-    options: Options = Options()
-    eight_bit_share: float = 0.0
-    moved: int = 0
-    unmet: tuple[str, ...] = ()
+from vermilion.quantize.working_copy import keeping, working_copy
 
 
 def quantize_model(
@@ -82,6 +54,9 @@ def quantize_model(
     quantized already, or one that gives NaN; UnsupportedError where nothing can be quantized.
     """
     options = make_options(settings)
+    scheme = any_scheme_named(options.scheme)
+    if not isinstance(scheme, Scheme):
+        return quantize_other(model, samples, scheme, options, progress)
     seen = look(model, samples, options, progress)
     return finish(model, seen, options, progress)
 
@@ -129,7 +104,7 @@ def look(
     moments = MomentsObserver(layers)
     calibrator = Calibrator(work, statistics, facts, [moments])
     kept: list[dict[str, Array]] = []
-    feeds = _keeping(itertools.chain([first], feeds), kept)
+    feeds = keeping(itertools.chain([first], feeds), kept)
     count = observe(calibrator, feeds, total=_length(samples), progress=progress)
     return Seen(work, facts, statistics, moments.by_weight, kept, count)
 
@@ -213,38 +188,6 @@ def types_of(facts: Mapping[str, TensorFacts]) -> dict[str, ir.DataType]:
 
 def _needs_histogram(scheme: Scheme, options: Options) -> bool:
     return scheme.power_of_two or options.method != "minmax"
-
-
-def working_copy(model: ir.Model) -> ir.Model:
-    """Give a copy whose constants are all initializers and whose names are all unique."""
-    opset = model.opset_imports.get("", 0)
-    found = next((n for n in model.graph.all_nodes() if n.op_type in QUANTIZED_OPERATORS), None)
-    if found is not None:
-        raise ModelError(
-            "the model is quantized already",
-            where=f"node `{found.name}`, operator `{found.op_type}`",
-            hint="quantize the float model it was made from",
-        )
-    if opset < _OLDEST_OPSET:
-        raise ModelError(
-            f"opset {opset} has no operators for quantized tensors",
-            hint=f"convert the model to opset 17 first ({_OLDEST_OPSET} is the oldest possible)",
-        )
-    work = model.clone()
-    common.RemoveInitializersFromInputsPass()(work)
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(work)
-    common.NameFixPass()(work)
-    return work
-
-
-def _keeping(
-    samples: Iterator[dict[str, Array]], kept: list[dict[str, Array]]
-) -> Iterator[dict[str, Array]]:
-    """Pass samples on and keep the first few for the report."""
-    for sample in samples:
-        if len(kept) < OUTPUT_SAMPLES:
-            kept.append(sample)
-        yield sample
 
 
 def _length(samples: object) -> int:

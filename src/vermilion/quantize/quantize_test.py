@@ -13,7 +13,7 @@ from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session, split_weights
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.quantize import quantize_model
-from vermilion.quantize.quantize import OUTPUT_SAMPLES
+from vermilion.quantize.result import OUTPUT_SAMPLES
 
 Sample = dict[str, np.ndarray]
 
@@ -224,14 +224,27 @@ def test_quantized_model_is_refused() -> None:
         quantize_model(done.model, IMAGES[:1])
 
 
-def test_old_opset_is_refused() -> None:
-    model = ir.from_proto(
-        onnx.parser.parse_model(
-            '<ir_version: 8, opset_import: ["" : 9]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
-        )
-    )
-    with pytest.raises(ModelError, match="opset 9"):
-        quantize_model(model, [{"x": np.zeros(2, np.float32)}])
+def test_old_opset_is_raised_before_anything_is_read() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 9]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    done = quantize_model(model, [{"x": np.ones(2, np.float32)}])
+    assert done.model.graph.opset_imports[""] == 17
+    assert model.graph.opset_imports[""] == 9
+
+
+def test_old_opset_that_cannot_be_raised_is_refused_before_anything_is_read() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 9, "com.microsoft" : 1]>
+        g (float[2] x) => (float[2] y) { h = com.microsoft.Gelu(x)
+ y = Relu(h) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+
+    def never() -> Iterator[Sample]:
+        raise AssertionError("samples were read")
+        yield {}
+
+    with pytest.raises(ModelError, match="opset 9") as caught:
+        quantize_model(model, never())
+    assert "opset 17" in caught.value.hint
 
 
 def test_model_without_float_operators_is_refused() -> None:

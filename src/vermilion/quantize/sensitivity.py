@@ -16,10 +16,10 @@ import onnx_ir as ir
 from vermilion.ir.cost import node_cost
 from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.progress import Progress
+from vermilion.quantize.constants import Constants
 from vermilion.quantize.cost import PRODUCTS
 from vermilion.quantize.plan import Plan
 from vermilion.quantize.rewrite import write_plan
-from vermilion.quantize.constants import Constants
 
 Feeds = Sequence[Mapping[str, Array]]
 

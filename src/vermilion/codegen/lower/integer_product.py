@@ -19,7 +19,7 @@ from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_dep
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.quantized import IntegerProduct
 from vermilion.codegen.numeric import Numeric, numeric_for
-from vermilion.codegen.tensor import Storage, View
+from vermilion.codegen.tensor import Storage, View, allocate
 
 
 def emit_integer_product(lowering: Lowering, group: Group, integer: IntegerProduct) -> None:
@@ -84,16 +84,17 @@ def _emit_rows(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
     build = _start(lowering, group, integer)
     expression = build.of(group.root.outputs[0])
     result = lowering.output(group.root.outputs[0])
-    operands = [
-        _operand_rows(lowering, view, result.shape, outputs) for view in build.views
-    ]
+    target = result if result.is_contiguous else allocate("rows", result.storage, result.shape)
+    operands = [_operand_rows(lowering, view, result.shape, outputs) for view in build.views]
     geometry = ConvGeometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
     step = product.product_step(
         lowering, source, integer.weights[:, None, None, :], _key(integer), geometry,
-        _rows_of(result, outputs), operands, expression, list(group.members),
+        _rows_of(target, outputs), operands, expression, list(group.members),
         _numeric(lowering),
     )  # fmt: skip
     lowering.add(_with_initial(step))
+    if target is not result:
+        lowering.add(map_step([target], [result], [identity(target)], [str(integer.node.name)]))
 
 
 def _rows_of(view: View, width: int) -> View:

@@ -93,13 +93,13 @@ def dequantized_constant(value: ir.Value | None) -> Array | None:
 
 def check_linear(node: ir.Node) -> str:
     """Say what keeps a QLinearConv or QLinearMatMul from being generated."""
-    scales_and_zeros = [node.inputs[at] for at in (1, 2, 4, 5, 6, 7)]
-    if any(value is None or constant_of(value) is None for value in scales_and_zeros):
+    sizes = {at: tensor.size for at in (1, 2, 4, 5, 6, 7) if (tensor := constant_of(node.inputs[at]))}
+    if len(sizes) < 6:
         return f"{node.op_type} with a scale that is not constant"
-    singles = (1, 6) if constant_of(node.inputs[3]) is not None else (1, 4, 6)
-    if any((constant_of(node.inputs[at]) or node).size != 1 for at in singles):  # type: ignore[union-attr]
+    has_constant = constant_of(node.inputs[3]) is not None
+    if sizes[1] != 1 or sizes[6] != 1 or (sizes[4] != 1 and not has_constant):
         return f"{node.op_type} with a scale for each row"
-    if node.op_type == "QLinearConv" and constant_of(node.inputs[3]) is None:
+    if node.op_type == "QLinearConv" and not has_constant:
         return "QLinearConv with weights that are not constant"
     return ""
 

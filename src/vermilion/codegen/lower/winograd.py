@@ -36,6 +36,8 @@ _LEAST_CHANNELS = 24
 _BYTES_A_CYCLE = 4.5
 # Vectors that a core moves through its second-level cache in a cycle, transforms included.
 _TRANSFORM_VECTORS_A_CYCLE = 0.55
+# Patches and products of one band of rows: what two cores' second-level caches hold.
+_BAND_BYTES = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,55 @@ def winograd_steps(
     expression: Expression,
     nodes: Sequence[ir.Node],
 ) -> list[Step]:
-    """Give the three steps of one convolution. Shapes as in `product_step`."""
+    """Give the steps of one convolution, band by band. Shapes as in `product_step`."""
+    n, _, rows, _ = output.shape
+    top, left, _, _ = geometry.pads
+    start = replace(
+        source, offset=source.offset - top * source.strides[2] - left * source.strides[3]
+    )
+    band = _band_rows(tile, output.shape, weights.shape[3])
+    steps: list[Step] = []
+    for image in range(n):
+        for first in range(0, rows, band):
+            count = min(band, rows - first)
+
+            def cut(view: View, image: int = image, first: int = first, count: int = count) -> View:
+                if view.shape[0] != 1:
+                    view = view.sliced(0, image, 1)
+                return view if view.shape[2] == 1 else view.sliced(2, first, count)
+
+            here = replace(start, offset=start.offset + first * start.strides[2])
+            if n > 1:
+                here = here.sliced(0, image, 1)
+            steps += _band(
+                lowering, tile, here, weights, key, cut(output), [cut(v) for v in operands],
+                expression, nodes,
+            )  # fmt: skip
+    done = operations_of(list(nodes))
+    return [*steps[:-1], replace(steps[-1], operations=done)]
+
+
+def _band_rows(tile: int, shape: tuple[int, ...], inputs: int) -> int:
+    """Give the rows of output that are computed together: patches and products stay in cache."""
+    _, channels, rows, columns = shape
+    tile_row = SCHEMES[tile].positions * -(-columns // tile) * (inputs + channels) * 4
+    tile_rows = -(-rows // tile)
+    bands = max(1, -(-tile_rows * tile_row // _BAND_BYTES))
+    return -(-tile_rows // bands) * tile
+
+
+def _band(
+    lowering: Lowering,
+    tile: int,
+    start: View,
+    weights: Array,
+    key: tuple[str, ...],
+    output: View,
+    operands: Sequence[View],
+    expression: Expression,
+    nodes: Sequence[ir.Node],
+) -> list[Step]:
+    """Give the three steps of some rows of one image."""
     scheme = SCHEMES[tile]
     n, channels, rows, columns = output.shape
     inputs = weights.shape[3]
@@ -115,13 +165,9 @@ def winograd_steps(
     name = str(nodes[0].name)
     patches = allocate(f"{name} patches", "f32", (scheme.positions, tiles, inputs))
     products = allocate(f"{name} products", "f32", (scheme.positions, tiles, channels))
-    top, left, _, _ = geometry.pads
-    start = replace(
-        source, offset=source.offset - top * source.strides[2] - left * source.strides[3]
-    )
     into = InputTransformSpec(
-        tile, source.storage, n, tile_rows, tile_columns, inputs,
-        (source.strides[0], source.strides[2], source.strides[3]),
+        tile, start.storage, n, tile_rows, tile_columns, inputs,
+        (start.strides[0], start.strides[2], start.strides[3]),
     )  # fmt: skip
     middle, packed = _products(lowering, tile, weights, key, tiles)
     back = OutputTransformSpec(
@@ -132,7 +178,7 @@ def winograd_steps(
     return [
         Step(into, (start, patches), (patches,), (f"{name} patches",)),
         Step(middle, (patches, packed, products), (products,), (f"{name} products",)),
-        Step(back, (products, output, *operands), (output,), names, operations_of(list(nodes))),
+        Step(back, (products, output, *operands), (output,), names),
     ]
 
 

@@ -19,6 +19,7 @@ from vermilion.ir.passes.fold_batch_norm import fold_batch_norm
 from vermilion.ir.passes.fold_constants import fold_constants
 from vermilion.ir.passes.freeze_defaults import freeze_defaults
 from vermilion.ir.passes.infer_shapes import infer_shapes
+from vermilion.ir.passes.inline_branches import inline_branches
 from vermilion.ir.passes.inline_functions import inline_functions
 from vermilion.ir.passes.lift_constants import lift_constants
 from vermilion.ir.passes.merge_repeats import merge_repeats
@@ -39,6 +40,7 @@ PASSES: tuple[Rewrite, ...] = (
     remove_dead_nodes,  # before inference and folding: less to do
     infer_shapes,  # before folding: Shape of a known shape is a constant
     fold_constants,  # before raising, which is simpler where shapes are known
+    inline_branches,  # after folding, which makes conditions known; before all that walks one graph
     raise_opset,  # after inference: of unknown rank, each Softmax would become three nodes
     lift_constants,  # again: raising writes attributes as Constant nodes
     infer_shapes,  # again: raising adds nodes

@@ -1,0 +1,54 @@
+"""The copy that is quantized, and the samples that are kept to compare it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from vermilion.errors import ModelError
+from vermilion.ir.execute import Array
+from vermilion.ir.passes.raise_opset import raise_opset
+from vermilion.ir.passes.report import Notes
+from vermilion.quantize.operators import QUANTIZED_OPERATORS
+from vermilion.quantize.result import OUTPUT_SAMPLES
+
+# A scale for each channel came with opset 13, and with it all else that is written here.
+_OLDEST_OPSET = 13
+
+
+def working_copy(model: ir.Model) -> ir.Model:
+    """Give a copy whose constants are all initializers and whose names are all unique."""
+    opset = model.opset_imports.get("", 0)
+    found = next((n for n in model.graph.all_nodes() if n.op_type in QUANTIZED_OPERATORS), None)
+    if found is not None:
+        raise ModelError(
+            "the model is quantized already",
+            where=f"node `{found.name}`, operator `{found.op_type}`",
+            hint="quantize the float model it was made from",
+        )
+    work = model.clone()
+    if opset < _OLDEST_OPSET:
+        notes = Notes()
+        raise_opset(work, notes)
+        if work.graph.opset_imports.get("", 0) < _OLDEST_OPSET:
+            reasons = "; ".join(refusal.reason for _, refusal in notes.refusals)
+            raise ModelError(
+                f"opset {opset} cannot hold quantized tensors, and raising it fails: {reasons}",
+                hint=f"export the model with opset 17 ({_OLDEST_OPSET} is the oldest possible)",
+            )
+    common.RemoveInitializersFromInputsPass()(work)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(work)
+    common.NameFixPass()(work)
+    return work
+
+
+def keeping(
+    samples: Iterator[dict[str, Array]], kept: list[dict[str, Array]]
+) -> Iterator[dict[str, Array]]:
+    """Pass samples on and keep the first few for the report."""
+    for sample in samples:
+        if len(kept) < OUTPUT_SAMPLES:
+            kept.append(sample)
+        yield sample

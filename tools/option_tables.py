@@ -1,0 +1,123 @@
+"""The tables of provider options and of modelled latencies, from the code; see `tables.py`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+from vermilion.backends.npu_cost import BF16_ERRORS, INT8_ERRORS
+from vermilion.backends.npu_published import BF16_MS, INT8_MS
+from vermilion.errors import UnsupportedError
+from vermilion.hardware.options.gpu import TABLES
+from vermilion.hardware.options.option import Option, OptionTable
+from vermilion.hardware.options.vitisai import RELEASES, all_options
+from vermilion.hardware.options.vitisai_build import Precision, Request, build_options
+
+_DEVICES = ("phoenix", "strix", "krackan")
+_PRECISIONS: tuple[Precision, ...] = ("int8", "bf16")
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Give a Markdown table; a bar inside a cell is escaped."""
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in escaped)])
+
+
+def options_page() -> str:
+    """Give every provider's options by release or build, and what is built for each device."""
+    sections = [
+        "# Provider options",
+        "Made by `python tools/tables.py` from what `vermilion doctor --options` checks against.",
+        "## VitisAI: what each release of Ryzen AI takes",
+        "Source: Ryzen AI Software documentation, modelrun.rst and relnotes.rst by release. Empty"
+        " since and until: in every release. Names that no release documents are known from a"
+        " public copy of the provider's core.",
+        table(
+            ["option", "values", "default", "since", "until", "what it does"],
+            [_vitisai_row(option) for option in all_options()],
+        ),
+        "## VitisAI: what Vermilion sets, by device and release",
+        "On Windows, with a cache folder. `bf16` also writes the file that `config_file` names.",
+        table(["device", "release", "numbers", "options", "environment"], _built_rows()),
+    ]
+    for one in TABLES:
+        sections += [f"## {one.title}", *_gpu_section(one)]
+    return "\n\n".join(sections)
+
+
+def latency_table() -> str:
+    """Give published, predicted and error of each network, left out of its own fit."""
+    rows = []
+    for release, published in INT8_MS.items():
+        rows += _latency_rows("INT8", release, published, INT8_ERRORS[release])
+    for release, published in BF16_MS.items():
+        rows += _latency_rows("BF16", release, published, BF16_ERRORS[release])
+    return table(["numbers", "release", "network", "published ms", "modelled ms", "error"], rows)
+
+
+def error_table() -> str:
+    """Give the middle and the worst error by release."""
+    rows = []
+    for kind, tables in (("INT8", INT8_ERRORS), ("BF16", BF16_ERRORS)):
+        for release, errors in tables.items():
+            middle = statistics.median(abs(error) for error in errors.values())
+            worst = max(errors, key=lambda name: abs(errors[name]))
+            rows.append(
+                [kind, release, f"{100 * middle:.0f}%", f"{worst}, {100 * errors[worst]:+.0f}%"]
+            )
+    return table(["numbers", "release", "error in the middle", "worst"], rows)
+
+
+def _latency_rows(
+    kind: str, release: str, published: Mapping[str, float], errors: Mapping[str, float]
+) -> list[list[str]]:
+    return [
+        [kind, release, name, f"{ms:g}", f"{ms * (1 + errors[name]):.2f}", f"{errors[name]:+.0%}"]
+        for name, ms in published.items()
+    ]
+
+
+def _vitisai_row(option: Option) -> list[str]:
+    names = ", ".join(f"`{name}`" for name in (option.name, *option.other_spellings))
+    meaning = option.meaning if option.is_documented else f"{option.meaning} (undocumented)"
+    return [names, option.expected, option.default, option.since, option.until, meaning]
+
+
+def _built_rows() -> list[list[str]]:
+    return [
+        [device, release, precision, *_built(device, release, precision)]
+        for device in _DEVICES
+        for release in RELEASES
+        for precision in _PRECISIONS
+    ]
+
+
+def _built(device: str, release: str, precision: Precision) -> tuple[str, str]:
+    try:
+        built = build_options(Request(device, release, precision, cache_dir="CACHE"))
+    except UnsupportedError as error:
+        return f"refused: {error.message}", ""
+    pairs = [f"`{name}` = `{value}`" for name, value in built.options.items()]
+    environment = [f"`{name}` = `{value}`" for name, value in built.environment.items()]
+    return ", ".join(pairs), ", ".join(environment)
+
+
+def _gpu_section(one: OptionTable) -> list[str]:
+    rows = [
+        [
+            ", ".join(f"`{name}`" for name in (option.name, *option.other_spellings)),
+            option.expected,
+            option.default,
+            option.meaning,
+        ]
+        for option in one.options
+    ]
+    parts = [
+        f"Build `{one.build}`. Source: {one.source}.",
+        table(["option", "values", "default", "what it does"], rows),
+    ]
+    if one.removed:
+        gone = [f"`{old}`" + (f" (now `{new}`)" if new else "") for old, new in one.removed.items()]
+        parts.append(f"Removed: {', '.join(gone)}.")
+    return parts
