@@ -16,7 +16,7 @@ from vermilion.quantize.formats import SCHEMES
 ROOT = Path(__file__).parent.parent
 
 # What stands behind a kind of target today.
-_COMPILED_BY = {"cpu": "ONNX Runtime", "npu": "modelled: rules of the vendor", "gpu": "not yet"}
+_COMPILED_BY = {"cpu": "our code generator", "npu": "modelled: rules of the vendor", "gpu": "not yet"}
 _RUNS = {
     "cpu": "here, if the features are this machine's",
     "npu": "modelled, on the CPU",

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from vermilion.api import backends_for, predicted_ms
 from vermilion.backends.npu_cost import Latency, predict
+from vermilion.backends.npu_rules import CAUTIONS, column_of
 from vermilion.errors import VermilionError
 from vermilion.hardware.targets.find import all_targets, find_target
 from vermilion.hardware.targets.target import Target
@@ -82,6 +83,7 @@ class Prediction:
     latency: Latency | None = None
     crossings: Crossings | None = None
     fix: FixGain | None = None
+    cautions: tuple[str, ...] = ()
 
     def plan_as_json(self) -> dict[str, object]:
         """Give the keys that are about planning, beside summary and nodes."""
@@ -91,6 +93,7 @@ class Prediction:
             "latency": self.latency.as_json() if self.latency else None,
             "crossings": asdict(self.crossings) if self.crossings else None,
             "fix": asdict(self.fix) if self.fix else None,
+            "cautions": list(self.cautions),
         }
 
 
@@ -243,6 +246,7 @@ def _predict(simplified: Simplified, target: Target, label: str) -> Prediction:
         latency=latency,
         crossings=_crossings(placement),
         fix=_fix_gain(simplified, target, summary, label),
+        cautions=_cautions(placement),
     )
 
 
@@ -257,6 +261,11 @@ def _latency(model: ir.Model, placement: Placement) -> Latency | None:
     if not nodes:
         return None
     return predict(placement.target, number_format(model), nodes, parts=len(mine))
+
+
+def _cautions(placement: Placement) -> tuple[str, ...]:
+    mine = {node.op_type for node in placement.nodes if node.device == placement.target.kind}
+    return tuple(text for op_type, text in CAUTIONS.items() if op_type in mine)
 
 
 def _crossings(placement: Placement) -> Crossings:
@@ -279,8 +288,9 @@ def _crossings(placement: Placement) -> Crossings:
 def _fix_gain(
     simplified: Simplified, target: Target, before: Summary, label: str
 ) -> FixGain | None:
-    """Try the fixes where something is left to gain; None where none fires."""
-    if before.offloaded_operators == before.operators:
+    """Try the fixes where something is left to gain; None where they gain nothing."""
+    takes_numbers = column_of(number_format(simplified.model)) in target.formats
+    if before.offloaded_operators == before.operators or not takes_numbers:
         return None
     fixed = fix_simplified(simplified, target.limits.max_batch)
     fired = tuple(
@@ -292,6 +302,8 @@ def _fix_gain(
         return None
     placement = _placement(fixed.model, target)
     after = summarize(fixed.model, placement, label, model_digest(fixed.model))
+    if after.offloaded_operators <= before.offloaded_operators:
+        return None
     latency = _latency(fixed.model, placement)
     return FixGain(
         fixes=fired,

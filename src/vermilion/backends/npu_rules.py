@@ -31,6 +31,12 @@ _RESIZE_OPSET = 11  # Resize of opset 10 is refused: issues 164, 318
 # What `--fix` turns into supported operators, and into which.
 _FIXABLE: Mapping[str, str] = {"PRelu": "Relu, Mul and Sub", "Sum": "Add"}
 
+# What the table has and what has failed all the same: compiled, but with a warning in the plan.
+CAUTIONS: Mapping[str, str] = {
+    "LSTM": "LSTM is documented, and Silero VAD, which has one, ends the process that loads it"
+    " (https://github.com/amd/RyzenAI-SW/issues/394): here it is compiled in a child process",
+}
+
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
 # What may stand between an attention's Softmax and its two products.
 _BETWEEN = (*_QDQ, "Add", "Cast", "Div", "Dropout", "Identity", "Mul", "Reshape", "Transpose")

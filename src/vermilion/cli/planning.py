@@ -25,13 +25,16 @@ def planning_view(prediction: Prediction, cpu_ms: float | None) -> Sequence[Rend
     crossings = prediction.crossings
     if crossings is not None:
         parts = sum(part.device == prediction.target.kind for part in prediction.placement.parts)
-        words = f"{parts} device parts; {crossings.tensors} tensors, {_megabytes(crossings.bytes)}"
+        plural = "" if parts == 1 else "s"
+        words = f"{parts} device part{plural}; {crossings.tensors} tensors, {_megabytes(crossings.bytes)}"
         table.add_row("crossings", f"{words} pass between device and CPU in a run")
     if cpu_ms is not None:
         table.add_row("this CPU", f"{cpu_ms:.2f} ms for the whole model, measured now")
         advice = _advice(prediction, cpu_ms)
         if advice:
             table.add_row("so", advice)
+    for caution in prediction.cautions:
+        table.add_row("careful", caution)
     fix = prediction.fix
     if fix is not None:
         before = prediction.summary.offloaded_operators

@@ -14,8 +14,9 @@ _BATCH_NAMES = frozenset(("b", "batch", "batch_size", "bs", "n", "n_batch", "num
 def freeze_batch(model: ir.Model, notes: Notes) -> None:
     """Before → after: `x[N, 3, 224, 224]` → `x[1, 3, 224, 224]`.
 
-    An input's first size is its batch if it has a batch's name, or no name and rank 4. Every other
-    open size is refused: what it should be, only the user knows.
+    An input's first size is its batch if it has a batch's name, or if the input has rank 4 (images;
+    exporters name their batch `unk__653` or not at all). Every other open size is refused: what it
+    should be, only the user knows.
     """
     sizes: dict[str, int] = {}
     for value in required_inputs(model):
@@ -27,7 +28,7 @@ def freeze_batch(model: ir.Model, notes: Notes) -> None:
             if isinstance(size, int) and size >= 0:
                 continue
             name = dimension_name(size)
-            if axis == 0 and name.lower() in _BATCH_NAMES:
+            if axis == 0 and name and (name.lower() in _BATCH_NAMES or len(value.shape) == 4):
                 sizes[name] = 1
             elif name not in sizes:
                 hint = f"`--dim {name}=…`" if name else f"`--dim {value.name}=1x…`"
