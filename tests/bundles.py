@@ -14,9 +14,9 @@ import onnx_ir as ir
 from vermilion.backends.base import CompileOptions, Part
 from vermilion.backends.ort import OrtBackend
 from vermilion.hardware.targets.find import find_target
-from vermilion.runtime.artifact import ArtifactContent, CompiledPart, write_artifact
 from vermilion.runtime.digest import model_digest
 from vermilion.runtime.summary import Summary
+from vermilion.runtime.write import ArtifactContent, CompiledPart, write_artifact
 
 WHOLE = """<ir_version: 9, opset_import: ["" : 17]>
 net (float[n, 64] x) => (float[n, 64] y, float[n, 128] h) {

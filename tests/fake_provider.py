@@ -19,6 +19,11 @@ from vermilion.backends.vitisai.contract import MODEL_FILE, Request
 from vermilion.backends.vitisai.evidence import CPU, NPU
 from vermilion.backends.vitisai.worker import private_stdout, reply, serve
 
+OFFLOADED = (
+    "Number of operators supported by VAIML: 3 (100.000%)\n"
+    "Number of operators offloaded by VAIML: 3 (100.000%)\n"
+)
+SUPPORTED = "Number of operators supported by VAIML: 0(0.000%)\n"
 CLAIM = "[Vitis AI EP] No. of Operators : CPU 0 NPU {n}\n"
 
 
@@ -48,6 +53,9 @@ class Fake:
             folder = Path(cache) / self.request.options["cache_key"]
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "context.json").write_text("{}")
+            if self.mode == "a plan that nothing supports":
+                (folder / "final-vaiml-pass-summary.txt").write_text(OFFLOADED)
+                (folder / "preliminary-vaiml-pass-summary.txt").write_text(SUPPORTED)
         self.session = ort.InferenceSession(
             self.folder / MODEL_FILE, providers=["CPUExecutionProvider"]
         )

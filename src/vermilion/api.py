@@ -28,13 +28,7 @@ from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.passes.report import PassStep
 from vermilion.partition.place import Placement, plan, settle
 from vermilion.progress import Progress, no_progress
-from vermilion.runtime.artifact import (
-    SUMMARY_TEXT_FILE,
-    ArtifactContent,
-    CompiledPart,
-    pack,
-    write_artifact,
-)
+from vermilion.runtime.artifact import SUMMARY_TEXT_FILE
 from vermilion.runtime.cache import Cache, cache_digest, model_digest
 from vermilion.runtime.gate import OffloadGate
 from vermilion.runtime.manifest import tool_versions
@@ -42,6 +36,7 @@ from vermilion.runtime.prove import WrongNumbersError, prove
 from vermilion.runtime.report import Report, read_report
 from vermilion.runtime.session import Session
 from vermilion.runtime.summarize import summarize
+from vermilion.runtime.write import ArtifactContent, CompiledPart, pack, write_artifact
 from vermilion.version import code_digest
 
 # Which backend compiles for a kind of target, best first; the first that is usable is taken.

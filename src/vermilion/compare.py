@@ -30,8 +30,8 @@ from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.feeds import checked_feeds
-from vermilion.runtime.manifest import tensor_record
 from vermilion.runtime.session import Session
+from vermilion.runtime.write import tensor_record
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]

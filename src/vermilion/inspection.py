@@ -32,9 +32,10 @@ from vermilion.partition.place import Placement, plan, settle
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.culprit import CulpritFile, find_culprits
 from vermilion.runtime.digest import model_digest
-from vermilion.runtime.manifest import TensorRecord, tensor_record
+from vermilion.runtime.manifest import TensorRecord
 from vermilion.runtime.summarize import summarize
 from vermilion.runtime.summary import Summary
+from vermilion.runtime.write import tensor_record
 
 EVERY_TARGET = "all"
 """The target that stands for every NPU."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -21,7 +21,16 @@ from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.memory import peak_rss_mb
 from vermilion.progress import Progress, no_progress
-from vermilion.quantize import Quantized, quantize_model
+from vermilion.quantize import (
+    Guarded,
+    Promise,
+    Quantized,
+    Settings,
+    quantize_guarded,
+    quantize_model,
+)
+from vermilion.quantize.html import html_report
+from vermilion.quantize.options import make_options
 from vermilion.quantize.samples import Layout, open_samples
 
 Array = NDArray[Any]
@@ -34,31 +43,46 @@ _LARGEST_INLINE_BYTES = 1_900_000_000
 class QuantizedFile:
     """A quantized model on disk and its distance from the original.
 
-    Units: `peak_rss_mb` is the largest size of the process so far in 10^6 bytes.
+    Units: `peak_rss_mb` is the largest size of the process so far in 10^6 bytes. `guarded` is
+    there where accuracy was promised.
     """
 
     output: Path
     quantized: Quantized
     seconds: float
     peak_rss_mb: float
+    calibration: str = ""
+    guarded: Guarded | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether what was promised is kept, or nothing was promised."""
+        return self.guarded is None or self.guarded.met
 
     def as_json(self) -> dict[str, object]:
         """Give the keys of `quantize --json`."""
         found = self.quantized
-        return {
+        data: dict[str, object] = {
             "output": str(self.output),
             "scheme": found.scheme,
             "seconds": self.seconds,
             "peak_rss_mb": self.peak_rss_mb,
             "samples": found.samples,
+            "calibration": self.calibration,
             "outputs": [output.as_json() for output in found.outputs],
             "layers": [
                 {"name": layer.name, "op_type": layer.op_type, "sqnr_db": layer.sqnr_db}
                 for layer in found.layers
             ],
+            "eight_bit_share": found.eight_bit_share,
             "positions_moved": found.moved,
             "limits_unmet": list(found.unmet),
+            "recipe": found.options.as_json(),
         }
+        if self.guarded is not None:
+            data["promise_met"] = self.guarded.met
+            data["ladder"] = [rung.as_json() for rung in self.guarded.ladder]
+        return data
 
 
 def quantize_file(
@@ -66,16 +90,16 @@ def quantize_file(
     output: str | os.PathLike[str],
     *,
     calib: str | os.PathLike[str] | Iterable[Mapping[str, Array]],
-    scheme: str = "xint8",
     samples: int = 32,
     dims: Dimensions | None = None,
     mean: Sequence[float] = (0.0,),
     std: Sequence[float] = (1.0,),
     layout: Layout = "nchw",
     resize: tuple[int, int] | None = None,
-    equalize: bool = False,
-    exclude: Sequence[str] = (),
+    promise: Promise | None = None,
+    report: str | os.PathLike[str] | None = None,
     progress: Progress = no_progress,
+    **settings: Unpack[Settings],
 ) -> QuantizedFile:
     """Quantize a model and save it; the file is read back before it counts.
 
@@ -84,16 +108,18 @@ def quantize_file(
         output: the ONNX file to write; one that is there is replaced when the new one is whole.
         calib: a folder of pictures or `.npy`/`.npz` files, one such file, the word `random`, or
             an iterable of feeds (input name → array).
-        scheme: the number format, `xint8`.
         samples: how many samples to take at most.
         dims: values for symbolic dimensions or whole inputs.
         mean: subtracted from each picture's channels after dividing by 255.
         std: what the difference is divided by.
         layout: the order of the input's axes, `nchw` or `nhwc`.
         resize: height and width that pictures are brought to; the input's own by default.
-        equalize: balance weights across layers first.
-        exclude: names of nodes that stay in float; `*` matches anything.
+        promise: what must hold on samples held out of calibration; precision is raised where it
+            has to be. The result says whether it holds.
+        report: an HTML file to write.
         progress: told of each step.
+        settings: the fields of `vermilion.quantize.Options`: `scheme`, `method`, `rounding`,
+            `per_channel`, `symmetric`, `equalize`, `correct_bias`, `wide`, `exclude`, `block`.
 
     Raises: VermilionError of the kind that says who can mend it.
     """
@@ -101,13 +127,14 @@ def quantize_file(
     place = Path(output)
     if place.suffix != ".onnx":
         raise OptionError(f"the output `{place}` does not end in .onnx", hint="name it NAME.onnx")
+    options = make_options(settings)
     source = load_model(model) if not isinstance(model, ir.Model) else model
-    simplified = simplify(source, dims=dims, progress=progress)
+    graph = simplify(source, dims=dims, progress=progress).model
     feeds: Iterable[Mapping[str, Array]]
     if isinstance(calib, str | os.PathLike):
         feeds = open_samples(
             calib if calib == "random" else Path(calib),
-            simplified.model,
+            graph,
             mean=mean,
             std=std,
             layout=layout,
@@ -116,16 +143,23 @@ def quantize_file(
         )
     else:
         feeds = (feed for _, feed in zip(range(samples), calib, strict=False))
-    quantized = quantize_model(
-        simplified.model,
-        feeds,
-        scheme=scheme,
-        equalize=equalize,
-        exclude=exclude,
-        progress=progress,
-    )
+    guarded = None
+    if promise is None:
+        quantized = quantize_model(
+            graph, feeds, details=report is not None, progress=progress, **settings
+        )
+    else:
+        guarded = quantize_guarded(
+            graph, feeds, promise, options, progress, details=report is not None
+        )
+        quantized = guarded.quantized
     save_model(quantized.model, place)
-    return QuantizedFile(place, quantized, time.perf_counter() - begin, peak_rss_mb())
+    if report is not None:
+        title = f"{place.name}: {quantized.scheme}"
+        Path(report).write_text(html_report(quantized, title, guarded), encoding="utf-8")
+    calibration = str(calib) if isinstance(calib, str | os.PathLike) else "given samples"
+    seconds = time.perf_counter() - begin
+    return QuantizedFile(place, quantized, seconds, peak_rss_mb(), calibration, guarded)
 
 
 def save_model(model: ir.Model, place: Path) -> None:

@@ -28,9 +28,7 @@ def test_the_rules_are_those_of_the_catalogue(request: pytest.FixtureRequest) ->
     head, rest = text.split("a test holds it -->\n\n")
     table, tail = rest.split("\n<!-- end -->")
     if request.config.getoption("--update-golden", default=False):
-        PAGE.write_text(
-            f"{head}a test holds it -->\n\n{rule_table()}\n<!-- end -->{tail}", "utf-8"
-        )
+        PAGE.write_text(f"{head}a test holds it -->\n\n{rule_table()}\n<!-- end -->{tail}", "utf-8")
         return
     assert table == rule_table(), "run pytest tests/hipify --update-golden"
 

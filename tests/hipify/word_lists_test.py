@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from hipify.word_lists import folder_of, word_lists
 
+from hipify.word_lists import folder_of, word_lists
 from vermilion.hipify.tables import RENAME_FILES, hip_words, includes, renames
 
 HIPIFY = Path(__file__).parents[2] / "src" / "vermilion" / "hipify"

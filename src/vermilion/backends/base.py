@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import onnx_ir as ir
 
 from vermilion.errors import Refusal
 from vermilion.hardware.targets.target import Target
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 Array = np.ndarray
 Tensors = Mapping[str, Array]
@@ -115,9 +117,7 @@ class Backend(Protocol):
     def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
         """Say whether this backend takes the node, and if not, why."""
 
-    def compile(
-        self, part: Part, target: Target, options: CompileOptions, folder: Path
-    ) -> Program:
+    def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
         """Write the part's program below `folder`. Raises VermilionError where it cannot."""
 
     def load(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vermilion.cli.output import Result
-from vermilion.cli.quantize import random_data_was_mentioned
 from vermilion.cli.verb import Terminal, verb
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ def hello(
     from vermilion.hello import hello as take_tour
     from vermilion.runtime.cache import default_root
 
-    with random_data_was_mentioned():
-        report = take_tour(folder or default_root() / "hello", progress=terminal.progress)
+    report = take_tour(folder or default_root() / "hello", progress=terminal.progress)
     return Result(report.as_json(), lambda: _view(report))
 
 

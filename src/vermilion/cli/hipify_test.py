@@ -32,9 +32,7 @@ def test_something_left_is_one_and_fixed_is_zero(
     assert "0 left to do, 2 fixed" in capfd.readouterr().out
 
 
-def test_json_and_sarif(
-    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_json_and_sarif(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     sarif, out = tmp_path / "x.sarif", tmp_path / "out"
     words = ["hipify", str(source), "-o", str(out), "--sarif", str(sarif), "--json"]
     assert main(words) == 1

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.backends.npu_cost import Latency
-    from vermilion.inspection import Inspection, Prediction
+    from vermilion.inspection import Crossings, Inspection, Prediction
 
 
 def planning_view(prediction: Prediction, cpu_ms: float | None) -> Sequence[RenderableType]:
@@ -24,10 +24,7 @@ def planning_view(prediction: Prediction, cpu_ms: float | None) -> Sequence[Rend
             table.add_row(*row)
     crossings = prediction.crossings
     if crossings is not None:
-        parts = sum(part.device == prediction.target.kind for part in prediction.placement.parts)
-        plural = "" if parts == 1 else "s"
-        words = f"{parts} device part{plural}; {crossings.tensors} tensors, {_megabytes(crossings.bytes)}"
-        table.add_row("crossings", f"{words} pass between device and CPU in a run")
+        table.add_row("crossings", _crossings_words(prediction, crossings))
     if cpu_ms is not None:
         table.add_row("this CPU", f"{cpu_ms:.2f} ms for the whole model, measured now")
         advice = _advice(prediction, cpu_ms)
@@ -41,6 +38,12 @@ def planning_view(prediction: Prediction, cpu_ms: float | None) -> Sequence[Rend
         gain = f"{before} → {fix.offloaded_operators} of {fix.operators} operators offloaded"
         table.add_row("--fix", f"{', '.join(fix.fixes)}: {gain}")
     return [table] if table.row_count else []
+
+
+def _crossings_words(prediction: Prediction, crossings: Crossings) -> str:
+    parts = sum(part.device == prediction.target.kind for part in prediction.placement.parts)
+    between = f"{crossings.tensors} tensors, {crossings.bytes / 1e6:.2f} MB"
+    return f"{parts} on the device; {between} pass between it and the CPU in a run"
 
 
 def _latency_rows(latency: Latency) -> list[tuple[str, str]]:
@@ -123,7 +126,3 @@ def _target_row(prediction: Prediction) -> list[str]:
         f"±{100 * latency.median_error:.0f}%" if latency else "",
         reasons[0] if reasons else "",
     ]
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.2f} MB"

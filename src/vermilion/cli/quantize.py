@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import importlib
+import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.quantization import QuantizedFile
+    from vermilion.quantize.guard import Metric, Promise
     from vermilion.quantize.samples import Layout
 
 _WORST_LAYERS = 8
@@ -41,7 +42,9 @@ def quantize(
             show_default=False,
         ),
     ],
-    scheme: Annotated[str, typer.Option("--scheme", help="The number format.")] = "xint8",
+    scheme: Annotated[
+        str | None, typer.Option("--scheme", help="The number format; `xint8` by default.")
+    ] = None,
     samples: Annotated[int, typer.Option("-n", "--samples", help="Samples to take at most.")] = 32,
     dim: Dims = None,
     mean: Annotated[
@@ -54,48 +57,159 @@ def quantize(
     resize: Annotated[
         str | None, typer.Option("--resize", help="Bring pictures to this size: `224x224`.")
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="Ranges of activations: minmax, percentile, mse, entropy."),
+    ] = None,
+    rounding: Annotated[
+        str | None, typer.Option("--rounding", help="Of weights: compensated or nearest.")
+    ] = None,
+    per_channel: Annotated[
+        bool | None,
+        typer.Option("--per-channel/--per-tensor", help="Scales of weights.", show_default=False),
+    ] = None,
+    symmetric: Annotated[
+        bool | None, typer.Option("--symmetric", help="Zero points of zero, as int8.")
+    ] = None,
+    block: Annotated[
+        int | None, typer.Option("--block", help="Weights that share a scale in 4-bit schemes.")
+    ] = None,
     equalize: Annotated[
-        bool, typer.Option("--equalize", help="Balance weights across layers first.")
-    ] = False,
+        bool | None, typer.Option("--equalize", help="Balance weights across layers first.")
+    ] = None,
+    wide: Annotated[
+        list[str] | None,
+        typer.Option("--wide", help="Tensors that get 16 bits; `*` matches. May be repeated."),
+    ] = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option("--exclude", help="Nodes that stay in float; `*` matches. May be repeated."),
     ] = None,
+    max_drop: Annotated[
+        str | None,
+        typer.Option(
+            "--max-drop",
+            metavar="1%",
+            help="Raise precision until no more than this is lost on samples held out: of the "
+            "metric, or of the decisions that agree with the float model's. Else exit 1.",
+        ),
+    ] = None,
+    min_sqnr: Annotated[
+        float | None,
+        typer.Option("--min-sqnr", metavar="DB", help="The same, for the SQNR of every output."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            metavar="MODULE:FUNCTION",
+            help="For `--max-drop`: takes the outputs of all held-out samples, gives a figure.",
+        ),
+    ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option("--recipe", metavar="FILE", help="Take the options from a file.")
+    ] = None,
+    save_recipe: Annotated[
+        Path | None,
+        typer.Option("--save-recipe", metavar="FILE", help="Write the options that were taken."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page with plots.")
+    ] = None,
 ) -> Result:
     """Quantize a model, and say layer by layer what that costs in accuracy."""
     from vermilion.quantization import quantize_file
+    from vermilion.quantize.options import Settings
 
     if calib == "random":
         terminal.warn("calibrating on random data: scales and accuracy mean nothing for real data")
-    with random_data_was_mentioned():
-        quantized = quantize_file(
-            model,
-            output,
-            calib=calib,
-            scheme=scheme,
-            samples=samples,
-            dims=parse_dims(dim),
-            mean=_numbers(mean, "--mean", (0.0,)),
-            std=_numbers(std, "--std", (1.0,)),
-            layout=_layout(layout),
-            resize=_size(resize),
-            equalize=equalize,
-            exclude=exclude or (),
-            progress=terminal.progress,
-        )
-    return Result(quantized.as_json(), lambda: _view(quantized))
+    given = {
+        "scheme": scheme,
+        "method": method,
+        "rounding": rounding,
+        "per_channel": per_channel,
+        "symmetric": symmetric,
+        "block": block,
+        "equalize": equalize,
+        "wide": wide,
+        "exclude": exclude,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    settings = cast(Settings, {**_read_recipe(recipe), **chosen})
+    quantized = quantize_file(
+        model,
+        output,
+        calib=calib,
+        samples=samples,
+        dims=parse_dims(dim),
+        mean=_numbers(mean, "--mean", (0.0,)),
+        std=_numbers(std, "--std", (1.0,)),
+        layout=_layout(layout),
+        resize=_size(resize),
+        promise=_promise(max_drop, min_sqnr, metric),
+        report=report,
+        progress=terminal.progress,
+        **settings,
+    )
+    if save_recipe is not None:
+        text = json.dumps(quantized.quantized.options.as_json(), indent=2) + "\n"
+        save_recipe.write_text(text, encoding="utf-8")
+    return Result(quantized.as_json(), lambda: _view(quantized), ok=quantized.met)
 
 
-@contextmanager
-def random_data_was_mentioned() -> Iterator[None]:
-    """Keep the library's own log line about random samples from saying it a second time."""
-    logger = logging.getLogger("vermilion.quantize.samples")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+def _read_recipe(file: Path | None) -> dict[str, object]:
+    from vermilion.quantize.options import from_json
+
+    if file is None:
+        return {}
     try:
-        yield
+        recipe = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise OptionError("there is no such recipe", where=str(file)) from error
+    except ValueError as error:
+        raise OptionError(f"the recipe is not JSON: {error}", where=str(file)) from error
+    if not isinstance(recipe, dict):
+        raise OptionError("the recipe is not a JSON object", where=str(file))
+    return from_json(recipe).as_json()
+
+
+def _promise(max_drop: str | None, min_sqnr: float | None, metric: str | None) -> Promise | None:
+    from vermilion.quantize.guard import Promise
+
+    if max_drop is None and min_sqnr is None:
+        if metric is not None:
+            raise OptionError("`--metric` needs `--max-drop`", hint="add `--max-drop 1%`")
+        return None
+    if max_drop is None and metric is not None:
+        raise OptionError("`--metric` goes with `--max-drop`, not with `--min-sqnr`")
+    drop = None if max_drop is None else _part(max_drop)
+    return Promise(drop, min_sqnr, None if metric is None else _metric(metric))
+
+
+def _part(text: str) -> float:
+    """Read `1%` or `0.01`."""
+    try:
+        return float(text[:-1]) / 100.0 if text.endswith("%") else float(text)
+    except ValueError as error:
+        raise OptionError(f"`--max-drop {text}` is not a part", hint="write `1%`") from error
+
+
+def _metric(words: str) -> Metric:
+    """Import what `module:function` names; the working folder is searched as well."""
+    module, colon, name = words.partition(":")
+    if not (module and colon and name):
+        raise OptionError(f"`--metric {words}` is not MODULE:FUNCTION")
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"`--metric {words}` cannot be imported: {error}") from error
     finally:
-        logger.setLevel(level)
+        sys.path.remove(folder)
+    if not callable(found):
+        raise OptionError(f"`--metric {words}` is not a function")
+    return cast("Metric", found)
 
 
 def _numbers(text: str | None, option: str, default: tuple[float, ...]) -> tuple[float, ...]:
@@ -155,4 +269,26 @@ def _view(file: QuantizedFile) -> RenderableType:
         "",
         f"the {len(worst)} layers furthest from float, of {len(found.layers)}",
         layers,
+        *_ladder(file),
     )
+
+
+def _ladder(file: QuantizedFile) -> list[RenderableType]:
+    from rich.table import Table
+
+    if file.guarded is None:
+        return []
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("tried, on samples held out")
+    for heading in ("SQNR dB", "drop", "GOPs on 8 bits", "s"):
+        table.add_column(heading, justify="right")
+    for rung in file.guarded.ladder:
+        table.add_row(
+            rung.what,
+            f"{rung.sqnr_db:.1f}",
+            f"{rung.drop:.2%}",
+            f"{rung.eight_bit_share:.1%}",
+            f"{rung.seconds:.1f}",
+        )
+    kept = "the promise is kept" if file.met else "the promise is not kept; the best was saved"
+    return ["", table, kept]

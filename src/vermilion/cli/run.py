@@ -80,7 +80,7 @@ def _schema(side: Side) -> Result:
     from rich.table import Table
 
     from vermilion.runtime.feeds import shape_text
-    from vermilion.runtime.manifest import tensor_record
+    from vermilion.runtime.write import tensor_record
 
     rows: list[dict[str, object]] = [
         {"name": v.name, "dtype": str(v.dtype).lower(), "shape": list(tensor_record(v).shape or ())}

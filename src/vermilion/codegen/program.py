@@ -84,7 +84,7 @@ def compile_steps(
 
 def module_text(steps: Iterable[Step], isa: Isa) -> str:
     """Write every distinct kernel of the steps, and the driver, as LLVM IR."""
-    module = Module()
+    module = Module(has_bf16=isa.has_bf16)
     write_driver(module)
     for step in steps:
         if not module.has(step.function):

@@ -46,8 +46,9 @@ def lint_build_file(text: str, file: str) -> list[Finding]:
     for number, line in enumerate(text.splitlines(), 1):
         if "hipify: allow(nvcc-option)" in line:
             continue
+        code = line.split("#", 1)[0]
         for pattern, hint in _NVCC:
-            if found := re.search(pattern, line):
+            if found := re.search(pattern, code):
                 what = f"`{found[0]}` is nvcc's"
                 column = found.start() + 1
                 findings.append(Finding(row.id, row.level, file, number, column, what, hint))

@@ -14,7 +14,7 @@ def test_options_of_nvcc_are_found_on_their_lines() -> None:
         "find_package(CUDAToolkit REQUIRED)\n"
         "project(x LANGUAGES CXX CUDA)\n"
         "set(CMAKE_CUDA_FLAGS --use_fast_math)\n"
-        "# nothing here\n"
+        "# nvcc in a comment\n"
         "set(F -arch=sm_80)  # hipify: allow(nvcc-option)\n"
     )
     found = lint_build_file(text, "CMakeLists.txt")

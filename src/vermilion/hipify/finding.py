@@ -35,6 +35,7 @@ class Finding:
     """A rule that a place breaks. Line and column count from 1 in the file as it was read.
 
     `edits` are the mechanical fix, in the translated text, empty where a person must decide.
+    `name` is the name that an unknown-name finding is about.
     """
 
     rule: str
@@ -46,6 +47,7 @@ class Finding:
     hint: str = ""
     edits: tuple[Edit, ...] = ()
     fixed: bool = False
+    name: str = ""
 
     @property
     def is_left(self) -> bool:

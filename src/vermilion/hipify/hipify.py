@@ -76,7 +76,7 @@ def hipify(paths: Sequence[Path], options: Options, progress: Progress = no_prog
     """
     files = collect(paths)
     extra = torch_names() if options.with_torch_table else {}
-    results = _process(files, options, extra, progress)
+    results = _without_own_names(_process(files, options, extra, progress))
     written = tuple(_write(results, options))
     checks: tuple[CheckResult, ...] = ()
     not_seen: tuple[str, ...] = ()
@@ -137,6 +137,17 @@ def _process(
             by_name[waiting[finished].name] = finished.result()
             progress(stage, len(by_name), len(files))
     return [by_name[file.name] for file in files]
+
+
+def _without_own_names(results: Sequence[FileResult]) -> list[FileResult]:
+    """Drop what is unknown only in its file: another file of the tree defines it."""
+    own = frozenset[str]().union(*(result.own_names for result in results))
+    return [
+        replace(result, findings=tuple(f for f in result.findings if f.name not in own))
+        if own
+        else result
+        for result in results
+    ]
 
 
 def _write(results: Sequence[FileResult], options: Options) -> Iterator[Path]:

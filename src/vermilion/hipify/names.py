@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from vermilion.hipify.tables import Rename, hip_words, renames
 
@@ -31,6 +32,7 @@ FAMILIES = tuple(
             Family("CUDA_R_", "HIP_R_", "HIP"),
             Family("CUDA_C_", "HIP_C_", "HIP"),
             Family("CUDA_ERROR_", "hipError", "HIP"),
+            Family("CU_DEVICE_ATTRIBUTE_", "hipDeviceAttribute", "HIP"),
             Family("cu", "hip", "HIP"),
             Family("CU_", "HIP_", "HIP"),
             Family("cublas", "hipblas", "hipBLAS"),
@@ -69,6 +71,11 @@ _FOREIGN = re.compile(
 _VERSIONED = re.compile(r"(\w+?)(?:_v\d(?:_\d+)?|_ptsz|_ptds)$")
 
 
+def is_cuda_name(name: str) -> bool:
+    """Say whether a name looks like one of CUDA's."""
+    return _FOREIGN.fullmatch(name) is not None
+
+
 @dataclass(frozen=True)
 class Unknown:
     """A CUDA name that has no HIP name, as far as this package knows."""
@@ -100,7 +107,7 @@ class Names:
             return Rename(by_rule)
         if name in self.extra:
             return Rename(self.extra[name])
-        if _FOREIGN.fullmatch(name) is None:
+        if not is_cuda_name(name):
             return None
         return Unknown(_library(name), "")
 
@@ -112,7 +119,17 @@ def _by_rule(name: str) -> str:
         for family in FAMILIES:
             if spelling.startswith(family.prefix) and family.apply(spelling) in hip_words():
                 return family.apply(spelling)
-    return ""
+    family = next((family for family in FAMILIES if name.startswith(family.prefix)), None)
+    if family is None or not family.prefix.endswith("_"):
+        return ""
+    return _without_case().get(family.apply(name).replace("_", "").lower(), "")
+
+
+@cache
+def _without_case() -> Mapping[str, str]:
+    """Give HIP's enumerators by their letters: CUDA writes some with other capitals and `_`."""
+    kinds = ("hipError", "hipDeviceAttribute")
+    return {word.lower(): word for word in sorted(hip_words()) if word.startswith(kinds)}
 
 
 def _library(name: str) -> str:

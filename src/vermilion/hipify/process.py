@@ -9,7 +9,7 @@ from vermilion.hipify.build_files import lint_build_file
 from vermilion.hipify.files import SourceFile, read_source
 from vermilion.hipify.finding import Edit, Finding, OffsetMap, apply_edits, without_overlaps
 from vermilion.hipify.lint import lint, silence
-from vermilion.hipify.names import Names
+from vermilion.hipify.names import Names, is_cuda_name
 from vermilion.hipify.rules.catalogue import RULES
 from vermilion.hipify.tokens import Tokens, broken_tokens, tokenize
 from vermilion.hipify.translate import translate
@@ -29,6 +29,7 @@ class FileResult:
     findings: tuple[Finding, ...]
     silenced: int = 0
     stages: tuple[tuple[Edit, ...], ...] = ()
+    own_names: frozenset[str] = frozenset()
 
     @property
     def changed(self) -> bool:
@@ -87,7 +88,9 @@ def process_text(
         places = _moved(again, now, stages, tokens)
         kept = [*(f for f in done if f.fixed or f in translation.findings), *places]
     unique = tuple(dict.fromkeys(kept))
-    return FileResult(file, text, now, unique, silenced, tuple(map(tuple, stages)))
+    # Only what looks like CUDA's can be taken for it in another file.
+    own = frozenset(name for name in translation.own_names if is_cuda_name(name))
+    return FileResult(file, text, now, unique, silenced, tuple(map(tuple, stages)), own)
 
 
 def original_position(result: FileResult, line: int, column: int) -> tuple[int, int]:

@@ -50,7 +50,7 @@ def test_any_text_is_tiled(source: str) -> None:
     assert list(tokens.starts) == sorted(set(tokens.starts)) or not source
 
 
-@given(st.text(alphabet='/*\\\n"\'R()x #<>', max_size=60))
+@given(st.text(alphabet="/*\\\n\"'R()x #<>", max_size=60))
 def test_any_mess_of_quotes_and_comments_is_tiled(source: str) -> None:
     tokens = tokenize(source)
     assert "".join(tokens.raw(i) for i in range(len(tokens))) == source
@@ -88,7 +88,7 @@ def test_broken_quotes_are_found_but_not_in_directives() -> None:
     assert broken_tokens(tokenize('int x = "abc;\n'))
     assert not broken_tokens(tokenize('#error don"t do this\n'))
     assert not broken_tokens(tokenize('#define A \\\n don"t\n'))
-    assert not broken_tokens(tokenize("// don\"t\nint x;\n"))
+    assert not broken_tokens(tokenize('// don"t\nint x;\n'))
     assert broken_tokens(tokenize("int x; /* \n"))
 
 

@@ -41,11 +41,12 @@ _KERNEL_PARAMETER = {
 
 @dataclass(frozen=True)
 class Translation:
-    """A translated text, the edits that made it, and what was left."""
+    """A translated text, the edits that made it, what was left, and the names that it defines."""
 
     text: str
     edits: list[Edit]
     findings: list[Finding]
+    own_names: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -64,11 +65,15 @@ class _Work:
             splices = "".join(re.findall(r"\\\r?\n", self.tokens.text[start:end]))
             self.edits.append(Edit(start, end, text + splices))
 
-    def report(self, rule: str, index: int, message: str, hint: str = "") -> None:
+    def report(
+        self, rule: str, index: int, message: str, hint: str = "", *, name: str = ""
+    ) -> None:
         line, column = self.tokens.position(self.tokens.starts[index])
         found = RULES[rule]
         self.findings.append(
-            Finding(rule, found.level, self.file, line, column, message, hint or found.fix)
+            Finding(
+                rule, found.level, self.file, line, column, message, hint or found.fix, name=name
+            )
         )
 
 
@@ -90,11 +95,14 @@ def translate(
             _translate_include(work, index, rename_cu_includes)
     work.edits.extend(launch_edits(tokens))
     edits = without_overlaps(work.edits)
-    return Translation(apply_edits(text, edits), edits, work.findings)
+    return Translation(apply_edits(text, edits), edits, work.findings, work.own_names)
+
+
+_AFTER_A_NAME = frozenset({"(", "=", ";", ",", ")", "[", "{"})
 
 
 def own_names(tokens: Tokens) -> frozenset[str]:
-    """Give the names that a source defines itself: macros, functions, types, aliases."""
+    """Give the names that a source declares itself: macros, functions, variables, types."""
     own: set[str] = set()
     meaningful = tokens.meaningful
     for before, index, after in zip(meaningful, meaningful[1:], meaningful[2:], strict=False):
@@ -103,7 +111,7 @@ def own_names(tokens: Tokens) -> frozenset[str]:
         previous, following = tokens.word(before), tokens.word(after)
         defines_macro = previous == "define"
         defines_type = previous in {"struct", "class", "enum", "using", "typename", "namespace"}
-        declares = following == "(" and _ends_a_type(tokens, before)
+        declares = following in _AFTER_A_NAME and _ends_a_type(tokens, before)
         if defines_macro or (defines_type and following in "{=:;") or declares:
             own.add(tokens.word(index))
     return frozenset(own)
@@ -121,6 +129,7 @@ def _translate_word(work: _Work, meaningful: list[int], place: int) -> None:
     index = meaningful[place]
     word = work.tokens.word(index)
     following = work.tokens.word(meaningful[place + 1]) if place + 1 < len(meaningful) else ""
+    before = work.tokens.word(meaningful[place - 1]) if place else ""
     if word in _REMOVED:
         work.replace(index, "")
         return
@@ -131,9 +140,10 @@ def _translate_word(work: _Work, meaningful: list[int], place: int) -> None:
     if found is None:
         return
     if isinstance(found, Unknown):
-        if word not in work.own_names and (_is_sure(word) or following == "("):
+        is_member = before in {".", "->"}
+        if not is_member and word not in work.own_names and (_is_sure(word) or following == "("):
             what = f"`{word}` has no {found.library} name that this tool knows"
-            work.report("unknown-name", index, what, found.hint)
+            work.report("unknown-name", index, what, found.hint, name=word)
         return
     work.replace(index, found.hip)
     if found.parameters_differ and following == "(":

@@ -138,7 +138,9 @@ def test_line_ends_and_a_byte_order_mark_stay() -> None:
 
 
 def test_parameters_that_differ_are_reported_at_calls_only() -> None:
-    findings = translate("cudnnSetTensor4dDescriptor(a, b); f = cudnnSetTensor4dDescriptor;").findings
+    findings = translate(
+        "cudnnSetTensor4dDescriptor(a, b); f = cudnnSetTensor4dDescriptor;"
+    ).findings
     assert [f.rule for f in findings] == ["parameters-differ"]
 
 

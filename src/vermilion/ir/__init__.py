@@ -1,0 +1,1 @@
+"""Model file → graph: loading, checking, costs, passes, and running by ONNX Runtime."""

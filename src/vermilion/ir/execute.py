@@ -18,6 +18,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from vermilion.errors import UnsupportedError
+from vermilion.ir.element_types import numpy_type
 from vermilion.ir.memory import bound_memory, bounded_run, check_bound
 
 Array = NDArray[Any]
@@ -38,28 +39,6 @@ _NODE_FAILED = re.compile(
     r"running (?P<operator>\S+) node\. Name:'(?P<name>.*?)' Status Message: (?P<words>.*)"
 )
 _SOURCE_LINE = re.compile(r"^\S+\.(h|cc):\d+ [^(]*\(.*?\)( const)?( \[.*?\])? ")
-
-_ORT_TYPES = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(int8)": np.int8,
-    "tensor(uint8)": np.uint8,
-    "tensor(int16)": np.int16,
-    "tensor(uint16)": np.uint16,
-    "tensor(int32)": np.int32,
-    "tensor(uint32)": np.uint32,
-    "tensor(int64)": np.int64,
-    "tensor(uint64)": np.uint64,
-    "tensor(bool)": np.bool_,
-    "tensor(string)": np.object_,
-}
-
-
-def numpy_type(ort_type: str) -> np.dtype[Any] | None:
-    """Give numpy's type for ONNX Runtime's spelling, None where numpy has none (bfloat16)."""
-    found = _ORT_TYPES.get(ort_type)
-    return None if found is None else np.dtype(found)
 
 
 def stripped_proto(

@@ -1,7 +1,22 @@
 """Float model and samples → quantized model and its distance from the original."""
 
-from vermilion.quantize.quantize import Quantized, quantize_model
+from vermilion.quantize.guard import Guarded, Promise, Rung, quantize_guarded
+from vermilion.quantize.options import Options, Settings
+from vermilion.quantize.quantize import quantize_model
 from vermilion.quantize.report import LayerError
+from vermilion.quantize.result import Quantized
 from vermilion.quantize.samples import Samples, open_samples
 
-__all__ = ["LayerError", "Quantized", "Samples", "open_samples", "quantize_model"]
+__all__ = [
+    "Guarded",
+    "LayerError",
+    "Options",
+    "Promise",
+    "Quantized",
+    "Rung",
+    "Samples",
+    "Settings",
+    "open_samples",
+    "quantize_guarded",
+    "quantize_model",
+]

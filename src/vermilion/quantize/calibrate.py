@@ -16,7 +16,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from vermilion.errors import ModelError
-from vermilion.ir.execute import Array, numpy_type, open_session, run_session
+from vermilion.ir.element_types import numpy_type
+from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.progress import Progress
 from vermilion.quantize.observe import Histogram, Range
 

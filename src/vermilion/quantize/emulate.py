@@ -31,7 +31,8 @@ def add_emulation(
     if identifier not in model.functions:
         opset = model.opset_imports.get("", 0)
         text = _text(name, row, rank, axis, length, opset)
-        model.functions[identifier] = ir.from_proto(onnx.parser.parse_function(text))
+        proto = onnx.parser.parse_function(text)
+        model.functions[identifier] = ir.serde.deserialize_function(proto)
         model.graph.opset_imports[DOMAIN] = 1
     return DOMAIN, name
 

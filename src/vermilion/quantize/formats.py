@@ -37,7 +37,8 @@ class IntegerFormat:
         return self.low < 0
 
 
-# The lowest integer is left unused, so that the range is symmetric and a product of two never overflows a sign.
+# The lowest integer is left unused, so that the range is symmetric and a product of two never
+# overflows a sign.
 # Source: AMD Quark for ONNX, symmetric signed ranges.
 INT8 = IntegerFormat("int8", ir.DataType.INT8, 127, -127)
 UINT8 = IntegerFormat("uint8", ir.DataType.UINT8, 255, 0)
@@ -226,9 +227,9 @@ _WEIGHTS = (
     ),
 )
 
-SCHEMES: Mapping[str, AnyScheme] = {
-    scheme.name: scheme for scheme in (*_INTEGER, *_FLOAT, *_WEIGHTS)
-}
+_ALL: tuple[AnyScheme, ...] = (*_INTEGER, *_FLOAT, *_WEIGHTS)
+
+SCHEMES: Mapping[str, AnyScheme] = {scheme.name: scheme for scheme in _ALL}
 
 
 def scale_of(position: int) -> np.float32:

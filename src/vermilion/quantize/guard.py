@@ -24,7 +24,8 @@ from vermilion.progress import Progress, no_progress
 from vermilion.quantize.cost import eight_bit_share
 from vermilion.quantize.formats import scheme_named
 from vermilion.quantize.options import Options
-from vermilion.quantize.quantize import Decided, Quantized, Seen, decide, finish, look, write
+from vermilion.quantize.quantize import Decided, Seen, decide, finish, look, write
+from vermilion.quantize.result import Quantized
 from vermilion.quantize.sensitivity import Damage, measure_damage
 
 Outputs = Sequence[Mapping[str, Array]]
@@ -98,6 +99,8 @@ def quantize_guarded(
     promise: Promise,
     options: Options,
     progress: Progress = no_progress,
+    *,
+    details: bool = False,
 ) -> Guarded:
     """Quantize so that the promise holds on samples that were held out of calibration.
 
@@ -115,7 +118,7 @@ def quantize_guarded(
     climb = _Climb(model, seen, promise, held_out, progress)
     climb.go(options)
     best = climb.best()
-    quantized = finish(model, seen, best.options, progress)
+    quantized = finish(model, seen, best.options, progress, details=details)
     return Guarded(quantized, tuple(climb.ladder), best.met, tuple(climb.damage))
 
 

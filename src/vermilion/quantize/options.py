@@ -94,15 +94,18 @@ def from_json(recipe: Mapping[str, Any]) -> Options:
             raise OptionError(
                 f"a recipe has no `{name}`", hint=f"it has {', '.join(f'`{k}`' for k in known)}"
             )
-        wanted = (bool, type(None)) if name == "per_channel" else (type(known[name]),)
-        if name in ("wide", "exclude"):
-            wanted = (list, tuple)
-            fits = isinstance(value, wanted) and all(isinstance(word, str) for word in value)
-        else:
-            fits = isinstance(value, wanted) and not (wanted == (int,) and isinstance(value, bool))
-        if not fits:
-            raise OptionError(f"`{name}` in the recipe is {value!r}")
+        if not _fits(name, value, known[name]):
+            raise OptionError(f"`{name}` in the recipe is {value!r}", hint=f"like {known[name]!r}")
     return make_options(Settings(**recipe))  # type: ignore[typeddict-item]
+
+
+def _fits(name: str, value: object, default: object) -> bool:
+    if isinstance(default, tuple):
+        return isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
+    if name == "per_channel" and value is None:
+        return True
+    wanted = bool if name == "per_channel" else type(default)
+    return type(value) is wanted
 
 
 def _among(name: str, value: str, known: Sequence[str]) -> None:

@@ -25,6 +25,7 @@ from vermilion.quantize.calibrate import (
 from vermilion.quantize.choose import choose_positions, parameters_of_positions
 from vermilion.quantize.constants import Constants, round_constants
 from vermilion.quantize.cost import eight_bit_share
+from vermilion.quantize.details import tensor_details
 from vermilion.quantize.feeds import checked, input_slots
 from vermilion.quantize.formats import Scheme, any_scheme_named, scheme_named
 from vermilion.quantize.observe import Histogram, Range
@@ -43,12 +44,14 @@ def quantize_model(
     model: ir.Model,
     samples: Iterable[Mapping[str, Array]],
     *,
+    details: bool = False,
     progress: Progress = no_progress,
     **settings: Unpack[Settings],
 ) -> Quantized:
     """Give `model` with rounded weights and activations; `model` itself stays as it is.
 
-    `samples` are read once, one at a time. The settings are the fields of `Options`.
+    `samples` are read once, one at a time. The settings are the fields of `Options`. With
+    `details` the result says what every tensor holds and which range was chosen for it.
 
     Raises: OptionError for samples or options that do not fit; ModelError for a model that is
     quantized already, or one that gives NaN; UnsupportedError where nothing can be quantized.
@@ -57,8 +60,8 @@ def quantize_model(
     scheme = any_scheme_named(options.scheme)
     if not isinstance(scheme, Scheme):
         return quantize_other(model, samples, scheme, options, progress)
-    seen = look(model, samples, options, progress)
-    return finish(model, seen, options, progress)
+    seen = look(model, samples, options, progress, histograms=details)
+    return finish(model, seen, options, progress, details=details)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ def look(
     samples: Iterable[Mapping[str, Array]],
     options: Options,
     progress: Progress,
+    *,
+    histograms: bool = False,
 ) -> Seen:
     """Run the samples through the float model."""
     scheme = scheme_named(options.scheme)
@@ -97,7 +102,7 @@ def look(
         equalize_layers(work)
     plan = make_plan(work, types_of(facts), options.exclude, scheme)
     statistics: dict[str, Statistics] = {
-        name: Histogram() if _needs_histogram(scheme, options) else Range()
+        name: Histogram() if histograms or _needs_histogram(scheme, options) else Range()
         for name in plan.observed
     }
     layers = layers_of(plan.nodes) if options.rounding == "compensated" else []
@@ -128,7 +133,8 @@ def decide(seen: Seen, options: Options) -> Decided:
     statistics = {name: seen.statistics[name] for name in plan.observed}
     moved, unmet = 0, tuple[str, ...]()
     if scheme.power_of_two:
-        refined = refine(plan.steps, choose_positions(plan, statistics))
+        histograms = {n: s for n, s in statistics.items() if isinstance(s, Histogram)}
+        refined = refine(plan.steps, choose_positions(plan, histograms))
         parameters = parameters_of_positions(plan, refined.positions)
         moved, unmet = refined.moved, refined.unmet
     else:
@@ -150,11 +156,18 @@ def decide(seen: Seen, options: Options) -> Decided:
 
 
 def finish(
-    model: ir.Model, seen: Seen, options: Options, progress: Progress = no_progress
+    model: ir.Model,
+    seen: Seen,
+    options: Options,
+    progress: Progress = no_progress,
+    *,
+    details: bool = False,
 ) -> Quantized:
     """Choose, round, rewrite a copy and compare it with `model`."""
     decided = decide(seen, options)
     share = eight_bit_share(decided.plan, decided.constants.parameters)
+    statistics = {name: seen.statistics[name] for name in decided.plan.observed}
+    described = tensor_details(decided.plan, decided.constants, statistics) if details else ()
     write(decided)
     work = decided.work
     progress("compare", 0, 2)
@@ -172,6 +185,7 @@ def finish(
         eight_bit_share=share,
         moved=decided.moved,
         unmet=decided.unmet,
+        details=described,
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from vermilion.ir.measure import Agreement
+from vermilion.quantize.details import TensorDetail
 from vermilion.quantize.options import Options
 from vermilion.quantize.report import LayerError
 
@@ -23,6 +24,7 @@ class Quantized:
     `outputs` and `layers` were measured on the first samples. `moved` scales were made coarser to
     fit the NPU's shifters; at the nodes in `unmet` its limits still do not hold.
     `eight_bit_share` is the part of all operations that matrix products on 8 bits have.
+    `details` are there where they were asked for.
     """
 
     model: ir.Model
@@ -30,7 +32,8 @@ class Quantized:
     samples: int
     outputs: tuple[Agreement, ...]
     layers: tuple[LayerError, ...]
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
     eight_bit_share: float = 0.0
     moved: int = 0
     unmet: tuple[str, ...] = ()
+    details: tuple[TensorDetail, ...] = ()

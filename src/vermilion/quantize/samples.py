@@ -5,7 +5,6 @@ Files are read when their sample is due, one at a time.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +24,6 @@ RANDOM = "random"
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 ARRAY_SUFFIXES = frozenset({".npy", ".npz"})
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -116,9 +113,6 @@ def open_samples(
     images = ImageOptions(tuple(mean), tuple(std), layout, resize)
     if source == RANDOM:
         _check_random(slots)
-        _logger.warning(
-            "calibrating on random data: scales and accuracy mean nothing for real data"
-        )
         return Samples(RANDOM, slots, limit, seed=seed)
     files = _files_of(Path(source))
     if files[0].suffix.lower() in IMAGE_SUFFIXES:

@@ -167,7 +167,8 @@ def _packed(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Put two codes into a byte, the first into its lower half."""
     if codes.shape[-1] % 2:
         codes = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, 1)])
-    packed: NDArray[np.uint8] = codes[..., 0::2] | (codes[..., 1::2] << _BITS)
+    upper: NDArray[np.uint8] = np.left_shift(codes[..., 1::2], np.uint8(_BITS))
+    packed: NDArray[np.uint8] = codes[..., 0::2] | upper
     return packed
 
 

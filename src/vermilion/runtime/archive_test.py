@@ -13,7 +13,8 @@ import pytest
 import bundles
 from vermilion.errors import ArtifactError
 from vermilion.runtime.archive import map_archive, write_archive
-from vermilion.runtime.artifact import open_artifact, pack
+from vermilion.runtime.artifact import open_artifact
+from vermilion.runtime.write import pack
 
 END_BYTES = 22
 

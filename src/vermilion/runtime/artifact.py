@@ -1,77 +1,38 @@
-"""The compiled bundle: written aside and renamed, read strictly, as a folder or as one `.rai`."""
+"""Reading the compiled bundle, as a folder or as one `.rai`.
+
+Opening needs no library of graphs: only what asks for the model itself loads one.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
-from vermilion.backends.base import Array, Part, Program
+from vermilion.backends.base import Array
 from vermilion.errors import ArtifactError
-from vermilion.ir.execute import split_weights
-from vermilion.runtime.archive import write_archive
 from vermilion.runtime.bundle import Bundle, open_bundle
-from vermilion.runtime.digest import cache_digest
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
     MODEL_FILE,
     WEIGHTS_FILE,
     Manifest,
-    Member,
     PartRecord,
-    now,
-    read_manifest,
-    sealed,
-    tensor_record,
-    tool_versions,
 )
 from vermilion.runtime.summary import Summary, summary_from_json
-from vermilion.runtime.weights import WeightsWriter, lent_weights, parse_model, point_at_weights
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 SUMMARY_TEXT_FILE = "final-vaiml-pass-summary.txt"
 SUMMARY_JSON_FILE = "summary.json"
 PART_MODEL_FILE = "part.onnx"
 
 _OUR_FILES = (MODEL_FILE, SUMMARY_JSON_FILE, SUMMARY_TEXT_FILE)
-
-
-@dataclass(frozen=True)
-class CompiledPart:
-    """A part, what its backend made of it, and the folder in which the backend left the files."""
-
-    part: Part
-    program: Program
-    folder: Path
-
-
-@dataclass(frozen=True)
-class ArtifactContent:
-    """All that goes into a bundle. `parts` are in execution order.
-
-    `nodes` are every node's place (name, op_type, device, reason, hint) for `summary.json`, and
-    `extra` is what else stands there.
-    `cache_parts` are what the cache key is made of, by name: `model`, `target`, `options`, …
-    """
-
-    model: ir.Model
-    parts: tuple[CompiledPart, ...]
-    target: str
-    options: Mapping[str, str]
-    cache_parts: Mapping[str, str]
-    summary: Summary
-    nodes: Sequence[Mapping[str, object]] = ()
-    extra: Mapping[str, object] = field(default_factory=dict)
-    features: tuple[str, ...] = ()
-    tools: Mapping[str, str] = field(default_factory=tool_versions)
 
 
 class PartReader:
@@ -124,11 +85,17 @@ class ArtifactReader:
 
     def weights_of(self, name: str) -> Mapping[str, Array]:
         """Give the tensors that a model of the bundle keeps in `weights.bin`, by name."""
+        from vermilion.runtime.weights import lent_weights
+
         stored = self.read(WEIGHTS_FILE) if WEIGHTS_FILE in self._listed else memoryview(b"")
         return lent_weights(self.read(name), stored, f"{self.path}, {name}")
 
     def model(self) -> ir.Model:
         """Give the model that the bundle was compiled from; large weights stay mapped."""
+        import onnx_ir as ir
+
+        from vermilion.runtime.weights import parse_model
+
         weights = self.weights()
         proto = parse_model(self.read(MODEL_FILE), f"{self.path}, {MODEL_FILE}")
         model = ir.from_proto(proto)
@@ -139,6 +106,8 @@ class ArtifactReader:
     @cached_property
     def metadata(self) -> Mapping[str, str]:
         """The model's own metadata: class names, dictionaries, and so on."""
+        from vermilion.runtime.weights import parse_model
+
         proto = parse_model(self.read(MODEL_FILE), f"{self.path}, {MODEL_FILE}")
         return {entry.key: entry.value for entry in proto.metadata_props}
 
@@ -157,51 +126,6 @@ def open_artifact(path: str | os.PathLike[str], *, verify: bool = True) -> Artif
     """
     bundle, manifest = open_bundle(Path(path), verify=verify)
     return ArtifactReader(Path(path), bundle, manifest)
-
-
-def write_artifact(folder: str | os.PathLike[str], content: ArtifactContent) -> Manifest:
-    """Write a bundle as a folder: beside its place first, then renamed into it.
-
-    A bundle that is there already is replaced.
-
-    Raises: ArtifactError where the folder holds something else.
-    """
-    place = Path(folder)
-    if place.exists() and not is_replaceable(place):
-        raise ArtifactError(
-            "the folder holds something that is not a compiled model",
-            where=str(place),
-            hint="choose a folder that does not exist yet, or empty this one",
-        )
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with _aside(place) as aside:
-        aside.mkdir()
-        manifest = _write_files(aside, content)
-        swap_in(aside, place)
-    return manifest
-
-
-def pack(
-    folder: str | os.PathLike[str], rai_path: str | os.PathLike[str], *, verify: bool = True
-) -> None:
-    """Write the folder form as one file: the same bundle, byte for byte the same each time.
-
-    Without `verify` the folder's contents are taken as they are: for whoever has just checked.
-    """
-    source, place = Path(folder), Path(rai_path)
-    if place.is_dir():
-        raise ArtifactError(
-            "there is a folder of that name", where=str(place), hint="choose another name"
-        )
-    reader = open_artifact(source, verify=verify)
-    names = [MANIFEST_FILE, *(member.name for member in reader.manifest.members)]
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with _aside(place) as aside:
-        write_archive(aside, ((name, source / name) for name in names))
-        try:
-            aside.replace(place)
-        except OSError as error:
-            raise _in_use(place, error) from error
 
 
 def is_replaceable(folder: Path) -> bool:
@@ -227,131 +151,16 @@ def swap_in(new: Path, place: Path, old: Path | None = None) -> None:
     try:
         place.rename(old)
     except OSError as error:
-        raise _in_use(place, error) from error
+        raise in_use(place, error) from error
     new.rename(place)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _in_use(place: Path, error: OSError) -> ArtifactError:
+def in_use(place: Path, error: OSError) -> ArtifactError:
+    """Give the error for a bundle that cannot be replaced."""
     # Windows does not rename or remove what a program has mapped.
     return ArtifactError(
         f"the bundle that is there cannot be replaced: {error.strerror or error}",
         where=str(place),
         hint="close the programs that have it open",
-    )
-
-
-@contextmanager
-def _aside(place: Path) -> Iterator[Path]:
-    """Give a name beside `place`; whatever is left there afterwards is removed."""
-    aside = place.with_name(f".{place.name}.{uuid.uuid4().hex[:12]}.partial")
-    try:
-        yield aside
-    finally:
-        if aside.is_dir():
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            aside.unlink(missing_ok=True)
-
-
-def _write_files(folder: Path, content: ArtifactContent) -> Manifest:
-    members: list[Member] = []
-    weights_path = folder / WEIGHTS_FILE
-    with weights_path.open("wb") as file:
-        writer = WeightsWriter(file)
-        serialized, arrays = split_weights(content.model)
-        models = {MODEL_FILE: point_at_weights(serialized, arrays, writer)}
-        for compiled in content.parts:
-            models.update(_part_model(compiled, writer))
-    if writer.size:
-        members.append(Member(WEIGHTS_FILE, writer.size, writer.sha256))
-    else:
-        weights_path.unlink()
-    for name, data in {**models, **_summary_files(content)}.items():
-        members.append(_write(folder, name, data))
-    for compiled in content.parts:
-        for file_name in compiled.program.files:
-            name = f"{compiled.part.name}/{file_name}"
-            if name not in models:
-                members.append(_copy(folder, name, compiled.folder / file_name))
-    data = _manifest(content, tuple(members)).to_json()
-    (folder / MANIFEST_FILE).write_bytes(data)
-    # Nothing is written that would not be read again: a bad part name shows here, not later.
-    return read_manifest(data, str(folder / MANIFEST_FILE))
-
-
-def _part_model(compiled: CompiledPart, writer: WeightsWriter) -> dict[str, bytes]:
-    """Give `part.onnx` with its weights in the shared file, if the part has one."""
-    if PART_MODEL_FILE not in compiled.program.files:
-        return {}
-    serialized = (compiled.folder / PART_MODEL_FILE).read_bytes()
-    _, arrays = split_weights(compiled.part.model)
-    name = f"{compiled.part.name}/{PART_MODEL_FILE}"
-    return {name: point_at_weights(serialized, arrays, writer)}
-
-
-def _summary_files(content: ArtifactContent) -> dict[str, bytes]:
-    rows = {
-        "schema_version": 1,
-        **content.summary.as_json(),
-        "nodes": [dict(node) for node in content.nodes],
-        **content.extra,
-    }
-    text = json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
-    return {
-        SUMMARY_TEXT_FILE: content.summary.to_text().encode(),
-        SUMMARY_JSON_FILE: text.encode(),
-    }
-
-
-def _write(folder: Path, name: str, data: bytes) -> Member:
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(data)
-    return Member(name, len(data), hashlib.sha256(data).hexdigest())
-
-
-def _copy(folder: Path, name: str, source: Path) -> Member:
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    shutil.copyfile(source, path)
-    with path.open("rb") as file:
-        return Member(name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
-
-
-def _manifest(content: ArtifactContent, members: tuple[Member, ...]) -> Manifest:
-    graph = content.model.graph
-    inputs = [value for value in graph.inputs if value.name not in graph.initializers]
-    return sealed(
-        Manifest(
-            digest="",
-            created=now(),
-            tools=dict(content.tools),
-            target=content.target,
-            options=dict(content.options),
-            features=content.features,
-            cache_parts=dict(content.cache_parts),
-            cache_digest=cache_digest(content.cache_parts),
-            inputs=tuple(tensor_record(value) for value in inputs),
-            outputs=tuple(tensor_record(value) for value in graph.outputs),
-            parts=tuple(_part_record(compiled) for compiled in content.parts),
-            members=members,
-        )
-    )
-
-
-def _part_record(compiled: CompiledPart) -> PartRecord:
-    graph = compiled.part.model.graph
-    inputs = [value for value in graph.inputs if value.name not in graph.initializers]
-    return PartRecord(
-        name=compiled.part.name,
-        device=compiled.part.device,
-        backend=compiled.part.backend,
-        inputs=tuple(value.name or "" for value in inputs),
-        outputs=tuple(value.name or "" for value in graph.outputs),
-        files=compiled.program.files,
-        operators=len(compiled.part.node_names),
-        gops=compiled.part.gops,
-        modelled=compiled.program.modelled,
-        details=dict(compiled.program.details),
     )

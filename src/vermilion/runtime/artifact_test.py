@@ -11,9 +11,10 @@ import pytest
 
 import bundles
 from vermilion.errors import ArtifactError
-from vermilion.runtime.artifact import open_artifact, pack, write_artifact
+from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.digest import model_digest
 from vermilion.runtime.manifest import MANIFEST_FILE, WEIGHTS_FILE
+from vermilion.runtime.write import pack, write_artifact
 
 
 @pytest.fixture(params=["folder", "rai"])

@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from vermilion.errors import ArtifactError
 from vermilion.runtime.archive import first_name, map_archive
 from vermilion.runtime.foreign import refuse_foreign_archive, refuse_foreign_folder
@@ -20,6 +22,8 @@ from vermilion.runtime.manifest import (
     read_manifest,
 )
 
+# Bytes that are hashed before their pages are let go.
+_PIECE_BYTES = 8 * 1024 * 1024
 _HINT = "the bundle is damaged or incomplete: compile the model again"
 _MAPPED_FROM_BYTES = 16 * 1024
 # Windows opens text unless told otherwise, and has no such thing as refusing links.
@@ -159,9 +163,32 @@ def _check_member(data: memoryview, member: Member, where: str, *, verify: bool)
             where=where,
             hint=_HINT,
         )
-    if verify and hashlib.sha256(data).hexdigest() != member.sha256:
+    if verify and _sha256(data) != member.sha256:
         raise ArtifactError(
             f"`{member.name}` is not what was written: its sha256 does not match the manifest",
             where=where,
             hint=_HINT,
         )
+
+
+def _sha256(data: memoryview) -> str:
+    """Give the digest of mapped bytes, and let go of their pages as they have been read.
+
+    A bundle keeps the model as it came beside the compiled parts; checking it must not make a
+    process as large as both.
+    """
+    state = hashlib.sha256()
+    mapped = data.obj
+    for start in range(0, len(data), _PIECE_BYTES):
+        piece = data[start : start + _PIECE_BYTES]
+        state.update(piece)
+        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            _let_go(mapped, piece)
+    return state.hexdigest()
+
+
+def _let_go(mapped: mmap.mmap, piece: memoryview) -> None:
+    base = np.frombuffer(mapped, np.uint8).ctypes.data
+    first = np.frombuffer(piece, np.uint8).ctypes.data - base
+    start = first // mmap.PAGESIZE * mmap.PAGESIZE
+    mapped.madvise(mmap.MADV_DONTNEED, start, first + len(piece) - start)

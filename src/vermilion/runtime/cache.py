@@ -23,8 +23,9 @@ from filelock import FileLock, Timeout
 
 from vermilion.errors import ArtifactError, OptionError
 from vermilion.runtime.artifact import ArtifactReader, is_replaceable, open_artifact, swap_in
-from vermilion.runtime.digest import cache_digest, model_digest
+from vermilion.runtime.digest import model_digest
 from vermilion.runtime.foreign import refuse_foreign_folder
+from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.manifest import MANIFEST_FILE, Manifest
 from vermilion.runtime.names import check_key
 

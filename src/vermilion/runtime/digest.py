@@ -5,25 +5,14 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.errors import ModelError, UnsupportedError
-
-
-class _Hash(Protocol):
-    def update(self, data: bytes | memoryview, /) -> None: ...
-
-
-def cache_digest(parts: Mapping[str, str]) -> str:
-    """Give one digest of all named things that a compiled bundle depends on."""
-    state = hashlib.sha256()
-    for key in sorted(parts):
-        _put(state, key, parts[key])
-    return state.hexdigest()
+from vermilion.runtime.keys import Hash, put
 
 
 def model_digest(model: ir.Model) -> str:
@@ -34,12 +23,12 @@ def model_digest(model: ir.Model) -> str:
     file lies, how weights are stored, who wrote it, descriptions, metadata.
     """
     state = hashlib.sha256()
-    _put(state, "model", model.ir_version)
+    put(state, "model", model.ir_version)
     _put_opsets(state, model.opset_imports)
     _put_graph(state, model.graph)
     for identifier in sorted(model.functions):
         function = model.functions[identifier]
-        _put(state, "function", *identifier)
+        put(state, "function", *identifier)
         _put_opsets(state, function.opset_imports)
         _put_values(state, "function inputs", function.inputs)
         _put_attributes(state, function.attributes.values())
@@ -54,93 +43,85 @@ def array_bytes(array: NDArray[Any]) -> memoryview:
     return flat.view(np.uint8).data if flat.size else memoryview(b"")
 
 
-def _put(state: _Hash, *items: object) -> None:
-    # Each item with its length before it, so that no two lists run together to the same bytes.
-    for item in items:
-        data = item if isinstance(item, bytes) else str(item).encode("utf-8", "surrogatepass")
-        state.update(struct.pack("<Q", len(data)))
-        state.update(data)
-
-
-def _put_opsets(state: _Hash, imports: Mapping[str, int]) -> None:
+def _put_opsets(state: Hash, imports: Mapping[str, int]) -> None:
     for domain in sorted(imports):
-        _put(state, "opset", domain, imports[domain])
+        put(state, "opset", domain, imports[domain])
 
 
-def _put_values(state: _Hash, role: str, values: Iterable[ir.Value | None]) -> None:
+def _put_values(state: Hash, role: str, values: Iterable[ir.Value | None]) -> None:
     listed = list(values)
-    _put(state, role, len(listed))
+    put(state, role, len(listed))
     for value in listed:
         if value is None:
-            _put(state, "absent")
+            put(state, "absent")
         else:
-            _put(state, "value", value.name, value.type)
+            put(state, "value", value.name, value.type)
             _put_shape(state, value.shape)
 
 
-def _put_shape(state: _Hash, shape: ir.Shape | None) -> None:
+def _put_shape(state: Hash, shape: ir.Shape | None) -> None:
     if shape is None:
-        _put(state, "no shape")
+        put(state, "no shape")
         return
-    _put(state, len(shape))
+    put(state, len(shape))
     for dimension in shape:
         # A size and a name of the same spelling are two things.
         size = dimension if isinstance(dimension, int) else None
-        _put(state, "size" if size is not None else "name", size if size is not None else dimension)
+        put(state, "size" if size is not None else "name", size if size is not None else dimension)
 
 
-def _put_graph(state: _Hash, graph: ir.Graph) -> None:
-    _put(state, "graph", graph.name)
+def _put_graph(state: Hash, graph: ir.Graph) -> None:
+    put(state, "graph", graph.name)
     _put_values(state, "inputs", graph.inputs)
-    _put(state, "initializers", len(graph.initializers))
+    put(state, "initializers", len(graph.initializers))
     for name in sorted(graph.initializers):
         tensor = graph.initializers[name].const_value
         if tensor is None:
             raise ModelError(f"the initializer `{name}` has no value")
-        _put(state, name)
+        put(state, name)
         _put_tensor(state, tensor)
     _put_nodes(state, graph)
     _put_values(state, "outputs", graph.outputs)
 
 
-def _put_nodes(state: _Hash, nodes: Iterable[ir.Node]) -> None:
+def _put_nodes(state: Hash, nodes: Iterable[ir.Node]) -> None:
     for node in nodes:
-        _put(state, "node", node.name, node.domain, node.op_type, node.overload)
+        put(state, "node", node.name, node.domain, node.op_type, node.overload)
         names = [None if value is None else value.name for value in node.inputs]
-        _put(state, "inputs", len(names), *("absent" if n is None else f"={n}" for n in names))
+        put(state, "inputs", len(names), *("absent" if n is None else f"={n}" for n in names))
         _put_attributes(state, node.attributes.values())
         _put_values(state, "outputs", node.outputs)
-    _put(state, "end of nodes")
+    put(state, "end of nodes")
 
 
-def _put_attributes(state: _Hash, attributes: Iterable[ir.Attr]) -> None:
+def _put_attributes(state: Hash, attributes: Iterable[ir.Attr]) -> None:
     listed = sorted(attributes, key=lambda attribute: attribute.name)
-    _put(state, "attributes", len(listed))
+    put(state, "attributes", len(listed))
     for attribute in listed:
-        _put(state, attribute.name, attribute.type.name, attribute.ref_attr_name or "")
+        put(state, attribute.name, attribute.type.name, attribute.ref_attr_name or "")
         if not attribute.is_ref() and attribute.value is not None:
             _put_attribute_value(state, attribute.type, attribute.value)
 
 
-def _put_attribute_value(state: _Hash, kind: ir.AttributeType, value: Any) -> None:
+def _put_attribute_value(state: Hash, kind: ir.AttributeType, value: Any) -> None:
     match kind:
         case ir.AttributeType.GRAPH:
             _put_graph(state, value)
         case ir.AttributeType.TENSOR:
             _put_tensor(state, value)
         case ir.AttributeType.FLOAT:
-            _put(state, struct.pack("<d", value))
+            put(state, struct.pack("<d", value))
         case ir.AttributeType.FLOATS:
-            _put(state, struct.pack(f"<{len(value)}d", *value))
+            put(state, struct.pack(f"<{len(value)}d", *value))
         case ir.AttributeType.GRAPHS | ir.AttributeType.TENSORS:
-            _put(state, len(value))
-            put = _put_graph if kind == ir.AttributeType.GRAPHS else _put_tensor
+            put(state, len(value))
+            put_one = _put_graph if kind == ir.AttributeType.GRAPHS else _put_tensor
             for item in value:
-                put(state, item)
+                put_one(state, item)
         case ir.AttributeType.INTS | ir.AttributeType.STRINGS:
-            _put(state, len(value), *value)
+            put(state, len(value), *value)
         case ir.AttributeType.INT | ir.AttributeType.STRING | ir.AttributeType.TYPE_PROTO:
-            _put(state, value)
+            put(state, value)
         case _:
             raise UnsupportedError(
                 f"an attribute of the kind {kind.name} cannot be compared",
@@ -148,11 +129,11 @@ def _put_attribute_value(state: _Hash, kind: ir.AttributeType, value: Any) -> No
             )
 
 
-def _put_tensor(state: _Hash, tensor: ir.TensorProtocol) -> None:
-    _put(state, "tensor", tensor.dtype.name, tuple(tensor.shape))
+def _put_tensor(state: Hash, tensor: ir.TensorProtocol) -> None:
+    put(state, "tensor", tensor.dtype.name, tuple(tensor.shape))
     if tensor.dtype == ir.DataType.STRING:
         strings = tensor.numpy().reshape(-1).tolist()
-        _put(state, len(strings), *strings)
+        put(state, len(strings), *strings)
         return
     data = array_bytes(tensor.numpy())
     state.update(struct.pack("<Q", len(data)))

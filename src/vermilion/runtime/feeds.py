@@ -9,7 +9,7 @@ import numpy as np
 
 from vermilion.backends.base import Array
 from vermilion.errors import OptionError
-from vermilion.ir.execute import numpy_type
+from vermilion.ir.element_types import numpy_type
 from vermilion.runtime.manifest import Dimension, TensorRecord
 
 # What some exporters (Paddle) write for any size: the same word need not mean the same size.

@@ -10,11 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
-import onnx_ir as ir
-
 from vermilion.errors import ArtifactError
-from vermilion.runtime.digest import cache_digest
 from vermilion.runtime.fields import Fields, parse_json
+from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.names import check_member_names
 
 FORMAT_VERSION = 1
@@ -133,16 +131,6 @@ def read_manifest(data: bytes, where: str) -> Manifest:
     return manifest
 
 
-def tensor_record(value: ir.Value) -> TensorRecord:
-    """Describe a graph's input or output."""
-    shape = value.shape
-    return TensorRecord(
-        name=value.name or "",
-        type=_type_text(value.type),
-        shape=None if shape is None else tuple(_dimension(dimension) for dimension in shape),
-    )
-
-
 def tool_versions() -> dict[str, str]:
     """Give the versions of the packages that have a say in what a compiled model is."""
     return {tool: _version(tool) for tool in _TOOLS}
@@ -248,25 +236,3 @@ def _content_digest(content: Mapping[str, object]) -> str:
     rest = {key: value for key, value in content.items() if key != "digest"}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
-
-
-def _type_text(type_: ir.TypeProtocol | None) -> str:
-    match type_:
-        case None:
-            return ""
-        case ir.TensorType():
-            return f"tensor({type_.dtype.name.lower()})"
-        case ir.SparseTensorType():
-            return f"sparse_tensor({type_.dtype.name.lower()})"
-        case ir.SequenceType():
-            return f"seq({_type_text(type_.elem_type)})"
-        case ir.OptionalType():
-            return f"optional({_type_text(type_.elem_type)})"
-        case _:
-            return str(type_)
-
-
-def _dimension(dimension: int | ir.SymbolicDim) -> Dimension:
-    if isinstance(dimension, int):
-        return dimension if dimension >= 0 else None  # some exporters write -1 for any size
-    return None if dimension.value is None else str(dimension.value)

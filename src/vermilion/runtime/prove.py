@@ -15,7 +15,7 @@ from vermilion.ir.execute import open_session, run_session, split_weights
 from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.measure import Agreement, agreement
 from vermilion.progress import Progress
-from vermilion.runtime.artifact import CompiledPart
+from vermilion.runtime.write import CompiledPart
 
 # The floor under which a compiled model is not handed out. The arithmetic is the reference's own,
 # so anything near it is a wrong graph, not a rounding.

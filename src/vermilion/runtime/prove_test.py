@@ -14,8 +14,8 @@ from vermilion.backends.ort import OrtBackend
 from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.progress import no_progress
-from vermilion.runtime.artifact import CompiledPart
 from vermilion.runtime.prove import MIN_COSINE, prove
+from vermilion.runtime.write import CompiledPart
 
 CPU = find_target("x86-64-v3")
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import bundles
-from vermilion.runtime.artifact import open_artifact, write_artifact
+from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.report import Report, read_report
+from vermilion.runtime.write import write_artifact
 
 REPORT = Report(
     summary=bundles.small_summary(),

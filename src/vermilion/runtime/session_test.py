@@ -15,14 +15,9 @@ from vermilion.backends.base import CompileOptions, Part, Tensors
 from vermilion.backends.ort import OrtBackend
 from vermilion.errors import ArtifactError, DeviceError, OptionError
 from vermilion.hardware.targets.find import find_target
-from vermilion.runtime.artifact import (
-    ArtifactContent,
-    CompiledPart,
-    open_artifact,
-    pack,
-    write_artifact,
-)
+from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.session import Session
+from vermilion.runtime.write import ArtifactContent, CompiledPart, pack, write_artifact
 
 # float32 sums of 128 products in another order: 128 × 2^-24 of values near 100.
 TOLERANCE = 1e-3

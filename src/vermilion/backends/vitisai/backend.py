@@ -12,9 +12,10 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from vermilion.backends import npu_rules
@@ -33,10 +34,19 @@ from vermilion.backends.base import (
 )
 from vermilion.backends.vitisai.check import find_faults
 from vermilion.backends.vitisai.child import WORKER, Child
-from vermilion.backends.vitisai.contract import LOG_FILE, MODEL_FILE, Closed, Request, TensorFile
-from vermilion.backends.vitisai.evidence import NPU, Evidence, Verdict, judge, read_console
+from vermilion.backends.vitisai.contract import LOG_FILE, MODEL_FILE, Request, TensorFile
+from vermilion.backends.vitisai.evidence import (
+    NPU,
+    Evidence,
+    Verdict,
+    judge,
+    read_console,
+    read_ep_report,
+    read_summary_counts,
+)
 from vermilion.backends.vitisai.found import Stack, differences, find_stack
 from vermilion.backends.vitisai.worker import RECORD_ASSIGNMENT
+from vermilion.backends.vitisai.xrt import submitted_commands
 from vermilion.errors import ArtifactError, DeviceError, Refusal, UnsupportedError
 from vermilion.hardware.options.vitisai_build import (
     INSTALLATION,
@@ -53,12 +63,18 @@ from vermilion.ir.opset import required_inputs, static_shape
 from vermilion.ir.passes.report import Notes
 from vermilion.ir.passes.write_attributes import write_attributes
 
+# Sorted, `final` before `preliminary`. The preliminary one was right where the others were a plan.
+_SUMMARIES = ("final-vaiml-pass-summary.txt", "preliminary-vaiml-pass-summary.txt")
+REPORT_FILE = "vitisai_ep_report.json"
+# A report of every node's device; and exceptions of the compiler that are not swallowed.
+# Source: github.com/zmaychek84/vaip, vitisai_compile_model.cpp; Ryzen AI documentation 1.8,
+# modelrun.rst.
+_ENVIRONMENT = {"XLNX_ONNX_EP_REPORT_FILE": REPORT_FILE, "XLNX_ENABLE_SKIP_FATAL": "0"}
+
 OPTIONS_FILE = "provider_options.json"
 CONFIG_FILE = "vaiml_config.json"
 PROVIDER_FOLDER = "provider"
 _CACHE_KEY = "part"
-# The name that `split_weights` gives the file of large weights.
-_WEIGHTS_FILE = "weights.bin"
 
 # BF16 models take five to seven minutes (summaries in AMD's tutorials, 300 to 370 s), large ones
 # longer; loading a compiled one takes seconds.
@@ -138,16 +154,29 @@ class VitisAiBackend:
             ) as child:
                 opened = child.opened
                 found = child.run(inputs)
+                submitted = submitted_commands(child.process)
                 closed = child.close()
             log = scratch / LOG_FILE
             text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
         (folder / LOG_FILE).write_text(text, encoding="utf-8")
-        verdict = _placement(model, opened.providers, opened.assigned, closed, text)
+        said = _said(text, folder / PROVIDER_FOLDER)
+        verdict = judge(
+            replace(
+                said,
+                operators=len(model.graph),
+                providers=opened.providers,
+                assigned=opened.assigned,
+                events=closed.events,
+                submitted=submitted,
+            )
+        )
         if verdict.contradictions:
             raise DeviceError(
                 "; ".join(verdict.contradictions),
                 where=part.name,
-                hint="set XLNX_ENABLE_SKIP_FATAL=0 to see what the compiler's exception was",
+                hint="the part runs on the CPU instead; its log is the compiled model's `log.txt`"
+                if text
+                else "the part runs on the CPU instead",
             )
         _check_numbers(part, model, inputs, found)
         files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
@@ -277,11 +306,17 @@ def _moved(options: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def _write_model(serialized: bytes, weights: Mapping[str, Array], folder: Path) -> None:
-    """Write a whole model: what `split_weights` took out lies in one file, in its order."""
+    """Write a whole model: the weights that `split_weights` took out, where it says they lie."""
     (folder / MODEL_FILE).write_bytes(serialized)
-    with (folder / _WEIGHTS_FILE).open("wb") as file:
-        for array in weights.values():
-            file.write(array.tobytes())
+    proto = onnx.ModelProto.FromString(serialized)
+    for tensor in proto.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        path = folder / Path(place["location"]).name
+        with path.open("r+b" if path.exists() else "wb") as file:
+            file.seek(int(place.get("offset", "0")))
+            file.write(weights[tensor.name].tobytes())
 
 
 def _request(model: ir.Model, built: BuiltOptions, stack: Stack, *, profile: bool) -> Request:
@@ -292,7 +327,7 @@ def _request(model: ir.Model, built: BuiltOptions, stack: Stack, *, profile: boo
         inputs=_tensors("input", required_inputs(model)),
         outputs=_tensors("output", model.graph.outputs),
         library=stack.library,
-        environment=built.environment,
+        environment={**built.environment, **(_ENVIRONMENT if profile else {})},
         session_entries=entries,
         profile=profile,
     )
@@ -312,23 +347,24 @@ def _tensors(kind: str, values: Sequence[ir.Value]) -> tuple[TensorFile, ...]:
     return tuple(found)
 
 
-def _placement(
-    model: ir.Model,
-    providers: tuple[str, ...],
-    assigned: Mapping[str, int],
-    closed: Closed,
-    log: str,
-) -> Verdict:
+def _said(log: str, cache: Path) -> Evidence:
+    """Collect the provider's own words: what it printed, its summaries and its report."""
     printed = read_console(log).get("operators", {})
-    planned = {k: n for k, n in printed.items() if k in ("NPU", "DPU", "VAIML")}
-    return judge(
-        Evidence(
-            operators=len(model.graph),
-            planned_offloaded=sum(planned.values()) if planned else None,
-            providers=providers,
-            assigned=assigned,
-            events=closed.events,
-        )
+    planned = {name: n for name, n in printed.items() if name in ("NPU", "DPU", "VAIML")}
+    counts: dict[str, int] = {}
+    report: dict[str, int] = {}
+    for path in sorted(cache.rglob("*")) if cache.is_dir() else []:
+        if path.name in _SUMMARIES:  # in order of their names: what the preliminary says, counts
+            text = path.read_text(encoding="utf-8", errors="replace")
+            found = read_summary_counts(text)
+            counts |= found
+        elif path.name == REPORT_FILE:
+            report = read_ep_report(path.read_text(encoding="utf-8", errors="replace"))
+    return Evidence(
+        operators=0,
+        planned_supported=counts.get("supported"),
+        planned_offloaded=counts.get("offloaded", sum(planned.values()) if planned else None),
+        report=report,
     )
 
 

@@ -82,6 +82,11 @@ class Child:
             seconds=float(said.get("seconds", 0.0)),
         )
 
+    @property
+    def process(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
     def run(self, inputs: Tensors) -> dict[str, Array]:
         """Compute the outputs. They begin as `unwritten`, so that what is not written shows.
 

@@ -152,6 +152,14 @@ def read_ep_report(text: str) -> dict[str, int]:
     return {name: count for name, count in counts.items() if name != "all"}
 
 
+_COUNTED = re.compile(r"Number of operators (supported|offloaded) by VAIML:\s*(\d{1,9})\b")
+
+
+def read_summary_counts(text: str) -> dict[str, int]:
+    """Give `supported` and `offloaded` operators from a summary, as far as it has them."""
+    return {match[1]: int(match[2]) for match in _COUNTED.finditer(text)}
+
+
 _LINE = re.compile(r"No\. of (Operators|Subgraphs) :((?:\s+[A-Za-z_ ]+?\s+\d{1,9})+)\s*$")
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z_ ]*?)\s+(\d{1,9})")
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ from vermilion.backends.vitisai.evidence import (
     read_console,
     read_ep_report,
     read_partitions,
+    read_summary_counts,
 )
+from vermilion.backends.vitisai.xrt import find_xrt_smi, submitted_commands
 from vermilion.errors import ArtifactError
 
 BOTH = (NPU, CPU)
@@ -131,6 +135,24 @@ AIE Partitions
 def test_hardware_contexts() -> None:
     assert read_partitions(PARTITIONS) == {20696: 60, 4711: 0}
     assert read_partitions("No hardware contexts running on device") == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a script that the system can execute")
+def test_xrt_smi_is_asked(tmp_path: Path) -> None:
+    tool = tmp_path / "xrt-smi"
+    tool.write_text(f"#!/bin/sh\n[ \"$3\" = aie-partitions ] && cat <<'END'\n{PARTITIONS}\nEND\n")
+    tool.chmod(0o755)
+    assert submitted_commands(20696, str(tool)) == 60
+    assert submitted_commands(1, str(tool)) == 0
+    assert submitted_commands(1, str(tmp_path / "missing")) is None
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    assert submitted_commands(1, str(tool)) is None
+    assert find_xrt_smi((str(tool),)) == str(tool)
+
+
+def test_summary_counts() -> None:
+    text = "Number of operators supported by VAIML: 0(0.000%)\nGOPs supported by VAIML: 1"
+    assert read_summary_counts(text) == {"supported": 0}
 
 
 def test_a_fault_of_one_entry_is_told_from_one_of_all() -> None:

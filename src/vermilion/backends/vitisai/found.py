@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vermilion.backends.base import Availability
@@ -66,13 +66,19 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def find_stack(
-    target: Target, machine: Machine | None = None, *, probe: bool = True
+    target: Target,
+    machine: Machine | None = None,
+    *,
+    providers: Sequence[ProviderInfo] | None = None,
+    probe: bool = True,
 ) -> Stack | Availability:
     """Give the provider, driver and device for a target, or why it cannot be used here.
 
-    Cheap where there is no provider: files are looked at, nothing is loaded.
+    Cheap where there is no provider: files are looked at, nothing is loaded. `machine` and
+    `providers` None look at this machine; `probe` loads the provider in a child process.
     """
-    provider = next((p for p in find_providers() if p.name == PROVIDER), None)
+    listed = find_providers() if providers is None else providers
+    provider = next((p for p in listed if p.name == PROVIDER), None)
     if provider is None:
         return Availability(
             usable=False,

@@ -34,7 +34,8 @@ KIND_OF_STORAGE: Mapping[Storage, Kind] = {
 _ELEMENT = {"float": "float", "int": "i32", "long": "i64", "bool": "i1"}
 _RAW = {
     "f32": "float",
-    "bf16": "bfloat",
+    # Moved as integers: where no instruction knows bfloat16, LLVM would call a function for each.
+    "bf16": "i16",
     "f16": "half",
     "u8": "i8",
     "s8": "i8",
@@ -159,8 +160,7 @@ class Arithmetic:
                 return value
             case "bf16":
                 # A bfloat16 is the upper half of a float32.
-                bits = f.convert("bitcast", value, f"<{self.lanes} x i16>")
-                wide = f.convert("zext", bits, self.type("int"))
+                wide = f.convert("zext", value, self.type("int"))
                 high = f.binary("shl", wide, splat_integer(16, self.lanes))
                 return f.convert("bitcast", high, self.type("float"))
             case "f16":
@@ -189,10 +189,11 @@ class Arithmetic:
                 return f.convert("zext", value, f"<{self.lanes} x i8>")
 
     def to_bf16(self, value: Value) -> Value:
-        """Round float32 to bfloat16, half to even."""
-        f, half = self.f, f"<{self.lanes} x bfloat>"
-        if self.lanes == 16:
-            return f.convert("fptrunc", value, half)
+        """Round float32 to bfloat16, half to even; give its bits."""
+        f, half = self.f, f"<{self.lanes} x i16>"
+        if f.module.has_bf16:
+            rounded = f.convert("fptrunc", value, f"<{self.lanes} x bfloat>")
+            return f.convert("bitcast", rounded, half)
         # Without the instruction: add what carries into the upper half, and keep that half.
         bits = f.convert("bitcast", value, self.type("int"))
         odd = f.binary("and", f.binary("lshr", bits, splat_integer(16, self.lanes)),
@@ -202,7 +203,7 @@ class Arithmetic:
         is_nan = f.compare_floats("uno", value, value)
         kept = f.select(is_nan, splat_integer(0x7FC00000, self.lanes), rounded)
         high = f.binary("lshr", kept, splat_integer(16, self.lanes))
-        return f.convert("bitcast", f.convert("trunc", high, f"<{self.lanes} x i16>"), half)
+        return f.convert("trunc", high, half)
 
     # Expressions ----------------------------------------------------------------------------
 
@@ -366,7 +367,7 @@ class Arithmetic:
 def _suffix(storage: Storage) -> str:
     return {
         "f32": "f32",
-        "bf16": "bf16",
+        "bf16": "i16",
         "f16": "f16",
         "u8": "i8",
         "s8": "i8",

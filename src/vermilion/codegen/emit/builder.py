@@ -67,9 +67,13 @@ class Slot:
 
 
 class Module:
-    """Declarations and functions of one LLVM module; a function body is written once a name."""
+    """Declarations and functions of one LLVM module; a function body is written once a name.
 
-    def __init__(self) -> None:
+    `has_bf16` says that the processor rounds to bfloat16 by itself.
+    """
+
+    def __init__(self, *, has_bf16: bool = False) -> None:
+        self.has_bf16 = has_bf16
         self._declarations: dict[str, str] = {}
         self._functions: dict[str, str] = {}
 

@@ -10,7 +10,9 @@ import onnx_ir as ir
 from vermilion.codegen.lower import reduction, shapes, transformer
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
 from vermilion.codegen.lower.elementwise import ELEMENTWISE
+from vermilion.codegen.lower.padding import check_pad, lower_pad
 from vermilion.codegen.lower.quantized import check_linear, check_quantization, is_constant
+from vermilion.codegen.lower.recurrent import check_recurrent, lower_recurrent
 from vermilion.codegen.lower.resize import check_resize, lower_resize
 from vermilion.codegen.lower.transposed import check_transposed
 from vermilion.errors import Refusal
@@ -220,4 +222,6 @@ RULES: Mapping[str, Rule] = {
     "LogSoftmax": Rule(_softmax, transformer.lower_softmax),
     "LayerNormalization": Rule(_normalization, transformer.lower_normalization),
     "RMSNormalization": Rule(_normalization, transformer.lower_normalization),
+    "Pad": Rule(check_pad, lower_pad),
+    **{name: Rule(check_recurrent, lower_recurrent) for name in ("LSTM", "GRU", "RNN")},
 }  # fmt: skip

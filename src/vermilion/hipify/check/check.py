@@ -140,9 +140,7 @@ def _findings(
     ]
 
 
-def _at_kernel(
-    said: Diagnostic, result: FileResult, paths: dict[str, Path]
-) -> Diagnostic:
+def _at_kernel(said: Diagnostic, result: FileResult, paths: dict[str, Path]) -> Diagnostic:
     """Give a message of the back end the place of the kernel that it names, if it names one."""
     named = _MANGLED.search(said.text)
     name = named[2][: int(named[1])] if named else ""

@@ -93,7 +93,8 @@ def test_a_header_of_the_tree_and_a_macro_reach_the_compiler(tmp_path: Path) -> 
     tree = tmp_path / "tree"
     (tree / "sub").mkdir(parents=True)
     (tree / "sub" / "kernel.cuh").write_text(
-        "#include <own.h>\ntemplate <class T> __global__ void k(T* x) { x[0] = TWO * N; }\n", "utf-8"
+        "#include <own.h>\ntemplate <class T> __global__ void k(T* x) { x[0] = TWO * N; }\n",
+        "utf-8",
     )
     (tree / "main.cu").write_text(
         '#include <cuda_runtime.h>\n#include "sub/kernel.cuh"\n'

@@ -86,7 +86,9 @@ class Compiler:
             done = _run([str(self.tools.linker), "-shared", str(object_file), "-o", str(code)])
             wrong = _last_line(done.stderr) if done.returncode else ""
         if wrong:
-            refusal = Diagnostic("error", "", 0, 0, f"the back end refuses it: {_NOWHERE.sub('', wrong)}")
+            refusal = Diagnostic(
+                "error", "", 0, 0, f"the back end refuses it: {_NOWHERE.sub('', wrong)}"
+            )
             return Compiled(architecture, (*seen, refusal), stubs=stubs)
         data = code.read_bytes()
         return Compiled(architecture, tuple(seen), len(data), _kernels_in(data), stubs)

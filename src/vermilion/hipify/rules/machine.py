@@ -69,13 +69,9 @@ _MISSING = {
     "__grid_constant__": "remove it: kernel parameters are constant already",
     "__cluster_dims__": "AMD GPUs have no thread block clusters",
 }
-_CACHED_LOADS = {
-    "__ldcs": "__builtin_nontemporal_load",
-    "__ldlu": "__builtin_nontemporal_load",
-    "__ldcg": "*",
-    "__ldca": "*",
-    "__ldcv": "__builtin_nontemporal_load",
-}
+# Loads and stores with a hint for a cache; without it they do the same.
+_CACHED_LOADS = "__ld(?:cs|lu|cg|ca|cv)"
+_CACHED_STORES = "__st(?:cs|cg|wb|wt)"
 _FAST = r"__(?:expf|exp10f|logf|log2f|log10f|sinf|cosf|tanf|sincosf|powf|fdividef)"
 _TEXTURES = (
     r"tex(?:1Dfetch|1D|2D|3D|Cubemap|2DLayered|2Dgather|1DLod|2DLod)|surf[12]D(?:read|write)"
@@ -133,12 +129,18 @@ def missing_intrinsic(source: Source) -> Iterator[Hit]:
     for place, name in source.find("|".join(map(re.escape, _MISSING))):
         edits = (source.edit(place, place, ""),) if name == "__grid_constant__" else ()
         yield Hit("missing-intrinsic", place, f"HIP has no `{name}`", _MISSING[name], edits)
-    for place, name, arguments in source.calls("|".join(_CACHED_LOADS)):
-        if len(arguments) == 1:
-            text = f"{_CACHED_LOADS[name]}({source.text(arguments[0])})"
-            edit = source.edit(place, source.closing(place + 1), text)
-            what = f"HIP has no `{name}`"
-            yield Hit("missing-intrinsic", place, what, f"write `{text}`", (edit,))
+    for place, name, arguments in source.calls(f"{_CACHED_LOADS}|{_CACHED_STORES}"):
+        # Behind a type it is a declaration: the source has one of its own.
+        is_own = source.kind(place - 1) == "word" and source.word(place - 1) != "return"
+        if is_own or len(arguments) != (1 if re.fullmatch(_CACHED_LOADS, name) else 2):
+            continue
+        text = " = ".join(
+            f"*({source.text(arguments[0])})" if i == 0 else f"({source.text(a)})"
+            for i, a in enumerate(arguments)
+        )
+        edit = source.edit(place, source.closing(place + 1), text)
+        what = f"HIP has no `{name}`"
+        yield Hit("missing-intrinsic", place, what, f"write `{text}`", (edit,))
 
 
 def read_only_load(source: Source) -> Iterator[Hit]:

@@ -39,8 +39,12 @@ def round_compensated(
     zeros = np.broadcast_to(np.float32(zero_point), weights.shape)
     order = np.argsort(-np.diagonal(gram, axis1=1, axis2=2), axis=1, kind="stable")
     factors = feedback(_reordered(gram, order))
-    turned = [_by_column(array, order) for array in (weights, scales, zeros)]
-    integers = _cancel(*turned, factors, limits)
+    turned = (
+        _by_column(weights, order),
+        _by_column(scales, order),
+        _by_column(zeros, order),
+    )
+    integers = _cancel(turned, factors, limits)
     back = np.argsort(order, axis=1)
     return np.take_along_axis(integers, back[:, :, None], axis=1).transpose(0, 2, 1)
 
@@ -81,25 +85,23 @@ def _by_column(array: Float32, order: NDArray[np.intp]) -> Float32:
 
 
 def _cancel(
-    weights: Float32,
-    scales: Float32,
-    zeros: Float32,
-    factors: Float32,
-    limits: tuple[int, int],
+    turned: tuple[Float32, Float32, Float32], factors: Float32, limits: tuple[int, int]
 ) -> Float32:
-    groups, width, outputs = weights.shape
+    """Round weights, given with scales and zero points as (G, K, O), in the order of K."""
+    weights, scales, zeros = turned
+    width = weights.shape[1]
     errors = np.zeros_like(weights)
     integers = np.empty_like(weights)
     inverse = 1.0 / scales
-    turned = np.ascontiguousarray(factors.transpose(0, 2, 1))  # row j: what j takes over
+    taken_over = np.ascontiguousarray(factors.transpose(0, 2, 1))  # row j: what j takes over
     for start in range(0, width, _BLOCK):
         end = min(start + _BLOCK, width)
-        carried = turned[:, start:end, :start] @ errors[:, :start]
+        carried = taken_over[:, start:end, :start] @ errors[:, :start]
         targets = weights[:, start:end] + carried
         for j in range(start, end):
             target = targets[:, j - start]
             if j > start:
-                own = turned[:, j : j + 1, start:j] @ errors[:, start:j]
+                own = taken_over[:, j : j + 1, start:j] @ errors[:, start:j]
                 target = target + own[:, 0]
             rounded = np.rint(target * inverse[:, j]) + zeros[:, j]
             np.clip(rounded, limits[0], limits[1], out=rounded)

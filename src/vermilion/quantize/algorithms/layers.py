@@ -8,8 +8,9 @@ place of groups: relations between blocks are not looked at, and time and memory
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -143,7 +144,7 @@ def _blocks(width: int, channels: int) -> int:
     )
 
 
-def _window(node: ir.Node, kernel: tuple[int, ...]) -> Window:
+def _window(node: ir.Node, kernel: Sequence[int]) -> Window:
     axes = len(kernel)
     auto = node.attributes.get("auto_pad")
     words = "NOTSET" if auto is None else auto.as_string()
@@ -177,9 +178,11 @@ def _patches(
         read = np.pad(read, [(0, 0), (0, 0), *padding])
     windows = np.lib.stride_tricks.sliding_window_view(read, reach, axis=tuple(range(2, read.ndim)))
     dilated = tuple(slice(None, None, d) for d in window.dilations)
-    windows = windows[(..., *dilated)]
+    every: tuple[Any, ...] = (Ellipsis, *dilated)
+    windows = windows[every]
     at = tuple(i * s for i, s in zip(index[1:], window.strides, strict=True))
-    picked = windows[(index[0], slice(None), *at)]  # (rows, channels, kernel…)
+    drawn: tuple[Any, ...] = (index[0], slice(None), *at)
+    picked = windows[drawn]  # (rows, channels, kernel…)
     rows = picked.reshape(len(chosen), groups, -1)
     return np.ascontiguousarray(rows.transpose(1, 0, 2))
 

@@ -1,10 +1,13 @@
 // Stub for the compile check: bfloat16 of HIP.
 #pragma once
 #include <hip/hip_runtime.h>
+struct __hip_bfloat16_raw { unsigned short x; };
 struct __hip_bfloat16 {
   unsigned short data;
   __hip_bfloat16() = default;
   __host__ __device__ __hip_bfloat16(float f) : data((unsigned short)(__builtin_bit_cast(unsigned, f) >> 16)) {}
+  __host__ __device__ __hip_bfloat16(const __hip_bfloat16_raw& r) : data(r.x) {}
+  __host__ __device__ operator __hip_bfloat16_raw() const { return __hip_bfloat16_raw{data}; }
   __host__ __device__ operator float() const { return __builtin_bit_cast(float, (unsigned)data << 16); }
 };
 struct __hip_bfloat162 { __hip_bfloat16 x, y; };

@@ -1,0 +1,162 @@
+"""One step in time of a recurrent cell: its gates' products with the state, and what follows.
+
+    for each block of hidden units:
+        gate[g][unit] = Σ over k of state[k] × weights[g][unit][k]
+        output[j][unit] = expression[j](gates, operands)
+
+All gates of a unit are computed together, so that what mixes them stays in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Index, Module, Value
+from vermilion.codegen.expression import Expression
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+
+# Sums that hide the latency of a fused multiply-add: 4 cycles, 2 started in each.
+_SUMS = 8
+
+
+@dataclass(frozen=True)
+class RowAccess:
+    """How a tensor is walked: its storage type and the stride of the batch; 0 repeats it."""
+
+    storage: Storage
+    row: int
+
+
+@dataclass(frozen=True)
+class RecurrentSpec:
+    """`outputs[j] = expressions[j](gates of the product, operands)` for each row of the batch.
+
+    The expressions' first `gates` operands are the products. Arguments: state (float32), packed
+    weights, operands, outputs; hidden units lie side by side in all of them.
+    """
+
+    gates: int
+    rows: int
+    hidden: int
+    depth: int
+    state_row: int
+    operands: tuple[RowAccess, ...]
+    outputs: tuple[RowAccess, ...]
+    expressions: tuple[Expression, ...]
+    # As the vector width is; see `block_vectors`.
+    lanes: int
+
+    family = "recurrent"
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of hidden units in a block."""
+        return block_vectors(self.gates)
+
+    @property
+    def units(self) -> int:
+        """One unit a row of the batch and block of hidden units."""
+        return self.rows * -(-self.hidden // (self.vectors * self.lanes))
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function."""
+        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
+        count = 2 + len(self.operands) + len(self.outputs)
+        pointers = [f.load("ptr", f.arguments[0], 8 * i, align=8) for i in range(count)]
+        block = self.vectors * isa.lanes
+        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+            number, row = f.divide(unit, self.rows), f.remainder(unit, self.rows)
+            first = f.multiply(number, block)
+            rest = self.hidden % block
+            whole = self.hidden - rest
+            if whole:
+                with f.when(f.compare("slt", first, f.index(whole))):
+                    self._block(f, isa, pointers, (row, number, first), block)
+            if rest:
+                with f.when(f.compare("eq", first, f.index(whole))):
+                    self._block(f, isa, pointers, (row, number, first), rest)
+        f.finish()
+
+    def _block(
+        self,
+        f: Function,
+        isa: Isa,
+        pointers: Sequence[Value],
+        where: tuple[Value, Value, Value],
+        size: int,
+    ) -> None:
+        row, number, first = where
+        arithmetic = Arithmetic(f, isa.lanes)
+        vectors = -(-size // isa.lanes)
+        zero = arithmetic.math.number(0.0)
+        sums = [[f.slot(zero) for _ in range(vectors)] for _ in range(self.gates)]
+        state = f.at(pointers[0], f.multiply(row, self.state_row * 4))
+        panel_bytes = self.gates * self.vectors * isa.vector_bytes
+        panel = f.at(pointers[1], f.multiply(number, self.depth * panel_bytes))
+        with f.loop(0, self.depth) as k:
+            value = arithmetic.load_splat("f32", f.at(state, f.multiply(k, 4)))
+            here = f.at(panel, f.multiply(k, panel_bytes))
+            for gate, slots in enumerate(sums):
+                for n, slot in enumerate(slots):
+                    at = (gate * self.vectors + n) * isa.vector_bytes
+                    weights = f.load(arithmetic.type("float"), here, at, align=64)
+                    slot.set(arithmetic.math.fma(value, weights, slot.get()))
+        tail = size % isa.lanes
+        for n in range(vectors):
+            mask = arithmetic.tail_mask(tail) if tail and n == vectors - 1 else None
+            column = f.add(first, n * isa.lanes)
+            gates = [slots[n].get() for slots in sums]
+            self._finish(f, arithmetic, pointers[2:], gates, (row, column), mask)
+
+    def _finish(
+        self,
+        f: Function,
+        arithmetic: Arithmetic,
+        pointers: Sequence[Value],
+        gates: Sequence[Value],
+        at: tuple[Value, Index],
+        mask: Value | None,
+    ) -> None:
+        loaded = dict(enumerate(gates))
+
+        def operand(index: int) -> Value:
+            if index not in loaded:
+                access = self.operands[index - self.gates]
+                place = _place(f, pointers[index - self.gates], access, at)
+                loaded[index] = arithmetic.load(access.storage, place, mask=mask)
+            return loaded[index]
+
+        results = [arithmetic.evaluate(expression, operand) for expression in self.expressions]
+        targets = pointers[len(self.operands) :]
+        for result, pointer, access in zip(results, targets, self.outputs, strict=True):
+            place = _place(f, pointer, access, at)
+            arithmetic.store(access.storage, result, place, mask=mask)
+
+
+def _place(f: Function, base: Value, access: RowAccess, at: tuple[Value, Index]) -> Value:
+    row, column = at
+    size = STORAGE_BYTES[access.storage]
+    offset = f.multiply(column, size)
+    return f.at(base, f.add(f.multiply(row, access.row * size), offset) if access.row else offset)
+
+
+def block_vectors(gates: int) -> int:
+    """Give the vectors of hidden units in a block: enough sums with all gates of each."""
+    return max(1, _SUMS // gates)
+
+
+def pack_gates(weights: NDArray[np.float32], lanes: int) -> NDArray[np.float32]:
+    """Give weights (gates, hidden, depth) as the kernel reads them: [block][k][gate][lanes]."""
+    gates, hidden, depth = weights.shape
+    block = block_vectors(gates) * lanes
+    blocks = -(-hidden // block)
+    padded = np.zeros((gates, blocks * block, depth), np.float32)
+    padded[:, :hidden] = weights
+    ordered = padded.reshape(gates, blocks, block, depth).transpose(1, 3, 0, 2)
+    return np.ascontiguousarray(ordered)

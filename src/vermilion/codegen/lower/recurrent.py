@@ -1,0 +1,427 @@
+"""LSTM, GRU and RNN: one product for the inputs of all times, then one step a time.
+
+Source of every formula: ONNX LSTM-14, GRU-14 and RNN-14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.codegen.emit.recurrent import RecurrentSpec, RowAccess, pack_gates
+from vermilion.codegen.expression import Apply, Constant, Expression, Operand, apply
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.context import Lowering
+from vermilion.codegen.lower.geometry import ConvGeometry
+from vermilion.codegen.lower.product_step import product_step
+from vermilion.codegen.lower.shapes import integer
+from vermilion.codegen.numeric import numeric_for
+from vermilion.codegen.tensor import View, allocate
+from vermilion.ir.opset import constant_of, static_shape
+
+Array = NDArray[Any]
+
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
+    "LSTM": ("Sigmoid", "Tanh", "Tanh"),
+    "GRU": ("Sigmoid", "Tanh"),
+    "RNN": ("Tanh",),
+}
+# Beyond it the table of steps outweighs the code.
+_LONGEST = 1024
+_ROWS = ConvGeometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
+
+
+def _softsign(x: Expression) -> Expression:
+    return apply("div", x, apply("add", apply("abs", x), Constant(1.0)))
+
+
+_FUNCTIONS = {
+    "sigmoid": lambda x: apply("sigmoid", x),
+    "tanh": lambda x: apply("tanh", x),
+    "relu": lambda x: apply("max", x, Constant(0.0)),
+    "softplus": lambda x: apply("softplus", x),
+    "softsign": _softsign,
+}
+
+
+def check_recurrent(node: ir.Node) -> str:
+    """Say why an LSTM, GRU or RNN is not generated, empty if it is."""
+    name = node.op_type
+    sizes = static_shape(node.inputs[0])
+    if sizes is None or len(sizes) != 3:
+        return f"{name} whose sequence has no fixed shape"
+    for index, what in ((1, "weights"), (2, "weights"), (3, "a bias"), (7, "peepholes")):
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is not None and constant_of(value) is None:
+            return f"{name} with {what} that are not constant"
+    axis = 1 if integer(node, "layout", 0) else 0
+    lengths = node.inputs[4] if len(node.inputs) > 4 else None
+    if lengths is not None:
+        given = constant_of(lengths)
+        if given is None or (given.numpy() != sizes[axis]).any():
+            return f"{name} over sequences of different lengths"
+    if sizes[axis] > _LONGEST:
+        return f"{name} over more than {_LONGEST} steps"
+    if "activation_alpha" in node.attributes or "activation_beta" in node.attributes:
+        return f"{name} with parameters of its activations"
+    unknown = [a for a in _activations(node, 2) if a.lower() not in _FUNCTIONS]
+    return f"{name} with the activation {unknown[0]}" if unknown else ""
+
+
+def _activations(node: ir.Node, directions: int) -> list[str]:
+    attribute = node.attributes.get("activations")
+    if attribute is None:
+        return list(_ACTIVATIONS[node.op_type]) * directions
+    return list(attribute.as_strings())
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A recurrent node, all its attributes read. Shapes of arrays as ONNX gives them."""
+
+    node: ir.Node
+    steps: int
+    batch: int
+    hidden: int
+    directions: tuple[bool, ...]  # for each, whether it runs backwards
+    inputs: Array
+    states: Array
+    bias: Array  # (directions, 2, gates, hidden)
+    peepholes: Array | None
+    clip: float
+
+    @property
+    def gates(self) -> int:
+        return _GATES[self.node.op_type]
+
+    @property
+    def is_batch_first(self) -> bool:
+        return bool(integer(self.node, "layout", 0))
+
+    def activation(self, direction: int, number: int) -> str:
+        """Give the name of an activation: f, g and h of the formulas are 0, 1 and 2."""
+        names = _activations(self.node, len(self.directions))
+        return names[direction * len(_ACTIVATIONS[self.node.op_type]) + number].lower()
+
+    def activated(self, direction: int, number: int, x: Expression) -> Expression:
+        if self.clip:
+            x = apply("min", apply("max", x, Constant(-self.clip)), Constant(self.clip))
+        return _FUNCTIONS[self.activation(direction, number)](x)
+
+
+def _read(node: ir.Node) -> _Cell:
+    def array(index: int) -> Array | None:
+        value = node.inputs[index] if index < len(node.inputs) else None
+        constant = constant_of(value)
+        return None if constant is None else constant.numpy().astype(np.float32)
+
+    sizes = static_shape(node.inputs[0])
+    inputs, states, bias = array(1), array(2), array(3)
+    assert sizes is not None
+    assert inputs is not None
+    assert states is not None
+    hidden, gates = states.shape[2], _GATES[node.op_type]
+    attribute = node.attributes.get("direction")
+    direction = "forward" if attribute is None else attribute.as_string()
+    backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+    if bias is None:
+        bias = np.zeros((inputs.shape[0], 2 * gates * hidden), np.float32)
+    clip = node.attributes.get("clip")
+    steps, batch = (sizes[1], sizes[0]) if integer(node, "layout", 0) else sizes[:2]
+    return _Cell(
+        node, steps, batch, hidden, backwards[direction], inputs, states,
+        bias.reshape(-1, 2, gates, hidden), array(7), 0.0 if clip is None else clip.as_float(),
+    )  # fmt: skip
+
+
+def lower_recurrent(lowering: Lowering, node: ir.Node) -> None:
+    """Write the product of the inputs, the steps in time, and what leaves them."""
+    cell = _read(node)
+    products = _input_products(lowering, cell)
+    histories, cells = [], []
+    chains = []
+    for direction in range(len(cell.directions)):
+        history = _history(lowering, cell)
+        memory = allocate(f"{node.name} cell {direction}", "f32", (cell.batch, cell.hidden))
+        histories.append(history)
+        cells.append(memory)
+        chain = _Chain(lowering, cell, direction, products, history, memory)
+        chains.append(list(chain.steps()))
+    # The directions take turns: their steps do not wait for each other.
+    for steps in zip(*chains, strict=True):
+        for step in (step for group in steps for step in group):
+            lowering.add(step)
+    _results(lowering, cell, histories, cells)
+
+
+def _is_wanted(node: ir.Node, index: int) -> bool:
+    if index >= len(node.outputs):
+        return False
+    value = node.outputs[index]
+    return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
+
+
+def _input_products(lowering: Lowering, cell: _Cell) -> View:
+    """Give input × weights + bias of all times. Shape: (steps, batch, directions, gates, hidden)."""
+    data = cell.node.inputs[0]
+    assert data is not None
+    view = lowering.demand(data)
+    if cell.is_batch_first:
+        view = view.permuted((1, 0, 2))
+    if not view.is_contiguous:
+        view = lowering.copied(view)
+    width = view.shape[2]
+    rows, columns = cell.steps * cell.batch, cell.inputs.shape[0] * cell.inputs.shape[1]
+    source = replace(view, shape=(1, width, 1, rows), strides=(0, 1, 0, width))
+    shape = (cell.steps, cell.batch, len(cell.directions), cell.gates, cell.hidden)
+    products = allocate(f"{cell.node.name} inputs", "f32", shape)
+    output = replace(products, shape=(1, columns, 1, rows), strides=(0, 1, 0, columns))
+    key = (str(cell.node.name), "recurrent")
+    bias = lowering.weight((*key, "bias"), lambda: _joined_bias(cell).reshape(-1), "f32")
+    operand = replace(bias, shape=(1, columns, 1, 1), strides=(0, 1, 0, 0))
+    numeric = numeric_for(source.storage, lowering.isa)
+    assert numeric is not None, f"no product on {source.storage}"
+    step = product_step(
+        lowering, source, cell.inputs.reshape(columns, 1, 1, width), key, _ROWS, output,
+        [operand], apply("add", Operand(0), Operand(1)), [cell.node], numeric,
+    )  # fmt: skip
+    lowering.add(replace(step, operations=2 * rows * columns * width))
+    return products
+
+
+def _is_reset_after(cell: _Cell) -> bool:
+    """Say whether a GRU resets after the product with the state, not before."""
+    return bool(integer(cell.node, "linear_before_reset", 0))
+
+
+def _joined_bias(cell: _Cell) -> Array:
+    """Give the bias of inputs and states together, without what a GRU resets."""
+    joined: Array = cell.bias.sum(1)
+    if cell.node.op_type == "GRU" and _is_reset_after(cell):
+        joined[:, 2] = cell.bias[:, 0, 2]
+    return joined
+
+
+def _history(lowering: Lowering, cell: _Cell) -> View:
+    """Allocate the states of all times of one direction. Shape: (steps, batch, hidden)."""
+    shape = (cell.steps, cell.batch, cell.hidden)
+    value = cell.node.outputs[0]
+    is_alone = len(cell.directions) == 1 and not cell.is_batch_first
+    is_plain = lowering.float_storage == "f32" and str(value.name) not in lowering.borders
+    if _is_wanted(cell.node, 0) and is_alone and is_plain:
+        result = lowering.output(value).reshaped(shape)
+        assert result is not None, "a direction of one has no stride"
+        return result
+    return allocate(f"{cell.node.name} states", "f32", shape)
+
+
+@dataclass
+class _Chain:
+    """The steps of one direction, each the next in time."""
+
+    lowering: Lowering
+    cell: _Cell
+    direction: int
+    products: View
+    history: View
+    memory: View
+
+    def steps(self) -> Iterator[list[Step]]:
+        """Give the steps of each time, in the order in which they run."""
+        times = range(self.cell.steps)
+        state = self._initial(5)
+        cell = self._initial(6) if self.cell.node.op_type == "LSTM" else None
+        for time in reversed(times) if self.cell.directions[self.direction] else times:
+            now = self.history.sliced(0, time, 1)
+            target = replace(now, shape=now.shape[1:], strides=now.strides[1:])
+            form = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}
+            yield form[self.cell.node.op_type](time, state, cell, target)
+            state = target
+            cell = self.memory
+
+    def _initial(self, index: int) -> View:
+        """Give the first state as float32 rows, zeros where none is given."""
+        c = self.cell
+        value = c.node.inputs[index] if index < len(c.node.inputs) else None
+        if value is None:
+            zeros = np.zeros((c.batch, c.hidden), np.float32)
+            return self.lowering.weight((str(c.node.name), "zeros"), lambda: zeros, "f32")
+        axis = 1 if c.is_batch_first else 0
+        one = self.lowering.demand(value).sliced(axis, self.direction, 1)
+        rows = one.reshaped((c.batch, c.hidden))
+        assert rows is not None, "one direction is a matrix"
+        if rows.storage == "f32" and rows.strides[1] == 1:
+            return rows
+        copy = allocate(f"{value.name} {self.direction}", "f32", rows.shape)
+        self.lowering.copy_into(rows, copy, c.node)
+        return copy
+
+    def _inputs(self, time: int, gates: Sequence[int]) -> list[View]:
+        """Give the products of the inputs of one time for these gates, as rows."""
+        found = []
+        for gate in gates:
+            view = self.products
+            for axis, at in ((0, time), (2, self.direction), (3, gate)):
+                view = view.sliced(axis, at, 1)
+            shape = (self.cell.batch, self.cell.hidden)
+            found.append(
+                replace(view, shape=shape, strides=(view.strides[1], view.strides[4]))
+            )
+        return found
+
+    def _constant(self, name: str, make: Array) -> View:
+        key = (str(self.cell.node.name), name, str(self.direction))
+        view = self.lowering.weight(key, lambda: make, "f32")
+        return replace(view, shape=(self.cell.batch, self.cell.hidden), strides=(0, 1))
+
+    def _step(
+        self,
+        gates: Sequence[int],
+        state: View,
+        operands: Sequence[View],
+        outputs: Sequence[tuple[View, Expression]],
+    ) -> Step:
+        c, isa = self.cell, self.lowering.isa
+        spec = RecurrentSpec(
+            gates=len(gates), rows=c.batch, hidden=c.hidden, depth=c.hidden,
+            state_row=state.strides[0],
+            operands=tuple(RowAccess(view.storage, view.strides[0]) for view in operands),
+            outputs=tuple(RowAccess(view.storage, view.strides[0]) for view, _ in outputs),
+            expressions=tuple(expression for _, expression in outputs),
+            lanes=isa.lanes,
+        )  # fmt: skip
+        key = (str(c.node.name), "states", str(self.direction), str(gates))
+        weights = c.states[self.direction].reshape(c.gates, c.hidden, c.hidden)
+        packed = self.lowering.weight(key, lambda: pack_gates(weights[list(gates)], isa.lanes), "f32")
+        views = [view for view, _ in outputs]
+        return Step(
+            spec, (state, packed, *operands, *views), tuple(views), (str(c.node.name),),
+            2 * c.batch * c.hidden * c.hidden * len(gates),
+        )  # fmt: skip
+
+    def _lstm(self, time: int, state: View, cell: View | None, target: View) -> list[Step]:
+        assert cell is not None
+        c, d = self.cell, self.direction
+        order = (0, 1, 2, 3)  # input, output, forget, cell
+        operands = [*self._inputs(time, order), cell]
+        before = Operand(8)
+        sums = [apply("add", Operand(gate), Operand(4 + gate)) for gate in order]
+        peepholes: list[Expression] = []
+        if c.peepholes is not None:
+            for number, row in enumerate(c.peepholes[d].reshape(3, c.hidden)):
+                operands.append(self._constant(f"peephole {number}", row))
+                peepholes.append(Operand(9 + number))
+
+        def seen(number: int, gate: int, memory: Expression) -> Expression:
+            if not peepholes:
+                return sums[gate]
+            return Apply("fma", (peepholes[number], memory, sums[gate]))
+
+        forget = c.activated(d, 0, seen(2, 2, before))
+        if integer(c.node, "input_forget", 0):
+            enter = apply("sub", Constant(1.0), forget)
+        else:
+            enter = c.activated(d, 0, seen(0, 0, before))
+        new = apply("mul", enter, c.activated(d, 1, sums[3]))
+        memory = Apply("fma", (forget, before, new))
+        leave = c.activated(d, 0, seen(1, 1, memory))
+        squashed = _FUNCTIONS[c.activation(d, 2)](memory)
+        result = apply("mul", leave, squashed)
+        return [self._step(order, state, operands, [(target, result), (self.memory, memory)])]
+
+    def _gru(self, time: int, state: View, cell: View | None, target: View) -> list[Step]:
+        return self._gru_after(time, state, target) if _is_reset_after(self.cell) else (
+            self._gru_before(time, state, target)
+        )
+
+    def _gru_after(self, time: int, state: View, target: View) -> list[Step]:
+        """Reset the product with the state."""
+        c, d = self.cell, self.direction
+        order = (0, 1, 2)  # update, reset, new
+        bias = self._constant("reset bias", c.bias[d, 1, 2])
+        operands = [*self._inputs(time, order), state, bias]
+        update, reset = (
+            c.activated(d, 0, apply("add", Operand(gate), Operand(3 + gate))) for gate in (0, 1)
+        )
+        inner = apply("add", Operand(2), Operand(7))
+        new = c.activated(d, 1, Apply("fma", (reset, inner, Operand(5))))
+        return [self._step(order, state, operands, [(target, _mixed(update, new, Operand(6)))])]
+
+    def _gru_before(self, time: int, state: View, target: View) -> list[Step]:
+        """Reset the state, then multiply: the product waits for all reset gates."""
+        c, d = self.cell, self.direction
+        rows = (c.batch, c.hidden)
+        update_view = allocate(f"{c.node.name} update {d}", "f32", rows)
+        reset_view = allocate(f"{c.node.name} reset {d}", "f32", rows)
+        update, reset = (
+            c.activated(d, 0, apply("add", Operand(gate), Operand(2 + gate))) for gate in (0, 1)
+        )
+        first = self._step(
+            (0, 1), state, [*self._inputs(time, (0, 1)), state],
+            [(update_view, update), (reset_view, apply("mul", reset, Operand(4)))],
+        )  # fmt: skip
+        new = c.activated(d, 1, apply("add", Operand(0), Operand(1)))
+        second = self._step(
+            (2,), reset_view, [*self._inputs(time, (2,)), update_view, state],
+            [(target, _mixed(Operand(2), new, Operand(3)))],
+        )  # fmt: skip
+        return [first, second]
+
+    def _rnn(self, time: int, state: View, cell: View | None, target: View) -> list[Step]:
+        total = apply("add", Operand(0), Operand(1))
+        result = self.cell.activated(self.direction, 0, total)
+        return [self._step((0,), state, self._inputs(time, (0,)), [(target, result)])]
+
+
+def _mixed(update: Expression, new: Expression, before: Expression) -> Expression:
+    """Give (1 - update)·new + update·before."""
+    return Apply("fma", (update, before, apply("mul", apply("sub", Constant(1.0), update), new)))
+
+
+def _results(
+    lowering: Lowering, cell: _Cell, histories: Sequence[View], cells: Sequence[View]
+) -> None:
+    """Register or copy what the node gives: all states, the last states, the last cells."""
+    node = cell.node
+    if _is_wanted(node, 0) and str(node.outputs[0].name) not in lowering.views:
+        target = lowering.output(node.outputs[0])
+        # (steps, directions, batch, hidden), or batch first
+        ordered = target.permuted((1, 2, 0, 3)) if cell.is_batch_first else target
+        for direction, history in enumerate(histories):
+            one = ordered.sliced(1, direction, 1)
+            lowering.copy_into(
+                history, replace(one, shape=history.shape, strides=_without(one.strides, 1)), node
+            )
+    last = []
+    for backwards, history in zip(cell.directions, histories, strict=True):
+        view = history.sliced(0, 0 if backwards else cell.steps - 1, 1)
+        last.append(replace(view, shape=view.shape[1:], strides=view.strides[1:]))
+    for index, views in ((1, last), (2, cells)):
+        if _is_wanted(node, index):
+            _final(lowering, cell, node.outputs[index], views)
+
+
+def _without(strides: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*strides[:axis], *strides[axis + 1 :])
+
+
+def _final(lowering: Lowering, cell: _Cell, value: ir.Value, views: Sequence[View]) -> None:
+    axis = 1 if cell.is_batch_first else 0
+    if len(views) == 1 and lowering.storage(value) == "f32":
+        shape = static_shape(value)
+        assert shape is not None
+        same = views[0].reshaped(shape)
+        assert same is not None, "one direction more or less has no stride"
+        lowering.views[str(value.name)] = same
+        return
+    target = lowering.output(value)
+    for direction, view in enumerate(views):
+        one = target.sliced(axis, direction, 1)
+        place = replace(one, shape=view.shape, strides=_without(one.strides, axis))
+        lowering.copy_into(view, place, cell.node)
