@@ -39,15 +39,26 @@ def refusal(node: ir.Node) -> Refusal | None:
         name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         return Refusal(f"the code generator has no `{name}`", "ONNX Runtime runs it on the CPU")
     for value in (*node.inputs, *node.outputs):
-        if value is None or (value.name == "" and value.producer() is None):
+        if value is None or not value.name or _is_parameter(node, value):
             continue
-        if node.op_type == "Resize" and value in node.inputs[1:]:
-            continue  # a region, scales or sizes: constants, empty where they are not meant
         reason = _unfit(value)
         if reason:
             return Refusal(reason, "ONNX Runtime runs it on the CPU")
     reason = rule.check(node)
     return Refusal(reason, "ONNX Runtime runs it on the CPU") if reason else None
+
+
+# Operators whose later inputs are axes, sizes or amounts: constants, empty where none are meant.
+_WITH_PARAMETERS = frozenset({"Resize", "Pad", "Slice", "Squeeze", "Unsqueeze"})
+
+
+def _is_parameter(node: ir.Node, value: ir.Value) -> bool:
+    if value in node.outputs or value is node.inputs[0]:
+        return False
+    if node.op_type == "Resize":
+        return True
+    takes = node.op_type in _WITH_PARAMETERS or node.op_type.startswith("Reduce")
+    return takes and constant_of(value) is not None
 
 
 def _unfit(value: ir.Value) -> str:

@@ -1,0 +1,1 @@
+"""Decompositions that exporters write, found and made one node again."""
