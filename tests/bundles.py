@@ -116,7 +116,7 @@ def edit_manifest(
     rows = json.loads((folder / "manifest.json").read_text())
     change(rows)
     if seal:
-        rest = {key: value for key, value in rows.items() if key != "digest"}
+        rest = {key: value for key, value in rows.items() if key not in ("digest", "seal")}
         canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
         rows["digest"] = hashlib.sha256(canonical.encode()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(rows))

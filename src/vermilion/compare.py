@@ -52,6 +52,7 @@ class Side:
     run: Callable[[Tensors], dict[str, Array]]
     model: ir.Model
     modelled: bool = False
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,8 @@ def artifact_side(label: str, artifact: Path) -> Side:
 
     places = sorted({place.partition(": ")[2] for place in session.runs_on})
     modelled = any(part.modelled for part in session.manifest.parts)
-    return Side(label, "; ".join(places), run, open_artifact(artifact).model(), modelled)
+    model = open_artifact(artifact).model()
+    return Side(label, "; ".join(places), run, model, modelled, session.notes)
 
 
 def open_side(

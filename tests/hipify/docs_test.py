@@ -19,8 +19,8 @@ BLOCK = re.compile(r"^```(\w+)(.*)\n([\s\S]*?)^```$", re.MULTILINE)
 
 
 def rule_table() -> str:
-    rows = [f"| `{r.id}` | {r.level} | {r.title} | {r.fix} |\n" for r in RULES.values()]
-    return "| rule | level | what | what to do |\n|---|---|---|---|\n" + "".join(rows)
+    rows = [f"| `{r.id}` | {r.level} | {r.title} | {r.why} | {r.fix} |\n" for r in RULES.values()]
+    return "| rule | level | what | why | what to do |\n|---|---|---|---|---|\n" + "".join(rows)
 
 
 def test_the_rules_are_those_of_the_catalogue(request: pytest.FixtureRequest) -> None:

@@ -18,7 +18,7 @@ _HIP_HEADERS = (
     "amd_detail/amd_channel_descriptor.h", "amd_detail/amd_hip_runtime.h",
     "amd_detail/amd_hip_gl_interop.h",
 )  # fmt: skip
-_HIP = r"hip[A-Z]\w+|HIP_(?:R|AD_FORMAT|FUNC_ATTRIBUTE|LAUNCH_PARAM|POINTER_ATTRIBUTE|TR)_\w+"
+_HIP = r"i?hip[A-Z]\w+|hip_[A-Z]\w+|HIP_[A-Z]\w+|HIP[a-z]\w+"
 _BINDINGS = {
     "hipblas": r"hipblas[A-Z]\w+|HIPBLAS_\w+",
     "hipblaslt": r"hipblasLt\w+|HIPBLASLT_\w+",

@@ -24,6 +24,9 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+# Backends whose programs are machine code: run only where they were made.
+MACHINE_CODE = frozenset({"native"})
+
 
 @cache
 def backend(name: str) -> Backend:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import ml_dtypes
 import numpy as np
-import onnx_ir as ir
 
 from vermilion.backends.base import (
     Array,
@@ -23,24 +23,25 @@ from vermilion.backends.base import (
     Program,
     Tensors,
 )
-from vermilion.codegen.dump import write_dump
-from vermilion.codegen.emit.driver import ROW_WORDS, RUN, WAIT
 from vermilion.codegen.isa import isa_of
-from vermilion.codegen.lower.part import lower_part
-from vermilion.codegen.lower.rules import refusal
-from vermilion.codegen.object import load_object
-from vermilion.codegen.program import Address, Call, compile_steps
+from vermilion.codegen.layout import ROW_WORDS, RUN, WAIT
+from vermilion.codegen.load import load_object
+from vermilion.codegen.table import Address, Call
 from vermilion.codegen.tensor import SLACK_BYTES, Storage, View
 from vermilion.codegen.workers import Crew, aligned_bytes, usable_cores
 from vermilion.errors import ArtifactError, Refusal
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
 OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE = "program.o", "packed.bin", "kernels.json"
-_FORMAT = 1
+_FORMAT = 2
 
 _NUMPY: Mapping[Storage, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
     "f16": np.dtype(np.float16),
     "u8": np.dtype(np.uint8),
     "s8": np.dtype(np.int8),
@@ -70,10 +71,17 @@ class NativeBackend:
 
     def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
         """Take what the generator has a rule for."""
+        from vermilion.codegen.lower.rules import refusal
+
         return refusal(node) or Claim()
 
     def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
         """Write machine code, packed weights and the step table."""
+        # The compiler is loaded by who compiles; who opens a bundle does without.
+        from vermilion.codegen.dump import write_dump
+        from vermilion.codegen.lower.part import lower_part
+        from vermilion.codegen.program import compile_steps
+
         isa = isa_of(target)
         storage = "bf16" if options.precision == "bf16" else "f32"
         lowered = lower_part(part.model, isa, storage, winograd=options.winograd)  # type: ignore[arg-type]
@@ -85,20 +93,27 @@ class NativeBackend:
             [view.buffer for view in lowered.outputs],
             isa,
         )
+        names = [_object_file(number) for number in range(len(compiled.objects))]
         table = {
             "format": _FORMAT,
             "llvm_cpu": isa.llvm_cpu,
             "arena_bytes": compiled.arena_bytes,
+            "most_workers": compiled.most_workers,
+            "objects": [
+                {"file": name, "functions": code.functions}
+                for name, code in zip(names, compiled.objects, strict=True)
+            ],
             "inputs": [_tensor(view) for view in lowered.inputs],
             "outputs": [_tensor(view) for view in lowered.outputs],
             "calls": [asdict(call) for call in compiled.calls],
         }
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / OBJECT_FILE).write_bytes(compiled.object_code)
+        for name, code in zip(names, compiled.objects, strict=True):
+            (folder / name).write_bytes(code.data)
         (folder / WEIGHTS_FILE).write_bytes(compiled.packed + bytes(SLACK_BYTES))
         (folder / TABLE_FILE).write_text(json.dumps(table), encoding="utf-8")
         return Program(
-            (OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE),
+            (*names, WEIGHTS_FILE, TABLE_FILE),
             details={"steps": str(len(compiled.calls)), "llvm_cpu": isa.llvm_cpu},
         )
 
@@ -113,16 +128,29 @@ class NativeBackend:
                 hint="compile the model again with this version",
             )
         calls = [_call(row) for row in table["calls"]]
-        names = {call.function for call in calls} | {RUN, WAIT}
-        library, functions = load_object(
-            bytes(files.read(OBJECT_FILE)), sorted(names), isa_of(target)
-        )
+        libraries: list[object] = []
+        functions: dict[str, int] = {}
+        for row in table["objects"]:
+            names = [*row["functions"], *((RUN, WAIT) if row["file"] == OBJECT_FILE else ())]
+            library, found = load_object(bytes(files.read(row["file"])), names, isa_of(target))
+            libraries.append(library)
+            functions.update(found)
         packed = np.frombuffer(files.read(WEIGHTS_FILE), np.uint8)
         if packed.ctypes.data % 64:
             copy = aligned_bytes(packed.size)
             copy[:] = packed
             packed = copy
-        return NativeExecutable(table, calls, functions, packed, options.threads, library)
+        return NativeExecutable(table, calls, functions, packed, options.threads, libraries)
+
+
+@dataclass(frozen=True)
+class _Port:
+    """An input or output: what the caller sees, and where in the arguments its address stands."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    patches: tuple[tuple[int, int], ...]  # argument number, offset in bytes
 
 
 class NativeExecutable:
@@ -139,21 +167,22 @@ class NativeExecutable:
     ) -> None:
         self._keep = (library, packed)
         self._arena = aligned_bytes(int(table["arena_bytes"]) + SLACK_BYTES)
-        self._inputs = list(table["inputs"])
-        self._outputs = list(table["outputs"])
         self._cpu = str(table["llvm_cpu"])
         self._turn = threading.Lock()
         bases = {"arena": self._arena.ctypes.data, "weights": packed.ctypes.data}
         flat = [address for call in calls for address in call.arguments]
         self._arguments = aligned_bytes(8 * max(1, len(flat))).view(np.int64)
-        self._patches: dict[tuple[str, int], tuple[Array, Array]] = {}
-        self._resolve(flat, bases)
+        # Items of a memoryview are set in a tenth of the time that an array's take.
+        self._slots = memoryview(self._arguments)  # type: ignore[arg-type]
+        patches = self._resolve(flat, bases)
+        self._inputs = _ports(table["inputs"], "input", patches)
+        self._outputs = _ports(table["outputs"], "output", patches)
         rows = np.zeros((len(calls), ROW_WORDS), np.int64)
         at = self._arguments.ctypes.data
         for row, call in zip(rows, calls, strict=True):
             row[:] = (functions[call.function], at, call.units, call.chunk, call.meet)
             at += 8 * len(call.arguments)
-        workers = threads or usable_cores()
+        workers = min(threads or usable_cores(), int(table["most_workers"]))
         self._crew = Crew(functions, rows.reshape(-1), workers)
 
     @property
@@ -163,20 +192,20 @@ class NativeExecutable:
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
         """Compute every output of the part from all its inputs."""
+        held = [np.ascontiguousarray(inputs[port.name], port.dtype) for port in self._inputs]
+        results = {port.name: np.empty(port.shape, port.dtype) for port in self._outputs}
         with self._turn:
-            held = [
-                np.ascontiguousarray(inputs[row["name"]], _NUMPY[row["storage"]])
-                for row in self._inputs
-            ]
-            results = [np.empty(row["shape"], _NUMPY[row["storage"]]) for row in self._outputs]
-            for index, array in enumerate(held):
-                self._point("input", index, array)
-            for index, array in enumerate(results):
-                self._point("output", index, array)
+            for port, array in zip(self._inputs, held, strict=True):
+                self._point(port, array)
+            for port in self._outputs:
+                self._point(port, results[port.name])
             self._crew.run()
-        return {row["name"]: array for row, array in zip(self._outputs, results, strict=True)}
+        return results
 
-    def _resolve(self, flat: Sequence[Address], bases: Mapping[str, int]) -> None:
+    def _resolve(
+        self, flat: Sequence[Address], bases: Mapping[str, int]
+    ) -> dict[tuple[str, int], list[tuple[int, int]]]:
+        """Write the addresses that stay; give where those of inputs and outputs stand."""
         places: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for position, address in enumerate(flat):
             if address.place in bases:
@@ -184,20 +213,35 @@ class NativeExecutable:
             else:
                 key = (address.place, address.index)
                 places.setdefault(key, []).append((position, address.offset))
-        for key, pairs in places.items():
-            positions, offsets = zip(*pairs, strict=True)
-            self._patches[key] = (np.array(positions), np.array(offsets, np.int64))
+        return places
 
-    def _point(self, place: str, index: int, array: Array) -> None:
-        patch = self._patches.get((place, index))
-        if patch is not None:
-            positions, offsets = patch
-            self._arguments[positions] = offsets + array.ctypes.data
+    def _point(self, port: _Port, array: Array) -> None:
+        address = array.__array_interface__["data"][0]
+        for position, offset in port.patches:
+            self._slots[position] = address + offset
 
     def __del__(self) -> None:
         crew = getattr(self, "_crew", None)
         if crew is not None:
             crew.close()
+
+
+def _ports(
+    rows: Sequence[Mapping[str, Any]],
+    place: str,
+    patches: Mapping[tuple[str, int], Sequence[tuple[int, int]]],
+) -> list[_Port]:
+    return [
+        _Port(
+            row["name"], _NUMPY[row["storage"]], tuple(row["shape"]),
+            tuple(patches.get((place, index), ())),
+        )
+        for index, row in enumerate(rows)
+    ]  # fmt: skip
+
+
+def _object_file(number: int) -> str:
+    return OBJECT_FILE if number == 0 else f"program_{number}.o"
 
 
 def _tensor(view: View) -> dict[str, object]:

@@ -24,6 +24,7 @@ _COLUMN = {
     "xint8": "xint8",
     "a8w8": "a8w8",
     "a16w8": "a16w8",
+    "int8": "a8w8",  # QLinearConv and QLinearMatMul stand there; ConvInteger stands nowhere
 }
 
 _RESIZE_OPSET = 11  # Resize of opset 10 is refused: issues 164, 318

@@ -122,3 +122,14 @@ def test_bfloat16_tensors_and_fixable_operators() -> None:
     answer = claim(prelu, FACTS, STRIX)
     assert isinstance(answer, Refusal)
     assert "`--fix` writes it as Relu" in answer.hint
+
+
+def test_integer_operators() -> None:
+    text = """g (uint8[1,3,8,8] x, float s, uint8 z, int8[4,3,3,3] w, int8 v) =>
+        (uint8[1,4,6,6] y, int32[1,4,6,6] i) {
+        y = QLinearConv (x, s, z, w, s, v, s, z)
+        i = ConvInteger (x, w, z, v)
+    }"""
+    reasons = verdicts(text, replace(FACTS, number_format="int8"))
+    assert reasons[0] == ""
+    assert "`ConvInteger` is not supported in a8w8" in reasons[1]

@@ -49,6 +49,8 @@ def compare(
     dims = parse_dims(dim)
     reference = open_side(a, dims=dims, cache_dir=cache_dir, progress=terminal.progress)
     other = open_side(b, dims=dims, cache_dir=cache_dir, progress=terminal.progress)
+    for note in (*reference.notes, *other.notes):
+        terminal.warn(note)
     inputs = load_inputs(input)
     if not inputs:
         terminal.warn("no --input given: compared on sample inputs, not on real data")

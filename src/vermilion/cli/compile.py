@@ -140,8 +140,9 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
 
     report, target = compiled.report, compiled.target
     state = "found in the cache" if compiled.cache_hit else "compiled"
-    stands_in = target.kind != "cpu" and report.summary.offloaded_operators > 0
-    ran = "CPU, modelled" if stands_in else "CPU"
+    is_offloaded = target.kind != "cpu" and report.summary.offloaded_operators > 0
+    stands_in = is_offloaded and compiled.offload_is == "modelled"
+    ran = "CPU, modelled" if stands_in else target.kind.upper() if is_offloaded else "CPU"
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")

@@ -51,6 +51,8 @@ def run(
     if output is not None and output.suffix != ".npz":
         raise OptionError(f"the output `{output}` does not end in .npz", hint="name it NAME.npz")
     side = open_side(model, dims=parse_dims(dim), cache_dir=cache_dir, progress=terminal.progress)
+    for note in side.notes:
+        terminal.warn(note)
     if schema:
         return _schema(side)
     inputs = load_inputs(input)

@@ -20,6 +20,7 @@ Unary = Literal[
     "log",
     "tanh",
     "erf",
+    "one_plus_erf",
     "sigmoid",
     "floor",
     "ceil",
@@ -72,6 +73,15 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Element:
+    """One 32-bit number of an operand that is a table: kernels share code that differ in it."""
+
+    operand: int
+    position: int
+    kind: Kind = "float"
+
+
+@dataclass(frozen=True)
 class Apply:
     """An operation on one, two or three expressions (`select` takes a condition first)."""
 
@@ -88,7 +98,7 @@ class Convert:
     kind: Kind
 
 
-Expression = Operand | Constant | Apply | Convert
+Expression = Operand | Constant | Element | Apply | Convert
 
 
 def apply(operation: str, *arguments: Expression) -> Expression:
@@ -102,7 +112,7 @@ def substitute(expression: Expression, operands: Mapping[int, Expression]) -> Ex
     match expression:
         case Operand():
             return operands.get(expression.index, expression)
-        case Constant():
+        case Constant() | Element():
             return expression
         case Apply():
             arguments = tuple(substitute(a, operands) for a in expression.arguments)
@@ -121,5 +131,5 @@ def operands_of(expression: Expression) -> Iterator[Operand]:
                 yield from operands_of(argument)
         case Convert():
             yield from operands_of(expression.argument)
-        case Constant():
+        case Constant() | Element():
             return

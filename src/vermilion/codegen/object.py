@@ -1,8 +1,13 @@
-"""LLVM IR → machine code in an object file → functions that can be called."""
+"""LLVM IR → machine code in an object file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -49,6 +54,37 @@ def compile_object(text: str, isa: Isa) -> bytes:
     return data
 
 
+def compile_objects(texts: Sequence[str], isa: Isa) -> list[bytes]:
+    """Compile several modules at once, all but the first in processes of their own.
+
+    llvmlite holds one lock over the whole of LLVM, so that threads would take turns.
+    """
+    if len(texts) == 1 or not sys.executable:
+        return [compile_object(text, isa) for text in texts]
+    with ThreadPoolExecutor(len(texts) - 1) as pool:
+        others = [pool.submit(_compile_apart, text, isa) for text in texts[1:]]
+        first = compile_object(texts[0], isa)
+        return [first, *(other.result() for other in others)]
+
+
+_WORKER = "from vermilion.codegen.object import serve_one; serve_one()"
+
+
+def _compile_apart(text: str, isa: Isa) -> bytes:
+    request = json.dumps(asdict(isa)) + "\n" + text
+    done = subprocess.run(
+        [sys.executable, "-c", _WORKER], input=request.encode(), capture_output=True, check=False
+    )
+    # A process that could not start or was killed for memory: the work is done here instead.
+    return done.stdout if done.returncode == 0 else compile_object(text, isa)
+
+
+def serve_one() -> None:
+    """Compile the module on stdin for the instruction set in its first line, to stdout."""
+    head, text = sys.stdin.buffer.read().decode().split("\n", 1)
+    sys.stdout.buffer.write(compile_object(text, Isa(**json.loads(head))))
+
+
 def assembly(text: str, isa: Isa) -> str:
     """Give the assembly that `compile_object` encodes, for people."""
     machine = _machine(isa)
@@ -56,8 +92,8 @@ def assembly(text: str, isa: Isa) -> str:
     return written
 
 
-def load_object(data: bytes, symbols: Iterable[str], isa: Isa) -> tuple[Library, Mapping[str, int]]:
-    """Load an object file into this process; give what keeps it alive and the addresses.
+def link_object(data: bytes, symbols: Iterable[str], isa: Isa) -> tuple[Library, Mapping[str, int]]:
+    """Load an object file with LLVM's linker; give what keeps it alive and the addresses.
 
     Raises: DeviceError where the linker refuses it.
     """

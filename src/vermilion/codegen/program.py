@@ -1,8 +1,9 @@
 """Steps → a program: memory plan, meetings of workers, object code, tables.
 
-A program is three files: `program.o` (machine code), `packed.bin` (weights in kernel order) and
-`kernels.json` (which function on which addresses). Addresses are (place, offset): an offset in the
-arena or in the packed weights, or a whole input or output.
+A program is machine code (`program.o`, and more where it was compiled by several processes),
+`packed.bin` (weights in kernel order) and `kernels.json` (which function on which addresses).
+Addresses are (place, offset): an offset in the arena or in the packed weights, or a whole input or
+output.
 """
 
 from __future__ import annotations
@@ -16,50 +17,39 @@ from vermilion.codegen.emit.builder import Module
 from vermilion.codegen.emit.driver import write_driver
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.object import compile_object
+from vermilion.codegen.object import compile_objects
+from vermilion.codegen.table import Address, Call, ObjectCode
 from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View
+from vermilion.codegen.workers import usable_cores
 
 ALIGNMENT = 64
 # Chunks a worker takes: enough that the last one does not keep others waiting.
 _CHUNKS_PER_WORKER = 8
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where an argument points: arena, weights, or input or output number `index`."""
-
-    place: str
-    offset: int
-    index: int = 0
-
-
-@dataclass(frozen=True)
-class Call:
-    """One row of the step table."""
-
-    function: str
-    arguments: tuple[Address, ...]
-    units: int
-    chunk: int
-    meet: bool
-    label: str
-    operations: int
+# What a core does in a nanosecond, roughly: operations of a product, bytes through its caches.
+_OPERATIONS_A_NS, _BYTES_A_NS = 100.0, 20.0
+# Less than this is not worth sharing: a worker that takes part costs a cache line or two.
+_SHARED_NS = 1500.0
+# What each worker must have to do for its waking and the meetings to be worth it.
+_WORKER_NS = 40_000.0
+# Characters of IR that are worth a process of their own to compile, which takes 0.2 s to start.
+_APART_CHARACTERS = 500_000
 
 
 @dataclass(frozen=True)
 class CompiledSteps:
-    """Everything that is written to files."""
+    """Everything that is written to files. More workers than `most_workers` would be in the way."""
 
-    object_code: bytes
+    objects: tuple[ObjectCode, ...]
     packed: bytes
     arena_bytes: int
     calls: tuple[Call, ...]
+    most_workers: int
 
 
 def compile_steps(
     steps: Sequence[Step], inputs: Sequence[Buffer], outputs: Sequence[Buffer], isa: Isa
 ) -> CompiledSteps:
-    """Lay out memory, write all kernels into one object, and make the step table."""
+    """Lay out memory, write all kernels into objects, and make the step table."""
     offsets, arena_bytes = plan_memory(steps)
     weights, packed = _pack(steps)
     places: dict[int, Address] = {id(b): Address("arena", o) for b, o in offsets}
@@ -72,25 +62,79 @@ def compile_steps(
             function=step.function,
             arguments=tuple(_address(view, places) for view in step.arguments),
             units=step.spec.units,
-            chunk=max(1, step.spec.units // (2 * _CHUNKS_PER_WORKER)),
+            chunk=chunk_of(step),
             meet=meet,
             label=step.nodes[-1] if step.nodes else step.spec.family,
             operations=step.operations,
         )
         for step, meet in zip(steps, meets, strict=True)
     )
-    return CompiledSteps(compile_object(module_text(steps, isa), isa), packed, arena_bytes, calls)
+    work_ns = sum(map(expected_ns, steps))
+    return CompiledSteps(
+        _compiled(steps, isa), packed, arena_bytes, calls, max(1, int(work_ns / _WORKER_NS))
+    )
+
+
+def expected_ns(step: Step) -> float:
+    """Give roughly how long a step takes on one core: arithmetic, or moving its tensors."""
+    buffers = {id(view.buffer): view.buffer.size_bytes for view in step.arguments}
+    views = {
+        id(view.buffer): min(view.elements * view.item_bytes, buffers[id(view.buffer)])
+        for view in step.arguments
+    }
+    return max(step.operations / _OPERATIONS_A_NS, sum(views.values()) / _BYTES_A_NS)
+
+
+def chunk_of(step: Step) -> int:
+    """Give the units that a worker takes at a time: all of them where sharing costs more."""
+    units = step.spec.units
+    if expected_ns(step) < _SHARED_NS:
+        return max(1, units)
+    return max(1, units // (2 * _CHUNKS_PER_WORKER))
+
+
+def _compiled(steps: Iterable[Step], isa: Isa) -> tuple[ObjectCode, ...]:
+    kernels = _modules(steps, isa)
+    total = sum(module.size for module in kernels.values())
+    count = min(usable_cores(), 1 + total // _APART_CHARACTERS)
+    bins = [_empty(isa) for _ in range(count)]
+    names: list[list[str]] = [[] for _ in bins]
+    # The largest first, each to where least is.
+    for name, module in sorted(kernels.items(), key=lambda item: -item[1].size):
+        at = min(range(count), key=lambda index: bins[index].size)
+        bins[at].include(module)
+        names[at].append(name)
+    write_driver(bins[0])
+    objects = compile_objects([module.text() for module in bins], isa)
+    return tuple(
+        ObjectCode(data, tuple(kernel_names))
+        for data, kernel_names in zip(objects, names, strict=True)
+    )
 
 
 def module_text(steps: Iterable[Step], isa: Isa) -> str:
     """Write every distinct kernel of the steps, and the driver, as LLVM IR."""
-    module = Module(has_bf16=isa.has_bf16)
+    module = _empty(isa)
     write_driver(module)
+    for kernel in _modules(steps, isa).values():
+        module.include(kernel)
+    return module.text()
+
+
+def _empty(isa: Isa) -> Module:
+    return Module(has_bf16=isa.has_bf16, has_scale=isa.lanes == 16)
+
+
+def _modules(steps: Iterable[Step], isa: Isa) -> dict[str, Module]:
+    """Write every distinct kernel into a module of its own."""
+    modules: dict[str, Module] = {}
     for step in steps:
-        if not module.has(step.function):
+        if step.function not in modules:
+            module = _empty(isa)
             step.spec.write(module, step.function, isa)
             module.export(step.function)
-    return module.text()
+            modules[step.function] = module
+    return modules
 
 
 def _address(view: View, places: dict[int, Address]) -> Address:

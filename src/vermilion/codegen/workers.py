@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.emit.driver import (
+from vermilion.codegen.layout import (
     CONTEXT_LINE_BYTES,
     COUNTERS,
     ROW_WORDS,
@@ -60,6 +60,8 @@ class Crew:
         self.workers = max(1, workers)
         size = COUNTERS + self._steps * CONTEXT_LINE_BYTES
         self._context = aligned_bytes(max(size, COUNTERS + CONTEXT_LINE_BYTES)).view(np.int64)
+        # Asking an array for its address takes a microsecond.
+        self._context_at, self._table_at = self._context.ctypes.data, table.ctypes.data
         self._counters = self._context[COUNTERS // 8 :: _WORDS_A_LINE]
         self._awake = threading.Condition()
         self._sleeping = 0
@@ -69,9 +71,8 @@ class Crew:
 
     def run(self) -> None:
         """Run the table once. The caller makes sure that nobody else does at the same time."""
-        context = self._context.ctypes.data
         if self.workers == 1:
-            self._run(context, self._table.ctypes.data, self._steps, 1)
+            self._run(self._context_at, self._table_at, self._steps, 1)
             return
         self._start()
         self._counters[:] = 0
@@ -79,7 +80,7 @@ class Crew:
         if self._sleeping:
             with self._awake:
                 self._awake.notify_all()
-        self._run(context, self._table.ctypes.data, self._steps, self.workers)
+        self._run(self._context_at, self._table_at, self._steps, self.workers)
 
     def close(self) -> None:
         """End the threads."""
@@ -112,7 +113,7 @@ def _work(crew_of: weakref.ref[Crew]) -> None:
     crew = crew_of()
     if crew is None:
         return
-    context = crew._context.ctypes.data
+    context = crew._context_at
     seen = 0
     while not crew._closing:
         now = crew._wait(context, seen, _SPINS)
@@ -127,4 +128,4 @@ def _work(crew_of: weakref.ref[Crew]) -> None:
         seen = now
         if crew._closing:
             return
-        crew._run(context, crew._table.ctypes.data, crew._steps, crew.workers)
+        crew._run(context, crew._table_at, crew._steps, crew.workers)

@@ -75,6 +75,8 @@ def hipify(paths: Sequence[Path], options: Options, progress: Progress = no_prog
     Raises: OptionError for wrong use, UnsupportedError where the check lacks a package.
     """
     files = collect(paths)
+    if options.output is not None:
+        _check_output(options.output, paths, files)
     extra = torch_names() if options.with_torch_table else {}
     results = _without_own_names(_process(files, options, extra, progress))
     written = tuple(_write(results, options))
@@ -89,6 +91,22 @@ def hipify(paths: Sequence[Path], options: Options, progress: Progress = no_prog
         checks, not_seen = outcome.checks, outcome.not_seen
         findings += outcome.findings
     return Report(tuple(results), tuple(sorted(findings, key=order)), checks, not_seen, written)
+
+
+def _check_output(output: Path, paths: Sequence[Path], files: Sequence[SourceFile]) -> None:
+    """Refuse a folder that a second run would take for sources, and two files for one name."""
+    for path in paths:
+        if path.is_dir() and output.resolve().is_relative_to(path.resolve()):
+            raise OptionError(
+                f"`-o {output}` lies in the folder of the sources",
+                hint="write beside it, or over the files with `--in-place`",
+            )
+    seen: dict[str, str] = {}
+    for file in files:
+        name = output_name(file.name)
+        if name in seen:
+            raise OptionError(f"`{seen[name]}` and `{file.name}` would both be written as `{name}`")
+        seen[name] = file.name
 
 
 def diff(report: Report) -> str:

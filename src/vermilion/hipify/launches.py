@@ -27,12 +27,22 @@ def launch_edits(tokens: Tokens) -> Iterator[Edit]:
         arguments = split_arguments(tokens, meaningful, place + 1)
         if len(arguments) < 2 or _is_ours(tokens, arguments[1]):
             continue
-        threads, blocks = (text_of(tokens, span) for span in arguments[:2])
+        threads, blocks = (_in_one_line(tokens, span) for span in arguments[:2])
         start = tokens.starts[arguments[1][0]]
         # CUDA's third number is the size of a cluster, which AMD GPUs do not have.
         end = tokens.starts[arguments[-1][1] + 1]
         waves = f"(({blocks}) * ({threads}) + {LANES_OF_A_UNIT - 1}) / {LANES_OF_A_UNIT}"
-        yield Edit(start, end, waves)
+        yield Edit(start, end, waves + "\n" * tokens.text.count("\n", start, end))
+
+
+def _in_one_line(tokens: Tokens, span: Span) -> str:
+    """Give an argument without its comments and line ends."""
+    written = text_of(tokens, span)
+    if "\n" not in written and "/" not in written:
+        return written
+    indices = range(span[0], span[1] + 1)
+    kept = (i for i in indices if tokens.kinds[i] not in {"space", "comment"})
+    return " ".join(tokens.word(i) for i in kept)
 
 
 def _is_ours(tokens: Tokens, span: Span) -> bool:

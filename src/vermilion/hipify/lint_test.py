@@ -85,6 +85,7 @@ def test_it_fires(source: str, rule: str) -> None:
         "OrtKernelContext* c; k<<<g, b, 0, stream>>>(x);",
         "k<<<g, b>>>(x);",
         "std::reduce(a, b);",
+        "__device__ Own __ldcs(const Own* p) { return *p; }",
     ],
 )  # fmt: skip
 def test_it_does_not_fire(source: str) -> None:
@@ -107,7 +108,8 @@ def test_it_does_not_fire(source: str) -> None:
         ("1u << lane_id", "1ull << lane_id"),
         ('asm volatile("membar.gl;" ::: "memory");', "__threadfence();"),
         ('asm("mov.u32 %0, %%laneid;" : "=r"(x[1]));', "x[1] = __lane_id();"),
-        ("__ldcg(p + i)", "*(p + i)"),
+        ("x = __ldcg(p + i);", "x = *(p + i);"),
+        ("__stcs(p + i, f(a, b));", "*(p + i) = (f(a, b));"),
         ("#ifdef __CUDA_ARCH__\n#endif\n", "#ifdef __HIP_DEVICE_COMPILE__\n#endif\n"),
         ('"CUDAExecutionProvider"', '"MIGraphXExecutionProvider"'),
         ("for (int o = 1; o <= 16; o *= 2) { v += __shfl_xor(v, o); }",

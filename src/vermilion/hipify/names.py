@@ -119,10 +119,10 @@ def _by_rule(name: str) -> str:
         for family in FAMILIES:
             if spelling.startswith(family.prefix) and family.apply(spelling) in hip_words():
                 return family.apply(spelling)
-    family = next((family for family in FAMILIES if name.startswith(family.prefix)), None)
-    if family is None or not family.prefix.endswith("_"):
+    fitting = [family for family in FAMILIES if name.startswith(family.prefix)]
+    if not fitting or not fitting[0].prefix.endswith("_"):
         return ""
-    return _without_case().get(family.apply(name).replace("_", "").lower(), "")
+    return _without_case().get(fitting[0].apply(name).replace("_", "").lower(), "")
 
 
 @cache

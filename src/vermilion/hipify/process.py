@@ -75,6 +75,7 @@ def process_text(
     stages = [translation.edits]
     found = lint(translation.text, original=tokens, edits=translation.edits, file=file.name)
     kept, silenced = silence([*translation.findings, *found], tokens)
+    of_names = set(translation.findings)
     now = translation.text
     for _ in range(_MAX_ROUNDS if fix else 0):
         open_fixes = [finding for finding in kept if finding.edits and not finding.fixed]
@@ -86,7 +87,7 @@ def process_text(
         done = [replace(finding, fixed=bool(finding.edits)) for finding in kept]
         again, _ = silence(lint(now, file=file.name), tokenize(now))
         places = _moved(again, now, stages, tokens)
-        kept = [*(f for f in done if f.fixed or f in translation.findings), *places]
+        kept = [*(f for f in done if f.fixed or f in of_names), *places]
     unique = tuple(dict.fromkeys(kept))
     # Only what looks like CUDA's can be taken for it in another file.
     own = frozenset(name for name in translation.own_names if is_cuda_name(name))

@@ -130,6 +130,24 @@ def test_wrong_paths(tmp_path: Path) -> None:
     assert [f.name for f in collect([tmp_path])] == ["a/x.cu", "b/x.cu"]
 
 
+def test_a_name_that_another_file_defines_is_not_unknown(tmp_path: Path) -> None:
+    (tmp_path / "common.h").write_text("#define cudaCheck(x) check(x, __LINE__)\n", "utf-8")
+    (tmp_path / "a.cu").write_text("void f() { cudaCheck(cudaFree(0)); cudaOdd(1); }\n", "utf-8")
+    findings = hipify([tmp_path], Options()).findings
+    assert [f.name for f in findings] == ["cudaOdd"]
+    alone = hipify([tmp_path / "a.cu"], Options()).findings
+    assert [f.name for f in alone] == ["cudaCheck", "cudaOdd"]
+
+
+def test_an_output_that_a_second_run_would_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.cu").write_text("int x;\n", "utf-8")
+    with pytest.raises(OptionError, match="lies in the folder of the sources"):
+        hipify([tmp_path], Options(output=tmp_path / "hip"))
+    (tmp_path / "a.hip").write_text("int x;\n", "utf-8")
+    with pytest.raises(OptionError, match=r"`a\.cu` and `a\.hip` would both be written"):
+        hipify([tmp_path], Options(output=tmp_path.parent / "other"))
+
+
 def test_in_place_and_as_a_patch(tmp_path: Path) -> None:
     path = tmp_path / "a.cu"
     path.write_bytes(b"cudaFree(p);\r\nint x;")

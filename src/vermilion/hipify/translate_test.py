@@ -19,6 +19,9 @@ from vermilion.hipify.translate import translate
         ("cuMemAlloc_v2", "hipMalloc"),
         ("cuStreamSynchronize_ptsz", "hipStreamSynchronize"),
         ("CUDA_R_16BF", "HIP_R_16BF"),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS", "hipErrorIllegalAddress"),
+        ("CU_DEVICE_ATTRIBUTE_WARP_SIZE", "hipDeviceAttributeWarpSize"),
+        ("CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT", "hipDeviceAttributeMultiprocessorCount"),
         ("cublasGemmEx", "hipblasGemmEx"),
         ("CUBLASLT_EPILOGUE_BIAS", "HIPBLASLT_EPILOGUE_BIAS"),
         ("cufftPlanMany", "hipfftPlanMany"),
@@ -64,6 +67,19 @@ def test_what_the_source_defines_itself_is_not_unknown() -> None:
     result = translate(source + "int y = cudaHelper(1);\n")
     assert not result.findings
     assert translate("int y = cudaHelper(1);\n").findings
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "cudaError_t cudaResult = f(); if (cudaResult) return cudaResult;",
+        "void f(int cudaDevId, float* cudaPtr) { g(cudaDevId, cudaPtr); }",
+        "x = data.cudaConn + data->cudaConn;",
+        "struct cudaThing { int a; }; cudaThing t;",
+    ],
+)
+def test_the_projects_own_names_are_not_unknown(source: str) -> None:
+    assert not translate(source).findings
 
 
 def test_more_names_can_be_given() -> None:

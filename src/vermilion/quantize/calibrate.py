@@ -20,6 +20,7 @@ from vermilion.ir.element_types import numpy_type
 from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.progress import Progress
 from vermilion.quantize.observe import Histogram, Range
+from vermilion.quantize.one_thread import one_thread
 
 GROUP_BYTES = 512 * 1024 * 1024
 """Fetched at once, at most: with ONNX Runtime's own copy this stays near a gigabyte."""
@@ -160,7 +161,8 @@ def observe(
     """Run all `samples` through `calibrator`; give how many there were."""
     count = 0
     for sample in samples:
-        calibrator.add(count, sample)
+        with one_thread():  # ONNX Runtime has threads of its own
+            calibrator.add(count, sample)
         count += 1
         progress("calibrate", count, total)
     return count

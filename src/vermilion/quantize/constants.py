@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vermilion.quantize.algorithms.compensate import round_compensated
 from vermilion.quantize.algorithms.moments import Moments
 from vermilion.quantize.formats import Parameters
+from vermilion.quantize.one_thread import one_thread
 from vermilion.quantize.operators import bias_input
 from vermilion.quantize.plan import Plan
 from vermilion.quantize.scales import bias_scales, channel_axis, room_for_bias, weight_parameters
@@ -27,6 +28,7 @@ class Constants:
     parameters: Mapping[str, Parameters]
 
 
+@one_thread()
 def round_constants(
     plan: Plan,
     chosen: Mapping[str, Parameters],

@@ -20,6 +20,7 @@ from vermilion.quantize.algorithms.compensate import round_compensated
 from vermilion.quantize.algorithms.moments import Moments
 from vermilion.quantize.formats import WeightScheme
 from vermilion.quantize.names import Names
+from vermilion.quantize.one_thread import one_thread
 from vermilion.quantize.plan import excluded_nodes
 
 Float32 = NDArray[np.float32]
@@ -104,6 +105,7 @@ def _array(weight: ir.Value) -> Float32:
     return array
 
 
+@one_thread()
 def block_weight(
     weight: Float32, block: int, symmetric: bool, seen: Moments | None = None
 ) -> Blocked:

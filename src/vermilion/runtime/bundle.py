@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,8 @@ from vermilion.runtime.manifest import (
 
 # Bytes that are hashed before their pages are let go.
 _PIECE_BYTES = 8 * 1024 * 1024
+# Bundles from this size on are hashed by several threads.
+_SHARED_BYTES = 4 * 1024 * 1024
 _HINT = "the bundle is damaged or incomplete: compile the model again"
 _MAPPED_FROM_BYTES = 16 * 1024
 # Windows opens text unless told otherwise, and has no such thing as refusing links.
@@ -111,8 +114,7 @@ def open_bundle(path: Path, *, verify: bool) -> tuple[Bundle, Manifest]:
         )
     try:
         bundle, manifest = _open_folder(path) if path.is_dir() else _open_archive(path)
-        for member in manifest.members:
-            _check_member(bundle.view(member.name), member, str(path), verify=verify)
+        _check_members(bundle, manifest, str(path), verify=verify)
     except OSError as error:
         raise ArtifactError(
             f"the bundle cannot be read: {error.strerror or error}",
@@ -154,6 +156,24 @@ def _manifest(bundle: Bundle, path: Path) -> Manifest:
     if len(data) > MAX_MANIFEST_BYTES:
         raise ArtifactError(f"the manifest has {len(data)} bytes", where=where, hint=_HINT)
     return read_manifest(bytes(data), where)
+
+
+def _check_members(bundle: Bundle, manifest: Manifest, where: str, *, verify: bool) -> None:
+    views = [(bundle.view(member.name), member) for member in manifest.members]
+    total = sum(len(data) for data, _ in views)
+    if not verify or total < _SHARED_BYTES:
+        for data, member in views:
+            _check_member(data, member, where, verify=verify)
+        return
+    # hashlib lets go of the interpreter's lock: weights and packed weights are read side by side.
+    largest_first = sorted(views, key=lambda item: -len(item[0]))
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        checks = [
+            pool.submit(_check_member, data, member, where, verify=verify)
+            for data, member in largest_first
+        ]
+        for check in checks:
+            check.result()
 
 
 def _check_member(data: memoryview, member: Member, where: str, *, verify: bool) -> None:

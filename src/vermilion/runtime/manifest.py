@@ -14,6 +14,7 @@ from vermilion.errors import ArtifactError
 from vermilion.runtime.fields import Fields, parse_json
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.names import check_member_names
+from vermilion.runtime.seal import seal_of
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -84,6 +85,7 @@ class Manifest:
     parts: tuple[PartRecord, ...]  # in execution order
     members: tuple[Member, ...]
     format_version: int = FORMAT_VERSION
+    seal: str = ""  # this machine's, over the digest; not covered by it
 
     def to_json(self) -> bytes:
         """Give the bytes of `manifest.json`."""
@@ -91,8 +93,9 @@ class Manifest:
 
 
 def sealed(manifest: Manifest) -> Manifest:
-    """Give the manifest with the digest that its content has."""
-    return replace(manifest, digest=_content_digest(asdict(manifest)))
+    """Give the manifest with the digest that its content has, and this machine's seal of it."""
+    digest = _content_digest(asdict(manifest))
+    return replace(manifest, digest=digest, seal=seal_of(digest))
 
 
 def read_manifest(data: bytes, where: str) -> Manifest:
@@ -125,6 +128,7 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         outputs=tuple(_tensor(tensor) for tensor in fields.objects("outputs")),
         parts=tuple(_part(part) for part in fields.objects("parts")),
         members=tuple(_member(member) for member in fields.objects("members")),
+        seal=fields.text("seal"),
     )
     fields.finish()
     _check(manifest, value, where)
@@ -233,6 +237,6 @@ def _damaged(message: str, where: str) -> ArtifactError:
 
 
 def _content_digest(content: Mapping[str, object]) -> str:
-    rest = {key: value for key, value in content.items() if key != "digest"}
+    rest = {key: value for key, value in content.items() if key not in ("digest", "seal")}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()

@@ -23,12 +23,14 @@ from vermilion.hardware.targets.target import Target
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import checked_feeds, nearest
 from vermilion.runtime.manifest import Dimension, PartRecord, TensorRecord
+from vermilion.runtime.recompile import recompiled, why_not_run
 
 # The name that ONNX Runtime's users know for what executes a backend's parts.
 _PROVIDERS = {
     "native": "VermilionNative",
     "ort": "CPUExecutionProvider",
     "npu_model": "CPUExecutionProvider",
+    "vitisai": "VitisAIExecutionProvider",
 }
 
 
@@ -66,11 +68,14 @@ class Session:
         verify: bool = True,
         backends: Mapping[str, Backend] | None = None,
         target: Target | None = None,
+        trust_code: bool = False,
     ) -> None:
         """Open a folder, a `.rai`, or what `open_artifact` gave.
 
         `verify` compares every byte with the manifest when a path is opened. `backends` replaces
-        those that the parts were compiled by; `target` replaces the one that they name.
+        those that the parts were compiled by; `target` replaces the one that they name. Machine
+        code that was not made on this machine is not run: the model is compiled again, and `notes`
+        says so; `trust_code` runs it as it is.
         """
         if threads < 0:
             raise OptionError(f"a session cannot have {threads} threads", hint="0 means all cores")
@@ -79,6 +84,11 @@ class Session:
             if isinstance(artifact, ArtifactReader)
             else open_artifact(artifact, verify=verify)
         )
+        self.notes: tuple[str, ...] = ()
+        reason = "" if trust_code or backends else why_not_run(reader.manifest)
+        if reason:
+            reader = recompiled(reader)
+            self.notes = (f"compiled again for {reader.manifest.target}: {reason}",)
         self.manifest = reader.manifest
         self._reader: ArtifactReader | None = reader
         target = target or _compiled_for(reader)

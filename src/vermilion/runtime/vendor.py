@@ -31,6 +31,14 @@ Kind = Literal["cache folder", "EP-context model", "rai file"]
 
 _FINAL = "final-vaiml-pass-summary.txt"
 _PRELIMINARY = "preliminary-vaiml-pass-summary.txt"
+_TEXTS = (
+    _FINAL,
+    _PRELIMINARY,
+    "context.json",
+    "fail_safe_summary.json",
+    "vitisai_ep_report.json",
+    "aie_unsupported_original_ops_with_reasons.json",
+)
 _MAX_TEXT_BYTES = 16 << 20
 _MAX_MEMBERS = 10_000
 _PART = re.compile(r"(?:^|/)(vaiml_par_\d{1,6})/")
@@ -212,7 +220,8 @@ def _from_archive(path: Path) -> VendorArtifact:
                         return file.read(_MAX_TEXT_BYTES)
 
                 return _described(str(path), "rai file", _Members(infos, read), size)
-        return _described(str(path), "rai file", _tar_members(path.read_bytes()), size)
+        with tarfile.open(path) as tar:
+            return _described(str(path), "rai file", _tar_members(tar), size)
     except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
         raise ArtifactError(
             "this is no archive that can be looked into; AMD's provider writes `.rai` files in a"
@@ -222,15 +231,18 @@ def _from_archive(path: Path) -> VendorArtifact:
         ) from error
 
 
-def _tar_members(data: bytes) -> _Members:
-    archive = tarfile.open(fileobj=io.BytesIO(data))  # noqa: SIM115  # its members outlive this
-    infos = {m.name: m for m in archive.getmembers()[:_MAX_MEMBERS] if m.isfile()}
-
-    def read(name: str) -> bytes:
-        file = archive.extractfile(infos[name])
-        return b"" if file is None else file.read(_MAX_TEXT_BYTES)
-
-    return _Members(infos, read)
+def _tar_members(archive: tarfile.TarFile) -> _Members:
+    """Read the texts that are looked at; the archive may be closed afterwards."""
+    names: list[str] = []
+    texts: dict[str, bytes] = {}
+    for member in archive:
+        if not member.isfile() or len(names) >= _MAX_MEMBERS:
+            continue
+        names.append(member.name)
+        file = archive.extractfile(member) if member.name.endswith(_TEXTS) else None
+        if file is not None:
+            texts[member.name] = file.read(_MAX_TEXT_BYTES)
+    return _Members(names, lambda name: texts.get(name, b""))
 
 
 def _from_context_model(path: Path) -> VendorArtifact:
@@ -280,7 +292,8 @@ def _context_members(main: onnx.NodeProto, path: Path) -> tuple[_Members, list[s
             return nothing, [f"its cache is in `{name}`, which is not beside it"]
         content = beside.read_bytes()
     try:
-        return _tar_members(content), []
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+            return _tar_members(tar), []
     except (OSError, tarfile.TarError, EOFError):
         return nothing, ["its cache is no TAR: it may be compressed or damaged"]
 

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -197,32 +198,36 @@ class VitisAiBackend:
                 f"the part was compiled for another machine: {'; '.join(changed)}",
                 hint="compile the model again: the provider itself would not notice",
             )
-        work = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
-        scratch = Path(work.name)
+        runs_on = f"{target.title}, Ryzen AI {stack.release}, in a child process"
+        with ExitStack() as stays:
+            work = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
+            stays.callback(work.cleanup)
+            child = self._open(program, files, stack, Path(work.name))
+            stays.callback(child.stop)
+            if NPU not in child.opened.providers:
+                raise DeviceError(
+                    f"the session runs on {', '.join(child.opened.providers)}, not on the NPU",
+                    hint="`vermilion doctor` says what is missing",
+                )
+            return _Loaded(child, runs_on, stays.pop_all())
+
+    def _open(self, program: Program, files: PartFiles, stack: Stack, folder: Path) -> Child:
+        """Write the compiled part into `folder`, and open it in a child."""
         for name in program.files:
             if name.startswith(f"{PROVIDER_FOLDER}/") or name in (OPTIONS_FILE, CONFIG_FILE):
-                path = scratch / name
+                path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(files.read(name))
-        serialized = bytes(files.read(MODEL_FILE))
-        _write_model(serialized, files.weights(), scratch)
-        model = ir.load(scratch / MODEL_FILE)
-        stored = json.loads((scratch / OPTIONS_FILE).read_text(encoding="utf-8"))
-        built = BuiltOptions(_moved(stored["options"], scratch), {}, stored["environment"])
-        child = Child(
-            _request(model, built, stack, profile=False),
-            scratch,
+        _write_model(bytes(files.read(MODEL_FILE)), files.weights(), folder)
+        stored = json.loads((folder / OPTIONS_FILE).read_text(encoding="utf-8"))
+        built = BuiltOptions(_moved(stored["options"], folder), {}, stored["environment"])
+        return Child(
+            _request(ir.load(folder / MODEL_FILE), built, stack, profile=False),
+            folder,
             command=self._command,
             open_limit_s=self._limits.load_s,
             run_limit_s=self._limits.run_s,
         )
-        if NPU not in child.opened.providers:
-            child.stop()
-            raise DeviceError(
-                f"the session runs on {', '.join(child.opened.providers)}, not on the NPU",
-                hint="`vermilion doctor` says what is missing",
-            )
-        return _Loaded(child, work, f"{target.title}, Ryzen AI {stack.release}, in a child process")
 
     def _stack(self, target: Target) -> Stack | Availability:
         if target.name not in self._found:
@@ -247,12 +252,12 @@ def device_versions(backend: Backend, target: Target) -> Mapping[str, str]:
 class _Loaded:
     """A child with an open session; one run at a time."""
 
-    def __init__(self, child: Child, work: tempfile.TemporaryDirectory[str], runs_on: str) -> None:
+    def __init__(self, child: Child, runs_on: str, stays: ExitStack) -> None:
         self._child = child
-        # The child must not outlive whoever runs it.
-        self._end = weakref.finalize(self, _end, child, work)
         self._lock = threading.Lock()
         self._runs_on = runs_on
+        # The child must not outlive whoever runs it.
+        self._end = weakref.finalize(self, stays.close)
 
     @property
     def runs_on(self) -> str:
@@ -261,11 +266,6 @@ class _Loaded:
     def run(self, inputs: Tensors) -> dict[str, Array]:
         with self._lock:
             return self._child.run(inputs)
-
-
-def _end(child: Child, work: tempfile.TemporaryDirectory[str]) -> None:
-    child.stop()
-    work.cleanup()
 
 
 def _options(model: ir.Model, stack: Stack, folder: Path) -> BuiltOptions:

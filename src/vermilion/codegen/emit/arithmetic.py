@@ -12,6 +12,7 @@ from vermilion.codegen.expression import (
     Apply,
     Constant,
     Convert,
+    Element,
     Expression,
     Kind,
     Operand,
@@ -207,20 +208,34 @@ class Arithmetic:
 
     # Expressions ----------------------------------------------------------------------------
 
-    def evaluate(self, expression: Expression, operand: Callable[[int], Value]) -> Value:
-        """Compute an expression; `operand` gives the value of a leaf. Equal parts are shared."""
+    def evaluate(
+        self,
+        expression: Expression,
+        operand: Callable[[int], Value],
+        table: Callable[[int], Value] | None = None,
+    ) -> Value:
+        """Compute an expression; `operand` gives the value of a leaf. Equal parts are shared.
+
+        `table` gives the pointer of an operand that is a table of numbers.
+        """
         known: dict[Expression, Value] = {}
 
         def compute(node: Expression) -> Value:
             if node not in known:
-                known[node] = self._compute(node, compute, operand)
+                if isinstance(node, Element):
+                    assert table is not None, "this kernel has no tables"
+                    place = self.f.at(table(node.operand), 4 * node.position)
+                    storage: Storage = "f32" if node.kind == "float" else "i32"
+                    known[node] = self.load_splat(storage, place)
+                else:
+                    known[node] = self._compute(node, compute, operand)
             return known[node]
 
         return compute(expression)
 
     def _compute(
         self,
-        node: Expression,
+        node: Operand | Constant | Apply | Convert,
         compute: Callable[[Expression], Value],
         operand: Callable[[int], Value],
     ) -> Value:
@@ -299,7 +314,8 @@ class Arithmetic:
         }
         if operation in binary:
             return binary[operation](a[0], a[1])
-        unary = {"exp": m.exp, "log": m.log, "tanh": m.tanh, "erf": m.erf, "sigmoid": m.sigmoid}
+        unary = {"exp": m.exp, "log": m.log, "tanh": m.tanh, "erf": m.erf, "sigmoid": m.sigmoid,
+                 "one_plus_erf": m.one_plus_erf}  # fmt: skip
         if operation in unary:
             return unary[operation](a[0])
         plain = {

@@ -69,11 +69,13 @@ class Slot:
 class Module:
     """Declarations and functions of one LLVM module; a function body is written once a name.
 
-    `has_bf16` says that the processor rounds to bfloat16 by itself.
+    `has_bf16` says that the processor rounds to bfloat16 by itself, `has_scale` that it multiplies
+    by powers of two.
     """
 
-    def __init__(self, *, has_bf16: bool = False) -> None:
+    def __init__(self, *, has_bf16: bool = False, has_scale: bool = False) -> None:
         self.has_bf16 = has_bf16
+        self.has_scale = has_scale
         self._declarations: dict[str, str] = {}
         self._functions: dict[str, str] = {}
 
@@ -98,6 +100,16 @@ class Module:
     def add_text(self, name: str, text: str) -> None:
         """Add functions that are written out as IR."""
         self._functions[name] = text
+
+    @property
+    def size(self) -> int:
+        """Characters of all functions: what compiling it costs, roughly."""
+        return sum(map(len, self._functions.values()))
+
+    def include(self, other: Module) -> None:
+        """Add all that another module has."""
+        self._declarations.update(other._declarations)
+        self._functions.update(other._functions)
 
     def text(self) -> str:
         """Give the whole module."""

@@ -12,12 +12,15 @@ from __future__ import annotations
 import sys
 
 from vermilion.codegen.emit.builder import Module
-
-CONTEXT_LINE_BYTES = 64
-GENERATION, ARRIVED, PHASE, COUNTERS = (line * CONTEXT_LINE_BYTES for line in range(4))
-ROW_WORDS = 5
-
-RUN, WAIT = "vermilion_run", "vermilion_wait"
+from vermilion.codegen.layout import (
+    ARRIVED,
+    CONTEXT_LINE_BYTES,
+    COUNTERS,
+    PHASE,
+    ROW_WORDS,
+    RUN,
+    WAIT,
+)
 
 # Pauses before a waiting worker offers its core to others: about 20 microseconds. Where more
 # threads want to run than there are cores, the one that is waited for may need this very core.

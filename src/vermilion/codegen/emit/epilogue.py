@@ -54,7 +54,9 @@ class Epilogue:
         def operand(index: int) -> Value:
             return total if index == 0 else self._operand(index - 1, at, mask)
 
-        result = self.arithmetic.evaluate(self.expression, operand)
+        result = self.arithmetic.evaluate(
+            self.expression, operand, lambda index: self.pointers[index]
+        )
         lanes = self.arithmetic.lanes
         offset = y * self.output.row + x * self.output.column + n * lanes
         place = self.arithmetic.f.at(self.pointers[0], offset * STORAGE_BYTES[self.output.storage])

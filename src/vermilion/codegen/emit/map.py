@@ -140,7 +140,10 @@ class MapSpec:
                 loaded[index] = self._load(f, arithmetic, pointers, index, i, mask)
             return loaded[index]
 
-        results = [arithmetic.evaluate(e, operand) for e in self.expressions]
+        results = [
+            arithmetic.evaluate(e, operand, lambda index: pointers[index])
+            for e in self.expressions
+        ]
         for number, (result, access) in enumerate(zip(results, self.outputs, strict=True)):
             stride = access.strides[-1]
             place = f.at(

@@ -49,6 +49,24 @@ _LOG = (
     0.12881621718406677,
     -0.07859545946121216,
 )
+# 1 + erf x as 1 + x·P(x²) ÷ Q(x²) on |x| ≤ 3.78; absolute error 2.8e-7.
+_ERF_LIMIT = 3.78
+_ERF_ABOVE = (
+    1.1283791065216064,
+    0.1856219321489334,
+    0.05224817991256714,
+    0.003592971945181489,
+    0.0002868991286959499,
+    2.1683829345420236e-06,
+)
+_ERF_BELOW = (
+    1.0,
+    0.4978361427783966,
+    0.11225096881389618,
+    0.01462327316403389,
+    0.0011313199065625668,
+    3.9411137549905106e-05,
+)
 _LN2_HIGH = 0.693359375  # its product with a whole number below 2^15 is exact
 _LN2_LOW = -2.12194440054690583e-4
 
@@ -99,13 +117,11 @@ class VectorMath:
         return self._extreme("olt", a, b)
 
     def _extreme(self, predicate: str, a: Value, b: Value) -> Value:
-        # max(a, b) as `a > b ? a : b` is one instruction and gives b where a is NaN; constants
-        # stand on the right, so that a NaN of the data must be kept by hand.
-        chosen = self.f.select(self.f.compare_floats(predicate, a, b), a, b)
+        # max(a, b) as `a > b ? a : b` is one instruction and gives b where either is NaN: with a
+        # constant on the left, a NaN of the data is kept.
         if b.name.startswith("<"):
-            is_nan = self.f.compare_floats("uno", a, a)
-            return self.f.select(is_nan, a, chosen)
-        return chosen
+            a, b = b, a
+        return self.f.select(self.f.compare_floats(predicate, a, b), a, b)
 
     def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
         """Give c0 + c1·x + c2·x² + … by Horner's rule."""
@@ -123,11 +139,19 @@ class VectorMath:
         r = self.fma(n, self.number(-_LN2_LOW), r)
         p = self.polynomial(r, _EXP)
         y = self.add(self.fma(self.multiply(r, r), p, r), self.number(1.0))
+        if f.module.has_scale and self.lanes == 16:
+            return self._scaled(y, n)
         whole = f.convert("fptosi", n, self.integers)
         # Scaled in two steps: 2^n itself leaves the range of float32 before the product does.
         half = f.binary("ashr", whole, splat_integer(1, self.lanes))
         rest = f.binary("sub", whole, half)
         return self.multiply(self.multiply(y, self._power_of_two(half)), self._power_of_two(rest))
+
+    def _scaled(self, y: Value, n: Value) -> Value:
+        """Give y·2^n by the one instruction for it."""
+        name = "llvm.x86.avx512.mask.scalef.ps.512"
+        every, nearest = Value("i16", "-1"), Value("i32", "4")
+        return self.f.intrinsic(name, self.type, [y, n, y, every, nearest])
 
     def _clamp(self, x: Value, low: float, high: float) -> Value:
         return self.minimum(self.maximum(x, self.number(low)), self.number(high))
@@ -169,6 +193,17 @@ class VectorMath:
             [self.subtract(self.number(1.0), tail), x],
         )
         return f.select(f.compare_floats("olt", size, self.number(1.0)), near, far)
+
+    def one_plus_erf(self, x: Value) -> Value:
+        """Give 1 + erf x to an absolute error of 3e-7, in a third of the time of `erf`.
+
+        That is what GELU needs, where the sum is multiplied by x.
+        """
+        bounded = self._clamp(x, -_ERF_LIMIT, _ERF_LIMIT)
+        square = self.multiply(bounded, bounded)
+        above = self.multiply(bounded, self.polynomial(square, _ERF_ABOVE))
+        ratio = self.divide(above, self.polynomial(square, _ERF_BELOW))
+        return self.add(ratio, self.number(1.0))
 
     def log(self, x: Value) -> Value:
         """Give ln x; minus infinity at 0, NaN below."""

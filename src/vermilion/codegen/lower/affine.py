@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.expression import Apply, Constant, Expression, apply
+from vermilion.codegen.expression import Apply, Expression, apply
 
 Factor = NDArray[Any]  # float64: a number, or one for each output channel
 
@@ -104,15 +104,17 @@ def written(form: Affine, constant: Callable[[Factor], Expression]) -> Expressio
         else:
             result = Apply("fma", (term.value, constant(term.factor), result))
     assert result is not None
-    return clamped(result, form.low, form.high)
+    return clamped(result, form.low, form.high, constant)
 
 
-def clamped(value: Expression, low: float, high: float) -> Expression:
-    """Cut a float expression off. The constants stand on the left: one instruction each."""
+def clamped(
+    value: Expression, low: float, high: float, constant: Callable[[Factor], Expression]
+) -> Expression:
+    """Cut a float expression off. The bounds stand on the left: one instruction each."""
     if low > -math.inf:
-        value = apply("max", Constant(low), value)
+        value = apply("max", constant(number(low)), value)
     if high < math.inf:
-        value = apply("min", Constant(high), value)
+        value = apply("min", constant(number(high)), value)
     return value
 
 
@@ -128,17 +130,19 @@ def quantized(
     plain = replace(form, low=-math.inf, high=math.inf)
     is_one = len(form.terms) == 1 and form.terms[0].factor.ndim == 0
     if is_one and form.terms[0].factor == 1.0 and not form.constant.any():
-        value = _divided(form.terms[0].value, float(single))
+        value = _divided(form.terms[0].value, float(single), constant)
     else:
         value = written(plain.scaled(1.0 / number(float(single))), constant)
     lowest = min(max(low, limits[0]), limits[1])
     highest = max(min(high, limits[1]), limits[0])
-    return apply("round", clamped(value, lowest, highest))
+    return apply("round", clamped(value, lowest, highest, constant))
 
 
-def _divided(value: Expression, scale: float) -> Expression:
+def _divided(
+    value: Expression, scale: float, constant: Callable[[Factor], Expression]
+) -> Expression:
     """Give the quotient: by a power of two as a product, which is the same number."""
     mantissa, _ = math.frexp(scale)
     if mantissa == 0.5:
-        return value if scale == 1.0 else apply("mul", value, Constant(1.0 / scale))
-    return apply("div", value, Constant(scale))
+        return value if scale == 1.0 else apply("mul", value, constant(number(1.0 / scale)))
+    return apply("div", value, constant(number(scale)))

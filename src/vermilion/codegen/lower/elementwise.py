@@ -9,13 +9,23 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
+from vermilion.codegen.emit.interleave import interleave_step
 from vermilion.codegen.emit.map import map_step
-from vermilion.codegen.expression import Apply, Constant, Convert, Expression, Kind, Operand, apply
+from vermilion.codegen.expression import (
+    Apply,
+    Constant,
+    Convert,
+    Element,
+    Expression,
+    Kind,
+    Operand,
+    apply,
+)
 from vermilion.codegen.lower.affine import Affine
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.quantized import QuantizedValues
-from vermilion.codegen.tensor import View
+from vermilion.codegen.tensor import Buffer, View, allocate
 from vermilion.ir.opset import constant_of, static_shape
 
 Build = Callable[[ir.Node, list[Expression]], Expression]
@@ -43,6 +53,21 @@ def _chain(operation: str) -> Build:
         return result
 
     return build
+
+
+def _add(node: ir.Node, a: list[Expression]) -> Expression:
+    """Add; 1 + erf(x ÷ c), of which exporters make GELU, is one operation."""
+    for one, other in (a, a[::-1]):
+        if one == Constant(1.0) and isinstance(other, Apply) and other.operation == "erf":
+            return apply("one_plus_erf", _times_inverse(other.arguments[0]))
+    return apply("add", a[0], a[1])
+
+
+def _times_inverse(x: Expression) -> Expression:
+    """Give x ÷ c as a product."""
+    if isinstance(x, Apply) and x.operation == "div" and isinstance(x.arguments[1], Constant):
+        return apply("mul", x.arguments[0], Constant(1.0 / x.arguments[1].value))
+    return x
 
 
 def _mean(node: ir.Node, a: list[Expression]) -> Expression:
@@ -100,7 +125,7 @@ def _gelu(node: ir.Node, a: list[Expression]) -> Expression:
                       apply("add", x, apply("mul", Constant(0.044715), cube)))  # fmt: skip
         return apply("mul", half, apply("add", Constant(1.0), apply("tanh", inner)))
     inner = apply("mul", x, Constant(math.sqrt(0.5)))
-    return apply("mul", half, apply("add", Constant(1.0), apply("erf", inner)))
+    return apply("mul", half, apply("one_plus_erf", inner))
 
 
 def _pow(node: ir.Node, a: list[Expression]) -> Expression:
@@ -130,7 +155,7 @@ def _cast(node: ir.Node, a: list[Expression]) -> Expression:
 
 
 ELEMENTWISE: Mapping[str, Build] = {
-    "Add": _binary("add"), "Sub": _binary("sub"), "Mul": _binary("mul"), "Div": _binary("div"),
+    "Add": _add, "Sub": _binary("sub"), "Mul": _binary("mul"), "Div": _binary("div"),
     "Max": _chain("max"), "Min": _chain("min"), "Sum": _chain("add"), "Mean": _mean,
     "Neg": _unary("neg"), "Abs": _unary("abs"), "Sqrt": _unary("sqrt"), "Exp": _unary("exp"),
     "Log": _unary("log"), "Tanh": _unary("tanh"), "Erf": _unary("erf"),
@@ -151,6 +176,24 @@ def kind_of(lowering: Lowering, value: ir.Value) -> Kind:
     return KIND_OF_STORAGE[lowering.storage(value)]
 
 
+class ParameterTable:
+    """The numbers of one group that its kernel reads from memory, 32 bits each."""
+
+    def __init__(self, name: str) -> None:
+        self._words: list[bytes] = []
+        self._buffer = Buffer(f"{name}/parameters", 4, "weights", np.zeros(4, np.uint8))
+        self.view = View(self._buffer, "f32", (1,), (1,))
+
+    def place(self, value: float, kind: Kind) -> int:
+        """Give the position of a number, added if it is not there yet."""
+        word = np.array(value, np.float32 if kind == "float" else np.int32).tobytes()
+        if word not in self._words:
+            self._words.append(word)
+            self._buffer.data = np.frombuffer(b"".join(self._words), np.uint8)
+            self._buffer.size_bytes = self._buffer.data.size
+        return self._words.index(word)
+
+
 class GroupExpression:
     """The expression of one group, and the tensors that its operands stand for."""
 
@@ -165,6 +208,9 @@ class GroupExpression:
         self.group = group
         self.views: list[View] = []
         self._quantized = QuantizedValues(self, form)
+        self._table: ParameterTable | None = None
+        # The kernels of integer products and of elementwise groups read tables.
+        self._has_table = form is not None or group.anchor is None
         self._start = start
         self._first = 0 if start is None else 1
         self._known: dict[ir.Value, Expression] = {}
@@ -182,6 +228,16 @@ class GroupExpression:
                 return Operand(self._first + index)
         self.views.append(view)
         return Operand(self._first + len(self.views) - 1)
+
+    def parameter(self, value: float, kind: Kind) -> Expression:
+        """Give a number that kernels may differ in and still be one."""
+        if not self._has_table:
+            return Constant(value, kind)
+        if self._table is None:
+            self._table = ParameterTable(str(self.group.root.name))
+            self.views.append(self._table.view)
+        index = next(i for i, view in enumerate(self.views) if view is self._table.view)
+        return Element(self._first + index, self._table.place(value, kind), kind)
 
     def _make(self, value: ir.Value) -> Expression:
         quantized = self._quantized.of(value)
@@ -213,8 +269,21 @@ def emit_elementwise(lowering: Lowering, group: Group) -> None:
     nodes = [str(node.name) for node in group.members]
     order = layout_like(build.views, len(static_shape(value) or ()))
     output = lowering.output(value, order)
-    step = map_step(build.views, [output], [expression], nodes, operations_of([*group.members]))
+    # Planes that become pixels are computed as planes: vectors run along rows.
+    planes = allocate(f"{value.name} as planes", output.storage, output.shape)
+    woven = interleave_step(planes, output, tuple(nodes[:1])) if _are_planes(build.views) else None
+    target = output if woven is None else planes
+    step = map_step(build.views, [target], [expression], nodes, operations_of([*group.members]))
     lowering.add(step)
+    if woven is not None:
+        lowering.add(woven)
+
+
+def _are_planes(views: list[View]) -> bool:
+    """Say whether all images among the operands have their columns side by side."""
+    images = [view for view in views if len(view.shape) == 4 and view.elements > 1]
+    is_image = len(views) > 0 and max(len(view.shape) for view in views) == 4
+    return is_image and bool(images) and all(view.strides[3] == 1 for view in images)
 
 
 def layout_like(views: list[View], rank: int) -> tuple[int, ...] | None:

@@ -111,7 +111,7 @@ def _split_at_quantization(
         moved.add(node)
     if node is group.root:
         return None
-    # What else only these nodes read comes along; a DequantizeLinear is written wherever it is read.
+    # What else only these nodes read comes along; a DequantizeLinear is written where it is read.
     pending = list(moved)
     while pending:
         for value in pending.pop().inputs:

@@ -17,6 +17,7 @@ from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.geometry import ConvGeometry, as_image, conv_geometry
 from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_depthwise
 from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.quantized import IntegerProduct
 from vermilion.codegen.numeric import Numeric, numeric_for
 from vermilion.codegen.tensor import Storage, View, allocate
@@ -42,8 +43,10 @@ def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
     taps = integer.weights
     taps = taps.reshape(*taps.shape[:2], *geometry.kernel).transpose(0, 2, 3, 1)
     by_channel = is_depthwise(geometry, taps, source)
-    build = _depthwise_start(lowering, group, integer) if by_channel else _start(
-        lowering, group, integer
+    build = (
+        _depthwise_start(lowering, group, integer)
+        if by_channel
+        else _start(lowering, group, integer)
     )
     expression = build.of(group.root.outputs[0])
     result = lowering.output(group.root.outputs[0], product._channels_last_order(rank))
@@ -60,7 +63,7 @@ def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
     for number, (one, kernels, part, mine) in enumerate(
         group_slices(geometry, source, taps, output, operands)
     ):
-        step = product.product_step(
+        step = product_step(
             lowering, one, kernels, (*key, str(number)), geometry, part, mine, expression,
             members, _numeric(lowering),
         )  # fmt: skip
@@ -87,7 +90,7 @@ def _emit_rows(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
     target = result if result.is_contiguous else allocate("rows", result.storage, result.shape)
     operands = [_operand_rows(lowering, view, result.shape, outputs) for view in build.views]
     geometry = ConvGeometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
-    step = product.product_step(
+    step = product_step(
         lowering, source, integer.weights[:, None, None, :], _key(integer), geometry,
         _rows_of(target, outputs), operands, expression, list(group.members),
         _numeric(lowering),
@@ -162,4 +165,3 @@ def _numeric(lowering: Lowering) -> Numeric:
     numeric = numeric_for("u8", lowering.isa)
     assert numeric is not None, "products of 8-bit integers exist everywhere"
     return numeric
-

@@ -5,7 +5,7 @@ QuantizeLinear behind it. After these rewrites, which change no number that is c
 
     QLinearConv, QLinearMatMul         → DequantizeLinear, Conv or MatMul, QuantizeLinear
     signed 8-bit activations           → unsigned ones, value and zero point 128 higher
-    move(DequantizeLinear(x))          → DequantizeLinear(move(x)), for operators that only move data
+    move(DequantizeLinear(x))          → DequantizeLinear(move(x)), where data only moves
     QuantizeLinear(move(x))            → move(QuantizeLinear(x))
     QuantizeLinear(DequantizeLinear(x)) of one grid → x
     DequantizeLinear(constant), where no integer product reads it → a constant
@@ -197,12 +197,10 @@ class _Rewriter:
         )  # fmt: skip
         self._signs[source] = source  # the node just made reads the signed numbers
         scale, zero = self.grid(Grid(1.0, 128, "u8"))
-        return self.node(
-            "QuantizeLinear", [plain, scale, zero], source, ir.DataType.UINT8, reader
-        )
+        return self.node("QuantizeLinear", [plain, scale, zero], source, ir.DataType.UINT8, reader)
 
     def sink(self, node: ir.Node) -> bool:
-        """Move a DequantizeLinear behind an operator that moves data, or joins tensors of one grid."""
+        """Move a DequantizeLinear behind what moves data, or joins tensors of one grid."""
         if not _moves(node) or any(v.is_graph_output() for v in node.outputs):
             return False
         pieces = [v for v in node.inputs if v is not None] if _joins(node) else [node.inputs[0]]

@@ -10,7 +10,7 @@ from vermilion.codegen.expression import Constant
 from vermilion.codegen.lower.context import Lowering, identity
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.lower.resize import text
-from vermilion.codegen.lower.shapes import constant_ints
+from vermilion.codegen.lower.shapes import constant_ints, given_input
 from vermilion.codegen.tensor import View
 from vermilion.ir.opset import constant_of, static_shape
 
@@ -23,7 +23,7 @@ def check_pad(node: ir.Node) -> str:
     if mode not in _MODES:
         return f"Pad with mode {mode}"
     for index, what in ((1, "amounts"), (2, "a value"), (3, "axes")):
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = given_input(node, index)
         if value is not None and constant_of(value) is None:
             return f"Pad with {what} that are not constant"
     shape = static_shape(node.inputs[0])
@@ -97,6 +97,5 @@ def _fill(
 
 
 def _value(node: ir.Node) -> float:
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    constant = constant_of(value)
+    constant = constant_of(given_input(node, 2))
     return 0.0 if constant is None or not constant.size else constant.numpy().reshape(-1)[0].item()

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.expression import Constant, Convert, Expression, apply
+from vermilion.codegen.expression import Convert, Expression, Kind, apply
 from vermilion.codegen.lower.affine import (
     Affine,
     Factor,
@@ -93,7 +93,9 @@ def dequantized_constant(value: ir.Value | None) -> Array | None:
 
 def check_linear(node: ir.Node) -> str:
     """Say what keeps a QLinearConv or QLinearMatMul from being generated."""
-    sizes = {at: tensor.size for at in (1, 2, 4, 5, 6, 7) if (tensor := constant_of(node.inputs[at]))}
+    sizes = {
+        at: tensor.size for at in (1, 2, 4, 5, 6, 7) if (tensor := constant_of(node.inputs[at]))
+    }
     if len(sizes) < 6:
         return f"{node.op_type} with a scale that is not constant"
     has_constant = constant_of(node.inputs[3]) is not None
@@ -249,6 +251,9 @@ class Builder(Protocol):
     def operand(self, view: View) -> Expression:
         """Give the operand that stands for a tensor of float32."""
 
+    def parameter(self, value: float, kind: Kind) -> Expression:
+        """Give a number that kernels may differ in and still be one."""
+
 
 class QuantizedValues:
     """The quantized values of one group: sums with factors, until they are written.
@@ -271,7 +276,9 @@ class QuantizedValues:
             grid = grid_of(node)
             assert grid is not None, "a claimed QuantizeLinear has one constant scale"
             whole = Convert(self._rounded(node, grid), "int")
-            return apply("add", whole, Constant(grid.zero, "int")) if grid.zero else whole
+            return (
+                apply("add", whole, self.build.parameter(grid.zero, "int")) if grid.zero else whole
+            )
         form = self._form_of(value)
         return None if form is None else written(form, self._number)
 
@@ -316,11 +323,11 @@ class QuantizedValues:
             value = self._rounded(maker, made)
             shift = made.zero - grid.zero
             if shift:
-                value = apply("add", value, Constant(float(shift)))
+                value = apply("add", value, self.build.parameter(shift, "float"))
         else:
             whole = self.build.of(source)
             if grid.zero:
-                whole = apply("sub", whole, Constant(grid.zero, "int"))
+                whole = apply("sub", whole, self.build.parameter(grid.zero, "int"))
             value = Convert(whole, "float")
         is_integer = grid.storage in ("u8", "s8")
         return Affine((Term(value, number(grid.scale), is_integer),), number(0.0))
@@ -378,7 +385,7 @@ class QuantizedValues:
     def _number(self, factor: Factor) -> Expression:
         """Give a factor as a float32 constant, or as an operand with one for each channel."""
         if factor.ndim == 0:
-            return Constant(float(np.float32(factor)))
+            return self.build.parameter(float(np.float32(factor)), "float")
         anchor = self.group.anchor
         assert anchor is not None, "only a product has a factor for each channel"
         array = factor.astype(np.float32)
@@ -390,5 +397,3 @@ def _scalar(value: ir.Value) -> float | None:
     """Give a constant of one number, dequantized where it is quantized, else None."""
     array = dequantized_constant(value)
     return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
-
-

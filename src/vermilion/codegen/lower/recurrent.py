@@ -19,7 +19,7 @@ from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering
 from vermilion.codegen.lower.geometry import ConvGeometry
 from vermilion.codegen.lower.product_step import product_step
-from vermilion.codegen.lower.shapes import integer
+from vermilion.codegen.lower.shapes import given_input, integer
 from vermilion.codegen.numeric import numeric_for
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.opset import constant_of, static_shape
@@ -57,11 +57,11 @@ def check_recurrent(node: ir.Node) -> str:
     if sizes is None or len(sizes) != 3:
         return f"{name} whose sequence has no fixed shape"
     for index, what in ((1, "weights"), (2, "weights"), (3, "a bias"), (7, "peepholes")):
-        value = _input(node, index)
+        value = given_input(node, index)
         if value is not None and constant_of(value) is None:
             return f"{name} with {what} that are not constant"
     axis = 1 if integer(node, "layout", 0) else 0
-    lengths = _input(node, 4)
+    lengths = given_input(node, 4)
     if lengths is not None:
         given = constant_of(lengths)
         if given is None or (given.numpy() != sizes[axis]).any():
@@ -72,12 +72,6 @@ def check_recurrent(node: ir.Node) -> str:
         return f"{name} with parameters of its activations"
     unknown = [a for a in _activations(node, 2) if a.lower() not in _FUNCTIONS]
     return f"{name} with the activation {unknown[0]}" if unknown else ""
-
-
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    """Give an input, None where it is left out."""
-    value = node.inputs[index] if index < len(node.inputs) else None
-    return value if value is not None and value.name else None
 
 
 def _activations(node: ir.Node, directions: int) -> list[str]:
@@ -123,7 +117,7 @@ class _Cell:
 
 def _read(node: ir.Node) -> _Cell:
     def array(index: int) -> Array | None:
-        constant = constant_of(_input(node, index))
+        constant = constant_of(given_input(node, index))
         return None if constant is None else constant.numpy().astype(np.float32)
 
     sizes = static_shape(node.inputs[0])
@@ -253,7 +247,7 @@ class _Chain:
     def _initial(self, index: int) -> View:
         """Give the first state as float32 rows, zeros where none is given."""
         c = self.cell
-        value = _input(c.node, index)
+        value = given_input(c.node, index)
         if value is None:
             zeros = np.zeros((c.batch, c.hidden), np.float32)
             return self.lowering.weight((str(c.node.name), "zeros"), lambda: zeros, "f32")

@@ -18,6 +18,12 @@ def integer(node: ir.Node, name: str, default: int) -> int:
     return default if attribute is None else attribute.as_int()
 
 
+def given_input(node: ir.Node, index: int) -> ir.Value | None:
+    """Give an input, None where it is left out."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return value if value is not None and value.name else None
+
+
 def constant_ints(node: ir.Node, index: int) -> list[int] | None:
     """Give the integers of a constant input, None where it is absent."""
     value = node.inputs[index] if index < len(node.inputs) else None

@@ -31,17 +31,12 @@ def read_options(path: Path) -> tuple[tuple[OptionSet, ...], Setting]:
     """
     if path.stat().st_size > MAX_BYTES:
         raise OptionError("the file is too large for options", where=str(path), hint=_HINT)
-    text = path.read_text(encoding="utf-8", errors="replace")
-    setting = Setting()
-    suffix = path.suffix.lower()
-    if suffix in (".json", ".jsonc"):
-        data = _parse(text, path)
-        found = list(_from_json(data, str(path)))
-        setting = _setting(data)
-    elif suffix in (".cc", ".cpp", ".cxx", ".h", ".hpp"):
-        found = list(_from_cpp(text, str(path)))
-    else:
-        found = list(read_python(text, str(path)))
+    try:
+        found, setting = _found(path)
+    except RecursionError as error:
+        raise OptionError(
+            "the file is nested too deeply, or a name in it stands for itself", where=str(path)
+        ) from error
     mine = tuple(
         _with_config(options, path.parent) for options in found if is_amd(options.provider)
     )
@@ -50,6 +45,17 @@ def read_options(path: Path) -> tuple[tuple[OptionSet, ...], Setting]:
             "no options for one of AMD's providers were found", where=str(path), hint=_HINT
         )
     return mine, setting
+
+
+def _found(path: Path) -> tuple[list[OptionSet], Setting]:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    suffix = path.suffix.lower()
+    if suffix in (".json", ".jsonc"):
+        data = _parse(text, path)
+        return list(_from_json(data, str(path))), _setting(data)
+    if suffix in (".cc", ".cpp", ".cxx", ".h", ".hpp"):
+        return list(_from_cpp(text, str(path))), Setting()
+    return list(read_python(text, str(path))), Setting()
 
 
 def _parse(text: str, path: Path) -> object:

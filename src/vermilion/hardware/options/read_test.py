@@ -136,3 +136,17 @@ def test_json_may_say_what_it_is_for_and_the_file_it_names_is_read(tmp_path: Pat
 def test_what_is_no_options_file(tmp_path: Path, name: str, text: str, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         read_options(write(tmp_path, name, text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = {**a}\nx.InferenceSession('m', providers=[('VitisAIExecutionProvider', a)])",
+        "b = str(b)\nx.InferenceSession('m', providers=[(b, {})])",
+        f"x.InferenceSession('m', providers=[('ROCMExecutionProvider', {{'k': {'-' * 3000}1}})])",
+    ],
+)
+def test_what_never_ends_is_a_clear_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(OptionError):
+        read_options(write(tmp_path, "o.py", text))
+

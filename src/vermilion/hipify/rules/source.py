@@ -99,8 +99,8 @@ class Source:
         """Give the change of the tokens from `first` to `last`, places both."""
         meaningful = self.tokens.meaningful
         start, end = self.tokens.starts[meaningful[first]], self.tokens.starts[meaningful[last] + 1]
-        newlines = self.tokens.text.count("\n", start, end)
-        return Edit(start, end, text + "\n" * newlines)
+        missing = self.tokens.text.count("\n", start, end) - text.count("\n")
+        return Edit(start, end, text + "\n" * missing)
 
     def place_of(self, index: int) -> int:
         """Give the place of a token that is counted in all tokens."""
@@ -160,9 +160,10 @@ def integer(word: str) -> int | None:
     if found is None:
         return None
     digits = found[1].replace("'", "")
-    if re.fullmatch(r"0[0-7]+", digits):
-        return int(digits, 8)
-    return int(digits, 0) if not digits.startswith("0") or len(digits) > 1 else 0
+    try:
+        return int(digits, 8 if re.fullmatch(r"0[0-7]+", digits) else 0)
+    except ValueError:  # `0128` is no number in any base
+        return None
 
 
 def is_64_bit(word: str) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vermilion.ir.execute import Array
 from vermilion.quantize.algorithms.layers import Float32, Layer
 
-ROWS_PER_SAMPLE = 128
+ROWS_PER_SAMPLE = 64
 """Drawn from each sample: neighbouring patches say the same, so more of them tell little."""
 
 _MOST_ROWS = 1 << 13

@@ -1,0 +1,64 @@
+"""Machine code from elsewhere is not run: the model that came with it is compiled again, here."""
+
+from __future__ import annotations
+
+from vermilion.backends import MACHINE_CODE
+from vermilion.backends.base import CompileOptions
+from vermilion.hardware.targets.find import find_target
+from vermilion.hardware.targets.target import Target
+from vermilion.runtime.artifact import ArtifactReader
+from vermilion.runtime.manifest import Manifest
+from vermilion.runtime.seal import is_sealed_here
+
+
+def why_not_run(manifest: Manifest) -> str:
+    """Say why the bundle's machine code is not run here, empty where it is or there is none."""
+    if not any(part.backend in MACHINE_CODE for part in manifest.parts):
+        return ""
+    missing = sorted(set(manifest.features) - find_target("cpu").features)
+    if missing:
+        return f"this machine has no {', '.join(missing)}"
+    if not is_sealed_here(manifest.digest, manifest.seal):
+        return "its machine code was not made on this machine"
+    return ""
+
+
+def recompiled(reader: ArtifactReader) -> ArtifactReader:
+    """Compile the bundle's model again for this machine, once; give the bundle in the cache.
+
+    Raises: VermilionError of the kind that says who can mend it.
+    """
+    # Only now: whoever opens a bundle of this machine needs no compiler.
+    from vermilion.progress import no_progress
+    from vermilion.runtime.build import BuildRequest, backends_for, build_artifact
+    from vermilion.runtime.cache import Cache, cache_digest
+    from vermilion.runtime.manifest import tool_versions
+    from vermilion.version import code_digest
+
+    target = _target_here(reader.manifest)
+    device_backend, cpu_backend, _ = backends_for(target)
+    options = CompileOptions(precision=reader.manifest.options.get("precision", "auto"))
+    parts = {
+        "bundle": reader.manifest.digest,
+        "target": target.name,
+        "tools": repr(sorted(tool_versions().items())),
+        "compiler": code_digest(),
+    }
+    request = BuildRequest(
+        reader.model(), str(reader.path), target, (device_backend, cpu_backend), options, {},
+        False, parts,
+    )  # fmt: skip
+    entry = Cache().get_or_build(
+        cache_digest(parts),
+        None,
+        lambda folder: build_artifact(request, folder, no_progress),
+        parts=parts,
+    )
+    return entry.open()
+
+
+def _target_here(manifest: Manifest) -> Target:
+    """Give the bundle's own target where this machine is one, else this machine."""
+    named, here = find_target(manifest.target), find_target("cpu")
+    runs = named.kind != "cpu" or named.features <= here.features
+    return named if runs else here
