@@ -1,13 +1,19 @@
-"""Quantization beside ONNX Runtime's own: seconds, peak memory and what is left of the accuracy.
+"""Quantization beside other tools: seconds, peak memory and what is left of the accuracy.
 
     python bench/quantize_bench.py [--models r50,det,rec,cls,nsfw] [--samples 32]
-        [--photos DIR] [--font FILE.ttf] [--equalize] [--json OUT.json]
+        [--photos DIR] [--font FILE.ttf] [--json OUT.json]
+        [--engines vermilion,vermilion:scheme=a8w8+method=mse,onnxruntime,onnxruntime:per_channel]
+        [--peer-python PYTHON]   with `quark:XINT8` among the engines: where amd-quark is installed
+
+An engine is a tool, then its settings: for `vermilion` the fields of its options, for
+`onnxruntime` `per_channel` or a calibration method (`Percentile`), for `quark` a preset.
+`vermilion:…+min_sqnr_db=18` asks for a promise.
 
 Every run is a child process of its own. Time is that of the quantize call alone, as wall clock and
 as CPU time of the process; peak memory is that of the whole process. Accuracy is measured on
 samples that were not calibrated on. ONNX Runtime gets the same simplified model and the same data
-(`quantize_static`, MinMax, one scale a tensor, uint8 activations, int8 weights): its scales are
-not powers of two, so its accuracy is no bound for ours, while its time and memory are the bar.
+(`quantize_static`, MinMax, one scale a tensor, uint8 activations, int8 weights), and so does
+Quark.
 
 Data: `r50` (random weights) takes noise, which says something about time only. `det`, `rec` and
 `cls` take rendered text, `nsfw` crops of the photographs in DIR, without it smooth random
@@ -18,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -39,7 +46,7 @@ Draw = Callable[[np.random.Generator, argparse.Namespace], np.ndarray]
 CALIBRATION_SEED = 1234
 EVALUATION_SEED = 9999
 EVALUATION_SAMPLES = 16
-ENGINES = ("vermilion", "onnxruntime")
+ENGINES = ("vermilion", "vermilion:scheme=a8w8", "onnxruntime", "onnxruntime:per_channel")
 
 
 @dataclass(frozen=True)
@@ -170,15 +177,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     case = CASES[options.models]
     folder = Path(options.folder)
     samples = list(drawn(case, CALIBRATION_SEED, options.samples, options))
-    if options.engine == "vermilion":
-        import vermilion.quantize  # noqa: F401  (not part of what is timed)
-    else:
-        import onnxruntime.quantization  # noqa: F401
-    run = _quantize_ours if options.engine == "vermilion" else _quantize_theirs
+    tool, _, words = options.engine.partition(":")
+    run = {"vermilion": _vermilion, "onnxruntime": _onnxruntime, "quark": _quark}[tool](words)
     before_mb = _peak_mb()
-    cpu, wall = time.process_time(), time.perf_counter()
-    details = run(folder, samples, options)
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    cpu, wall = _cpu_s(), time.perf_counter()
+    details = run(folder, samples)
+    cpu, wall = _cpu_s() - cpu, time.perf_counter() - wall
     return {
         "engine": options.engine,
         "model": options.models,
@@ -192,26 +196,74 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _quantize_ours(
-    folder: Path, samples: Sequence[Sample], options: argparse.Namespace
-) -> dict[str, Any]:
-    from vermilion.quantize import quantize_model
+Run = Callable[[Path, Sequence[Sample]], dict[str, Any]]
 
-    model = ir.load(folder / "float.onnx")
-    done = quantize_model(model, iter(samples), equalize=options.equalize)
-    ir.save(done.model, folder / "vermilion.onnx")
-    worst = sorted(done.layers, key=lambda layer: layer.sqnr_db)[:3]
-    return {
-        "moved": done.moved,
-        "unmet": len(done.unmet),
-        "worst": [f"{row.op_type} {row.name} {row.sqnr_db:.1f} dB" for row in worst],
+
+def _vermilion(words: str) -> Run:
+    """Give what is timed; imports are not."""
+    from vermilion.quantize import Options, Promise, quantize_guarded, quantize_model
+
+    settings: dict[str, Any] = {}
+    for word in words.split("+") if words else ():
+        name, _, value = word.partition("=")
+        settings[name] = json.loads(value) if value[:1] in "tfn0123456789" else value
+    floor = settings.pop("min_sqnr_db", None)
+
+    def run(folder: Path, samples: Sequence[Sample]) -> dict[str, Any]:
+        model = ir.load(folder / "float.onnx")
+        ladder: list[str] = []
+        if floor is None:
+            done = quantize_model(model, iter(samples), **settings)
+        else:
+            promise = Promise(min_sqnr_db=float(floor))
+            guarded = quantize_guarded(model, iter(samples), promise, Options(**settings))
+            done = guarded.quantized
+            ladder = [f"{rung.what}: {rung.sqnr_db:.1f} dB" for rung in guarded.ladder]
+        ir.save(done.model, folder / "result.onnx")
+        found = {"eight_bit_share": round(done.eight_bit_share, 3), "moved": done.moved}
+        return found | ({"ladder": ladder} if ladder else {})
+
+    return run
+
+
+def _onnxruntime(words: str) -> Run:
+    """Give what is timed: `quantize_static` with its defaults."""
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, quantize_static
+
+    methods = {
+        name: getattr(CalibrationMethod, name) for name in words.split("+") if name[:1].isupper()
     }
 
+    def run(folder: Path, samples: Sequence[Sample]) -> dict[str, Any]:
+        quantize_static(
+            folder / "float.onnx",
+            folder / "result.onnx",
+            _reader(samples),
+            quant_format=QuantFormat.QDQ,
+            per_channel="per_channel" in words,
+            **({"calibrate_method": next(iter(methods.values()))} if methods else {}),
+        )
+        return {}
 
-def _quantize_theirs(
-    folder: Path, samples: Sequence[Sample], options: argparse.Namespace
-) -> dict[str, Any]:
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+    return run
+
+
+def _quark(words: str) -> Run:
+    """Give what is timed: one of the presets of AMD Quark for ONNX."""
+    from quark.onnx import ModelQuantizer  # type: ignore[import-not-found]
+    from quark.onnx.quantization.config import Config, get_default_config
+
+    def run(folder: Path, samples: Sequence[Sample]) -> dict[str, Any]:
+        config = Config(global_quant_config=get_default_config(words))
+        names = str(folder / "float.onnx"), str(folder / "result.onnx")
+        ModelQuantizer(config).quantize_model(*names, _reader(samples))
+        return {}
+
+    return run
+
+
+def _reader(samples: Sequence[Sample]) -> Any:
+    from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         """The samples, one by one."""
@@ -222,21 +274,22 @@ def _quantize_theirs(
         def get_next(self) -> Sample | None:
             return next(self.left, None)
 
-    quantize_static(
-        folder / "float.onnx",
-        folder / "onnxruntime.onnx",
-        Reader(),
-        quant_format=QuantFormat.QDQ,
-    )
-    return {}
+    return Reader()
 
 
 def _accuracy(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Compare the saved file with the float file on samples that neither has seen."""
     import onnxruntime as ort
 
-    files = folder / "float.onnx", folder / f"{options.engine}.onnx"
-    ours, theirs = (ort.InferenceSession(f, providers=["CPUExecutionProvider"]) for f in files)
+    files = folder / "float.onnx", folder / "result.onnx"
+    session_options = ort.SessionOptions()
+    if options.engine.startswith("quark"):
+        from quark.onnx import get_library_path  # type: ignore[import-not-found]
+
+        session_options.register_custom_ops_library(get_library_path("cpu"))
+    ours, theirs = (
+        ort.InferenceSession(f, session_options, providers=["CPUExecutionProvider"]) for f in files
+    )
     pairs = [
         (ours.run(None, sample)[0], theirs.run(None, sample)[0])
         for sample in drawn(case, EVALUATION_SEED, EVALUATION_SAMPLES, options)
@@ -271,6 +324,11 @@ def _iou(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
     return both / either if either else 1.0
 
 
+def _cpu_s() -> float:
+    """Give the CPU time of this process and of the processes that it has waited for."""
+    return sum(os.times()[:4])
+
+
 def _peak_mb() -> int:
     if sys.platform == "win32":
         import psutil
@@ -290,7 +348,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--photos", default="")
     parser.add_argument("--font", default="")
-    parser.add_argument("--equalize", action="store_true")
+    parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
@@ -311,16 +369,16 @@ def _rows_of(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
         base = [sys.executable, __file__, *_passed_on(options), "--models", name]
         subprocess.run([*base, "--engine", "prepare", "--folder", folder], check=True)
         for engine in options.engines.split(","):
-            command = [*base, "--engine", engine, "--folder", folder]
+            python = options.peer_python if engine.startswith("quark") else sys.executable
+            command = [python, *base[1:], "--engine", engine, "--folder", folder]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            row = json.loads(done.stdout.splitlines()[-1])
+            row = json.loads(next(x for x in reversed(done.stdout.splitlines()) if x[:1] == "{"))
             print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
             yield row
 
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
-    given = ["--samples", str(options.samples), "--photos", options.photos, "--font", options.font]
-    return [*given, "--equalize"] if options.equalize else given
+    return ["--samples", str(options.samples), "--photos", options.photos, "--font", options.font]
 
 
 if __name__ == "__main__":

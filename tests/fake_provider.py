@@ -53,6 +53,9 @@ class Fake:
             folder = Path(cache) / self.request.options["cache_key"]
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "context.json").write_text("{}")
+            deep = folder / "vaiml_par_0" / "0" / "deep" / "er"
+            deep.mkdir(parents=True, exist_ok=True)
+            (deep / "program.bin").write_bytes(b"aie")
             if self.mode == "a plan that nothing supports":
                 (folder / "final-vaiml-pass-summary.txt").write_text(OFFLOADED)
                 (folder / "preliminary-vaiml-pass-summary.txt").write_text(SUPPORTED)

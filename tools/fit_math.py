@@ -1,6 +1,9 @@
-import numpy as np
-from math import erf
 import math
+from math import erf
+
+import numpy as np
+
+
 # weighted Chebyshev-node least squares in float64, iterate reweight (Lawson) for minimax
 def fit(f,a,b,deg,basis,weight=lambda x:1,n=4000,iters=60):
     k=np.arange(n); x=(a+b)/2+(b-a)/2*np.cos(np.pi*(2*k+1)/(2*n))

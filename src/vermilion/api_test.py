@@ -13,7 +13,6 @@ import pytest
 
 import vermilion.backends
 from models import branching_cnn, mobilenet, small_cnn
-from vermilion import api
 from vermilion.api import Compiled, compile_model
 from vermilion.backends import BACKENDS
 from vermilion.backends.base import CompileOptions, Part, Program
@@ -22,6 +21,7 @@ from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.inputs import sample_inputs
+from vermilion.runtime import build
 from vermilion.runtime.session import Session
 
 HEADER = '<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
@@ -213,7 +213,7 @@ def test_a_part_that_fails_to_compile_goes_to_the_cpu_with_the_reason(
     # Registered as any backend is: a name and where its class lies.
     table = {**BACKENDS, "narrow": f"{__name__}:NarrowBackend"}
     monkeypatch.setattr(vermilion.backends, "BACKENDS", table)
-    monkeypatch.setitem(api._BACKENDS, "npu", ("narrow",))
+    monkeypatch.setitem(build._BACKENDS, "npu", ("narrow",))
     wide = np.random.default_rng(1).standard_normal((64, 128), dtype=np.float32) / 8
     model = parse(
         """g (float[32,64] x) => (float[32,64] y) {

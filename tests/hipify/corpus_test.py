@@ -7,6 +7,7 @@ file is a failure; `pytest tests/hipify --update-golden` writes them.
 
 from __future__ import annotations
 
+import random
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from vermilion.hipify.files import SourceFile
 from vermilion.hipify.finding import Finding, order
 from vermilion.hipify.hipify import Options, Report, hipify
 from vermilion.hipify.process import FileResult, process_text
+from vermilion.hipify.tokens import tokenize
 
 HERE = Path(__file__).parent
 SOURCES = sorted((HERE / "cuda").glob("*.cu"))
@@ -93,6 +95,24 @@ def test_a_second_run_changes_nothing(name: str, fix: bool) -> None:
     again = process_text(once.text, SourceFile(Path(f"{name}.hip"), f"{name}.hip"), fix=fix)
     assert again.text == once.text
     assert not [f for f in again.findings if f.fixed]
+
+
+def test_sources_cut_and_mixed_at_random_keep_their_lines_and_settle() -> None:
+    chance = random.Random(8)
+    pieces = []
+    for path in SOURCES:
+        tokens = tokenize(path.read_bytes().decode("utf-8"))
+        pieces.append([tokens.raw(index) for index in range(len(tokens))])
+    for _ in range(150):
+        words = list(chance.choice(pieces))
+        for _ in range(chance.randint(1, 20)):
+            at = chance.randrange(len(words))
+            words[at : at + chance.randint(0, 3)] = chance.choices(chance.choice(pieces), k=1)
+        source = "".join(words)
+        once = process_text(source, SourceFile(Path("x.cu"), "x.cu"), fix=True)
+        assert once.text.count("\n") == source.count("\n")
+        again = process_text(once.text, SourceFile(Path("x.hip"), "x.hip"), fix=True)
+        assert again.text == once.text
 
 
 @pytest.mark.needs("triton", "rocm", "llvmlite")

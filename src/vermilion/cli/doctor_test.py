@@ -57,6 +57,21 @@ def test_a_file_without_options_is_wrong_use(vermilion: Command, tmp_path: Path)
     assert "no options for one of AMD's providers" in done.err
 
 
+def test_the_right_options_with_their_reasons(vermilion: Command) -> None:
+    arguments = ["doctor", "--suggest", "--device", "stx", "--release", "1.7"]
+    done = vermilion(*arguments, "--precision", "bf16")
+    assert done.code == 0
+    assert "no xclbin 1.7 refuses it on strix" in done.words
+    assert '"target": "VAIML"' in done.out
+    data = vermilion(*arguments, "--json").data
+    assert data["options"]["target"] == "X2"
+    assert set(data["options"]) <= set(data["reasons"])
+    refused = vermilion("doctor", "--suggest", "--device", "phoenix", "--precision", "bf16")
+    assert refused.code == 1
+    assert "INT8 convolutional networks" in refused.err
+    assert vermilion("doctor", "--suggest").code == 2
+
+
 def test_a_vendors_cache_is_shown_and_not_to_be_used(vermilion: Command, tmp_path: Path) -> None:
     folder = write(tmp_path / "key", FILES)
     done = vermilion("cache", "verify", "--vendor", folder, "--json")

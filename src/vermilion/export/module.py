@@ -26,7 +26,7 @@ _SEED = 0
 def require_torch() -> None:
     """Raise a DeviceError with the line that installs PyTorch, where it is not installed."""
     try:
-        import torch  # noqa: F401, TID251 - the export needs it
+        import torch  # noqa: F401 - the export needs it
     except ImportError as error:
         raise DeviceError(f"PyTorch cannot be imported: {error}", hint=INSTALL_HINT) from error
 

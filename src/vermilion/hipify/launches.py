@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from vermilion.hipify.calls import Span, split_arguments, text_of
 from vermilion.hipify.finding import Edit
+from vermilion.hipify.names import Names
+from vermilion.hipify.tables import Rename
 from vermilion.hipify.tokens import Tokens
 
 # 4 execution units of 64 lanes in a CDNA compute unit: `blocks` of `threads` need
@@ -18,7 +20,7 @@ from vermilion.hipify.tokens import Tokens
 LANES_OF_A_UNIT = 256
 
 
-def launch_edits(tokens: Tokens) -> Iterator[Edit]:
+def launch_edits(tokens: Tokens, names: Names) -> Iterator[Edit]:
     """Give the edits that turn CUDA's blocks in `__launch_bounds__` into HIP's waves."""
     meaningful = tokens.meaningful
     for place, index in enumerate(meaningful):
@@ -27,22 +29,27 @@ def launch_edits(tokens: Tokens) -> Iterator[Edit]:
         arguments = split_arguments(tokens, meaningful, place + 1)
         if len(arguments) < 2 or _is_ours(tokens, arguments[1]):
             continue
-        threads, blocks = (_in_one_line(tokens, span) for span in arguments[:2])
-        start = tokens.starts[arguments[1][0]]
+        # What is written of the blocks stays where it is, between two new pieces.
+        first, last = arguments[1]
+        begin, end = tokens.starts[first], tokens.starts[last + 1]
+        threads = _translated(tokens, names, arguments[0])
+        waves = f") * ({threads}) + {LANES_OF_A_UNIT - 1}) / {LANES_OF_A_UNIT}"
         # CUDA's third number is the size of a cluster, which AMD GPUs do not have.
-        end = tokens.starts[arguments[-1][1] + 1]
-        waves = f"(({blocks}) * ({threads}) + {LANES_OF_A_UNIT - 1}) / {LANES_OF_A_UNIT}"
-        yield Edit(start, end, waves + "\n" * tokens.text.count("\n", start, end))
+        dropped = tokens.starts[arguments[-1][1] + 1]
+        yield Edit(begin, begin, "((")
+        yield Edit(end, dropped, waves + "\n" * tokens.text.count("\n", end, dropped))
 
 
-def _in_one_line(tokens: Tokens, span: Span) -> str:
-    """Give an argument without its comments and line ends."""
-    written = text_of(tokens, span)
-    if "\n" not in written and "/" not in written:
-        return written
-    indices = range(span[0], span[1] + 1)
-    kept = (i for i in indices if tokens.kinds[i] not in {"space", "comment"})
-    return " ".join(tokens.word(i) for i in kept)
+def _translated(tokens: Tokens, names: Names, span: Span) -> str:
+    """Give an argument once more, in one line, without comments, with HIP's names."""
+    words = []
+    for index in range(span[0], span[1] + 1):
+        if tokens.kinds[index] in {"space", "comment"}:
+            continue
+        word = tokens.word(index)
+        found = names.look_up(word) if tokens.kinds[index] == "word" else None
+        words.append(found.hip if isinstance(found, Rename) else word)
+    return " ".join(words)
 
 
 def _is_ours(tokens: Tokens, span: Span) -> bool:

@@ -120,6 +120,11 @@ def test_fixes(source: str, result: str) -> None:
     assert fixed(source) == result
 
 
+@pytest.mark.parametrize("number", ["0128", "0x", "1.5", "0b2", "1e3", "'a'", "0xffu", "077"])
+def test_odd_numbers_are_no_reason_to_fail(number: str) -> None:
+    assert isinstance(lint(f"#define WARP {number}\nx = tid & {number};"), list)
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -93,7 +93,7 @@ def translate(
             _translate_word(work, meaningful, place)
         elif kind == "include":
             _translate_include(work, index, rename_cu_includes)
-    work.edits.extend(launch_edits(tokens))
+    work.edits.extend(launch_edits(tokens, work.names))
     edits = without_overlaps(work.edits)
     return Translation(apply_edits(text, edits), edits, work.findings, work.own_names)
 
@@ -178,15 +178,13 @@ def _translate_namespace(work: _Work, meaningful: list[int], place: int) -> None
     if word == "cub":
         work.replace(meaningful[place], "hipcub")
     elif before[-2:] == ["using", "namespace"] and rest[:1] == [";"]:
-        # `wmma::` is what the source says from here on.
-        start = work.tokens.starts[meaningful[place - 2]]
-        end = work.tokens.starts[meaningful[place] + 1]
-        work.edits.append(Edit(start, end, "namespace wmma = rocwmma"))
+        # `wmma::` is what the source says from here on: namespace wmma = rocwmma;
+        for step, text in ((-2, "namespace"), (-1, "wmma ="), (0, "rocwmma")):
+            work.replace(meaningful[place + step], text)
     elif rest[:2] == ["::", "wmma"]:
-        # nvcuda::wmma -> rocwmma: one name where there were two.
-        start = work.tokens.starts[meaningful[place]]
-        end = work.tokens.starts[meaningful[place + 2] + 1]
-        work.edits.append(Edit(start, end, "rocwmma"))
+        # One name where there were two.
+        for step, text in ((0, "rocwmma"), (1, ""), (2, "")):
+            work.replace(meaningful[place + step], text)
 
 
 def _translate_include(work: _Work, index: int, rename_cu_includes: bool) -> None:

@@ -119,6 +119,7 @@ def test_an_included_source_follows_the_name_of_its_file() -> None:
         ("thrust::cuda::par", "thrust::hip::par"),
         ("nvcuda::wmma::fragment", "rocwmma::fragment"),
         ("using namespace nvcuda;", "namespace wmma = rocwmma;"),
+        ("nvcuda::\n wmma /* of CUDA */ ::fragment", "rocwmma\n  /* of CUDA */ ::fragment"),
     ],
 )
 def test_namespaces(cuda: str, hip: str) -> None:
@@ -146,6 +147,10 @@ def test_launch_bounds_count_waves() -> None:
         "__launch_bounds__(N, ((M) * (N) + 255) / 256)"
     )
     assert translate(once.text).text == once.text
+    split = translate("__launch_bounds__(CUDART_VERSION, // few\n CUDA_VERSION, // two\n 3)").text
+    assert split == (
+        "__launch_bounds__(HIP_VERSION, // few\n ((HIP_VERSION) * (HIP_VERSION) + 255) / 256\n)"
+    )
 
 
 def test_line_ends_and_a_byte_order_mark_stay() -> None:

@@ -107,9 +107,8 @@ def quantize_guarded(
     Raises: as `quantize_model`; OptionError where there are too few samples to hold some out.
     """
     held_out: list[dict[str, Array]] = []
-    # Histograms, so that other ranges can be tried without another look.
-    looked = dataclasses.replace(options, method="mse", rounding="compensated")
-    seen = look(model, _hold_out(samples, held_out), looked, progress)
+    looked = dataclasses.replace(options, rounding="compensated")
+    seen = look(model, _hold_out(samples, held_out), looked, progress, histograms=True)
     if not held_out:
         raise OptionError(
             "an accuracy promise needs samples to hold out",

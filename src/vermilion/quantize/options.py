@@ -23,7 +23,6 @@ class Settings(TypedDict, total=False):
     per_channel: bool | None
     symmetric: bool
     equalize: bool
-    smooth: bool
     correct_bias: bool
     wide: Sequence[str]
     exclude: Sequence[str]
@@ -47,7 +46,6 @@ class Options:
     per_channel: bool | None = None
     symmetric: bool = False
     equalize: bool = False
-    smooth: bool = False
     correct_bias: bool = True
     wide: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()

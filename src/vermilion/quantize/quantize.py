@@ -88,7 +88,10 @@ def look(
     *,
     histograms: bool = False,
 ) -> Seen:
-    """Run the samples through the float model."""
+    """Run the samples through the float model.
+
+    With `histograms` as much is seen as any other options of the scheme may need.
+    """
     scheme = scheme_named(options.scheme)
     work = working_copy(model)
     feeds = checked(samples, input_slots(work))
@@ -101,9 +104,10 @@ def look(
     if options.equalize:
         equalize_layers(work)
     plan = make_plan(work, types_of(facts), options.exclude, scheme)
+    observed = touched(plan, types_of(facts)) if histograms else plan.observed
     statistics: dict[str, Statistics] = {
         name: Histogram() if histograms or _needs_histogram(scheme, options) else Range()
-        for name in plan.observed
+        for name in observed
     }
     layers = layers_of(plan.nodes) if options.rounding == "compensated" else []
     moments = MomentsObserver(layers)
@@ -198,6 +202,16 @@ def write(decided: Decided) -> None:
 def types_of(facts: Mapping[str, TensorFacts]) -> dict[str, ir.DataType]:
     """Give the element types alone."""
     return {name: fact.data_type for name, fact in facts.items()}
+
+
+def touched(plan: Plan, types: Mapping[str, ir.DataType]) -> tuple[str, ...]:
+    """Give all tensors that would have to be seen if any of the plan's nodes became float."""
+    found = dict.fromkeys(plan.observed)
+    for node in plan.nodes:
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and types.get(str(value.name)) == ir.DataType.FLOAT:
+                found[str(value.name)] = None
+    return tuple(found)
 
 
 def _needs_histogram(scheme: Scheme, options: Options) -> bool:

@@ -9,6 +9,7 @@ from onnx_ir.passes import common
 
 from vermilion.errors import ModelError
 from vermilion.ir.execute import Array
+from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.raise_opset import raise_opset
 from vermilion.ir.passes.report import Notes
 from vermilion.quantize.operators import QUANTIZED_OPERATORS
@@ -41,6 +42,8 @@ def working_copy(model: ir.Model) -> ir.Model:
     common.RemoveInitializersFromInputsPass()(work)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(work)
     common.NameFixPass()(work)
+    if any(value.shape is None for node in work.graph for value in node.outputs):
+        infer_shapes(work, Notes())
     return work
 
 

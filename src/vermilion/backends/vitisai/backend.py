@@ -46,6 +46,7 @@ from vermilion.backends.vitisai.evidence import (
     read_summary_counts,
 )
 from vermilion.backends.vitisai.found import Stack, differences, find_stack
+from vermilion.backends.vitisai.packed import pack_folder, unpack_folder
 from vermilion.backends.vitisai.worker import RECORD_ASSIGNMENT
 from vermilion.backends.vitisai.xrt import submitted_commands
 from vermilion.errors import ArtifactError, DeviceError, Refusal, UnsupportedError
@@ -75,6 +76,7 @@ _ENVIRONMENT = {"XLNX_ONNX_EP_REPORT_FILE": REPORT_FILE, "XLNX_ENABLE_SKIP_FATAL
 OPTIONS_FILE = "provider_options.json"
 CONFIG_FILE = "vaiml_config.json"
 PROVIDER_FOLDER = "provider"
+PROVIDER_FILE = "provider.tar"
 _CACHE_KEY = "part"
 
 # BF16 models take five to seven minutes (summaries in AMD's tutorials, 300 to 370 s), large ones
@@ -180,7 +182,8 @@ class VitisAiBackend:
                 else "the part runs on the CPU instead",
             )
         _check_numbers(part, model, inputs, found)
-        files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+        pack_folder(folder / PROVIDER_FOLDER, folder / PROVIDER_FILE)
+        files = sorted(path.name for path in folder.iterdir() if path.is_file())
         return Program(tuple(files), details=_details(stack, verdict))
 
     def load(
@@ -213,11 +216,10 @@ class VitisAiBackend:
 
     def _open(self, program: Program, files: PartFiles, stack: Stack, folder: Path) -> Child:
         """Write the compiled part into `folder`, and open it in a child."""
-        for name in program.files:
-            if name.startswith(f"{PROVIDER_FOLDER}/") or name in (OPTIONS_FILE, CONFIG_FILE):
-                path = folder / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(files.read(name))
+        for name in (OPTIONS_FILE, CONFIG_FILE):
+            if name in program.files:
+                (folder / name).write_bytes(files.read(name))
+        unpack_folder(files.read(PROVIDER_FILE), folder / PROVIDER_FOLDER)
         _write_model(bytes(files.read(MODEL_FILE)), files.weights(), folder)
         stored = json.loads((folder / OPTIONS_FILE).read_text(encoding="utf-8"))
         built = BuiltOptions(_moved(stored["options"], folder), {}, stored["environment"])

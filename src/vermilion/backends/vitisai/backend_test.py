@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import tarfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,16 +16,21 @@ import onnx_ir as ir
 import pytest
 
 import fake_provider
+from bundles import small_summary
 from vermilion.backends.base import Availability, CompileOptions, Part, Program
 from vermilion.backends.vitisai.backend import Limits, VitisAiBackend
 from vermilion.backends.vitisai.child import Child, ChildFailure
 from vermilion.backends.vitisai.contract import Request, TensorFile
 from vermilion.backends.vitisai.evidence import CPU
 from vermilion.backends.vitisai.found import Stack
+from vermilion.backends.vitisai.packed import pack_folder, unpack_folder
 from vermilion.backends.vitisai.worker import RECORD_ASSIGNMENT
 from vermilion.errors import ArtifactError, DeviceError, VermilionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session, split_weights
+from vermilion.runtime.digest import model_digest
+from vermilion.runtime.session import Session
+from vermilion.runtime.write import ArtifactContent, CompiledPart, write_artifact
 
 STRIX = find_target("strix")
 STACK = Stack("1.7.1", "1.23.0", "", "32.0.203.280", "1.0.20.0", "strix")
@@ -128,7 +135,9 @@ def test_a_part_that_is_right_is_kept_loaded_and_run(tmp_path: Path) -> None:
     assert program.details["offloaded"] == "3"
     assert program.details["driver"] == "32.0.203.280"
     assert {"part.onnx", "provider_options.json", "vaiml_config.json"} <= set(program.files)
-    assert "provider/part/context.json" in program.files
+    with tarfile.open(tmp_path / "provider.tar") as archive:
+        assert "part/context.json" in archive.getnames()
+        assert "part/vaiml_par_0/0/deep/er/program.bin" in archive.getnames()
     loaded = backend("good").load(program, files, STRIX, CompileOptions())
     x = np.random.default_rng(1).standard_normal((4, 3, 6, 6), dtype=np.float32)
     session = open_session(part().model)
@@ -151,6 +160,39 @@ def test_a_stale_part_is_refused(change: dict[str, str], words: str, tmp_path: P
     other = backend("good", replace(STACK, **change))
     with pytest.raises(ArtifactError, match=words):
         other.load(program, files, STRIX, CompileOptions())
+
+
+def test_it_survives_a_bundle_and_runs_in_a_session(tmp_path: Path) -> None:
+    made = part()
+    npu = backend("good")
+    program = npu.compile(made, STRIX, CompileOptions(), tmp_path / "p")
+    content = ArtifactContent(
+        model=made.model,
+        parts=(CompiledPart(made, program, tmp_path / "p"),),
+        target="strix",
+        options={},
+        cache_parts={"model": model_digest(made.model)},
+        summary=small_summary(),
+    )
+    write_artifact(tmp_path / "bundle", content)
+    x = np.random.default_rng(1).standard_normal((4, 3, 6, 6), dtype=np.float32)
+    expected = run_session(open_session(made.model), {"x": x})["y"]
+    with Session(tmp_path / "bundle", backends={"vitisai": npu}) as session:
+        assert session.get_providers() == ["VitisAIExecutionProvider"]
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, atol=1e-4)
+    with pytest.raises(DeviceError, match="no VitisAI provider is installed"):
+        Session(tmp_path / "bundle")
+
+
+def test_a_packed_folder_that_leads_elsewhere(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("../evil"))
+    with pytest.raises(ArtifactError, match="cannot be unpacked"):
+        unpack_folder(memoryview(buffer.getvalue()), tmp_path / "f")
+    assert not (tmp_path / "evil").exists()
+    pack_folder(tmp_path / "missing", tmp_path / "empty.tar")
+    unpack_folder(memoryview((tmp_path / "empty.tar").read_bytes()), tmp_path / "g")
 
 
 def test_a_crash_in_a_later_run_is_one_clear_error(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Index, Module, Value, float_constant
-from vermilion.codegen.emit.matmul import Panels, write_epilogue
+from vermilion.codegen.emit.matmul import Panels, RowEpilogue
 from vermilion.codegen.emit.register_tile import RegisterTile, Side
 from vermilion.codegen.emit.rows import Totals, for_vectors
 from vermilion.codegen.emit.walk import Matrices, positions
@@ -292,10 +292,10 @@ class _Writer:
         tile = RegisterTile(f, self.isa, s.numeric, rows, vectors)
         query = Side(f.arguments[0], s.query.row * STORAGE_BYTES[s.query.storage])
         tile.multiply(query, Side(f.arguments[1], vectors * self.isa.vector_bytes), s.depth)
-        write_epilogue(
-            f, arithmetic, tile, (Matrices("f32", (), s.score_row, 1), *s.score_operands),
+        RowEpilogue(
+            f, arithmetic, (Matrices("f32", (), s.score_row, 1), *s.score_operands),
             f.arguments[2:], s.score_expression, arithmetic.tail_mask(tail) if tail else None,
-        )  # fmt: skip
+        ).write(tile)  # fmt: skip
         f.finish()
         return name
 

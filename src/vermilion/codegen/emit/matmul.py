@@ -16,13 +16,10 @@ from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value
 from vermilion.codegen.emit.register_tile import RegisterTile, Side, prefetch_line
 from vermilion.codegen.emit.walk import Matrices, positions
-from vermilion.codegen.expression import Expression
+from vermilion.codegen.expression import Apply, Convert, Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tensor import STORAGE_BYTES
-
-LINE_BYTES = 64
-
 
 @dataclass(frozen=True)
 class Panels:
@@ -81,7 +78,7 @@ class MatmulSpec:
 
     @property
     def units(self) -> int:
-        """One unit a matrix, block of columns and segment of rows."""
+        """One unit a matrix, segment of rows and block of columns."""
         return math.prod(self.outer) * self.blocks * self.segments
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
@@ -116,7 +113,7 @@ class _Writer:
     def unit(self, f: Function, unit: Value, pointers: Sequence[Value]) -> None:
         """Write the decoding of a unit and the choice of its tile."""
         s = self.spec
-        *where, block, segment = positions(f, unit, (*s.outer, s.blocks, s.segments))
+        *where, segment, block = positions(f, unit, (*s.outer, s.segments, s.blocks))
         first = f.multiply(segment, s.segment_rows)
         last = f.minimum(f.add(first, s.segment_rows), s.rows)
         column = f.multiply(block, s.tile_vectors * s.lanes)
@@ -191,8 +188,15 @@ class _Writer:
         if not s.prefetch:
             return []
         patch = f.divide(row, s.tile_rows)
-        share = s.steps * LINE_BYTES
+        share = s.steps * self._ahead_step
         return [f.at(pointers[1], f.add(f.multiply(patch, share), self._block_bytes))]
+
+    @property
+    def _ahead_step(self) -> int:
+        """Bytes of the next panel that a step asks for, so that a segment asks for all of it."""
+        s = self.spec
+        patches = max(1, min(s.rows, s.segment_rows) // s.tile_rows)
+        return -(-s.tile_vectors * self._vector_bytes // patches)
 
     def _tile(self, rows: int, vectors: int, tail: int) -> str:
         name = f"{self.name}_{rows}x{vectors}_{tail}"
@@ -213,54 +217,108 @@ class _Writer:
             right, right_mask = Side(f.arguments[1], s.right.row * 4), mask
 
         def ask(step: Value) -> None:
-            prefetch_line(f, f.at(f.arguments[-1], f.multiply(step, LINE_BYTES)))
+            prefetch_line(f, f.at(f.arguments[-1], f.multiply(step, self._ahead_step)))
 
         ahead = ask if s.prefetch else None
         tile.multiply(left, right, s.depth, mask=right_mask, prefetch=ahead)
-        write_epilogue(
-            f, arithmetic, tile, (s.output, *s.operands), f.arguments[2:], s.expression, mask
-        )
+        pointers = f.arguments[2 : 3 + len(s.operands)]
+        RowEpilogue(
+            f, arithmetic, (s.output, *s.operands), pointers, s.expression, mask
+        ).write(tile)
         f.finish()
         return name
 
 
-def write_epilogue(
-    f: Function,
-    arithmetic: Arithmetic,
-    tile: RegisterTile,
-    accesses: Sequence[Matrices],
-    pointers: Sequence[Value],
-    expression: Expression,
-    mask: Value | None,
-    scale: Sequence[Value] = (),
-) -> None:
-    """Write the expression over a tile's sums; the first access and pointer are the output's.
+# Operations from which on an expression is written once, in a loop over a tile's rows, rather than
+# for each vector: LLVM would interleave all of them and spill.
+_MANY_OPERATIONS = 6
 
-    `scale` multiplies the sums of each row. `mask` is that of the last vector.
+
+@dataclass(frozen=True)
+class RowEpilogue:
+    """The expression over a tile's sums, and where its operands and result lie.
+
+    The first access and pointer are the output's. `mask` is that of the last vector.
     """
-    output, *operands = accesses
-    shared: dict[tuple[int, int], Value] = {}  # operands that are the same for every row
-    for y, slots in enumerate(tile.accumulators):
-        for n, slot in enumerate(slots):
-            here = mask if n == len(slots) - 1 else None
+
+    f: Function
+    arithmetic: Arithmetic
+    accesses: Sequence[Matrices]
+    pointers: Sequence[Value]
+    expression: Expression
+    mask: Value | None
+
+    def write(self, tile: RegisterTile) -> None:
+        """Write it for every vector of the tile."""
+        if tile.rows > 1 and weight_of(self.expression) >= _MANY_OPERATIONS:
+            self._write_loop(tile)
+            return
+        shared: dict[tuple[int, int], Value] = {}
+        for y, slots in enumerate(tile.accumulators):
+            moved = [
+                self.f.at(pointer, y * access.row * STORAGE_BYTES[access.storage])
+                for access, pointer in zip(self.accesses, self.pointers, strict=True)
+            ]
+            self._row([slot.get() for slot in slots], moved, shared)
+
+    def _write_loop(self, tile: RegisterTile) -> None:
+        f, lanes = self.f, self.arithmetic.lanes
+        row_bytes = tile.vectors * lanes * 4
+        sums = f.scratch(tile.rows * row_bytes)
+        for y, slots in enumerate(tile.accumulators):
+            for n, slot in enumerate(slots):
+                f.store(slot.get(), sums, y * row_bytes + n * lanes * 4, align=64)
+        type_ = self.arithmetic.type("float")
+        with f.loop(0, tile.rows) as y:
+            here = f.at(sums, f.multiply(y, row_bytes))
+            totals = [f.load(type_, here, n * lanes * 4, align=64) for n in range(tile.vectors)]
+            moved = [
+                f.at(pointer, f.multiply(y, access.row * STORAGE_BYTES[access.storage]))
+                for access, pointer in zip(self.accesses, self.pointers, strict=True)
+            ]
+            self._row(totals, moved, {})
+
+    def _row(
+        self, totals: Sequence[Value], pointers: Sequence[Value], shared: dict[tuple[int, int], Value]
+    ) -> None:
+        """Write one row; `shared` are operands that are the same for every row."""
+        output, *operands = self.accesses
+        lanes = self.arithmetic.lanes
+        for n, total in enumerate(totals):
+            mask = self.mask if n == len(totals) - 1 else None
 
             def operand(
-                index: int, y: int = y, n: int = n, slot: Value = slot, here: Value | None = here
+                index: int, n: int = n, total: Value = total, mask: Value | None = mask
             ) -> Value:
                 if index == 0:
-                    total = slot.get()  # type: ignore[attr-defined]
-                    return arithmetic.math.multiply(total, scale[y]) if scale else total
+                    return total
                 access = operands[index - 1]
                 key = (index, n if access.column else 0)
                 if not access.row and key in shared:
                     return shared[key]
-                value = access.load(
-                    f, arithmetic, pointers[index], (y, n * arithmetic.lanes), here
-                )
+                value = access.load(self.f, self.arithmetic, pointers[index], (0, n * lanes), mask)
                 if not access.row:
                     shared[key] = value
                 return value
 
-            result = arithmetic.evaluate(expression, operand)
-            offset = (y * output.row + n * arithmetic.lanes) * STORAGE_BYTES[output.storage]
-            arithmetic.store(output.storage, result, f.at(pointers[0], offset), mask=here)
+            result = self.arithmetic.evaluate(self.expression, operand)
+            place = self.f.at(pointers[0], n * lanes * STORAGE_BYTES[output.storage])
+            self.arithmetic.store(output.storage, result, place, mask=mask)
+
+
+def weight_of(expression: Expression) -> int:
+    """Give roughly how many instructions an expression is, counted where they are many."""
+    match expression:
+        case Apply():
+            own = _WEIGHTS.get(expression.operation, 1)
+            return own + sum(weight_of(argument) for argument in expression.arguments)
+        case Convert():
+            return weight_of(expression.argument)
+        case _:
+            return 0
+
+
+_WEIGHTS = {
+    name: 20
+    for name in ("exp", "log", "tanh", "erf", "one_plus_erf", "sigmoid", "softplus", "pow")
+}

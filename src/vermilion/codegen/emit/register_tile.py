@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Slot, Value, constant
+from vermilion.codegen.emit.builder import Function, Index, Slot, Value, constant
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 
 # Multiply-adds that must be in flight to hide their latency: 4 cycles, 2 started in each.
 _CHAINS = 8
+# Steps whose sum is kept in one float32 before it is added to the others.
+_LONGEST_RUN = 512
 Prefetch = Callable[[Value], None]
 
 
@@ -76,17 +78,57 @@ class RegisterTile:
             a.set(self.f.at(a.get(), group * self.numeric.activation_bytes))
             b.set(self.f.at(b.get(), right.step_bytes))
 
-        if whole:
-            with self.f.loop(0, whole, copies) as k:
+        def run(start: Index, stop: Index) -> None:
+            with self.f.loop(start, stop, copies) as k:
                 if prefetch is not None:
                     prefetch(k)
                 for accumulators in sets:
                     step(accumulators)
+
+        self._in_runs(whole, copies, sets, run)
         for number in range(steps % copies):
             step(sets[number])
         if rest:
             step(sets[0], half=True)
         self._join(sets)
+
+    def _in_runs(
+        self,
+        steps: int,
+        copies: int,
+        sets: list[list[list[Slot]]],
+        run: Callable[[Index, Index], None],
+    ) -> None:
+        """Run all steps: at once, or in runs whose sums are added up, which rounds less."""
+        count = round(steps / _LONGEST_RUN) if self.numeric.group == 1 else 1
+        if count < 2:
+            if steps:
+                run(0, steps)
+            return
+        size = -(-steps // (count * copies)) * copies
+        slots = [slot for rows in sets for vectors in rows for slot in vectors]
+        sums = self.f.scratch(len(slots) * self.isa.vector_bytes)
+        zero = Value(self._arithmetic.type("float"), "zeroinitializer")
+        with self.f.loop(0, steps, size) as start:
+            run(start, self.f.minimum(self.f.add(start, size), steps))
+            with self.f.when(self.f.compare("slt", self.f.add(start, size), constant("i64", steps))):
+                self._put_aside(slots, sums, start)
+        for number, slot in enumerate(slots):
+            place = number * self.isa.vector_bytes
+            aside = self.f.load(zero.type, sums, place, align=64)
+            slot.set(self._arithmetic.math.add(aside, slot.get()))
+
+    def _put_aside(self, slots: list[Slot], sums: Value, start: Value) -> None:
+        """Move sums to memory, added to what is there after the first run."""
+        zero = Value(self._arithmetic.type("float"), "zeroinitializer")
+        is_first = self.f.compare("eq", start, constant("i64", 0))
+        for number, slot in enumerate(slots):
+            place = number * self.isa.vector_bytes
+            before = self.f.load(zero.type, sums, place, align=64)
+            before = self.f.select(is_first, zero, before)
+            total = self._arithmetic.math.add(before, slot.get())
+            self.f.store(total, sums, place, align=64)
+            slot.set(zero)
 
     def _copies(self, steps: int) -> int:
         """Give how many sums run side by side, so that few accumulators do not wait for each."""

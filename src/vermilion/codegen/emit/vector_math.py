@@ -49,23 +49,16 @@ _LOG = (
     0.12881621718406677,
     -0.07859545946121216,
 )
-# 1 + erf x as 1 + x·P(x²) ÷ Q(x²) on |x| ≤ 3.78; absolute error 2.8e-7.
-_ERF_LIMIT = 3.78
-_ERF_ABOVE = (
-    1.1283791065216064,
-    0.1856219321489334,
-    0.05224817991256714,
-    0.003592971945181489,
-    0.0002868991286959499,
-    2.1683829345420236e-06,
-)
-_ERF_BELOW = (
-    1.0,
-    0.4978361427783966,
-    0.11225096881389618,
-    0.01462327316403389,
-    0.0011313199065625668,
-    3.9411137549905106e-05,
+# ln(erfc x) = x·P(x); e to its power has an absolute error of 1.6e-8 for x ≥ 0.
+_ERFC_EXPONENT = (
+    -1.128380298614502,
+    -0.636597752571106,
+    -0.10291961580514908,
+    0.019583959132432938,
+    -0.0005369317368604243,
+    -0.001032402622513473,
+    0.00030880249687470496,
+    -3.144020229228772e-05,
 )
 _LN2_HIGH = 0.693359375  # its product with a whole number below 2^15 is exact
 _LN2_LOW = -2.12194440054690583e-4
@@ -195,15 +188,16 @@ class VectorMath:
         return f.select(f.compare_floats("olt", size, self.number(1.0)), near, far)
 
     def one_plus_erf(self, x: Value) -> Value:
-        """Give 1 + erf x to an absolute error of 3e-7, in a third of the time of `erf`.
+        """Give 1 + erf x to an absolute error of 1.4e-7, in half the time of `erf`.
 
         That is what GELU needs, where the sum is multiplied by x.
         """
-        bounded = self._clamp(x, -_ERF_LIMIT, _ERF_LIMIT)
-        square = self.multiply(bounded, bounded)
-        above = self.multiply(bounded, self.polynomial(square, _ERF_ABOVE))
-        ratio = self.divide(above, self.polynomial(square, _ERF_BELOW))
-        return self.add(ratio, self.number(1.0))
+        f = self.f
+        # At 9 the exponent is low enough for a result of 0.
+        size = self.minimum(self.unary("fabs", x), self.number(9.0))
+        complement = self.exp(self.multiply(size, self.polynomial(size, _ERFC_EXPONENT)))
+        above = self.subtract(self.number(2.0), complement)
+        return f.select(f.compare_floats("olt", x, self.number(0.0)), complement, above)
 
     def log(self, x: Value) -> Value:
         """Give ln x; minus infinity at 0, NaN below."""

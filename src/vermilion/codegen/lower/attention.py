@@ -13,12 +13,14 @@ from vermilion.codegen.emit.matmul import Panels
 from vermilion.codegen.emit.walk import Matrices, matrices
 from vermilion.codegen.expression import Operand
 from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.matmul import (
     RightSide,
     as_f32,
+    choose_patch,
     close_rows,
     common_numeric,
     open_rows,
@@ -26,10 +28,9 @@ from vermilion.codegen.lower.matmul import (
     right_side,
     row_operand,
 )
-from vermilion.codegen.lower.shapes import integer
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
-from vermilion.codegen.tile import Tile, choose_tile
+from vermilion.codegen.tile import Tile
 from vermilion.ir.opset import is_operator, static_shape
 
 # Rows whose scores stay near; keys up to which a row of scores is one block, and the block beyond.
@@ -174,13 +175,13 @@ def _tiles(lowering: Lowering, shapes: _Shapes, numeric: Numeric) -> _Tiles:
     rows, keys, width = shapes.scores[-2], shapes.scores[-1], shapes.context[-1]
     isa, group = lowering.isa, numeric.group
     patch_rows = min(rows, _BLOCK_ROWS)
-    scores = choose_tile(1, patch_rows, keys, -(-shapes.depth // group), isa)
+    scores = choose_patch(patch_rows, keys, -(-shapes.depth // group), isa)
     block_keys = keys
     if keys > _WHOLE_KEYS:
         panel = scores.vectors * isa.lanes
         block_keys = max(1, _BLOCK_KEYS // panel) * panel
     block_rows = min(rows, max(1, _BLOCK_ROWS // scores.columns) * scores.columns)
-    context = choose_tile(1, block_rows, width, -(-min(keys, block_keys) // group), isa)
+    context = choose_patch(block_rows, width, -(-min(keys, block_keys) // group), isa)
     return _Tiles(scores, context, block_rows, block_keys)
 
 

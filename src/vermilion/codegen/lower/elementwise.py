@@ -22,6 +22,8 @@ from vermilion.codegen.expression import (
     apply,
 )
 from vermilion.codegen.lower.affine import Affine
+from vermilion.codegen.lower.attributes import number
+from vermilion.codegen.lower.composed import COMPOSED, WRAPPING, wrapped
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.quantized import QuantizedValues
@@ -29,12 +31,6 @@ from vermilion.codegen.tensor import Buffer, View, allocate
 from vermilion.ir.opset import constant_of, static_shape
 
 Build = Callable[[ir.Node, list[Expression]], Expression]
-
-
-def number(node: ir.Node, name: str, default: float) -> float:
-    """Give a float attribute."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else float(attribute.as_float())
 
 
 def _unary(operation: str) -> Build:
@@ -167,7 +163,7 @@ ELEMENTWISE: Mapping[str, Build] = {
     "And": _binary("and"), "Or": _binary("or"), "Xor": _binary("xor"),
     "Equal": _binary("equal"), "Less": _binary("less"), "LessOrEqual": _binary("less_equal"),
     "Greater": _binary("greater"), "GreaterOrEqual": _binary("greater_equal"),
-    "QuantizeLinear": _unreached, "DequantizeLinear": _unreached,
+    "QuantizeLinear": _unreached, "DequantizeLinear": _unreached, **COMPOSED,
 }  # fmt: skip
 
 
@@ -252,11 +248,13 @@ class GroupExpression:
             ]
             kind = kind_of(self.lowering, value)
             result = ELEMENTWISE[producer.op_type](producer, arguments)
-            return result if result.kind == kind else Convert(result, kind)
+            result = result if result.kind == kind else Convert(result, kind)
+            is_inside = producer is not self.group.root and producer.op_type in WRAPPING
+            return wrapped(result, self.lowering.storage(value)) if is_inside else result
         kind = kind_of(self.lowering, value)
         constant = constant_of(value)
         if constant is not None and constant.size == 1:
-            return Constant(float(constant.numpy().reshape(-1)[0]), kind)
+            return Constant(constant.numpy().reshape(-1)[0].item(), kind)
         self.views.append(self.lowering.demand(value))
         return Operand(self._first + len(self.views) - 1, kind)
 

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from vermilion.codegen.emit.recurrent import RecurrentSpec, RowAccess, pack_gates
 from vermilion.codegen.expression import Apply, Constant, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import Lowering
 from vermilion.codegen.lower.geometry import ConvGeometry
 from vermilion.codegen.lower.product_step import product_step
-from vermilion.codegen.lower.shapes import given_input, integer
+from vermilion.codegen.lower.shapes import given_input
 from vermilion.codegen.numeric import numeric_for
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.opset import constant_of, static_shape

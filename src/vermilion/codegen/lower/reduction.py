@@ -11,9 +11,10 @@ from vermilion.codegen.emit.pool import PoolSpec
 from vermilion.codegen.emit.reduce import ReduceSpec, scaled
 from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
 from vermilion.codegen.lower.geometry import explicit_pads, ints
-from vermilion.codegen.lower.shapes import constant_ints, integer
+from vermilion.codegen.lower.shapes import constant_ints
 from vermilion.codegen.tensor import View
 from vermilion.ir.opset import static_shape
 

@@ -15,18 +15,12 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.resize import ResizeSpec
 from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.attributes import integer, text
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
-from vermilion.codegen.lower.shapes import integer
 from vermilion.codegen.tensor import STORAGE_BYTES, weight
 from vermilion.ir.opset import constant_of, static_shape
 
 Array = NDArray[Any]
-
-
-def text(node: ir.Node, name: str, default: str) -> str:
-    """Give a string attribute."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_string()
 
 
 def check_resize(node: ir.Node) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from vermilion.codegen.lower import reduction, shapes, transformer
+from vermilion.codegen.lower.attributes import integer
+from vermilion.codegen.lower.composed import COMPOSED_OF_FLOATS, check_division
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
 from vermilion.codegen.lower.elementwise import ELEMENTWISE
 from vermilion.codegen.lower.padding import check_pad, lower_pad
@@ -99,8 +101,12 @@ def _is_float(value: ir.Value | None) -> bool:
 def _elementwise(node: ir.Node) -> str:
     kinds = {value.dtype for value in node.inputs if value is not None}
     floats = all(dtype in _FLOATS for dtype in kinds)
+    if node.op_type in ("Div", "Mod") and not floats:
+        return check_division(node)
     if node.op_type in _NEEDS_FLOAT and not floats:
         return f"{node.op_type} of integers"
+    if node.op_type == "Mod":
+        return "Mod of floats"
     if node.op_type == "Pow" and len(kinds) > 1:
         return "Pow of mixed types"
     if node.op_type == "Pow" and constant_of(node.inputs[1]) is None:
@@ -114,9 +120,9 @@ _NEEDS_FLOAT = frozenset(
     {
         "Sqrt", "Exp", "Log", "Tanh", "Erf", "Sigmoid", "Floor", "Ceil", "Round", "Reciprocal",
         "Sign", "Softplus", "LeakyRelu", "PRelu", "Elu", "HardSigmoid", "HardSwish", "Gelu", "Pow",
-        "Mean", "Div",
+        "Mean",
     }
-)  # fmt: skip
+) | COMPOSED_OF_FLOATS  # fmt: skip
 
 
 # Groups that are written as one product each; depthwise has a kernel of its own.
@@ -134,7 +140,7 @@ def _conv(node: ir.Node) -> str:
     shape = static_shape(kernel)
     if shape is None or len(shape) not in (3, 4):
         return "Conv in more than two dimensions"
-    group = shapes.integer(node, "group", 1)
+    group = integer(node, "group", 1)
     if group > _MOST_GROUPS and shape[1] != 1:
         return f"Conv in {group} groups of several channels"
     if group > _MOST_GROUPS and shape[0] != group:
@@ -175,7 +181,7 @@ def _reduce(node: ir.Node) -> str:
         return f"{node.op_type} of integers"
     if len(node.inputs) > 1 and node.inputs[1] is not None and constant_of(node.inputs[1]) is None:
         return f"{node.op_type} over axes that are not constant"
-    if shapes.integer(node, "noop_with_empty_axes", 0):
+    if integer(node, "noop_with_empty_axes", 0):
         return f"{node.op_type} with noop_with_empty_axes"
     return ""
 

@@ -6,16 +6,11 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import CHANNELS_LAST, Lowering
 from vermilion.codegen.lower.geometry import ints
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.opset import constant_of, static_shape
-
-
-def integer(node: ir.Node, name: str, default: int) -> int:
-    """Give an integer attribute."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
 
 
 def given_input(node: ir.Node, index: int) -> ir.Value | None:

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.expression import Expression
 from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import Border, Lowering
 from vermilion.codegen.lower.geometry import ConvGeometry, ints
 from vermilion.codegen.lower.product_step import product_step
-from vermilion.codegen.lower.shapes import integer
+from vermilion.codegen.lower.quantized import is_constant
 from vermilion.codegen.numeric import numeric_for
 from vermilion.codegen.tensor import View
-from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.opset import static_shape
 
 Array = NDArray[Any]
 
@@ -58,9 +59,9 @@ def phases(stride: int, kernel: int, pad: int, source: int, target: int) -> list
 def check_transposed(node: ir.Node) -> str:
     """Say why a ConvTranspose is not generated, empty if it is."""
     kernel = static_shape(node.inputs[1])
-    if constant_of(node.inputs[1]) is None or kernel is None or len(kernel) != 4:
+    if not is_constant(node.inputs[1]) or kernel is None or len(kernel) != 4:
         return "ConvTranspose that is not over images with constant weights"
-    if len(node.inputs) > 2 and node.inputs[2] is not None and constant_of(node.inputs[2]) is None:
+    if len(node.inputs) > 2 and node.inputs[2] is not None and not is_constant(node.inputs[2]):
         return "ConvTranspose with a bias that is not constant"
     if integer(node, "group", 1) != 1 or any(d != 1 for d in ints(node, "dilations", [1, 1])):
         return "ConvTranspose with groups or dilations"

@@ -149,4 +149,3 @@ def test_what_is_no_options_file(tmp_path: Path, name: str, text: str, words: st
 def test_what_never_ends_is_a_clear_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(OptionError):
         read_options(write(tmp_path, "o.py", text))
-

@@ -14,6 +14,7 @@ from vermilion.errors import Refusal, VermilionError
 from vermilion.ir.passes.fold_pad import fold_pad
 from vermilion.ir.passes.freeze_batch import freeze_batch
 from vermilion.ir.passes.infer_shapes import infer_shapes
+from vermilion.ir.passes.lower_opset import lower_opset
 from vermilion.ir.passes.pipeline import Simplified, simplify
 from vermilion.ir.passes.probe import Probe, interface_change, take_probe
 from vermilion.ir.passes.replace_prelu import replace_prelu
@@ -26,6 +27,7 @@ from vermilion.progress import Progress, no_progress
 
 FIXES: tuple[Rewrite, ...] = (
     freeze_batch,  # first: everything else wants shapes
+    lower_opset,  # before what writes operators of opset 17
     fold_pad,  # before attributes are written: it changes `pads`
     write_attributes,
     replace_prelu,

@@ -12,6 +12,7 @@ from vermilion.ir.passes.fixes import SINGLE_ENTRY_FIXES, apply_fixes
 from vermilion.ir.passes.fold_pad import fold_pad
 from vermilion.ir.passes.freeze_batch import freeze_batch
 from vermilion.ir.passes.infer_shapes import infer_shapes
+from vermilion.ir.passes.lower_opset import lower_opset
 from vermilion.ir.passes.probe import interface_change, take_probe
 from vermilion.ir.passes.replace_prelu import replace_prelu
 from vermilion.ir.passes.report import run_pass
@@ -177,6 +178,47 @@ def test_an_open_batch_becomes_1_and_the_rest_is_the_users() -> None:
     tokens = parse("(int64[seq] x) => (int64[seq] y) { y = Identity(x) }")
     step = run_pass(freeze_batch, tokens)
     assert (step.fired, len(step.refusals)) == (0, 1)
+
+
+NEWER = """(float[2,4,6] x, int64[1] a) => (float[2,1,6] y, float[2,2,6] z, float[2,2,6] u) {
+    b = Relu(x)
+    y = ReduceMean(b, a)
+    z, u = Split<axis=1, num_outputs=2>(b)
+}"""
+
+
+def test_a_newer_opset_is_lowered_where_it_means_the_same() -> None:
+    model = inferred(parse(NEWER, opset=21, ir_version=10, a=np.array([1])))
+    work, step = run(lower_opset, model)
+    assert step.fired == 4
+    assert work.graph.opset_imports[""] == 17
+    reduce_mean, split = work.graph.node(1), work.graph.node(2)
+    assert tuple(reduce_mean.attributes["axes"].as_ints()) == (1,)
+    assert len(reduce_mean.inputs) == 1
+    assert set(split.attributes) == {"axis"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("(float[2,4] x) => (float[2,4] y) { y = Gelu(x) }", "no Gelu"),
+        (
+            "(float[2,4] x, int64[1] a) => (float[2,1] y) { y = ReduceMax(x, a) }",
+            "axes of ReduceMax are computed",
+        ),
+        (
+            "(float[2,5] x) => (float[2,3] y, float[2,2] z) {"
+            " y, z = Split<axis=1, num_outputs=2>(x) }",
+            "has no `num_outputs`",
+        ),
+    ],
+)
+def test_a_newer_opset_that_has_something_new_stays(text: str, words: str) -> None:
+    model = parse(text, opset=20, ir_version=9)
+    step = run_pass(lower_opset, model)
+    assert not step.fired
+    assert words in reasons(step)[0]
+    assert model.graph.opset_imports[""] == 20
 
 
 BATCHED = """(float[4,3,8,8] x, float[5,3,3,3] w, int64[2] s, float[320,6] k) => (float[4,6] y) {

@@ -28,6 +28,7 @@ from vermilion.ir.passes.raise_opset import raise_opset
 from vermilion.ir.passes.remove_dead_nodes import remove_dead_nodes
 from vermilion.ir.passes.remove_identities import remove_identities
 from vermilion.ir.passes.report import Notes, PassStep, Rewrite, run_pass
+from vermilion.ir.passes.settle_casts import settle_casts
 from vermilion.ir.passes.sort_nodes import sort_nodes
 from vermilion.ir.sizes import check_sizes
 from vermilion.ir.verify import check_graph
@@ -39,6 +40,7 @@ PASSES: tuple[Rewrite, ...] = (
     lift_constants,  # before folding: all constants in one form
     remove_dead_nodes,  # before inference and folding: less to do
     infer_shapes,  # before folding: Shape of a known shape is a constant
+    settle_casts,  # after inference, which knows types; before folding: constants may be cast
     fold_constants,  # before raising, which is simpler where shapes are known
     inline_branches,  # after folding, which makes conditions known; before all that walks one graph
     raise_opset,  # after inference: of unknown rank, each Softmax would become three nodes

@@ -1,0 +1,146 @@
+"""Provider options on the command line: a file's checked, or the right ones printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vermilion.cli.output import Result
+from vermilion.errors import OptionError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from vermilion.hardware.options.option import Linted, Setting
+    from vermilion.hardware.options.vitisai_build import BuiltOptions, Request
+
+STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
+
+
+def lint_file(path: Path, release: str, device: str, precision: str) -> Result:
+    """Check the options in a file; not ok where one is an error."""
+    from vermilion.hardware.options.lint import lint
+    from vermilion.hardware.options.option import Setting
+    from vermilion.hardware.options.read import read_options
+    from vermilion.hardware.targets.find import find_target
+
+    found, stated = read_options(path)
+    named = device or stated.device
+    setting = Setting(
+        build=release or stated.build,
+        device=find_target(named).name if named else "",
+        precision=precision or stated.precision,
+        system=stated.system,
+    )
+    linted = [lint(given, setting) for given in found]
+    errors = sum(one.errors for one in linted)
+    data = {
+        "errors": errors,
+        "release": setting.build,
+        "device": setting.device,
+        "option_sets": [_row(one) for one in linted],
+    }
+    as_json = path.suffix.lower() == ".json"
+    return Result(data, lambda: _lint_view(linted, setting, as_json=as_json), ok=errors == 0)
+
+
+def _row(linted: Linted) -> dict[str, object]:
+    corrected = linted.corrected
+    return {
+        "where": linted.given.where,
+        "provider": linted.given.provider,
+        "options": dict(linted.given.options),
+        "checked_against": linted.table.title if linted.table else "",
+        "problems": [problem.as_json() for problem in linted.problems],
+        "corrected": {
+            "provider": corrected.provider,
+            "options": dict(corrected.options),
+            "environment": dict(corrected.environment),
+            "config": corrected.config,
+        },
+    }
+
+
+def _lint_view(linted: Sequence[Linted], setting: Setting, *, as_json: bool) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from vermilion.hardware.options.corrected import corrected_text
+
+    views: list[RenderableType] = []
+    for one in linted:
+        against = one.table.title if one.table else "no table"
+        views.append(Text(f"{one.given.where}: {one.given.provider}", style="bold"))
+        device = f", {setting.device}" if setting.device else "; `--device` says more"
+        views.append(f"checked against: {against}{device}")
+        if not one.problems:
+            views += ["nothing is wrong", ""]
+            continue
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column()
+        table.add_column(overflow="fold")
+        for problem in one.problems:
+            table.add_row(Text(problem.level, style=STYLES[problem.level]), Text(problem.what))
+            if problem.fix:
+                table.add_row("", Text.assemble(("fix: ", "bold"), problem.fix))
+        views += [table, "", "corrected:", Text(corrected_text(one, as_json=as_json)), ""]
+    return Group(*views)
+
+
+def suggest_options(release: str, device: str, precision: str) -> Result:
+    """Give the VitisAI provider's options for a device and a release, each with its reason.
+
+    Raises: OptionError for numbers that there are not; UnsupportedError where the release does not
+    do that on the device.
+    """
+    from vermilion.hardware.options.vitisai import NEWEST
+    from vermilion.hardware.options.vitisai_build import Request, build_options
+    from vermilion.hardware.targets.find import find_target
+
+    if not device:
+        raise OptionError("options are for a device", hint="add `--device strix`, say")
+    if precision not in ("", "int8", "bf16"):
+        raise OptionError(f"`{precision}` is no precision here", hint="`int8` or `bf16`")
+    wanted = Request(
+        device=find_target(device).name,
+        release=release or NEWEST,
+        precision="bf16" if precision == "bf16" else "int8",
+        cache_dir="vitisai_cache",
+        cache_key="DIGEST_OF_MODEL_AND_OPTIONS",
+    )
+    built = build_options(wanted)
+    data = {
+        "device": wanted.device,
+        "release": wanted.release,
+        "precision": wanted.precision,
+        "options": dict(built.options),
+        "environment": dict(built.environment),
+        "config": dict(built.config) if built.config is not None else None,
+        "reasons": dict(built.reasons),
+    }
+    return Result(data, lambda: _suggest_view(wanted, built))
+
+
+def _suggest_view(wanted: Request, built: BuiltOptions) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("option", "value", "why"):
+        table.add_column(column, overflow="fold")
+    old = {"cacheDir": "cache_dir", "cacheKey": "cache_key", "encryptionKey": "encryption_key"}
+    for name, value in built.options.items():
+        table.add_row(name, value, built.reasons.get(old.get(name, name), ""))
+    for name, value in built.environment.items():
+        table.add_row(name, value, built.reasons.get(f"environment {name}", ""))
+    for name, reason in built.reasons.items():
+        if name.startswith("no "):
+            table.add_row(name, "", reason)
+    head = f"VitisAI on {wanted.device}, Ryzen AI {wanted.release}, {wanted.precision}"
+    views: list[RenderableType] = [head, table]
+    if built.config is not None:
+        views += ["", "the file that `config_file` names:", Text(built.config_text().rstrip())]
+    return Group(*views)

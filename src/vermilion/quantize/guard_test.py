@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import models
+from vermilion.errors import OptionError
+from vermilion.ir.execute import open_session, run_session
+from vermilion.progress import no_progress
+from vermilion.quantize import Options, Promise, quantize_guarded
+from vermilion.quantize.guard import decisions, raised_for
+from vermilion.quantize.html import html_report
+from vermilion.quantize.options import from_json
+from vermilion.quantize.quantize import decide, look
+from vermilion.quantize.sensitivity import Damage, measure_damage
+
+RNG = np.random.default_rng(4)
+IMAGES = [{"input": RNG.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(12)]
+A8W8 = Options(scheme="a8w8")
+
+
+def test_promise_that_holds_at_once_changes_nothing() -> None:
+    done = quantize_guarded(models.small_cnn(), iter(IMAGES), Promise(min_sqnr_db=15.0), A8W8)
+    assert done.met
+    assert [rung.what for rung in done.ladder] == ["as asked"]
+    assert done.quantized.options == A8W8
+    assert done.quantized.samples == 9  # three were held out
+
+
+def test_precision_is_raised_until_the_promise_holds() -> None:
+    plain = quantize_guarded(models.small_cnn(), IMAGES, Promise(min_sqnr_db=0.0), A8W8).ladder[0]
+    promise = Promise(min_sqnr_db=plain.sqnr_db + 6.0)
+    done = quantize_guarded(models.small_cnn(), IMAGES, promise, A8W8)
+    assert done.met
+    assert done.quantized.options.wide
+    assert done.ladder[-1].eight_bit_share < plain.eight_bit_share
+    held_out = IMAGES[3::4]
+    pair = [open_session(m) for m in (models.small_cnn(), done.quantized.model)]
+    a, b = (
+        np.stack([next(iter(run_session(s, x).values())) for x in held_out]).astype(np.float64)
+        for s in pair
+    )
+    measured = 10 * np.log10(np.sum(a**2) / np.sum((a - b) ** 2))
+    assert measured == pytest.approx(done.ladder[-1].sqnr_db, abs=0.01)
+    assert measured >= promise.min_sqnr_db
+
+
+def test_promise_that_cannot_hold_gives_the_best_and_says_so() -> None:
+    done = quantize_guarded(
+        models.small_cnn(), IMAGES, Promise(min_sqnr_db=190.0), Options(scheme="xint8")
+    )
+    assert not done.met
+    best = max(rung.sqnr_db for rung in done.ladder)
+    assert next(r for r in done.ladder if r.options == done.quantized.options).sqnr_db == best
+
+
+def test_metric_of_the_user_decides() -> None:
+    calls = []
+
+    def metric(outputs: object) -> float:
+        calls.append(outputs)
+        return 1.0 if len(calls) != 2 else 0.5  # float, then the first try, then better
+
+    promise = Promise(max_drop=0.1, metric=metric)
+    done = quantize_guarded(models.small_cnn(), IMAGES, promise, A8W8)
+    assert [(rung.drop, rung.met) for rung in done.ladder] == [(0.5, False), (0.0, True)]
+    assert len(calls[0]) == 3
+
+
+def test_too_few_samples_are_refused() -> None:
+    with pytest.raises(OptionError, match="hold out"):
+        quantize_guarded(models.small_cnn(), IMAGES[:3], Promise(min_sqnr_db=10.0), A8W8)
+
+
+@pytest.mark.parametrize("fields", [{}, {"max_drop": 0.1, "min_sqnr_db": 3.0}, {"max_drop": 3.0}])
+def test_promises_are_checked(fields: dict[str, float]) -> None:
+    with pytest.raises(OptionError):
+        Promise(**fields)  # type: ignore[arg-type]
+
+
+def test_damages_add_up_to_the_whole() -> None:
+    model = models.small_cnn()
+    seen = look(model, IMAGES, A8W8, no_progress)
+    decided = decide(seen, A8W8)
+    rows = measure_damage(decided.work, decided.plan, decided.constants, IMAGES[:4], no_progress)
+    assert rows == sorted(rows, key=lambda row: -row.noise)
+    assert {row.kind for row in rows} == {"activation", "weight"}
+    total = sum(row.noise for row in rows)
+    again = quantize_guarded(model, IMAGES, Promise(min_sqnr_db=1.0), A8W8).ladder[0]
+    assert 10 * np.log10(1.0 / total) == pytest.approx(again.sqnr_db, abs=3.0)
+
+
+def test_what_is_raised_removes_most_for_least() -> None:
+    rows = [
+        Damage("activation", ("a",), 8.0, 1000),
+        Damage("activation", ("b",), 4.0, 10),
+        Damage("weight", ("n",), 2.0, 1000),
+        Damage("activation", ("c",), 1.0, 100_000),
+    ]
+    assert raised_for(rows, 15.0, True) == ((), ())
+    assert raised_for(rows, 11.0, True) == (("b",), ())
+    assert raised_for(rows, 3.0, True) == (("b", "a"), ())
+    assert raised_for(rows, 1.0, True) == (("b", "a"), ("n",))
+    assert raised_for(rows, 1.0, False) == ((), ("n",))
+
+
+def test_decisions() -> None:
+    assert decisions(np.asarray([[0.1, 0.9], [0.8, 0.2]])).tolist() == [1, 0]
+    image = np.zeros((1, 2, 1, 2))
+    image[0, 1, 0, 1] = 1.0
+    assert decisions(image).tolist() == [[[0, 1]]]
+    assert decisions(np.asarray([[[[0.2, 0.7]]]])).ravel().tolist() == [False, True]
+
+
+def test_page_holds_everything_and_fetches_nothing() -> None:
+    done = quantize_guarded(
+        models.small_cnn(), IMAGES, Promise(min_sqnr_db=60.0), A8W8, details=True
+    )
+    page = html_report(done.quantized, "<m> & co", done)
+    assert "&lt;m&gt; &amp; co" in page
+    for layer in done.quantized.layers:
+        assert layer.name in page
+    for rung in done.ladder:
+        assert rung.what in page
+    assert page.count("<svg") == 1 + len(done.quantized.details)
+    assert "http" not in page
+    assert "<script" not in page
+    kinds = {detail.kind for detail in done.quantized.details}
+    assert kinds == {"activation", "weight"}
+
+
+def test_recipe_reproduces_the_options() -> None:
+    options = Options(scheme="a8w8", method="mse", wide=("a", "b*"), per_channel=False, block=64)
+    assert from_json(json.loads(json.dumps(options.as_json()))) == options
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [{"shceme": "a8w8"}, {"method": "best"}, {"wide": "a"}, {"block": True}, {"equalize": 1}],
+)
+def test_recipe_is_checked(recipe: dict[str, object]) -> None:
+    with pytest.raises(OptionError):
+        from_json(recipe)

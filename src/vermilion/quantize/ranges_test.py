@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vermilion.quantize.formats import INT8, INT16, UINT8, IntegerFormat
+from vermilion.quantize.observe import Histogram, Range
+from vermilion.quantize.ranges import METHODS, Method, parameters_for, range_of
+
+RNG = np.random.default_rng(2)
+
+
+def seen(values: np.ndarray) -> Histogram:
+    histogram = Histogram()
+    for part in np.array_split(values.astype(np.float32), 5):
+        histogram.add(part)
+    return histogram
+
+
+def error(values: np.ndarray, number: IntegerFormat, method: Method) -> float:
+    given = parameters_for(range_of(seen(values), method, number), number)
+    back = given.to_reals(given.to_integers(values.astype(np.float32)))
+    return float(np.mean((values - back) ** 2))
+
+
+TAILS = RNG.standard_t(3, 100_000)
+RELU = np.maximum(RNG.standard_normal(100_000), 0.0)
+
+
+@pytest.mark.parametrize("number", [INT8, UINT8])
+@pytest.mark.parametrize("values", [TAILS, RELU, np.append(RELU, 40.0)])
+def test_least_error_is_less_than_that_of_the_whole_range(
+    values: np.ndarray, number: IntegerFormat
+) -> None:
+    assert error(values, number, "mse") <= 1.0001 * error(values, number, "minmax")
+
+
+def test_least_error_clips_a_lone_outlier() -> None:
+    values = np.append(np.tile(RELU, 20), 12.0)  # rounding all the others costs more than it
+    assert range_of(seen(values), "mse", UINT8)[1] < 8.0
+    assert range_of(seen(values), "minmax", UINT8)[1] == 12.0
+
+
+def test_percentile_cuts_the_share_that_it_says() -> None:
+    values = np.sort(RNG.uniform(-1.0, 1.0, 1_000_000))
+    low, high = range_of(seen(np.append(values, [50.0, -50.0])), "percentile", INT8)
+    assert low == pytest.approx(-1.0, abs=0.02)
+    assert high == pytest.approx(1.0, abs=0.02)
+
+
+def test_entropy_searches() -> None:
+    """ONNX Runtime's has one candidate, so its range is always the whole one."""
+    values = np.append(RNG.standard_normal(200_000), [30.0, -30.0])
+    low, high = range_of(seen(values), "entropy", INT8)
+    assert 2.0 < high < 15.0
+    assert low == -high
+
+
+def test_entropy_keeps_a_range_that_is_used_everywhere() -> None:
+    low, high = range_of(seen(RNG.uniform(-1.0, 1.0, 200_000)), "entropy", INT8)
+    assert (low, high) == pytest.approx((-1.0, 1.0), abs=0.05)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_ranges_hold_zero_and_nothing_unseen(method: Method) -> None:
+    for values in (RNG.uniform(3.0, 5.0, 1000), -RNG.uniform(3.0, 5.0, 1000), np.zeros(10)):
+        low, high = range_of(seen(values), method, UINT8)
+        assert low <= 0.0 <= high
+        assert low >= min(0.0, values.min()) - 1e-6
+        assert high <= max(0.0, values.max()) + 1e-6
+
+
+@pytest.mark.parametrize("number", [INT8, UINT8, INT16])
+@pytest.mark.parametrize("ends", [(-1.0, 3.0), (0.0, 2.0), (-5.0, 0.0), (0.0, 0.0), (0.0, 1e-44)])
+def test_zero_is_exact_and_ends_are_reached(
+    ends: tuple[float, float], number: IntegerFormat
+) -> None:
+    given = parameters_for(ends, number)
+    reals = given.to_reals(given.to_integers(np.asarray([0.0, *ends], np.float32)))
+    assert reals[0] == 0.0
+    assert np.abs(reals[1:] - ends).max() <= float(given.scale)
+    assert given.scale > 0.0
+
+
+def test_only_the_ends_are_enough_for_minmax() -> None:
+    ends = Range()
+    ends.add(np.asarray([-2.0, 7.0], np.float32))
+    assert range_of(ends, "minmax", UINT8) == (-2.0, 7.0)

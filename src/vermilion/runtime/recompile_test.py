@@ -1,0 +1,69 @@
+"""Machine code from elsewhere is not run: the model beside it is compiled again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bundles
+import models
+from vermilion.api import compile_model
+from vermilion.ir.execute import open_session, run_session
+from vermilion.runtime.artifact import open_artifact
+from vermilion.runtime.session import Session
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VERMILION_CACHE", str(tmp_path / "default"))
+    compiled = compile_model(models.small_cnn(), cache_dir=tmp_path / "cache")
+    backends = {part.backend for part in open_artifact(compiled.artifact).manifest.parts}
+    assert backends == {"native"}
+    return compiled.artifact
+
+
+def with_seal(bundle: Path, seal: str) -> None:
+    """Give the bundle another seal: what it looks like when it was compiled elsewhere."""
+    manifest = bundle / "manifest.json"
+    rows = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**rows, "seal": seal}))
+
+
+def expected(feed: dict[str, np.ndarray]) -> np.ndarray:
+    return next(iter(run_session(open_session(models.small_cnn()), feed).values()))
+
+
+def test_our_own_bundle_runs_as_it_is(bundle: Path) -> None:
+    with Session(bundle) as session:
+        assert session.notes == ()
+        assert session.manifest.digest == open_artifact(bundle).manifest.digest
+
+
+@pytest.mark.parametrize("seal", ["", "0" * 64])
+def test_a_bundle_from_elsewhere_is_compiled_again(bundle: Path, seal: str) -> None:
+    with_seal(bundle, seal)
+    feed = {"input": np.random.default_rng(0).random((1, 3, 16, 16), dtype=np.float32)}
+    with Session(bundle) as session:
+        assert "was not made on this machine" in session.notes[0]
+        assert session.manifest.digest != open_artifact(bundle).manifest.digest
+        np.testing.assert_allclose(session.run(None, feed)[0], expected(feed), rtol=1e-4, atol=1e-5)
+
+
+def test_poisoned_code_is_never_reached(bundle: Path) -> None:
+    # A bundle whose digests all fit and whose code is another: only the seal tells.
+    code = next(bundle.glob("vaiml_par_0/*.o"))
+    ud2 = b"\x0f\x0b" * (code.stat().st_size // 2)  # dies where it is run
+    bundles.replace_member(bundle, code.relative_to(bundle).as_posix(), ud2)
+    feed = {"input": np.zeros((1, 3, 16, 16), np.float32)}
+    with Session(bundle) as session:
+        assert session.notes
+        np.testing.assert_allclose(session.run(None, feed)[0], expected(feed), rtol=1e-4, atol=1e-5)
+
+
+def test_code_can_be_trusted_by_name(bundle: Path) -> None:
+    with_seal(bundle, "")
+    with Session(bundle, trust_code=True) as session:
+        assert session.notes == ()
