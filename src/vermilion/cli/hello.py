@@ -91,7 +91,8 @@ def _table(report: HelloReport) -> RenderableType:
         table.add_column(column, justify="left" if "what" in column else "right")
     sqnr = f"{report.accuracy.sqnr_db:.1f}"
     table.add_row("    FP32 on the CPU", f"{report.cpu_ms:.1f}", "", "reference")
-    table.add_row("    XINT8 on the CPU", f"{report.cpu_int8_ms:.1f}", "", sqnr)
+    cpu_sqnr = f"{report.cpu_accuracy.sqnr_db:.1f}"
+    table.add_row("    XINT8 on the CPU", f"{report.cpu_int8_ms:.1f}", "", cpu_sqnr)
     device_ms = "unknown" if report.device_ms is None else f"{report.device_ms:.2f}"
     is_measured = report.device_is == "measured"
     table.add_row(

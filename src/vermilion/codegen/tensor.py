@@ -115,35 +115,29 @@ def reshaped_strides(
     shape: tuple[int, ...], strides: tuple[int, ...], wanted: tuple[int, ...]
 ) -> tuple[int, ...] | None:
     """Give the strides under which the same memory has the shape `wanted`, None if none do."""
-    source = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    # What lies side by side is one dimension; then each is cut into the sizes that are wanted.
+    merged: list[tuple[int, int]] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if merged and merged[-1][1] == size * stride:
+            merged[-1] = (merged[-1][0] * size, stride)
+        else:
+            merged.append((size, stride))
     result: list[int] = []
-    sizes = list(wanted)
-    position = 0
-    remaining: list[tuple[int, int]] = []  # (size, stride) of the source dimension being split
-    for size in sizes:
+    rest, stride = 1, 0
+    pending = iter(merged)
+    for size in wanted:
         if size == 1:
             result.append(0)
             continue
-        if not remaining:
-            if position >= len(source):
-                return None
-            remaining = [source[position]]
-            position += 1
-        have, stride = remaining[0]
-        while have < size:
-            if position >= len(source):
-                return None
-            more, inner = source[position]
-            if stride != more * inner:
-                return None
-            position += 1
-            have, stride = have * more, inner
-        if have % size:
+        if rest == 1:
+            rest, stride = next(pending, (1, 0))
+        if rest % size:
             return None
-        rest = have // size
+        rest //= size
         result.append(stride * rest)
-        remaining = [(rest, stride)] if rest > 1 else []
-    if remaining or position != len(source):
+    if rest != 1 or next(pending, None) is not None:
         return None
     return tuple(result)
 

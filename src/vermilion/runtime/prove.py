@@ -61,8 +61,9 @@ def prove(
     progress("prove", 2, 2)
     # An output that no part makes is an input or a weight: there is nothing to prove.
     rows = [agreement(name, expected[name], found[name]) for name in expected if name in found]
+    spread = _reference_spread(original, inputs, expected) if any(map(_is_far, rows)) else {}
     for row in rows:
-        wrong = row.cosine < MIN_COSINE and row.max_abs_error > NOTHING
+        wrong = _is_far(row) and row.max_abs_error > spread.get(row.name, 0.0)
         if row.has_nan or wrong:
             raise WrongNumbersError(
                 f"the compiled model gives another `{row.name}` than the model as it came: "
@@ -70,7 +71,31 @@ def prove(
                 where=target.name,
                 hint="this is a fault of the compiler; `--target cpu` may do, and please report it",
             )
-    return tuple(_row(row) for row in rows)
+    return tuple(
+        {**row.as_json(), "reference_spread": spread[row.name]}
+        if row.name in spread
+        else row.as_json()
+        for row in rows
+    )
+
+
+def _is_far(row: Agreement) -> bool:
+    return row.cosine < MIN_COSINE and row.max_abs_error > NOTHING
+
+
+def _reference_spread(
+    original: ir.Model, inputs: Tensors, expected: Mapping[str, Array]
+) -> dict[str, float]:
+    """Give how far the reference is from itself, by output, where it may be far at all.
+
+    A long chain of quantized layers amplifies a rounding to whole steps: ONNX Runtime's own
+    optimized and literal ways disagree (a text detector in int8: cosine 0.94 on noise). What is no
+    further from it than it is from itself is no fault of ours. Other networks get no such grace.
+    """
+    if not any(node.op_type == "QuantizeLinear" for node in original.graph.all_nodes()):
+        return {}
+    literal = run_session(open_session(original, quiet=True, optimize=False), inputs)
+    return {n: agreement(n, expected[n], literal[n]).max_abs_error for n in expected}
 
 
 def _run_parts(parts: Sequence[CompiledPart], target: Target, inputs: Tensors) -> dict[str, Array]:
@@ -83,7 +108,3 @@ def _run_parts(parts: Sequence[CompiledPart], target: Target, inputs: Tensors) -
         wanted = [str(v.name) for v in graph.inputs if v.name not in graph.initializers]
         tensors.update(loaded.run({name: tensors[name] for name in wanted}))
     return tensors
-
-
-def _row(row: Agreement) -> dict[str, object]:
-    return row.as_json()

@@ -19,15 +19,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.attention_weights import write_weights
 from vermilion.codegen.emit.builder import Function, Index, Module, Value, float_constant
-from vermilion.codegen.emit.matmul import Panels, RowEpilogue
+from vermilion.codegen.emit.matmul import Panels
 from vermilion.codegen.emit.register_tile import RegisterTile, Side
-from vermilion.codegen.emit.rows import Totals, for_vectors
+from vermilion.codegen.emit.row_epilogue import RowEpilogue
+from vermilion.codegen.emit.rows import for_vectors
 from vermilion.codegen.emit.walk import Matrices, positions
 from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
-from vermilion.codegen.tensor import STORAGE_BYTES
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
 
 @dataclass(frozen=True)
@@ -154,9 +156,7 @@ class _Writer:
         with f.when(f.binary("xor", is_last, Value("i1", "true"))):
             self._rows(moved, s.block_rows)
 
-    def _moved(
-        self, pointers: Sequence[Value], where: Sequence[Index], row: Value
-    ) -> _Pointers:
+    def _moved(self, pointers: Sequence[Value], where: Sequence[Index], row: Value) -> _Pointers:
         s, f = self.spec, self.f
         query, key, value, output, *others = pointers
         key_bytes = self._steps(s.depth) * self._vectors(s.keys) * self.isa.vector_bytes
@@ -217,7 +217,9 @@ class _Writer:
         """Write scores, weights and context of one block of keys."""
         f, s = self.f, self.spec
         self._scores(pointers, rows, keys, first)
-        weigh = self._weights(keys)
+        storage: Storage = "bf16" if s.numeric == "bf16" else "f32"
+        weigh = f"{self.name}_weights_{keys}"
+        write_weights(self.module, weigh, s.lanes, keys, storage, is_whole=s.is_whole)
         with f.loop(0, rows) as row:
             scores = f.at(self.scores, f.multiply(row, s.score_row * 4))
             f.call_void(weigh, [scores, f.at(self.state, f.multiply(row, 12))])
@@ -296,54 +298,6 @@ class _Writer:
             f, arithmetic, (Matrices("f32", (), s.score_row, 1), *s.score_operands),
             f.arguments[2:], s.score_expression, arithmetic.tail_mask(tail) if tail else None,
         ).write(tile)  # fmt: skip
-        f.finish()
-        return name
-
-    # Softmax ----------------------------------------------------------------------------------
-
-    def _weights(self, keys: int) -> str:
-        """Write the function that makes weights of a row of scores, in place."""
-        name = f"{self.name}_weights_{keys}"
-        if self.module.has(name):
-            return name
-        s = self.spec
-        f = Function(self.module, name, [("scores", "ptr"), ("state", "ptr")])
-        scores, state = f.arguments
-        arithmetic = Arithmetic(f, s.lanes)
-        m = arithmetic.math
-
-        def score(at: Value, mask: Value | None) -> Value:
-            return arithmetic.load("f32", f.at(scores, f.multiply(at, 4)), mask=mask)
-
-        highest = Totals(arithmetic, "max", -math.inf)
-        for_vectors(
-            f, arithmetic, keys, lambda at, mask, n: highest.take(n, score(at, mask), mask)
-        )
-        before = arithmetic.load_splat("f32", state)
-        top = m.maximum(highest.splat(), before)
-        # A row that is masked out so far has no highest score: e^(-∞ - 0) is 0, not NaN.
-        is_none = f.compare_floats("oeq", top, m.number(-math.inf))
-        base = f.select(is_none, m.number(0.0), top)
-        total = Totals(arithmetic, "add", 0.0)
-        storage = "bf16" if s.numeric == "bf16" else "f32"
-
-        def weigh(at: Value, mask: Value | None, number: int) -> None:
-            weight = m.exp(m.subtract(score(at, mask), base))
-            total.take(number, weight, mask)
-            # A 16-bit weight lies at or before its score: it overwrites nothing that is still read.
-            place = f.at(scores, f.multiply(at, STORAGE_BYTES[storage]))  # type: ignore[index]
-            arithmetic.store(storage, weight, place, mask=mask)  # type: ignore[arg-type]
-
-        for_vectors(f, arithmetic, keys, weigh)
-        one = arithmetic.tail_mask(1)
-        whole = total.splat()
-        if not s.is_whole:
-            factor = m.exp(m.subtract(before, base))
-            known = arithmetic.load_splat("f32", f.at(state, 4))
-            whole = m.add(m.multiply(known, factor), whole)
-            arithmetic.store("f32", top, state, mask=one)
-            arithmetic.store("f32", factor, f.at(state, 8), mask=one)
-        arithmetic.store("f32", whole, f.at(state, 4), mask=one)
         f.finish()
         return name
 

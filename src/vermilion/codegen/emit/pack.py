@@ -93,9 +93,7 @@ class PackSpec:
 class _Strip:
     """The loop that packs one vector of columns along the whole depth."""
 
-    def __init__(
-        self, spec: PackSpec, f: Function, isa: Isa, step_bytes: int, left: Value
-    ) -> None:
+    def __init__(self, spec: PackSpec, f: Function, isa: Isa, step_bytes: int, left: Value) -> None:
         self.spec = spec
         self.f = f
         self.lanes = isa.lanes
@@ -150,9 +148,7 @@ class _Strip:
         if s.depth % 2:
             last = f.at(come, (s.depth - 1) * s.depth_stride * size)
             low = self._raw(last, mask)
-            self._store(
-                self._pair(low, Value(low.type, "zeroinitializer")), go, s.depth // 2
-            )
+            self._store(self._pair(low, Value(low.type, "zeroinitializer")), go, s.depth // 2)
 
     _strided = _rows
 
@@ -183,8 +179,12 @@ class _Strip:
             whole, rest = whole - 1, lanes
         with f.loop(0, whole) as square:
             step = f.multiply(square, lanes)
-            self._square(f.at(come, f.multiply(step, 4)), f.at(go, f.multiply(
-                step, self.step_bytes)), lanes, odd=False)
+            self._square(
+                f.at(come, f.multiply(step, 4)),
+                f.at(go, f.multiply(step, self.step_bytes)),
+                lanes,
+                odd=False,
+            )
         if rest:
             step_at = whole * lanes
             self._square(

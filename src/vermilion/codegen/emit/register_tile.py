@@ -111,7 +111,9 @@ class RegisterTile:
         zero = Value(self._arithmetic.type("float"), "zeroinitializer")
         with self.f.loop(0, steps, size) as start:
             run(start, self.f.minimum(self.f.add(start, size), steps))
-            with self.f.when(self.f.compare("slt", self.f.add(start, size), constant("i64", steps))):
+            with self.f.when(
+                self.f.compare("slt", self.f.add(start, size), constant("i64", steps))
+            ):
                 self._put_aside(slots, sums, start)
         for number, slot in enumerate(slots):
             place = number * self.isa.vector_bytes
@@ -185,6 +187,4 @@ class RegisterTile:
 def prefetch_line(f: Function, pointer: Value) -> None:
     """Ask for a cache line to be brought into the second-level cache."""
     name = f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
-    f.call_void(
-        name, [pointer, constant("i32", 0), constant("i32", 2), constant("i32", 1)]
-    )
+    f.call_void(name, [pointer, constant("i32", 0), constant("i32", 2), constant("i32", 1)])

@@ -69,9 +69,7 @@ def across(arithmetic: Arithmetic, combine: str, vector: Value) -> Value:
     distance = lanes // 2
     while distance:
         order = ", ".join(f"i32 {i ^ distance}" for i in range(lanes))
-        other = f.emit(
-            vector.type, f"shufflevector {vector}, {vector}, <{lanes} x i32> <{order}>"
-        )
+        other = f.emit(vector.type, f"shufflevector {vector}, {vector}, <{lanes} x i32> <{order}>")
         values = (vector, other)
         node = apply(combine, Operand(0), Operand(1))
         vector = arithmetic.evaluate(node, lambda index, v=values: v[index])  # type: ignore[misc]

@@ -130,9 +130,7 @@ class SoftmaxSpec:
             return slot.get()
 
         top = over(f.slot(m.number(-math.inf)), lambda t, k: m.maximum(value(k), t))
-        whole = over(
-            f.slot(m.number(0.0)), lambda t, k: m.add(t, m.exp(m.subtract(value(k), top)))
-        )
+        whole = over(f.slot(m.number(0.0)), lambda t, k: m.add(t, m.exp(m.subtract(value(k), top))))
         last = m.log(whole) if self.is_log else m.divide(m.number(1.0), whole)
         with f.loop(constant("i64", 0), self.size) as k:
             below = m.subtract(value(k), top)

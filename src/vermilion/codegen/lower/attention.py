@@ -17,16 +17,14 @@ from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.groups import Group
-from vermilion.codegen.lower.matmul import (
+from vermilion.codegen.lower.matmul import choose_patch, close_rows, open_rows, row_operand
+from vermilion.codegen.lower.sides import (
     RightSide,
     as_f32,
-    choose_patch,
-    close_rows,
     common_numeric,
-    open_rows,
+    is_in_place,
     packed,
     right_side,
-    row_operand,
 )
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
@@ -111,9 +109,7 @@ def emit_attention(lowering: Lowering, group: Group, attention: Attention) -> No
     shapes = _Shapes(scores_shape, shape, query.shape[-1])
     tiles = _tiles(lowering, shapes, numeric)
     key_view = packed(lowering, key, numeric, tiles.scores)
-    in_place = value.view is not None and numeric.name == "f32" and (
-        value.view.strides[-1] == 1 or value.view.shape[-1] == 1
-    )  # fmt: skip
+    in_place = is_in_place(value, numeric)
     value_view = value.view if in_place else packed(lowering, value, numeric, tiles.context)
     assert value_view is not None
     outer = _sizes(shape[:-2])
@@ -146,11 +142,8 @@ def _sides(
     value = right_side(lowering, last)
     query, key, numeric = common_numeric(lowering, query, key)
     if value.view is not None and value.view.storage != query.storage:
-        if numeric.name == "f32":
-            value = RightSide(value.shape, view=as_f32(lowering, value.view))
-        else:
-            query, key, numeric = common_numeric(lowering, as_f32(lowering, query), key)
-            value = RightSide(value.shape, view=as_f32(lowering, value.view))
+        value = RightSide(value.shape, view=as_f32(lowering, value.view))
+        query, key, numeric = common_numeric(lowering, as_f32(lowering, query), key)
     if query.strides[-1] != 1 and query.shape[-1] > 1:
         query = lowering.copied(query)
     return query, key, value, numeric

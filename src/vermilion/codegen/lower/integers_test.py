@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from quantized_graphs import F32, Graph, fma, requantized, run_native
+from random_quantized import RandomGraph
 from vermilion.codegen.lower.rules import refusal
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session
@@ -125,6 +128,25 @@ def test_answers_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     for threads in (2, 4):
         more = run_native(model, inputs, tmp_path / str(threads), "cpu", threads)["y"]
         np.testing.assert_array_equal(one, more)
+
+
+SEEDS = [("cpu", seed) for seed in range(24)] + [("zen3", seed) for seed in range(6)]
+
+
+@pytest.mark.parametrize(("target", "seed"), SEEDS, indirect=["target"])
+def test_random_graphs_give_onnx_runtimes_answer_to_the_bit(
+    seed: int, target: str, tmp_path: Path
+) -> None:
+    made = RandomGraph(seed)
+    model = made.graph.model(made.inputs, made.outputs)
+    got = run_native(model, made.inputs, tmp_path, target)
+    # Without its own fusions, which round in another order.
+    plain = ort.SessionOptions()
+    plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), plain)
+    names = [value.name for value in session.get_outputs()]
+    for name, wanted in zip(names, session.run(names, made.inputs), strict=True):
+        np.testing.assert_array_equal(got[name], wanted)
 
 
 # Operators on integers ------------------------------------------------------------------------

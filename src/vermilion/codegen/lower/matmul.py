@@ -7,16 +7,12 @@ columns lie side by side in float32, and packed by a step of its own otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from vermilion.codegen.emit.matmul import MatmulSpec, Panels
-from vermilion.codegen.emit.pack import PackSpec
-from vermilion.codegen.emit.product import pack_weights
 from vermilion.codegen.emit.walk import Matrices
 from vermilion.codegen.expression import Constant, Expression, Operand, apply, substitute
 from vermilion.codegen.isa import Isa
@@ -25,12 +21,19 @@ from vermilion.codegen.lower.attributes import number
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.groups import Group
-from vermilion.codegen.numeric import NUMERICS, Numeric, numeric_for
-from vermilion.codegen.tensor import Storage, View, allocate, contiguous_strides
+from vermilion.codegen.lower.sides import (
+    RightSide,
+    as_column,
+    as_matrix,
+    common_numeric,
+    is_in_place,
+    packed,
+    right_side,
+)
+from vermilion.codegen.numeric import Numeric
+from vermilion.codegen.tensor import View, allocate, contiguous_strides
 from vermilion.codegen.tile import Tile, candidates, cost
 from vermilion.ir.opset import constant_of, is_operator, static_shape
-
-Array = NDArray[Any]
 
 # Rows of the left side that pass by each panel before the next, and bytes of them from which on the
 # depth is cut. Measured on Zen 5: 128 × 3072 in float32 run faster in one piece.
@@ -41,30 +44,6 @@ _FAR_BYTES = 512 * 1024
 _PREFETCH_PATCHES = 4
 # Units of work below which rows are split, so that two or four workers have enough.
 _MANY_UNITS = 16
-
-
-@dataclass(frozen=True)
-class RightSide:
-    """The right side of a product: a constant (…, K, N), or a view of that shape."""
-
-    shape: tuple[int, ...]
-    array: Array | None = None
-    view: View | None = None
-    name: str = ""
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        """Sizes of the dimensions before the matrix."""
-        return self.shape[:-2]
-
-    def piece(self, start: int, size: int) -> RightSide:
-        """Give `size` rows from `start` on."""
-        shape = (*self.batch, size, self.shape[-1])
-        if self.array is not None:
-            array = self.array[..., start : start + size, :]
-            return RightSide(shape, array=array, name=f"{self.name}[{start}]")
-        assert self.view is not None
-        return RightSide(shape, view=self.view.sliced(-2, start, size))
 
 
 def emit_matmul(lowering: Lowering, group: Group, node: ir.Node) -> None:
@@ -80,10 +59,10 @@ def emit_matmul(lowering: Lowering, group: Group, node: ir.Node) -> None:
     assert b is not None
     left = lowering.demand(a)
     if len(left.shape) == 1:
-        left = _matrix(left, (1, left.shape[0]))
+        left = as_matrix(left, (1, left.shape[0]))
     right = right_side(lowering, b)
     if len(right.shape) == 1:
-        right = _column(right)
+        right = as_column(right)
     _emit(lowering, group, left, right, Operand(0), [])
 
 
@@ -127,35 +106,6 @@ def _addend(lowering: Lowering, value: ir.Value) -> View:
 def _flag(node: ir.Node, name: str) -> bool:
     attribute = node.attributes.get(name)
     return attribute is not None and bool(attribute.as_int())
-
-
-def right_side(lowering: Lowering, value: ir.Value, *, transposed: bool = False) -> RightSide:
-    constant = constant_of(value)
-    if constant is not None:
-        array = constant.numpy()
-        name = str(value.name)
-        if transposed:
-            array, name = array.T, f"{name}ᵀ"
-        return RightSide(tuple(array.shape), array=array, name=name)
-    view = lowering.demand(value)
-    if transposed:
-        view = view.permuted((1, 0))
-    return RightSide(view.shape, view=view)
-
-
-def _column(right: RightSide) -> RightSide:
-    """Give a vector as a matrix of one column."""
-    shape = (right.shape[0], 1)
-    if right.array is not None:
-        return replace(right, shape=shape, array=right.array.reshape(shape))
-    assert right.view is not None
-    return replace(right, shape=shape, view=_matrix(right.view, shape))
-
-
-def _matrix(view: View, shape: tuple[int, int]) -> View:
-    wide = view.reshaped(shape)
-    assert wide is not None, "a dimension of one element needs no copy"
-    return wide
 
 
 def _emit(
@@ -260,14 +210,12 @@ def matmul_steps(
         )
         return
     partial = allocate(f"sums of {target.buffer.name}", "f32", target.shape)
-    for number, (start, size) in enumerate(pieces):
+    for at, (start, size) in enumerate(pieces):
         some_left, some_right = left.sliced(-1, start, size), right.piece(start, size)
-        if number < len(pieces) - 1:
-            total = Operand(0) if number == 0 else apply("add", Operand(0), Operand(1))
-            before = [partial] if number else []
-            step = matmul_step(
-                lowering, some_left, some_right, numeric, partial, before, total, ()
-            )
+        if at < len(pieces) - 1:
+            total = Operand(0) if at == 0 else apply("add", Operand(0), Operand(1))
+            before = [partial] if at else []
+            step = matmul_step(lowering, some_left, some_right, numeric, partial, before, total, ())
         else:
             total = apply("add", Operand(0), Operand(len(operands) + 1))
             step = matmul_step(
@@ -301,7 +249,7 @@ def matmul_step(
     """Make the step of one product, with the packing of its right side before it if needed."""
     *batch, rows, columns = target.shape
     depth = left.shape[-1]
-    in_place = _is_in_place(right, numeric)
+    in_place = is_in_place(right, numeric)
     walks = [left.broadcast((*batch, rows, depth)), target, *operands]
     matrices = contiguous_strides(right.batch) if not in_place else right.view.strides[:-2]  # type: ignore[union-attr]
     missing = len(batch) - len(right.batch)
@@ -373,75 +321,6 @@ def _row_stride(view: View) -> int:
 
 def _column_stride(view: View) -> int:
     return view.strides[-1] if view.shape[-1] > 1 or view.strides[-1] in (0, 1) else 0
-
-
-def common_numeric(
-    lowering: Lowering, left: View, right: RightSide
-) -> tuple[View, RightSide, Numeric]:
-    """Give both sides in a format that is multiplied here: float32 where nothing else is."""
-    numeric = numeric_for(left.storage, lowering.isa)
-    same = right.view is None or right.view.storage == left.storage
-    if numeric is not None and same and numeric.accumulator == "float":
-        return left, right, numeric
-    if right.view is not None:
-        right = replace(right, view=as_f32(lowering, right.view))
-    return as_f32(lowering, left), right, NUMERICS["f32"]
-
-
-def as_f32(lowering: Lowering, view: View) -> View:
-    if view.storage == "f32":
-        return view
-    from vermilion.codegen.emit.map import map_step
-    from vermilion.codegen.lower.context import converted
-
-    copy = allocate(f"{view.buffer.name} in float32", "f32", view.shape)
-    expression = converted(view, copy)
-    lowering.add(map_step([view], [copy], [expression], [f"copy of {view.buffer.name}"]))
-    return copy
-
-
-def _is_in_place(right: RightSide, numeric: Numeric) -> bool:
-    view = right.view
-    return view is not None and numeric.name == "f32" and (
-        view.strides[-1] == 1 or view.shape[-1] == 1
-    )  # fmt: skip
-
-
-def packed(lowering: Lowering, right: RightSide, numeric: Numeric, tile: Tile) -> View:
-    """Give the right side as panels: a weight, or the result of a step that packs it."""
-    storage: Storage = "bf16" if numeric.name == "bf16" else "f32"
-    if right.array is not None:
-        array = right.array
-
-        def make() -> Array:
-            *_, depth, columns = array.shape
-            return np.concatenate(
-                [
-                    pack_weights(
-                        np.ascontiguousarray(matrix.T).reshape(columns, 1, 1, depth),
-                        numeric, tile.vectors, lowering.isa.lanes,
-                    )
-                    for matrix in array.reshape(-1, depth, columns)
-                ]
-            )  # fmt: skip
-
-        key = (right.name, "matmul", numeric.name, str(tile.vectors))
-        return lowering.weight(key, make, storage)
-    view = right.view
-    assert view is not None
-    spec = PackSpec(
-        numeric=numeric.name, storage=view.storage, lanes=lowering.isa.lanes,
-        outer=tuple(zip(view.shape[:-2], view.strides[:-2], strict=True)),
-        depth=view.shape[-2], columns=view.shape[-1],
-        depth_stride=view.strides[-2], column_stride=view.strides[-1],
-        tile_vectors=min(tile.vectors, -(-view.shape[-1] // lowering.isa.lanes)),
-    )  # fmt: skip
-    elements = spec.matrix_elements * (2 if storage == "bf16" else 1)
-    panels = allocate(
-        f"panels of {view.buffer.name}", storage, (int(np.prod(view.shape[:-2])), elements)
-    )
-    lowering.add(Step(spec, (view, panels), (panels,), (f"panels of {view.buffer.name}",)))
-    return panels
 
 
 def _merged(

@@ -23,6 +23,7 @@ from vermilion.codegen.lower.geometry import conv_geometry, conv_shape
 from vermilion.codegen.lower.groups import Group, find_groups
 from vermilion.codegen.lower.integer_product import emit_integer_product
 from vermilion.codegen.lower.integers import keep_integers
+from vermilion.codegen.lower.patterns.definitions import write_definitions
 from vermilion.codegen.lower.patterns.normalization import join_normalizations
 from vermilion.codegen.lower.product import emit_product, winograd_scheme
 from vermilion.codegen.lower.quantized import integer_product
@@ -50,7 +51,7 @@ def lower_part(
     Inputs and outputs are row-major, in the types that the model declares. Without `winograd`,
     3×3 convolutions are computed directly.
     """
-    graph = join_normalizations(keep_integers(model)).graph
+    graph = write_definitions(join_normalizations(keep_integers(model))).graph
     groups = find_groups(graph, is_elementwise, is_product)
     attentions = find_attentions(graph, groups)
     lowering = Lowering(isa, float_storage, groups, {}, _emit, winograd, attentions)

@@ -17,6 +17,7 @@ from vermilion.codegen.emit.resize import ResizeSpec
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.attributes import integer, text
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
+from vermilion.codegen.lower.geometry import ints
 from vermilion.codegen.tensor import STORAGE_BYTES, weight
 from vermilion.ir.opset import constant_of, static_shape
 
@@ -37,6 +38,11 @@ def check_resize(node: ir.Node) -> str:
     scales = node.inputs[2] if len(node.inputs) > 2 else None
     if scales is not None and constant_of(scales) is None:
         return "Resize with scales that are not constant"
+    if text(node, "coordinate_transformation_mode", "half_pixel") == "align_corners":
+        # The specification divides by the size before rounding, ONNX Runtime by the one after.
+        for size, scale in zip(data[2:], _scales(node), strict=True):
+            if not math.isclose(size * scale, round(size * scale), rel_tol=1e-5):
+                return "Resize with aligned corners to a size that is rounded"
     return ""
 
 
@@ -155,14 +161,16 @@ def lower_resize(lowering: Lowering, node: ir.Node) -> None:
 
 def _scales(node: ir.Node) -> tuple[float, float]:
     """Give the factors of height and width: those given, or those that the sizes make."""
+    data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
+    assert data is not None
+    assert result is not None
+    scales = [float(after) / before for before, after in zip(data, result, strict=True)]
     value = node.inputs[2] if len(node.inputs) > 2 else None
     constant = constant_of(value)
     if constant is None and node.op_type == "Upsample":
         constant = constant_of(node.inputs[1])
     if constant is not None and constant.size:
-        given = [float(x) for x in constant.numpy().reshape(-1)]
-        return given[-2], given[-1]
-    data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
-    assert data is not None
-    assert result is not None
-    return math.prod([result[2], 1 / data[2]]), math.prod([result[3], 1 / data[3]])
+        axes = [axis % len(data) for axis in ints(node, "axes", range(len(data)))]
+        for axis, scale in zip(axes, constant.numpy().reshape(-1), strict=True):
+            scales[axis] = float(scale)
+    return scales[2], scales[3]

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from vermilion.codegen.lower import reduction, shapes, transformer
+from vermilion.codegen.lower import moving, reduction, shapes, transformer
 from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.composed import COMPOSED_OF_FLOATS, check_division
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
 from vermilion.codegen.lower.elementwise import ELEMENTWISE
 from vermilion.codegen.lower.padding import check_pad, lower_pad
+from vermilion.codegen.lower.patterns.definitions import DEFINITIONS, check_definition
 from vermilion.codegen.lower.quantized import check_linear, check_quantization, is_constant
 from vermilion.codegen.lower.recurrent import check_recurrent, lower_recurrent
 from vermilion.codegen.lower.resize import check_resize, lower_resize
 from vermilion.codegen.lower.transposed import check_transposed
 from vermilion.errors import Refusal
-from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.opset import constant_of, is_inference_dropout, static_shape
 
 Check = Callable[[ir.Node], str]
 
@@ -186,6 +187,18 @@ def _reduce(node: ir.Node) -> str:
     return ""
 
 
+def _definition(node: ir.Node) -> str:
+    return check_definition(node) if _is_float(node.inputs[0]) else f"{node.op_type} of integers"
+
+
+def _dropout(node: ir.Node) -> str:
+    if not is_inference_dropout(node):
+        return "Dropout that may be in training mode"
+    mask = node.outputs[1] if len(node.outputs) > 1 else None
+    is_read = mask is not None and (bool(mask.uses()) or mask.is_graph_output())
+    return "Dropout that also gives its mask" if is_read else ""
+
+
 def _slice(node: ir.Node) -> str:
     for index in range(1, len(node.inputs)):
         if node.inputs[index] is not None and constant_of(node.inputs[index]) is None:
@@ -241,4 +254,10 @@ RULES: Mapping[str, Rule] = {
     "RMSNormalization": Rule(_normalization, transformer.lower_normalization),
     "Pad": Rule(check_pad, lower_pad),
     **{name: Rule(check_recurrent, lower_recurrent) for name in ("LSTM", "GRU", "RNN")},
+    "DepthToSpace": Rule(_any, moving.lower_depth_to_space),
+    "SpaceToDepth": Rule(_any, moving.lower_space_to_depth),
+    "Tile": Rule(moving.check_tile, moving.lower_tile),
+    "Trilu": Rule(moving.check_trilu, moving.lower_trilu),
+    "Dropout": Rule(_dropout, shapes.lower_identity),
+    **{name: Rule(_definition) for name in DEFINITIONS},
 }  # fmt: skip

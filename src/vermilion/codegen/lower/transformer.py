@@ -118,9 +118,7 @@ def lower_any_gather(lowering: Lowering, node: ir.Node) -> None:
     axis = integer(node, "axis", 0) % len(source.shape)
     target = lowering.output(node.outputs[0])
     middle = axis + len(places.shape)
-    dims = [
-        (source.shape[at], (source.strides[at], 0, target.strides[at])) for at in range(axis)
-    ]
+    dims = [(source.shape[at], (source.strides[at], 0, target.strides[at])) for at in range(axis)]
     dims += [
         (places.shape[at], (0, places.strides[at], target.strides[axis + at]))
         for at in range(len(places.shape))
@@ -132,7 +130,7 @@ def lower_any_gather(lowering: Lowering, node: ir.Node) -> None:
     size, (go, come) = inner[-1]
     assert places.storage in ("i32", "i64")
     spec = GatherSpec(
-        source.storage, places.storage,  # type: ignore[arg-type]
+        source.storage, places.storage,
         tuple(d for d in dims if d[0] != 1), source.shape[axis], source.strides[axis],
         (size, come, go),
     )  # fmt: skip

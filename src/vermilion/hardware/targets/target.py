@@ -24,19 +24,6 @@ class PlacementLimits:
 
 
 @dataclass(frozen=True)
-class LatencyModel:
-    """A straight line fitted to published latencies; what it gives is modelled, never measured.
-
-    Units: milliseconds; GOP (10^9 operations); GB (10^9 bytes).
-    """
-
-    overhead_ms: float
-    ms_per_gop: float
-    ms_per_gb: float
-    source: str
-
-
-@dataclass(frozen=True)
 class GpuFacts:
     """What a code generator for a GPU has to know of the chip.
 
@@ -66,9 +53,8 @@ class Target:
     # NPU: operator names by number format (`bf16`, `xint8`, `a8w8`, `a16w8`). A format that is
     # not a key is not taken by the chip at all.
     operators: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    # NPU: published maximum and what the latency model was fitted to, by `bf16` or `int8`.
+    # NPU: published maximum, by `bf16` or `int8`.
     peak_tops: Mapping[str, float] = field(default_factory=dict)
-    latency: Mapping[str, LatencyModel] = field(default_factory=dict)
     # GPU: None for all else.
     gpu: GpuFacts | None = None
 

@@ -19,6 +19,9 @@ _HEADERS = {
     "hipsolver": "hipsolver/hipsolver.h",
     "hiprtc": "hip/hiprtc.h",
 }
+LIBRARY_HEADERS = frozenset(_HEADERS.values())
+"""The headers that are made here, by the names that sources include."""
+
 # What a header needs of another, or what the C header calls by one more name.
 _BEFORE = {
     "hipblaslt": "#include <hipblas/hipblas.h>\n",

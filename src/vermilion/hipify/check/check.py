@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from vermilion.hipify.check.bindings import LIBRARY_HEADERS
 from vermilion.hipify.check.compile import Compiled, Compiler, open_compiler
 from vermilion.hipify.check.diagnostics import Diagnostic
 from vermilion.hipify.finding import Finding
@@ -185,8 +186,12 @@ def _not_seen(
             f"no kernel came out of {', '.join(empty)}: a template that nothing here uses is "
             "only parsed"
         )
-    if stubs:
-        listed = ", ".join(stubs)
+    made = [stub for stub in stubs if stub not in LIBRARY_HEADERS]
+    bound = [stub for stub in stubs if stub in LIBRARY_HEADERS]
+    if bound:
+        lines.append(f"made from AMD's Python bindings, with no macros: {', '.join(bound)}")
+    if made:
+        listed = ", ".join(made)
         lines.append(f"declarations made for this check stood in for the real headers: {listed}")
     if not sources:
         lines.append("no .cu file: nothing was compiled")

@@ -120,14 +120,16 @@ def test_a_header_of_the_tree_and_a_macro_reach_the_compiler(tmp_path: Path) -> 
 def test_what_was_not_seen_is_said(tmp_path: Path) -> None:
     path = tmp_path / "a.cu"
     path.write_text(
-        "#include <cuda_fp16.h>\ntemplate <class T> __global__ void k(T* x) { x->nothing(); }\n",
+        "#include <cuda_fp16.h>\n#include <cufft.h>\n"
+        "template <class T> __global__ void k(T* x) { x->nothing(); }\n",
         "utf-8",
     )
     report = hipify([path], Options(check=("gfx942",)))
     text = "\n".join(report.not_seen)
     assert "nothing was run" in text
     assert "no kernel came out of a.cu" in text
-    assert "hip/hip_fp16.h" in text
+    assert "stood in for the real headers: hip/hip_complex.h, hip/hip_fp16.h" in text
+    assert "made from AMD's Python bindings, with no macros: hipfft/hipfft.h" in text
 
 
 @needs_chain

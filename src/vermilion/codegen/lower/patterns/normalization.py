@@ -145,9 +145,7 @@ def _with_scale(match: _Match) -> _Match:
     if match.op_type == "LayerNormalization" and is_operator(reader, "Add") and reader is not None:
         shift = _row(reader, last.outputs[0], inner)
         last = reader if shift is not None else last
-    return _Match(
-        last, match.source, match.axis, match.epsilon, match.op_type, scale, shift
-    )
+    return _Match(last, match.source, match.axis, match.epsilon, match.op_type, scale, shift)
 
 
 def _row(node: ir.Node, value: ir.Value, inner: tuple[int, ...]) -> ir.Value | None:

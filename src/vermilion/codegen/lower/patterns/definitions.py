@@ -1,0 +1,272 @@
+"""Operators written out as the ones that define them, so that groups and reductions take them.
+
+Source of every formula: the operator's page at https://onnx.ai/onnx/operators/.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.codegen.lower.attributes import integer, number
+from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.passes.replace import new_weight
+
+Shape = Sequence[int]
+
+
+def write_definitions(model: ir.Model) -> ir.Model:
+    """Give the model with composite operators written out; the given one stays as it is."""
+    if not any(_is_composite(node) for node in model.graph):
+        return model
+    work = model.clone()
+    for node in list(work.graph):
+        if _is_composite(node):
+            _replace(work.graph, node)
+    return work
+
+
+def _is_composite(node: ir.Node) -> bool:
+    return node.domain in ("", "ai.onnx") and node.op_type in DEFINITIONS
+
+
+def check_definition(node: ir.Node) -> str:
+    """Say why a composite operator is not generated, empty if it is."""
+    if any(output.name and _is_read(output) for output in node.outputs[1:]):
+        return f"{node.op_type} with more than one result"
+    if node.op_type in ("BatchNormalization", "InstanceNormalization", "GroupNormalization"):
+        if integer(node, "training_mode", 0):
+            return "BatchNormalization in training mode"
+        if any(constant_of(value) is None for value in node.inputs[1:]):
+            return f"{node.op_type} with a scale or shift that is not constant"
+    if node.op_type == "LpNormalization" and integer(node, "p", 2) not in (1, 2):
+        return "LpNormalization of another order than 1 or 2"
+    if node.op_type.startswith("Reduce"):
+        axes = node.inputs[1] if len(node.inputs) > 1 else None
+        if axes is not None and axes.name and constant_of(axes) is None:
+            return f"{node.op_type} over axes that are not constant"
+        if integer(node, "noop_with_empty_axes", 0):
+            return f"{node.op_type} with noop_with_empty_axes"
+    return ""
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+class _Writer:
+    """Writes nodes before `node`, all shapes given."""
+
+    def __init__(self, graph: ir.Graph, node: ir.Node) -> None:
+        self.graph = graph
+        self.node = node
+        self.name = str(node.outputs[0].name)
+        self._count = 0
+
+    def __call__(
+        self, op_type: str, shape: Shape, *inputs: ir.Value, **attributes: int
+    ) -> ir.Value:
+        """Write a node; give its result, of the type of its first input."""
+        self._count += 1
+        label = f"{self.name}/{op_type} {self._count}"
+        made = ir.Node(
+            "", op_type, inputs, [ir.AttrInt64(k, v) for k, v in attributes.items()], name=label
+        )
+        value = made.outputs[0]
+        value.name, value.type, value.shape = label, inputs[0].type, ir.Shape(shape)
+        self.graph.insert_before(self.node, made)
+        return value
+
+    def constant(self, array: np.ndarray) -> ir.Value:
+        """Give a weight."""
+        return new_weight(self.graph, f"{self.name}/constant", ir.tensor(array))
+
+    def number(self, value: float, like: ir.Value) -> ir.Value:
+        """Give a number of the type of `like`."""
+        assert like.dtype is not None
+        return self.constant(np.array(value, like.dtype.numpy()))
+
+    def reduced(self, op_type: str, x: ir.Value, axes: Shape) -> ir.Value:
+        """Reduce over axes, which are kept with size 1."""
+        shape = [1 if at in axes else size for at, size in enumerate(_sizes(x))]
+        if op_type == "ReduceSum":
+            return self(op_type, shape, x, self.constant(np.array(axes)), keepdims=1)
+        value = self(op_type, shape, x, keepdims=1)
+        made = value.producer()
+        assert made is not None
+        made.attributes["axes"] = ir.AttrInt64s("axes", list(axes))
+        return value
+
+
+def _sizes(value: ir.Value | None) -> tuple[int, ...]:
+    sizes = static_shape(value)
+    assert sizes is not None, "a claimed node has fixed shapes"
+    return sizes
+
+
+def _input(node: ir.Node, index: int) -> ir.Value:
+    value = node.inputs[index]
+    assert value is not None
+    return value
+
+
+def _array(node: ir.Node, index: int) -> np.ndarray:
+    constant = constant_of(node.inputs[index])
+    assert constant is not None, "a claimed node has constant parameters"
+    return constant.numpy()
+
+
+def _by_channel(array: np.ndarray, rank: int) -> np.ndarray:
+    return array.reshape(-1, *[1] * (rank - 2))
+
+
+def _batch_normalization(w: _Writer, node: ir.Node) -> ir.Value:
+    x = _input(node, 0)
+    shape = _sizes(x)
+    scale, shift, mean, variance = (_array(node, i).astype(np.float64) for i in range(1, 5))
+    factor = scale / np.sqrt(variance + number(node, "epsilon", 1e-5))
+    kind = x.dtype.numpy() if x.dtype is not None else np.float32
+    rank = len(shape)
+    scaled = w("Mul", shape, x, w.constant(_by_channel(factor, rank).astype(kind)))
+    rest = _by_channel(shift - mean * factor, rank).astype(kind)
+    return w("Add", shape, scaled, w.constant(rest))
+
+
+def _normalized(w: _Writer, x: ir.Value, axes: Shape, epsilon: float) -> ir.Value:
+    """Give (x - mean) ÷ √(variance + epsilon)."""
+    shape = _sizes(x)
+    mean = w.reduced("ReduceMean", x, axes)
+    centred = w("Sub", shape, x, mean)
+    variance = w.reduced("ReduceMean", w("Mul", shape, centred, centred), axes)
+    small = _sizes(variance)
+    root = w("Sqrt", small, w("Add", small, variance, w.number(epsilon, x)))
+    return w("Mul", shape, centred, w("Reciprocal", small, root))
+
+
+def _instance_normalization(w: _Writer, node: ir.Node) -> ir.Value:
+    x = _input(node, 0)
+    shape = _sizes(x)
+    rank = len(shape)
+    y = _normalized(w, x, range(2, rank), number(node, "epsilon", 1e-5))
+    scaled = w("Mul", shape, y, w.constant(_by_channel(_array(node, 1), rank)))
+    return w("Add", shape, scaled, w.constant(_by_channel(_array(node, 2), rank)))
+
+
+def _group_normalization(w: _Writer, node: ir.Node) -> ir.Value:
+    x = _input(node, 0)
+    shape = _sizes(x)
+    groups = integer(node, "num_groups", 1)
+    split = (shape[0], groups, shape[1] // groups, *shape[2:])
+    parts = w("Reshape", split, x, w.constant(np.array(split)))
+    y = _normalized(w, parts, range(2, len(split)), number(node, "epsilon", 1e-5))
+    # Before opset 21 there is one scale and shift for each group, since then one a channel.
+    arrays = [_array(node, i) for i in (1, 2)]
+    per_channel = [
+        a.reshape(1, groups, -1, *[1] * (len(shape) - 2))
+        if a.size != shape[1] or groups == shape[1]
+        else a.reshape(1, groups, shape[1] // groups, *[1] * (len(shape) - 2))
+        for a in arrays
+    ]
+    y = w("Add", split, w("Mul", split, y, w.constant(per_channel[0])), w.constant(per_channel[1]))
+    return w("Reshape", shape, y, w.constant(np.array(shape)))
+
+
+def _lp_normalization(w: _Writer, node: ir.Node) -> ir.Value:
+    x = _input(node, 0)
+    shape = _sizes(x)
+    axes = [integer(node, "axis", -1) % len(shape)]
+    if integer(node, "p", 2) == 1:
+        norm = w.reduced("ReduceSum", w("Abs", shape, x), axes)
+    else:
+        norm = w.reduced("ReduceL2", x, axes)
+    # Where the norm is 0, so is every element: 0 ÷ the smallest number is 0.
+    tiny = w.number(float(np.finfo(np.float32).tiny), x)
+    return w("Div", shape, x, w("Max", _sizes(norm), norm, tiny))
+
+
+def _axes_of(node: ir.Node, rank: int) -> list[int]:
+    constant = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    axes = [] if constant is None else [int(axis) for axis in constant.numpy().reshape(-1)]
+    attribute = node.attributes.get("axes")
+    if attribute is not None:
+        axes = list(attribute.as_ints())
+    return sorted(axis % rank for axis in axes) or list(range(rank))
+
+
+def _shaped(w: _Writer, node: ir.Node, value: ir.Value) -> ir.Value:
+    """Drop the axes of one element where the node does not keep them."""
+    shape = _sizes(node.outputs[0])
+    if shape == _sizes(value):
+        return value
+    return w("Reshape", shape, value, w.constant(np.array(shape, np.int64)))
+
+
+def _reduce_l1(w: _Writer, node: ir.Node) -> ir.Value:
+    x = _input(node, 0)
+    total = w.reduced("ReduceSum", w("Abs", _sizes(x), x), _axes_of(node, len(_sizes(x))))
+    return _shaped(w, node, total)
+
+
+def _reduce_log_sum(w: _Writer, node: ir.Node) -> ir.Value:
+    x = _input(node, 0)
+    total = w.reduced("ReduceSum", x, _axes_of(node, len(_sizes(x))))
+    return _shaped(w, node, w("Log", _sizes(total), total))
+
+
+def _reduce_log_sum_exp(w: _Writer, node: ir.Node) -> ir.Value:
+    """ln Σ e^x as max + ln Σ e^(x - max): no overflow."""
+    x = _input(node, 0)
+    axes = _axes_of(node, len(_sizes(x)))
+    top = w.reduced("ReduceMax", x, axes)
+    powers = w("Exp", _sizes(x), w("Sub", _sizes(x), x, top))
+    total = w.reduced("ReduceSum", powers, axes)
+    small = _sizes(total)
+    return _shaped(w, node, w("Add", small, w("Log", small, total), top))
+
+
+def _local_response(w: _Writer, node: ir.Node) -> ir.Value:
+    x = _input(node, 0)
+    shape = _sizes(x)
+    size = integer(node, "size", 1)
+    before, after = (size - 1) // 2, math.ceil((size - 1) / 2)
+    padded = (shape[0], shape[1] + before + after, *shape[2:])
+    pads = [0] * 2 * len(shape)
+    pads[1], pads[len(shape) + 1] = before, after
+    squares = w("Pad", padded, w("Mul", shape, x, x), w.constant(np.array(pads)))
+    one = w.constant(np.array([1]))
+    windows = [
+        w(
+            "Slice", shape, squares, w.constant(np.array([start])),
+            w.constant(np.array([start + shape[1]])), one,
+        )
+        for start in range(size)
+    ]  # fmt: skip
+    total = windows[0] if size == 1 else w("Sum", shape, *windows)
+    share = w.number(number(node, "alpha", 1e-4) / size, x)
+    base = w("Add", shape, w("Mul", shape, total, share), w.number(number(node, "bias", 1.0), x))
+    power = w("Pow", shape, base, w.number(-number(node, "beta", 0.75), x))
+    return w("Mul", shape, x, power)
+
+
+DEFINITIONS: Mapping[str, Callable[[_Writer, ir.Node], ir.Value]] = {
+    "BatchNormalization": _batch_normalization,
+    "InstanceNormalization": _instance_normalization,
+    "GroupNormalization": _group_normalization,
+    "LpNormalization": _lp_normalization,
+    "ReduceL1": _reduce_l1,
+    "ReduceLogSum": _reduce_log_sum,
+    "ReduceLogSumExp": _reduce_log_sum_exp,
+    "LRN": _local_response,
+}
+
+
+def _replace(graph: ir.Graph, node: ir.Node) -> None:
+    output = node.outputs[0]
+    result = DEFINITIONS[node.op_type](_Writer(graph, node), node)
+    name, output.name = output.name, None
+    result.name, result.type = name, output.type
+    output.replace_all_uses_with(result, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
