@@ -19,8 +19,8 @@ NumericName = Literal["f32", "bf16", "u8s8", "u8s8_wide"]
 class Numeric:
     """How a product multiplies and accumulates.
 
-    `group` consecutive values of the reduction are multiplied and summed by one instruction in
-    each 32-bit lane.
+    `group` consecutive values of the reduction are multiplied and summed in each 32-bit lane, by
+    `parts` instructions, each with a vector of weights of its own.
     """
 
     name: NumericName
@@ -28,6 +28,7 @@ class Numeric:
     activation: Storage
     weight_type: str  # numpy's name of a packed weight
     accumulator: str  # LLVM element type
+    parts: int = 1
 
     @property
     def activation_bytes(self) -> int:
@@ -50,8 +51,8 @@ NUMERICS: dict[NumericName, Numeric] = {
         # vpdpbusd: quads of u8×s8, exact in int32.
         Numeric("u8s8", 4, "u8", "int8", "i32"),
         # vpmaddwd on values widened to 16 bits, exact in int32: for processors without VNNI, whose
-        # own 8-bit multiply-add saturates.
-        Numeric("u8s8_wide", 2, "u8", "int16", "i32"),
+        # own 8-bit multiply-add saturates. Of four values, first the even ones, then the odd.
+        Numeric("u8s8_wide", 4, "u8", "int16", "i32", parts=2),
     )
 }
 

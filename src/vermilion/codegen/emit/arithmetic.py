@@ -138,9 +138,8 @@ class Arithmetic:
             return
         if mask.name.startswith("<i1 1, i1 0"):
             # LLVM 22 stores four bytes for a masked store of one byte, if the mask is constant.
-            element = narrow.type.split(" x ")[1].rstrip(">")
-            self.f.store(self.f.emit(element, f"extractelement {narrow}, i32 0"), pointer, align=1)
-            return
+            first = self.f.emit(_RAW[storage], f"extractelement {narrow}, i32 0")
+            return self.f.store(first, pointer, align=1)
         name = f"llvm.masked.store.v{self.lanes}{_suffix(storage)}.p0"
         self.f.module.declare(name, "void", [narrow.type, "ptr", f"<{self.lanes} x i1>"])
         self.f.call_void(name, [narrow, pointer, mask])
@@ -232,8 +231,7 @@ class Arithmetic:
                 if isinstance(node, Element):
                     assert table is not None, "this kernel has no tables"
                     place = self.f.at(table(node.operand), 4 * node.position)
-                    storage: Storage = "f32" if node.kind == "float" else "i32"
-                    known[node] = self.load_splat(storage, place)
+                    known[node] = self.load_splat("f32" if node.kind == "float" else "i32", place)
                 else:
                     known[node] = self._compute(node, compute, operand)
             return known[node]
@@ -271,8 +269,8 @@ class Arithmetic:
         if self.lanes == 8:
             return f.intrinsic("llvm.x86.avx.cvt.ps2dq.256", type_, [value])
         name = "llvm.x86.avx512.mask.cvtps2dq.512"
-        every, current = Value("i16", "-1"), Value("i32", "4")  # all lanes; rounding as it is set
-        return f.intrinsic(name, type_, [value, Value(type_, "undef"), every, current])
+        every, as_set = Value("i16", "-1"), Value("i32", "4")  # all lanes; the mode that is set
+        return f.intrinsic(name, type_, [value, Value(type_, "undef"), every, as_set])
 
     def _convert(self, value: Value, source: Kind, target: Kind) -> Value:
         f = self.f

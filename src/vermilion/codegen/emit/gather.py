@@ -47,7 +47,7 @@ class GatherSpec:
         size, come_stride, go_stride = self.inner
         with f.loop(begin, end) as unit:
             come, index_at, go = outer_rows(f, unit, self.dims, pointers, sizes)
-            place = self._index(f, index_at)
+            place = place_of(f, self.indices, index_at, self.axis_size)
             come = f.at(come, f.multiply(place, self.axis_stride * item))
 
             def copy(at: Value, mask: Value | None, number: int) -> None:
@@ -57,14 +57,15 @@ class GatherSpec:
             for_vectors(f, arithmetic, size, copy)
         f.finish()
 
-    def _index(self, f: Function, pointer: Value) -> Value:
-        """Read an index: negative ones wrapped, all brought into range."""
-        if self.indices == "i64":
-            index = f.load("i64", pointer, align=1)
-        else:
-            index = f.convert("sext", f.load("i32", pointer, align=1), "i64")
-        zero = constant("i64", 0)
-        wrapped = f.add(index, self.axis_size)
-        index = f.select(f.compare("slt", index, zero), wrapped, index)
-        index = f.minimum(index, self.axis_size - 1)
-        return f.select(f.compare("slt", index, zero), zero, index)
+
+def place_of(f: Function, storage: Literal["i32", "i64"], pointer: Value, size: int) -> Value:
+    """Read an index: negative ones wrapped, all brought into range."""
+    if storage == "i64":
+        index = f.load("i64", pointer, align=1)
+    else:
+        index = f.convert("sext", f.load("i32", pointer, align=1), "i64")
+    zero = constant("i64", 0)
+    wrapped = f.add(index, size)
+    index = f.select(f.compare("slt", index, zero), wrapped, index)
+    index = f.minimum(index, size - 1)
+    return f.select(f.compare("slt", index, zero), zero, index)

@@ -141,8 +141,7 @@ class MapSpec:
             return loaded[index]
 
         results = [
-            arithmetic.evaluate(e, operand, lambda index: pointers[index])
-            for e in self.expressions
+            arithmetic.evaluate(e, operand, lambda index: pointers[index]) for e in self.expressions
         ]
         for number, (result, access) in enumerate(zip(results, self.outputs, strict=True)):
             stride = access.strides[-1]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Slot, Value
+from vermilion.codegen.emit.builder import Function, Module, Slot, Value, splat_integer
 from vermilion.codegen.emit.epilogue import Epilogue, PixelAccess
 from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
@@ -227,7 +227,11 @@ class _Writer:
         return f.at(base, f.add(offset, f.multiply(column, s.in_column * size)))
 
     def _block_bytes(self) -> int:
-        return self.spec.steps * self.spec.tile.vectors * self.isa.vector_bytes
+        return self.spec.steps * self.spec.tile.vectors * self._vector_bytes()
+
+    def _vector_bytes(self) -> int:
+        """Bytes of the weights of one group, for one vector of channels."""
+        return self.numeric.parts * self.isa.vector_bytes
 
     # The tile ---------------------------------------------------------------------------------
 
@@ -264,17 +268,20 @@ class _Writer:
                 with f.loop(0, s.groups) as group:
                     here = f.at(run, f.multiply(group, numeric.group * size))
                     panel = weights.get()
+                    align = min(64, isa.vector_bytes)
                     loaded = [
-                        f.load(self._weight_vector(), panel, n * isa.vector_bytes, align=64)
-                        for n in range(vectors)
+                        f.load(self._weight_vector(), panel, n * isa.vector_bytes, align=align)
+                        for n in range(vectors * numeric.parts)
                     ]
                     for (y, x), row in zip(pixels, accumulators, strict=True):
                         offset = (y * s.in_row + x * s.in_column) * size
-                        value = self._broadcast(f, here, offset)
-                        for slot, weight in zip(row, loaded, strict=True):
-                            slot.set(self._multiply_add(f, slot.get(), value, weight))
+                        for part, value in enumerate(self._broadcast(f, here, offset)):
+                            for slot, weight in zip(
+                                row, loaded[part :: numeric.parts], strict=True
+                            ):
+                                slot.set(self._multiply_add(f, slot.get(), value, weight))
                     self._prefetch(f, panel, vectors)
-                    weights.set(f.at(panel, vectors * isa.vector_bytes))
+                    weights.set(f.at(panel, vectors * self._vector_bytes()))
         return accumulators
 
     def _prefetch(self, f: Function, panel: Value, vectors: int) -> None:
@@ -282,13 +289,12 @@ class _Writer:
 
         The first pass over a block would otherwise wait for memory, while later passes have time.
         """
-        isa = self.isa
         if not (self._pixels_first() or self.spec.weights_per_image):
             return
         ahead = self._block_bytes() if self._block_bytes() <= _PREFETCH_BYTES else _PREFETCH_NEAR
         name = f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
         hints = [Value("i32", "0"), Value("i32", "2"), Value("i32", "1")]  # read, level 2, data
-        for line in range(0, vectors * isa.vector_bytes, 64):
+        for line in range(0, vectors * self._vector_bytes(), 64):
             f.call_void(name, [f.at(panel, ahead + line), *hints])
 
     def _pixels_first(self) -> bool:
@@ -304,18 +310,18 @@ class _Writer:
             "u8s8_wide": f"<{lanes * 2} x i16>",
         }[self.spec.numeric]
 
-    def _broadcast(self, f: Function, pointer: Value, offset: int) -> Value:
-        """Load one group of the input and repeat it in every lane."""
+    def _broadcast(self, f: Function, pointer: Value, offset: int) -> list[Value]:
+        """Load one group of the input and repeat it in every lane, once for each part."""
         arithmetic = Arithmetic(f, self.isa.lanes)
         if self.spec.numeric == "f32":
-            return arithmetic.splat(f.load("float", pointer, offset, align=4))
-        if self.spec.numeric == "u8s8_wide":
-            pair = f.load("<2 x i8>", pointer, offset, align=1)
-            wide = f.convert("zext", pair, "<2 x i16>")
-            group = f.convert("bitcast", wide, "i32")
-        else:
-            group = f.load("i32", pointer, offset, align=1)
-        return f.convert("bitcast", arithmetic.splat(group), self._weight_vector())
+            return [arithmetic.splat(f.load("float", pointer, offset, align=4))]
+        group = arithmetic.splat(f.load("i32", pointer, offset, align=1))
+        values = f.convert("bitcast", group, self._weight_vector())
+        if self.spec.numeric != "u8s8_wide":
+            return [values]
+        pairs = self.isa.lanes * 2
+        even = f.binary("and", values, splat_integer(0x00FF, pairs, "i16"))
+        return [even, f.binary("lshr", values, splat_integer(8, pairs, "i16"))]
 
     def _multiply_add(self, f: Function, sum_: Value, value: Value, weight: Value) -> Value:
         lanes = self.isa.lanes
@@ -359,8 +365,8 @@ def pack_weights(
 ) -> NDArray[np.generic]:
     """Give weights in the order in which the inner loop reads them.
 
-    Shapes: weights (channels, taps_y, taps_x, run) → blocks of [tap][group][vector][lane][of
-    group]; the last block has only the vectors that it needs, lanes and groups are filled up with
+    Shapes: weights (channels, taps_y, taps_x, run) → blocks of [tap][group][vector][part][lane][of
+    part]; the last block has only the vectors that it needs, lanes and groups are filled up with
     zeros.
     """
     channels, taps_y, taps_x, run = weights.shape
@@ -370,9 +376,10 @@ def pack_weights(
         numeric.to_weights(weights[:0]).dtype,
     )
     padded[:channels, :, :run] = numeric.to_weights(weights).reshape(channels, -1, run)
-    # (vector, lane, tap, group, of group) → (tap, group, vector, lane, of group)
-    split = padded.reshape(-1, lanes, taps_y * taps_x, groups, numeric.group)
-    ordered = split.transpose(2, 3, 0, 1, 4)
+    # (vector, lane, tap, group, of group) → (tap, group, vector, part, lane, of part)
+    of_part = numeric.group // numeric.parts
+    split = padded.reshape(-1, lanes, taps_y * taps_x, groups, of_part, numeric.parts)
+    ordered = split.transpose(2, 3, 0, 5, 1, 4)
     blocks = [
         np.ascontiguousarray(ordered[:, :, start : start + vectors]).reshape(-1)
         for start in range(0, ordered.shape[2], vectors)

@@ -97,6 +97,11 @@ def as_image(view: View) -> View:
     return view
 
 
+def channels_last_order(rank: int) -> tuple[int, ...]:
+    """Give the order of dimensions that has channels last, for images or rows of pixels."""
+    return (0, 2, 3, 1) if rank == 4 else (0, 2, 1)
+
+
 def access(view: View, output: View) -> PixelAccess:
     """Give how the epilogue walks a tensor that broadcasts to the output image."""
     wide = view.broadcast(output.shape)

@@ -13,7 +13,7 @@ from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
-from vermilion.codegen.lower.geometry import explicit_pads, ints
+from vermilion.codegen.lower.geometry import as_image, channels_last_order, explicit_pads, ints
 from vermilion.codegen.lower.shapes import constant_ints
 from vermilion.codegen.tensor import View
 from vermilion.ir.opset import static_shape
@@ -33,12 +33,18 @@ def lower_pool(lowering: Lowering, node: ir.Node) -> None:
     """MaxPool and AveragePool over images."""
     data = node.inputs[0]
     assert data is not None
-    source = lowering.channels_last(data, Border())
-    target = lowering.output(node.outputs[0], CHANNELS_LAST)
-    kernel = ints(node, "kernel_shape", [])
-    strides = ints(node, "strides", [1, 1])
-    dilations = ints(node, "dilations", [1, 1])
-    pads = explicit_pads(node, kernel, strides, dilations)
+    result = lowering.output(node.outputs[0], channels_last_order(len(static_shape(data) or ())))
+    source, target = _image_of(lowering, data), as_image(result)
+    # A row of pixels is an image one pixel high.
+    kernel, strides, dilations = (
+        (1, *found)[-2:]
+        for found in (
+            ints(node, "kernel_shape", []),
+            ints(node, "strides", [1, 1]),
+            ints(node, "dilations", [1, 1]),
+        )
+    )
+    pads = _image_pads(node)
     n, c, h, w = source.shape
     whole = integer(node, "count_include_pad", 0)
     spec = PoolSpec(
@@ -52,6 +58,23 @@ def lower_pool(lowering: Lowering, node: ir.Node) -> None:
         divisor=math.prod(kernel) if whole else 0,
     )  # fmt: skip
     lowering.add(Step(spec, (source, target), (target,), (str(node.name),), operations_of([node])))
+
+
+def _image_pads(node: ir.Node) -> tuple[int, int]:
+    kernel = ints(node, "kernel_shape", [])
+    ones = [1] * len(kernel)
+    pads = explicit_pads(
+        node, kernel, ints(node, "strides", ones), ints(node, "dilations", ones)
+    )
+    return (pads[0], pads[1]) if len(kernel) == 2 else (0, pads[0])
+
+
+def _image_of(lowering: Lowering, value: ir.Value) -> View:
+    """Give images, or rows of pixels, with channels side by side."""
+    if len(static_shape(value) or ()) == 4:
+        return lowering.channels_last(value, Border())
+    view = lowering.demand(value)
+    return as_image(view if view.strides[1] == 1 else lowering.copied(view, (0, 2, 1)))
 
 
 def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
@@ -84,7 +107,7 @@ def _axes(node: ir.Node, rank: int) -> tuple[list[int], bool]:
     if node.op_type.startswith("Global"):
         return list(range(2, rank)), True
     axes = constant_ints(node, 1)
-    if axes is None:
+    if not axes:  # an empty list means all of them too
         axes = list(ints(node, "axes", range(rank)))
     return sorted(axis % rank for axis in axes), bool(integer(node, "keepdims", 1))
 

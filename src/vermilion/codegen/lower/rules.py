@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from vermilion.codegen.lower import moving, reduction, shapes, transformer
+from vermilion.codegen.lower import moving, reduction, searching, shapes, transformer
 from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.composed import COMPOSED_OF_FLOATS, check_division
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
@@ -168,7 +168,7 @@ def _matmul(node: ir.Node) -> str:
 
 
 def _pool(node: ir.Node) -> str:
-    if len(static_shape(node.inputs[0]) or ()) != 4:
+    if len(static_shape(node.inputs[0]) or ()) not in (3, 4):
         return f"{node.op_type} that is not over images"
     if len(node.outputs) > 1 and node.outputs[1].name:
         return "MaxPool that also gives indices"
@@ -260,4 +260,9 @@ RULES: Mapping[str, Rule] = {
     "Trilu": Rule(moving.check_trilu, moving.lower_trilu),
     "Dropout": Rule(_dropout, shapes.lower_identity),
     **{name: Rule(_definition) for name in DEFINITIONS},
+    "ArgMax": Rule(_any, searching.lower_extreme_place),
+    "ArgMin": Rule(_any, searching.lower_extreme_place),
+    "CumSum": Rule(searching.check_scan, searching.lower_scan),
+    "CumProd": Rule(searching.check_scan, searching.lower_scan),
+    "GatherElements": Rule(_any, searching.lower_pick),
 }  # fmt: skip

@@ -71,6 +71,7 @@ def as_column(right: RightSide) -> RightSide:
 
 
 def as_matrix(view: View, shape: tuple[int, int]) -> View:
+    """Give a vector as a matrix of one row or column."""
     wide = view.reshaped(shape)
     assert wide is not None, "a dimension of one element needs no copy"
     return wide

@@ -163,14 +163,10 @@ def _group_normalization(w: _Writer, node: ir.Node) -> ir.Value:
     parts = w("Reshape", split, x, w.constant(np.array(split)))
     y = _normalized(w, parts, range(2, len(split)), number(node, "epsilon", 1e-5))
     # Before opset 21 there is one scale and shift for each group, since then one a channel.
-    arrays = [_array(node, i) for i in (1, 2)]
-    per_channel = [
-        a.reshape(1, groups, -1, *[1] * (len(shape) - 2))
-        if a.size != shape[1] or groups == shape[1]
-        else a.reshape(1, groups, shape[1] // groups, *[1] * (len(shape) - 2))
-        for a in arrays
-    ]
-    y = w("Add", split, w("Mul", split, y, w.constant(per_channel[0])), w.constant(per_channel[1]))
+    scale, shift = (
+        w.constant(_array(node, i).reshape(1, groups, -1, *[1] * (len(shape) - 2))) for i in (1, 2)
+    )
+    y = w("Add", split, w("Mul", split, y, scale), shift)
     return w("Reshape", shape, y, w.constant(np.array(shape)))
 
 

@@ -1,0 +1,108 @@
+"""Softmax, layer norms and gathers run natively and equal ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from float_graphs import TOLERANCE, WAYS, Array, error_of, families, graph, node
+
+ALL_WAYS = pytest.mark.parametrize("way", WAYS, ids="-".join)
+
+
+def normal(shape: tuple[int, ...], seed: int = 1) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+@ALL_WAYS
+@pytest.mark.parametrize("shape", [(7,), (3, 33), (2, 3, 4, 67), (1, 1), (4, 1000)], ids=str)
+def test_softmax_over_each_axis(shape: tuple[int, ...], way: tuple[str, str]) -> None:
+    x = 3 * normal(shape)
+    for axis in range(-len(shape), 0):
+        for op_type in ("Softmax", "LogSoftmax"):
+            model = graph([node(op_type, "x", "y", axis=axis)], {"x": x}, shape)
+            assert error_of(model, {"x": x}, *way) < TOLERANCE[way[1]]
+
+
+@pytest.mark.parametrize("axis", range(4))
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (0, 3, 1, 2)], ids=str)
+def test_softmax_of_any_layout(order: tuple[int, ...], axis: int) -> None:
+    x = normal((2, 3, 4, 35))
+    shape = tuple(x.shape[at] for at in order)
+    nodes = [node("Transpose", "x", "t", perm=order), node("Softmax", "t", "y", axis=axis)]
+    model = graph(nodes, {"x": x}, shape)
+    assert error_of(model, {"x": x}, "cpu", "fp32") < TOLERANCE["fp32"]
+
+
+@pytest.mark.parametrize("target", ["cpu", "zen3"])
+def test_softmax_of_what_is_masked_out(target: str) -> None:
+    x = normal((4, 20))
+    x[0, 3:] = -np.inf
+    x[1] = -np.inf  # nothing is left: NaN, as the definition gives
+    x[2, 5] = np.inf
+    x[3, 7] = np.nan
+    model = graph([node("Softmax", "x", "y", axis=-1)], {"x": x}, x.shape)
+    assert error_of(model, {"x": x}, target, "fp32") < TOLERANCE["fp32"]
+
+
+@ALL_WAYS
+@pytest.mark.parametrize(
+    "case",
+    [((3, 33), -1), ((2, 5, 64), -2), ((2, 3, 4, 130), 2), ((4, 7), 0), ((1, 1, 768), 2)],
+    ids=str,
+)
+def test_layer_norm(case: tuple[tuple[int, ...], int], way: tuple[str, str]) -> None:
+    shape, axis = case
+    x, inner = 2 * normal(shape) + 1, shape[axis:]
+    scale, shift = normal(inner, 2), normal(inner, 3)
+    norm: dict[str, Any] = {"axis": axis, "epsilon": 1e-5}
+    for inputs, constants, names in (
+        ({"x": x}, {"s": scale, "b": shift}, "x s b"),
+        ({"x": x}, {"s": scale}, "x s"),
+        ({"x": x, "s": scale, "b": shift}, {}, "x s b"),
+    ):
+        model = graph([node("LayerNormalization", names, "y", **norm)], inputs, shape, constants)
+        assert error_of(model, inputs, *way) < TOLERANCE[way[1]]
+
+
+@ALL_WAYS
+@pytest.mark.parametrize("kind", [np.int64, np.int32])
+@pytest.mark.parametrize(
+    "case",
+    [
+        ((30, 33), 0, (4,)), ((30, 33), 1, (4, 2)), ((2, 5, 64), 1, (3,)), ((5, 6), 0, ()),
+        ((2, 3, 4, 13), 2, (2, 5)), ((7,), 0, (3,)), ((100, 768), 0, (1, 12)), ((5, 6), 1, (1, 1)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_gather(
+    case: tuple[tuple[int, ...], int, tuple[int, ...]], kind: type, way: tuple[str, str]
+) -> None:
+    shape, axis, places = case
+    x = normal(shape)
+    index = np.random.default_rng(2).integers(-shape[axis], shape[axis], places).astype(kind)
+    gather = [node("Gather", "x i", "y", axis=axis)]
+    result = shape[:axis] + places + shape[axis + 1 :]
+    for inputs, constants in (({"x": x, "i": index}, {}), ({"i": index}, {"x": x})):
+        model = graph(gather, inputs, result, constants)
+        assert error_of(model, inputs, *way) < TOLERANCE[way[1]]
+
+
+def test_gather_never_reads_beyond_the_table() -> None:
+    from float_graphs import run_native
+
+    x, index = normal((5, 8)), np.array([9, -12, 4], np.int64)
+    model = graph([node("Gather", "x i", "y", axis=0)], {"x": x, "i": index}, (3, 8))
+    got = run_native(model, {"x": x, "i": index}, "cpu", "fp32")["y"]
+    assert np.array_equal(got, x[[4, 0, 4]])
+
+
+def test_gather_from_a_transposed_table() -> None:
+    x, index = normal((33, 30)), np.array([3, -1, 7], np.int64)
+    nodes = [node("Transpose", "x", "t", perm=[1, 0]), node("Gather", "t i", "y", axis=0)]
+    inputs = {"x": x, "i": index}
+    model = graph(nodes, inputs, (3, 33))
+    assert families(model) == ["gather", "map"]
+    assert error_of(model, inputs, "cpu", "fp32") < TOLERANCE["fp32"]
