@@ -1,0 +1,144 @@
+"""Generated code on whole networks: right, the same on any number of workers, on every chip."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import models
+from vermilion.api import Compiled, compile_model
+from vermilion.backends.native import NativeBackend
+from vermilion.codegen.isa import isa_of
+from vermilion.hardware.targets.find import find_target
+from vermilion.ir.execute import open_session, run_session
+from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.measure import agreement
+from vermilion.runtime.artifact import open_artifact
+from vermilion.runtime.session import Session
+
+NETWORKS: dict[str, Callable[[], ir.Model]] = {
+    "small cnn": lambda: models.small_cnn(bn=True, image=24),
+    "branches": models.branching_cnn,
+    "depthwise": lambda: models.mobilenet(image=64),
+    "transformer": models.transformer_block,
+    "resnet": lambda: models.resnet18(image=64, classes=10),
+}
+# Of the largest output value: sums in another order; Winograd's transforms lose some more.
+PLAIN, WINOGRAD = 1e-5, 1e-3
+TARGETS = [
+    name
+    for name in ("zen2", "zen3", "zen4", "zen5", "x86-64-v3")
+    if NativeBackend().available(find_target(name)).usable
+]
+needs_bf16 = pytest.mark.skipif(
+    not isa_of(find_target("cpu")).has_bf16, reason="this processor multiplies no bfloat16"
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERMILION_CACHE", str(tmp_path / "cache"))
+
+
+def all_native(compiled: Compiled) -> Compiled:
+    manifest = open_artifact(compiled.artifact).manifest
+    assert {part.backend for part in manifest.parts} == {"native"}
+    return compiled
+
+
+def worst(model: ir.Model, session: Session) -> float:
+    """Give the largest error, as a part of the largest value of its output."""
+    inputs = sample_inputs(model, seed=5)
+    expected = run_session(open_session(model), inputs)
+    found = dict(zip(expected, session.run(list(expected), inputs), strict=True))
+    return max(
+        float(np.abs(found[name] - array).max() / np.abs(array).max())
+        for name, array in expected.items()
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_computes_what_it_says(name: str, target: str) -> None:
+    model = NETWORKS[name]()
+    with all_native(compile_model(model, target=target, winograd=False)).session() as session:
+        assert worst(model, session) < PLAIN
+
+
+def test_winograd_is_another_kernel_and_near(tmp_path: Path) -> None:
+    model = NETWORKS["resnet"]()
+    kernels = []
+    for winograd in (True, False):
+        dump = tmp_path / str(winograd)
+        with compile_model(model, winograd=winograd, dump=dump).session() as session:
+            assert worst(model, session) < (WINOGRAD if winograd else PLAIN)
+        kernels.append((dump / "vaiml_par_0" / "kernels.txt").read_text())
+        assert "define" in (dump / "vaiml_par_0" / "program.ll").read_text()
+        assert "vfmadd" in (dump / "vaiml_par_0" / "program.s").read_text()
+    assert "winograd" in kernels[0]
+    assert "winograd" not in kernels[1]
+
+
+@needs_bf16
+def test_bf16_loses_what_bfloat16_loses() -> None:
+    model = NETWORKS["resnet"]()
+    inputs = sample_inputs(model, seed=5)
+    ((name, expected),) = run_session(open_session(model), inputs).items()
+    with all_native(compile_model(model, precision="bf16")).session() as session:
+        (found,) = session.run([name], inputs)
+    # 8 bits of mantissa: about 50 dB for one product, less over 18 layers.
+    assert 25 < agreement(name, expected, found).sqnr_db < 60
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_any_number_of_workers_gives_the_same_bits(name: str, precision: str) -> None:
+    model = NETWORKS[name]()
+    artifact = all_native(compile_model(model, precision=precision)).artifact
+    inputs = sample_inputs(model, seed=5)
+    answers = []
+    for threads in (1, 2, 4, 1):
+        with Session(artifact, threads=threads) as session:
+            answers += [session.run(None, inputs) for _ in range(2)]
+    for answer in answers[1:]:
+        for first, other in zip(answers[0], answer, strict=True):
+            np.testing.assert_array_equal(first, other)
+
+
+def test_two_sessions_at_once_do_not_disturb_one_another() -> None:
+    model = NETWORKS["small cnn"]()
+    artifact = all_native(compile_model(model)).artifact
+    feeds = [sample_inputs(model, seed=seed) for seed in range(2)]
+    with Session(artifact) as one, Session(artifact) as other:
+        expected = [
+            session.run(None, feed)[0] for session, feed in zip((one, other), feeds, strict=True)
+        ]
+        wrong: list[int] = []
+
+        def run(number: int) -> None:
+            session = (one, other)[number]
+            answers = (session.run(None, feeds[number])[0] for _ in range(50))
+            wrong.extend(number for a in answers if not np.array_equal(a, expected[number]))
+
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_code_of_another_chip_is_not_for_this_one() -> None:
+    strange = find_target("zen5")
+    missing = NativeBackend().available(
+        type(strange)(
+            name="next", kind="cpu", title="", source="", features=frozenset({"avx-1024"})
+        )
+    )
+    assert not missing.usable
+    assert "avx-1024" in missing.reason
