@@ -92,3 +92,30 @@ def test_an_output_that_is_nothing_but_rounding_proves_nothing(tmp_path: Path) -
     assert len(proven(model, (compiled,))) == 1
     rows = proven(model, (wrong,))
     assert rows[0]["cosine"] == pytest.approx(-1.0)
+
+
+def test_a_wrong_part_is_found_in_bf16(tmp_path: Path) -> None:
+    first, second = bundles.small_parts(tmp_path)
+    wrong = bundles.small_weights()["w1"][:, ::-1].copy()
+    parts = (replaced(first, bundles.FIRST, {"w1": wrong}), second)
+    with pytest.raises(UnsupportedError, match="gives another"):
+        prove(bundles.small_model(), parts, CPU, no_progress, "bf16")
+
+
+def test_an_output_that_bf16_cannot_hold_is_no_fault(tmp_path: Path) -> None:
+    # The difference of two nearly equal tensors: rounding the weights alone already loses it.
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[1,64] x) => (float[1,64] y) {
+      [a] s = Mul (x, k) [b] t = Mul (x, l) [c] y = Sub (s, t)
+    }"""
+    random = np.random.default_rng(2)
+    k = random.random((1, 64), dtype=np.float32) + 1
+    weights = {"k": k, "l": k * np.float32(1.0005)}
+    model = bundles.model_from_text(text, weights)
+    part, _ = bundles.small_parts(tmp_path)
+    near = weights | {"l": weights["l"] + random.normal(0, 2e-3, (1, 64)).astype(np.float32)}
+    compiled = replaced(part, text, near)
+    with pytest.raises(UnsupportedError, match="gives another"):
+        proven(model, (compiled,))
+    (row,) = prove(model, (compiled,), CPU, no_progress, "bf16")
+    assert row["reference_spread"] > row["max_abs_error"]  # type: ignore[operator]
