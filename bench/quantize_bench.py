@@ -206,7 +206,8 @@ def _vermilion(words: str) -> Run:
     settings: dict[str, Any] = {}
     for word in words.split("+") if words else ():
         name, _, value = word.partition("=")
-        settings[name] = json.loads(value) if value[:1] in "tfn0123456789" else value
+        is_json = value in ("true", "false", "null") or value[:1].isdigit()
+        settings[name] = json.loads(value) if is_json else value
     floor = settings.pop("min_sqnr_db", None)
 
     def run(folder: Path, samples: Sequence[Sample]) -> dict[str, Any]:

@@ -16,11 +16,15 @@ from vermilion.quantize.formats import SCHEMES
 ROOT = Path(__file__).parent.parent
 
 # What stands behind a kind of target today.
-_COMPILED_BY = {"cpu": "our code generator", "npu": "modelled: rules of the vendor", "gpu": "not yet"}
+_COMPILED_BY = {
+    "cpu": "our code generator",
+    "npu": "modelled: rules of the vendor",
+    "gpu": "IREE, ahead of time",
+}
 _RUNS = {
     "cpu": "here, if the features are this machine's",
     "npu": "modelled, on the CPU",
-    "gpu": "not yet",
+    "gpu": "with HIP where the GPU is; else its twin for this CPU, modelled",
 }
 
 
@@ -34,7 +38,8 @@ def targets_table() -> str:
     """Give every target that a model can be compiled for, GPUs in one row."""
     rows = [_row(target) for target in all_targets() if target.kind != "gpu"]
     names = ", ".join(f"`{target.name}`" for target in all_targets() if target.kind == "gpu")
-    rows.append([names, "AMD GPUs", "", _COMPILED_BY["gpu"], _RUNS["gpu"]])
+    formats = "those of the model; fp16 from fp32"
+    rows.append([names, "AMD GPUs", formats, _COMPILED_BY["gpu"], _RUNS["gpu"]])
     return table(["target", "chip", "number formats", "compiled by", "runs"], rows)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
-from vermilion.backends.base import Availability, Backend, CompileOptions
-from vermilion.backends.vitisai.backend import device_versions
+from vermilion.backends.base import Availability, Backend, CompileOptions, Versioned
 from vermilion.codegen.isa import isa_of
 from vermilion.errors import OptionError
 from vermilion.hardware.targets.find import find_target
@@ -35,6 +35,7 @@ from vermilion.runtime.write import pack
 from vermilion.version import code_digest
 
 PRECISIONS = ("fp32", "bf16", "int8")
+GPU_PRECISIONS = ("fp32", "fp16")
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ def compile_model(
     Args:
         model: an ONNX file, or a graph in memory.
         target: what to compile for; `vermilion devices --targets` lists them.
-        precision: `fp32`, `bf16` or `int8` on a CPU target; `auto` computes in the model's own
-            number format.
+        precision: `fp32`, `bf16` or `int8` on a CPU target, `fp32` or `fp16` on a GPU; `auto`
+            computes in the model's own number format.
         dims: values for symbolic dimensions (`{"batch": 1}`) or whole inputs.
         cache_dir: folder of compiled models; the user's cache folder by default.
         cache_key: name of the folder in it; the digest of all that matters by default.
@@ -111,6 +112,7 @@ def compile_model(
         precision=checked_precision(precision, chosen),
         winograd=winograd,
         dump=None if dump is None else Path(dump),
+        progress=progress,
     )
     fix = fix and chosen.kind == "npu"
     rai = _rai_path(output)
@@ -157,10 +159,15 @@ def checked_precision(precision: str, target: Target) -> str:
     """
     if precision == "auto":
         return precision
-    if precision not in PRECISIONS:
+    words = GPU_PRECISIONS if target.kind == "gpu" else PRECISIONS
+    if precision not in words:
         raise OptionError(
-            f"unknown precision `{precision}`", hint=f"it is one of {', '.join(PRECISIONS)}"
+            f"unknown precision `{precision}`",
+            where=f"for {target.name}",
+            hint=f"it is one of {', '.join(words)}",
         )
+    if target.kind == "gpu":
+        return precision
     if target.kind != "cpu":
         raise OptionError(
             f"{target.name} computes in the model's own number format",
@@ -201,7 +208,11 @@ def _cache_parts(
         "precision": options.precision,
         "winograd": str(options.winograd),
         "backend": f"{device_backend.name}, {CPU_BACKEND}",
-        "device": repr(sorted(device_versions(device_backend, target).items())),
+        "device": repr(sorted(_versions(device_backend, target).items())),
         "tools": repr(sorted(tool_versions().items())),
         "compiler": code_digest(),
     }
+
+
+def _versions(backend: Backend, target: Target) -> Mapping[str, str]:
+    return backend.versions(target) if isinstance(backend, Versioned) else {}

@@ -173,10 +173,14 @@ def test_wrong_use_is_found_before_any_work(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.rai"))
 
 
-def test_a_target_that_nothing_compiles_for(tmp_path: Path) -> None:
+def test_a_target_that_nothing_compiles_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vermilion.backends.iree.toolchain.PACKAGES", ("no-such-compiler",))
     with pytest.raises(UnsupportedError, match="nothing here compiles for gfx942") as error:
         compile_model(small_cnn(), target="gfx942", cache_dir=tmp_path)
-    assert "`cpu`" in error.value.hint
+    assert "no-such-compiler is not installed" in error.value.where
+    assert "pip install 'vermilion[gpu]'" in error.value.hint
 
 
 def test_what_no_runtime_knows_fails_and_leaves_nothing(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def test_operators_of_other_domains_have_sizes_and_prices() -> None:
     assert away.hint
 
 
-def test_wrong_targets() -> None:
+def test_wrong_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vermilion.backends.iree.toolchain.PACKAGES", ("no-such-compiler",))
     with pytest.raises(OptionError, match="unknown target `strx`"):
         inspect_model(small_cnn(), target="strx")
     with pytest.raises(UnsupportedError, match="nothing here compiles for gfx942"):

@@ -21,11 +21,12 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
         "ort": "vermilion.backends.ort:OrtBackend",
         "vitisai": "vermilion.backends.vitisai.backend:VitisAiBackend",
         "npu_model": "vermilion.backends.npu_model:NpuModelBackend",
+        "iree": "vermilion.backends.iree.backend:IreeBackend",
     }
 )
 
 # Backends whose programs are machine code: run only where they were made.
-MACHINE_CODE = frozenset({"native"})
+MACHINE_CODE = frozenset({"native", "iree"})
 
 
 @cache

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
 from vermilion.errors import Refusal
 from vermilion.hardware.targets.target import Target
+from vermilion.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -57,6 +58,7 @@ class CompileOptions:
     winograd: bool = True  # 3×3 convolutions with fewer multiplications, where that is faster
     dump: Path | None = None  # folder for what the code generator made on the way, for people
     threads: int = 0  # 0: as many as there are physical cores
+    progress: Progress = field(default=no_progress, compare=False)  # told of steps within a part
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled part: the files it consists of, relative to the part's folder."""
+    """A compiled part: the files it consists of, relative to the part's folder.
+
+    `notes` is what a user should know, and `machine_code` a row a kernel, where there are any.
+    """
 
     files: tuple[str, ...]
     modelled: bool = False  # executed by a stand-in, because the device is not here
     details: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    machine_code: tuple[Mapping[str, object], ...] = ()
 
 
 class PartFiles(Protocol):
@@ -124,3 +131,11 @@ class Backend(Protocol):
         self, program: Program, files: PartFiles, target: Target, options: CompileOptions
     ) -> Executable:
         """Make a compiled part ready to run."""
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """A backend whose compiled parts depend on more than this package and its core libraries."""
+
+    def versions(self, target: Target) -> Mapping[str, str]:
+        """Give the versions of providers, drivers, compilers and firmware, by name."""

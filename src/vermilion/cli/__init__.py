@@ -23,6 +23,7 @@ from vermilion.cli import (
     hello,
     hipify,
     inspect,
+    llm,
     quantize,
     run,
 )
@@ -43,6 +44,7 @@ VERBS: Mapping[str, Callable[..., int] | typer.Typer] = {
     "compare": compare.compare,
     "bench": bench.bench,
     "cache": cache.app,
+    "llm": llm.app,
     "hipify": hipify.hipify,
 }
 

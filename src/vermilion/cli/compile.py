@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,11 +24,14 @@ def compile(
     model: Model,
     *,
     target: Annotated[
-        str, typer.Option("--target", "-t", help="What to compile for: cpu, strix, phoenix, …")
+        str,
+        typer.Option(
+            "--target", "-t", help="What to compile for: cpu, strix, gfx942, gfx942,gfx1100, …"
+        ),
     ] = "cpu",
     precision: Annotated[
         str,
-        typer.Option("--precision", "-p", help="On a CPU: auto, fp32, bf16 or int8."),
+        typer.Option("--precision", "-p", help="Auto; on a CPU fp32, bf16, int8, on a GPU fp16."),
     ] = "auto",
     dim: Dims = None,
     cache_dir: CacheDir = None,
@@ -128,6 +132,7 @@ def as_json(compiled: Compiled) -> dict[str, object]:
         "nodes": [dict(row) for row in report.nodes],
         "passes": [dict(row) for row in report.passes],
         "verification": {"outputs": [dict(row) for row in report.verification]},
+        "machine_code": [dict(row) for row in report.machine_code],
         "predicted_ms": report.predicted_ms,
     }
 
@@ -160,12 +165,47 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
         "",
         summary_view(report.summary, ran=ran),
     ]
+    if report.machine_code:
+        views += ["", _machine_code_view(report.machine_code)]
     if report.predicted_ms is not None:
         views.append(f"modelled latency on the device: {report.predicted_ms:.2f} ms")
     if stands_in and compiled.availability.reason:
         views.append(f"modelled: {compiled.availability.reason}")
     views += ["", *nodes_view(report.nodes, target.kind, every_node=every_node)]
     return Group(*views)
+
+
+def _machine_code_view(kernels: Sequence[Mapping[str, object]]) -> RenderableType:
+    """Give a row a GPU; `--json` has the kernels one by one."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, title="machine code", title_justify="left")
+    table.add_column("GPU")
+    for head in ("kernels", "matrix instructions", "code KiB", "most registers"):
+        table.add_column(head, justify="right")
+    for head in ("kernels that spill", "with scratch"):
+        table.add_column(head, justify="right")
+    for gpu in dict.fromkeys(str(kernel["gpu"]) for kernel in kernels):
+        mine = [kernel for kernel in kernels if kernel["gpu"] == gpu]
+        table.add_row(
+            gpu,
+            str(len(mine)),
+            str(_sum(mine, "matrix_instructions")),
+            f"{_sum(mine, 'code_bytes') / 1024:.1f}",
+            str(max(_integer(kernel, "vgprs") for kernel in mine)),
+            str(sum(_integer(kernel, "vgpr_spills") > 0 for kernel in mine)),
+            str(sum(_integer(kernel, "scratch_bytes") > 0 for kernel in mine)),
+        )
+    return table
+
+
+def _sum(rows: Sequence[Mapping[str, object]], key: str) -> int:
+    return sum(_integer(row, key) for row in rows)
+
+
+def _integer(row: Mapping[str, object], key: str) -> int:
+    value = row.get(key)
+    return value if isinstance(value, int) else 0
 
 
 def _number(value: object, form: str) -> str:

@@ -139,8 +139,25 @@ def test_open_dimensions_get_the_option_that_binds_them(vermilion: Command, tmp_
     assert "every node is placed on the NPU" in bound.out
 
 
-def test_a_chip_that_nothing_compiles_for(vermilion: Command, model: Path) -> None:
+def test_a_chip_that_nothing_compiles_for(
+    vermilion: Command, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vermilion.backends.iree.toolchain.PACKAGES", ("no-such-compiler",))
     done = vermilion("compile", model, "--target", "gfx942")
     assert done.code == 1
     assert "nothing here compiles for gfx942" in done.err
-    assert "hint: " in done.err
+    assert "hint: pip install 'vermilion[gpu]'" in done.err
+
+
+@pytest.mark.needs("iree")
+def test_float16_for_a_gpu(vermilion: Command, model: Path) -> None:
+    done = vermilion("compile", model, "--target", "gfx1100", "--precision", "fp16", "--json")
+    assert (done.code, done.data["offload_is"]) in ((0, "modelled"), (0, "ran"))
+    assert {row["gpu"] for row in done.data["machine_code"]} == {"gfx1100"}
+    assert sum(row["matrix_instructions"] for row in done.data["machine_code"]) > 0
+    shown = vermilion("compile", model, "--target", "gfx1100", "--precision", "fp16")
+    assert "matrix instructions" in shown.words
+    assert wide_enough(shown.out)
+    wrong = vermilion("compile", model, "--target", "gfx1100", "--precision", "int8")
+    assert wrong.code == 2
+    assert "fp32, fp16" in wrong.err

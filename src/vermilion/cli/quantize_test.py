@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -72,10 +71,90 @@ def test_random_data_are_warned_about_once(
     assert done.err.count("random data") == 1
     assert done.err.startswith("warning: calibrating on random data")
     assert not caplog.records
-    assert logging.getLogger("vermilion.quantize.samples").level == logging.NOTSET
+    data = vermilion(*words, "-o", tmp_path / "q.onnx", "--json").data
+    assert data["calibration"] == "random"
+
+
+def test_every_kind_of_scheme(
+    vermilion: Command, model: Path, samples: Path, tmp_path: Path
+) -> None:
+    words = ("quantize", model, "--calib", samples, "--dim", "n=1", "--json")
+    for scheme in ("a8w8", "a16w8", "bf16", "bfp16"):
+        out = tmp_path / f"{scheme}.onnx"
+        data = vermilion(*words, "-o", out, "--scheme", scheme).data
+        assert data["scheme"] == scheme
+        assert data["outputs"][0]["sqnr_db"] > 20.0
+        assert out.is_file()
+
+
+def test_recipe_page_and_options(
+    vermilion: Command, model: Path, samples: Path, tmp_path: Path
+) -> None:
+    words = ("quantize", model, "--calib", samples, "--dim", "n=1", "--json")
+    recipe, page = tmp_path / "r.json", tmp_path / "r.html"
+    chosen = ("--scheme", "a8w8", "--method", "mse", "--per-tensor", "--wide", "input")
+    first = vermilion(
+        *words, "-o", tmp_path / "a.onnx", *chosen, "--save-recipe", recipe, "--report", page
+    ).data
+    again = vermilion(*words, "-o", tmp_path / "b.onnx", "--recipe", recipe).data
+    assert first["recipe"] == again["recipe"]
+    assert (again["recipe"]["wide"], again["recipe"]["per_channel"]) == (["input"], False)
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    other = vermilion(*words, "-o", tmp_path / "c.onnx", "--recipe", recipe, "--method", "minmax")
+    assert other.data["recipe"]["method"] == "minmax"
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    images = np.random.default_rng(0).standard_normal((12, 3, 16, 16), dtype=np.float32)
+    np.save(tmp_path / "many.npy", images)
+    return tmp_path / "many.npy"
+
+
+def test_promise_that_is_kept(vermilion: Command, model: Path, many: Path, tmp_path: Path) -> None:
+    words = ("quantize", model, "--calib", many, "--dim", "n=1", "-o", tmp_path / "q.onnx")
+    done = vermilion(*words, "--scheme", "a8w8", "--min-sqnr", "20")
+    assert done.code == 0
+    assert "the promise is kept" in done.words
+    data = vermilion(*words, "--max-drop", "50%", "--json").data
+    assert data["promise_met"] is True
+    assert set(data["ladder"][0]) >= {"what", "sqnr_db", "drop", "eight_bit_share", "met"}
+
+
+def test_promise_that_is_not_kept_is_exit_code_1(
+    vermilion: Command, model: Path, many: Path, tmp_path: Path
+) -> None:
+    words = ("quantize", model, "--calib", many, "--dim", "n=1", "-o", tmp_path / "q.onnx")
+    done = vermilion(*words, "--scheme", "xint8", "--min-sqnr", "150", "--json")
+    assert done.code == 1
+    assert done.data["promise_met"] is False
+    assert done.data["ok"] is False
+    assert (tmp_path / "q.onnx").is_file()
+
+
+def test_metric_of_the_user(
+    vermilion: Command,
+    model: Path,
+    many: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_metric.py").write_text("def count(outputs):\n    return float(len(outputs))\n")
+    words = ("quantize", model, "--calib", many, "--dim", "n=1", "-o", tmp_path / "q.onnx")
+    done = vermilion(*words, "--max-drop", "1%", "--metric", "my_metric:count", "--json")
+    assert done.data["ladder"][0]["drop"] == 0.0
+    for wrong in ("nothing", "my_metric:nothing", "no_such_module:x"):
+        assert vermilion(*words, "--max-drop", "1%", "--metric", wrong).code == 2
 
 
 WRONG = {
+    "method": (["--method", "best"], "unknown method `best`"),
+    "drop": (["--max-drop", "little"], "`--max-drop little` is not a part"),
+    "two promises": (["--max-drop", "1%", "--min-sqnr", "9"], "either a largest drop or"),
+    "lone metric": (["--metric", "a:b"], "`--metric` needs `--max-drop`"),
+    "recipe": (["--recipe", "no.json"], "there is no such recipe"),
     "layout": (["--layout", "hwcn"], "unknown layout `hwcn`"),
     "mean": (["--mean", "a,b"], "`--mean a,b` is not a list of numbers"),
     "resize": (["--resize", "224"], "`--resize 224` is not HEIGHTxWIDTH"),

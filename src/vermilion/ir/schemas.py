@@ -27,6 +27,8 @@ _LEGACY = frozenset(
         "ParametricSoftplus",
         "Scale",
         "ScaledTanh",
+        # Never ONNX's: onnxruntime-genai's model builder writes it without a domain.
+        "SimplifiedLayerNormalization",
     }
 )
 _ATTRIBUTE_TYPES = {

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.npu_operators import OPERATORS as TAKEN
@@ -201,6 +202,8 @@ def _write_blocks(work: ir.Model, nodes: Sequence[ir.Node], number: str) -> int:
     for value, _ in done:
         if value.const_value is not None and not value.uses() and not value.is_graph_output():
             del graph.initializers[str(value.name)]
+    # Not every runtime follows functions of a model (OpenVINO 2026.4 does not follow these).
+    common.InlinePass()(work)
     return len(done)
 
 

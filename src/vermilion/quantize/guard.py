@@ -34,7 +34,7 @@ Metric = Callable[[Outputs], float]
 
 HELD_OUT_SAMPLES = 16
 _HELD_OUT_EVERY = 4  # of the first samples, every fourth is not calibrated on
-_DAMAGE_SAMPLES = 2
+_DAMAGE_SAMPLES = 4
 _STEP = 2.0  # 3 dB: noise that a rung leaves, relative to the one before
 _MOST_RUNGS = 8
 
@@ -194,7 +194,8 @@ class _Climb:
         aim = total / _STEP
         if self._promise.min_sqnr_db is not None:
             # Straight to the noise that the promise leaves room for.
-            aim = min(aim, 10.0 ** (-self._promise.min_sqnr_db / 10.0))
+            missing_db = self._promise.min_sqnr_db - self.best().sqnr_db
+            aim = min(aim, total / 10.0 ** (missing_db / 10.0))
         wide_possible = not scheme_named(options.scheme).power_of_two
         for _ in range(_MOST_RUNGS):
             wide, exclude = raised_for(self.damage, aim, wide_possible)

@@ -18,7 +18,14 @@ RNG = np.random.default_rng(8)
 IMAGES = [{"input": RNG.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(8)]
 ROWS = [{"x": RNG.standard_normal((1, 6, 64)).astype(np.float32)} for _ in range(8)]
 
-LEAST_DB = {"bf16": 40.0, "fp16": 55.0, "a16w8": 35.0, "mxfp4": 5.0, "mxfp8e5m2": 10.0, "mxfp8e4m3": 12.0}
+LEAST_DB = {
+    "bf16": 40.0,
+    "fp16": 55.0,
+    "a16w8": 35.0,
+    "mxfp4": 5.0,
+    "mxfp8e5m2": 10.0,
+    "mxfp8e4m3": 12.0,
+}
 LEAST_DB |= dict.fromkeys(("mxfp6e2m3", "mxfp6e3m2"), 10.0)
 
 

@@ -29,7 +29,7 @@ from vermilion.runtime.summarize import summarize
 from vermilion.runtime.write import ArtifactContent, CompiledPart, write_artifact
 
 # Which backend compiles for a kind of target, best first; the first that is usable is taken.
-_BACKENDS = {"cpu": ("native", "ort"), "npu": ("vitisai", "npu_model")}
+_BACKENDS = {"cpu": ("native", "ort"), "npu": ("vitisai", "npu_model"), "gpu": ("iree",)}
 CPU_BACKEND = "ort"
 # Keeps no part that was not seen to run on the device.
 SEEN_TO_RUN = "vitisai"
@@ -67,7 +67,12 @@ def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> N
             verification=verification,
             passes=tuple(_pass_row(step) for step in simplified.steps),
             predicted_ms=predicted_ms(simplified.model, placement),
-            notes=notes,
+            notes=(*notes, *(note for part in parts for note in part.program.notes)),
+            machine_code=tuple(
+                {"part": part.part.name, **row}
+                for part in parts
+                for row in part.program.machine_code
+            ),
         )
         content = ArtifactContent(
             model=simplified.model,
@@ -95,7 +100,12 @@ def _compile_and_prove(
         model, target, request.backends, request.options, scratch, progress
     )
     try:
-        return placement, parts, prove(bound, parts, target, progress), ()
+        return (
+            placement,
+            parts,
+            prove(bound, parts, target, progress, request.options.precision),
+            (),
+        )
     except WrongNumbersError as error:
         if target.kind != "cpu" or device_backend is cpu_backend:
             raise
@@ -117,17 +127,18 @@ def backends_for(target: Target) -> tuple[Backend, Backend, Availability]:
 
     Raises: UnsupportedError where nothing here compiles for the target.
     """
-    reasons = []
+    reasons, hint = [], "compile for `cpu`, or for an NPU: strix, krackan, phoenix, ve2"
     for name in _BACKENDS.get(target.kind, ()):
         chosen = backend(name)
         availability = chosen.available(target)
         if availability.usable:
             return chosen, backend(CPU_BACKEND), availability
         reasons.append(f"{name}: {availability.reason}")
+        hint = availability.hint or hint
     raise UnsupportedError(
         f"nothing here compiles for {target.name} ({target.title}) yet",
         where="; ".join(reasons),
-        hint="compile for `cpu`, or for an NPU: strix, krackan, phoenix, ve2",
+        hint=hint,
     )
 
 

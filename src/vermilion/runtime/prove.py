@@ -104,7 +104,7 @@ def _reference_spread(
       how much; every tensor between is rounded as well, hence the factor.
     """
     if precision == "bf16":
-        serialized, weights = split_weights(original)
+        serialized, weights = split_weights(original, lent_bytes=1)
         session = session_from_bytes(
             serialized, {name: _rounded(array) for name, array in weights.items()}, quiet=True
         )

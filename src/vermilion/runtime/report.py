@@ -26,6 +26,7 @@ class Report:
     passes: tuple[Row, ...]
     predicted_ms: float | None = None
     notes: tuple[str, ...] = ()  # what a user should know that went another way than asked for
+    machine_code: tuple[Row, ...] = ()  # a row a kernel, of parts whose code object was read
 
     def extra(self) -> dict[str, object]:
         """Give what stands in `summary.json` beside the summary and the nodes."""
@@ -34,6 +35,7 @@ class Report:
             "passes": [dict(row) for row in self.passes],
             "predicted_ms": self.predicted_ms,
             "notes": list(self.notes),
+            "machine_code": [dict(row) for row in self.machine_code],
         }
 
 
@@ -52,6 +54,7 @@ def read_report(reader: ArtifactReader) -> Report:
         passes=_rows(rows.get("passes")),
         predicted_ms=float(predicted) if isinstance(predicted, int | float) else None,
         notes=_texts(rows.get("notes")),
+        machine_code=_rows(rows.get("machine_code")),
     )
 
 

@@ -31,6 +31,7 @@ _PROVIDERS = {
     "ort": "CPUExecutionProvider",
     "npu_model": "CPUExecutionProvider",
     "vitisai": "VitisAIExecutionProvider",
+    "iree": "VermilionIree",
 }
 
 

@@ -23,7 +23,6 @@ from vermilion.backends import npu_rules
 from vermilion.backends.base import (
     Array,
     Availability,
-    Backend,
     Claim,
     CompileOptions,
     Executable,
@@ -241,14 +240,6 @@ class VitisAiBackend:
         if isinstance(stack, Availability):
             raise DeviceError(stack.reason, where=target.name, hint=stack.hint)
         return stack
-
-
-def device_versions(backend: Backend, target: Target) -> Mapping[str, str]:
-    """Give the versions of provider, driver and firmware that a compiled part depends on.
-
-    Empty for a backend that has none of them.
-    """
-    return backend.versions(target) if isinstance(backend, VitisAiBackend) else {}
 
 
 class _Loaded:

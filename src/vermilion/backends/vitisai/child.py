@@ -26,6 +26,8 @@ Kind = Literal["hung", "crashed", "refused"]
 
 WORKER = (sys.executable, "-c", "from vermilion.backends.vitisai.worker import main; main()")
 
+NPU = "VitisAI provider"  # what errors call the child, unless told otherwise
+
 _LAST_LINES = 3
 _END_S = 5.0
 
@@ -42,12 +44,12 @@ _WINDOWS_FAULTS = {
 class ChildFailure(DeviceError):
     """The child did not do what it was asked for. `kind` is what it did instead."""
 
-    def __init__(self, kind: Kind, stage: Stage, words: str, log: str) -> None:
+    def __init__(self, kind: Kind, stage: Stage, words: str, log: str, who: str = NPU) -> None:
         self.kind = kind
         self.stage = stage
         self.log = log
         hint = f"its last words: {log}" if log else "it wrote nothing"
-        super().__init__(words, where=f"VitisAI provider, {stage}", hint=hint)
+        super().__init__(words, where=f"{who}, {stage}", hint=hint)
 
 
 class Child:
@@ -61,6 +63,7 @@ class Child:
         command: Sequence[str] = WORKER,
         open_limit_s: float,
         run_limit_s: float,
+        who: str = NPU,
     ) -> None:
         """Start the child on `folder`, where the model lies, and wait for its session.
 
@@ -68,6 +71,7 @@ class Child:
         """
         self._folder = folder
         self._run_limit_s = run_limit_s
+        self._who = who
         self.inputs = {t.name: t.create(folder) for t in request.inputs}
         self.outputs = {t.name: t.create(folder) for t in request.outputs}
         request.write(folder)
@@ -169,7 +173,7 @@ class Child:
                 raise self._failure("refused", stage, str(said.get("reason", "no reason given")))
 
     def _failure(self, kind: Kind, stage: Stage, words: str) -> ChildFailure:
-        return ChildFailure(kind, stage, words, last_words(self._folder / LOG_FILE))
+        return ChildFailure(kind, stage, words, last_words(self._folder / LOG_FILE), self._who)
 
 
 def unwritten(dtype: np.dtype[Any]) -> Any:

@@ -220,11 +220,8 @@ class Arithmetic:
         operand: Callable[[int], Value],
         table: Callable[[int], Value] | None = None,
     ) -> Value:
-        """Compute an expression; `operand` gives the value of a leaf. Equal parts are shared.
-
-        `table` gives the pointer of an operand that is a table of numbers.
-        """
-        known: dict[Expression, Value] = {}
+        """Compute an expression: `operand` gives a leaf's value, `table` a table's pointer."""
+        known: dict[Expression, Value] = {}  # equal parts are computed once
 
         def compute(node: Expression) -> Value:
             if node not in known:
@@ -355,14 +352,23 @@ class Arithmetic:
                 return m.exp(m.multiply(a[1], m.log(a[0])))
         raise AssertionError(f"no float operation {operation}")
 
+    def _divided(self, operation: str, element: str, a: list[Value]) -> Value:
+        """Divide towards 0. Processors trap on 0, which lanes behind a row's end are, and on -1."""
+        f = self.f
+        one, minus_one, zero = (splat_integer(n, self.lanes, element) for n in (1, -1, 0))
+        is_minus = f.compare("eq", a[1], minus_one)
+        traps = f.binary("or", is_minus, f.compare("eq", a[1], zero))
+        divisor = f.select(traps, one, a[1])
+        if operation == "mod":
+            return f.binary("srem", a[0], divisor)
+        return f.select(is_minus, f.binary("sub", zero, a[0]), f.binary("sdiv", a[0], divisor))
+
     def _integer(self, operation: str, kind: Kind, a: list[Value]) -> Value:
         f = self.f
         plain = {
             "add": "add",
             "sub": "sub",
             "mul": "mul",
-            "div": "sdiv",
-            "mod": "srem",
             "and": "and",
             "or": "or",
             "xor": "xor",
@@ -372,6 +378,8 @@ class Arithmetic:
         element = _ELEMENT[kind]
         suffix = f"v{self.lanes}{element}"
         match operation:
+            case "div" | "mod":
+                return self._divided(operation, element, a)
             case "max" | "min":
                 return f.intrinsic(f"llvm.s{operation}.{suffix}", a[0].type, a)
             case "neg":
@@ -386,15 +394,6 @@ class Arithmetic:
 
 
 def _suffix(storage: Storage) -> str:
-    return {
-        "f32": "f32",
-        "bf16": "i16",
-        "f16": "f16",
-        "u8": "i8",
-        "s8": "i8",
-        "u16": "i16",
-        "s16": "i16",
-        "i32": "i32",
-        "i64": "i64",
-        "bool": "i8",
-    }[storage]
+    """Give how LLVM writes an element in the name of an intrinsic."""
+    raw = _RAW[storage]
+    return {"float": "f32", "half": "f16"}.get(raw, raw)

@@ -53,18 +53,20 @@ class ScanSpec:
         sizes = (STORAGE_BYTES[self.storage], STORAGE_BYTES[self.out_storage])
         with f.loop(f.arguments[1], f.arguments[2]) as unit:
             come, go = outer_rows(f, unit, self._outer, pointers, sizes)
-            if not self._is_dense:
+            if self._is_dense:
+                self._columns(f, Arithmetic(f, isa.lanes), (come, go))
+            else:
                 self._walk(f, Arithmetic(f, 1), (come, go), constant("i64", 0), None)
-                continue
-            arithmetic = Arithmetic(f, isa.lanes)
-            width = self.kept[-1][0]
-            whole = width - width % isa.lanes
-            with f.loop(0, whole, isa.lanes) as at:
-                self._walk(f, arithmetic, (come, go), at, None)
-            if width % isa.lanes:
-                mask = arithmetic.tail_mask(width % isa.lanes)
-                self._walk(f, arithmetic, (come, go), constant("i64", whole), mask)
         f.finish()
+
+    def _columns(self, f: Function, arithmetic: Arithmetic, pointers: tuple[Value, Value]) -> None:
+        width, lanes = self.kept[-1][0], arithmetic.lanes
+        whole = width - width % lanes
+        with f.loop(0, whole, lanes) as at:
+            self._walk(f, arithmetic, pointers, at, None)
+        if width % lanes:
+            mask = arithmetic.tail_mask(width % lanes)
+            self._walk(f, arithmetic, pointers, constant("i64", whole), mask)
 
     def _walk(
         self,

@@ -32,7 +32,7 @@ Factor = NDArray[Any]  # float64: a number, or one for each output channel
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A float expression and what it is multiplied by. `size` bounds its magnitude."""
+    """A float expression and what it is multiplied by. `is_integer`: whole, of nine bits."""
 
     value: Expression
     factor: Factor

@@ -84,6 +84,29 @@ def test_attention(case: Case, way: tuple[str, str]) -> None:
     assert error_of(model, inputs, *way) < TOLERANCE[way[1]]
 
 
+def test_a_mask_of_numbers_is_made_and_fused() -> None:
+    random = np.random.default_rng(3)
+    shapes = {"q": (2, 4, 8, 16), "k": (2, 4, 16, 8), "v": (2, 4, 8, 16)}
+    inputs: dict[str, Array] = {
+        name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()
+    }
+    inputs["ids"] = np.array([[1, 1, 1, 1, 1, 0, 0, 0], [1] * 8], np.int64)
+    constants = {
+        "axes": np.array([1, 2]), "none": np.array(0), "whole": np.array([2, 1, 8, 8]),
+        "low": np.array(np.finfo(np.float32).min), "zero": np.array(0, np.float32),
+    }  # fmt: skip
+    nodes = [
+        node("Unsqueeze", "ids axes", "u"), node("Expand", "u whole", "e"),
+        node("Equal", "e none", "hidden"), node("Where", "hidden low zero", "bias"),
+        node("MatMul", "q k", "s"), node("Add", "s bias", "b"),
+        node("Softmax", "b", "w", axis=-1), node("MatMul", "w v", "y"),
+    ]  # fmt: skip
+    model = graph(nodes, inputs, (2, 4, 8, 16), constants)
+    assert families(model).count("attention") == 1
+    for way in WAYS:
+        assert error_of(model, inputs, *way) < TOLERANCE[way[1]]
+
+
 def test_it_is_one_kernel_beside_the_packing_of_the_keys() -> None:
     model, _ = attention(CASES[0])
     assert families(model) == ["pack", "attention", "map"]

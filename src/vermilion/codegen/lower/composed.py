@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import onnx_ir as ir
 
 from vermilion.codegen.expression import Apply, Constant, Expression, apply
 from vermilion.codegen.lower.attributes import integer, number
 from vermilion.codegen.tensor import Storage
-from vermilion.ir.opset import constant_of
 
 Build = Callable[[ir.Node, list[Expression]], Expression]
 
@@ -109,19 +107,6 @@ COMPOSED: Mapping[str, Build] = {
 COMPOSED_OF_FLOATS = frozenset(
     {"Celu", "Selu", "ThresholdedRelu", "Softsign", "Shrink", "Mish", "Swish", "IsNaN", "IsInf"}
 )
-
-
-def check_division(node: ir.Node) -> str:
-    """Say why a division of integers is not generated, empty if it is.
-
-    Processors trap on division by 0, and on the lowest number divided by -1.
-    """
-    divisor = constant_of(node.inputs[1])
-    if divisor is None:
-        return f"{node.op_type} of integers by what is not constant"
-    if np.isin(divisor.numpy(), (0, -1)).any():
-        return f"{node.op_type} of integers by 0 or -1"
-    return ""
 
 
 def wrapped(value: Expression, storage: Storage) -> Expression:

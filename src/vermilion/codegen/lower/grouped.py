@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 def is_depthwise(geometry: ConvGeometry, weights: Array, source: View) -> bool:
     """Say whether each channel has one kernel of its own."""
-    return geometry.group == source.shape[1] == weights.shape[0] and weights.shape[3] == 1
+    return geometry.group == source.shape[1] == int(weights.shape[0]) and weights.shape[3] == 1
 
 
 def depthwise_step(

@@ -31,7 +31,7 @@ from vermilion.codegen.lower.sides import (
     right_side,
 )
 from vermilion.codegen.numeric import Numeric
-from vermilion.codegen.tensor import View, allocate, contiguous_strides
+from vermilion.codegen.tensor import Storage, View, allocate, contiguous_strides
 from vermilion.codegen.tile import Tile, candidates, cost
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
@@ -133,7 +133,8 @@ def open_rows(lowering: Lowering, root: ir.Value, shape: tuple[int, ...]) -> tup
 
     The two differ where the readers want another layout; `close_rows` then copies.
     """
-    result = lowering.output(root, reader_order(root))
+    storage: Storage | None = "f32" if _is_only_normalized(lowering, root) else None
+    result = lowering.output(root, reader_order(root), storage)
     target = result.reshaped(shape)
     if target is None or (target.strides[-1] != 1 and shape[-1] > 1):
         target = allocate(f"{root.name} in rows", result.storage, shape)
@@ -147,6 +148,17 @@ def close_rows(lowering: Lowering, result: View, target: View, node: ir.Node) ->
     whole = target.reshaped(result.shape)
     assert whole is not None, "a row-major tensor takes any shape"
     lowering.copy_into(whole, result, node)
+
+
+_KEPT_IN_FLOAT32 = ("LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax")
+
+
+def _is_only_normalized(lowering: Lowering, value: ir.Value) -> bool:
+    """Say whether a float is read by what computes in float32 alone: it is not rounded before."""
+    if lowering.storage(value) != "bf16" or value.is_graph_output():
+        return False
+    readers = [use.node for use in value.uses()]
+    return bool(readers) and all(is_operator(node, *_KEPT_IN_FLOAT32) for node in readers)
 
 
 def reader_order(value: ir.Value) -> tuple[int, ...] | None:

@@ -32,7 +32,7 @@ def normal(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return random.standard_normal(shape, dtype=np.float32)
 
 
-@pytest.mark.parametrize("way", WAYS, ids="-".join)
+@pytest.mark.parametrize("way", WAYS[:3], ids="-".join)
 @pytest.mark.parametrize("is_constant", [False, True], ids=["activations", "weights"])
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_products(
@@ -46,7 +46,7 @@ def test_products(
 
 
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
-@pytest.mark.parametrize("depth", [3, 15, 16, 31, 32, 33, 64, 77])
+@pytest.mark.parametrize("depth", [3, 16, 31, 33, 77])
 def test_a_transposed_right_side_is_packed(depth: int, way: tuple[str, str]) -> None:
     random = np.random.default_rng(2)
     a, b = normal(random, (2, 9, depth)), normal(random, (2, 37, depth))

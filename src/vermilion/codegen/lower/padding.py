@@ -58,7 +58,8 @@ def lower_pad(lowering: Lowering, node: ir.Node) -> None:
     amounts = _amounts(node, len(source.shape))
     inside = target
     for axis, (before, after) in enumerate(amounts):
-        source = source.sliced(axis, max(0, -before), source.shape[axis] + min(before, 0) + min(after, 0))
+        kept = source.shape[axis] + min(before, 0) + min(after, 0)
+        source = source.sliced(axis, max(0, -before), kept)
         inside = inside.sliced(axis, max(0, before), source.shape[axis])
     lowering.copy_into(source, inside, node)
     mode = text(node, "mode", "constant")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -64,8 +65,7 @@ def grid_of(node: ir.Node | None) -> Grid | None:
         return None
     zero = 0
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        point = constant_of(node.inputs[2])
-        if point is None:
+        if (point := constant_of(node.inputs[2])) is None:
             return None
         zero = int(point.numpy().reshape(-1)[0])
     return Grid(float(scale.numpy().astype(np.float32).reshape(-1)[0]), zero, storage)
@@ -256,10 +256,9 @@ class Builder(Protocol):
 
 
 class QuantizedValues:
-    """The quantized values of one group: sums with factors, until they are written.
+    """The quantized values of one group: sums as `affine` has them, until they are written.
 
-    See `affine` for the order of operations. `form` is what an integer product's accumulator
-    stands for.
+    `form` is what an integer product's accumulator stands for.
     """
 
     def __init__(self, build: Builder, form: Affine | None) -> None:
@@ -389,7 +388,8 @@ class QuantizedValues:
         anchor = self.group.anchor
         assert anchor is not None, "only a product has a factor for each channel"
         array = factor.astype(np.float32)
-        key = (str(anchor.name), str(anchor.outputs[0].name), array.tobytes().hex(), "bias")
+        digest = hashlib.sha256(array.tobytes()).hexdigest()[:16]
+        key = (str(anchor.name), str(anchor.outputs[0].name), digest, "bias")
         return self.build.operand(self.lowering.weight(key, lambda: array, "f32"))
 
 

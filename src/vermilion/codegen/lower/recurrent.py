@@ -5,7 +5,7 @@ Source of every formula: ONNX LSTM-14, GRU-14 and RNN-14.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,132 +17,23 @@ from vermilion.codegen.emit.recurrent import RecurrentSpec, RowAccess, pack_gate
 from vermilion.codegen.expression import Apply, Constant, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.attributes import integer
+from vermilion.codegen.lower.cells import FUNCTIONS, Cell, read_cell
 from vermilion.codegen.lower.context import Lowering
 from vermilion.codegen.lower.geometry import ConvGeometry
 from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.shapes import given_input
 from vermilion.codegen.numeric import numeric_for
 from vermilion.codegen.tensor import View, allocate
-from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.opset import static_shape
 
 Array = NDArray[Any]
 
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-_ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
-    "LSTM": ("Sigmoid", "Tanh", "Tanh"),
-    "GRU": ("Sigmoid", "Tanh"),
-    "RNN": ("Tanh",),
-}
-# Beyond it the table of steps outweighs the code.
-_LONGEST = 1024
 _ROWS = ConvGeometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
-
-
-def _softsign(x: Expression) -> Expression:
-    return apply("div", x, apply("add", apply("abs", x), Constant(1.0)))
-
-
-_FUNCTIONS = {
-    "sigmoid": lambda x: apply("sigmoid", x),
-    "tanh": lambda x: apply("tanh", x),
-    "relu": lambda x: apply("max", x, Constant(0.0)),
-    "softplus": lambda x: apply("softplus", x),
-    "softsign": _softsign,
-}
-
-
-def check_recurrent(node: ir.Node) -> str:
-    """Say why an LSTM, GRU or RNN is not generated, empty if it is."""
-    name = node.op_type
-    sizes = static_shape(node.inputs[0])
-    if sizes is None or len(sizes) != 3:
-        return f"{name} whose sequence has no fixed shape"
-    for index, what in ((1, "weights"), (2, "weights"), (3, "a bias"), (7, "peepholes")):
-        value = given_input(node, index)
-        if value is not None and constant_of(value) is None:
-            return f"{name} with {what} that are not constant"
-    axis = 1 if integer(node, "layout", 0) else 0
-    lengths = given_input(node, 4)
-    if lengths is not None:
-        given = constant_of(lengths)
-        if given is None or (given.numpy() != sizes[axis]).any():
-            return f"{name} over sequences of different lengths"
-    if sizes[axis] > _LONGEST:
-        return f"{name} over more than {_LONGEST} steps"
-    if "activation_alpha" in node.attributes or "activation_beta" in node.attributes:
-        return f"{name} with parameters of its activations"
-    unknown = [a for a in _activations(node, 2) if a.lower() not in _FUNCTIONS]
-    return f"{name} with the activation {unknown[0]}" if unknown else ""
-
-
-def _activations(node: ir.Node, directions: int) -> list[str]:
-    attribute = node.attributes.get("activations")
-    if attribute is None:
-        return list(_ACTIVATIONS[node.op_type]) * directions
-    return list(attribute.as_strings())
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """A recurrent node, all its attributes read. Shapes of arrays as ONNX gives them."""
-
-    node: ir.Node
-    steps: int
-    batch: int
-    hidden: int
-    directions: tuple[bool, ...]  # for each, whether it runs backwards
-    inputs: Array
-    states: Array
-    bias: Array  # (directions, 2, gates, hidden)
-    peepholes: Array | None
-    clip: float
-
-    @property
-    def gates(self) -> int:
-        return _GATES[self.node.op_type]
-
-    @property
-    def is_batch_first(self) -> bool:
-        return bool(integer(self.node, "layout", 0))
-
-    def activation(self, direction: int, number: int) -> str:
-        """Give the name of an activation: f, g and h of the formulas are 0, 1 and 2."""
-        names = _activations(self.node, len(self.directions))
-        return names[direction * len(_ACTIVATIONS[self.node.op_type]) + number].lower()
-
-    def activated(self, direction: int, number: int, x: Expression) -> Expression:
-        if self.clip:
-            x = apply("min", apply("max", x, Constant(-self.clip)), Constant(self.clip))
-        return _FUNCTIONS[self.activation(direction, number)](x)
-
-
-def _read(node: ir.Node) -> _Cell:
-    def array(index: int) -> Array | None:
-        constant = constant_of(given_input(node, index))
-        return None if constant is None else constant.numpy().astype(np.float32)
-
-    sizes = static_shape(node.inputs[0])
-    inputs, states, bias = array(1), array(2), array(3)
-    assert sizes is not None
-    assert inputs is not None
-    assert states is not None
-    hidden, gates = states.shape[2], _GATES[node.op_type]
-    attribute = node.attributes.get("direction")
-    direction = "forward" if attribute is None else attribute.as_string()
-    backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-    if bias is None:
-        bias = np.zeros((inputs.shape[0], 2 * gates * hidden), np.float32)
-    clip = node.attributes.get("clip")
-    steps, batch = (sizes[1], sizes[0]) if integer(node, "layout", 0) else sizes[:2]
-    return _Cell(
-        node, steps, batch, hidden, backwards[direction], inputs, states,
-        bias.reshape(-1, 2, gates, hidden), array(7), 0.0 if clip is None else clip.as_float(),
-    )  # fmt: skip
 
 
 def lower_recurrent(lowering: Lowering, node: ir.Node) -> None:
     """Write the product of the inputs, the steps in time, and what leaves them."""
-    cell = _read(node)
+    cell = read_cell(node)
     products = _input_products(lowering, cell)
     histories, cells = [], []
     chains = []
@@ -167,8 +58,11 @@ def _is_wanted(node: ir.Node, index: int) -> bool:
     return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
 
 
-def _input_products(lowering: Lowering, cell: _Cell) -> View:
-    """Give input × weights + bias of all times. Shape: (steps, batch, directions, gates, hidden)."""
+def _input_products(lowering: Lowering, cell: Cell) -> View:
+    """Give input × weights + bias of all times.
+
+    Shape: (steps, batch, directions, gates, hidden).
+    """
     data = cell.node.inputs[0]
     assert data is not None
     view = lowering.demand(data)
@@ -195,20 +89,15 @@ def _input_products(lowering: Lowering, cell: _Cell) -> View:
     return products
 
 
-def _is_reset_after(cell: _Cell) -> bool:
-    """Say whether a GRU resets after the product with the state, not before."""
-    return bool(integer(cell.node, "linear_before_reset", 0))
-
-
-def _joined_bias(cell: _Cell) -> Array:
+def _joined_bias(cell: Cell) -> Array:
     """Give the bias of inputs and states together, without what a GRU resets."""
     joined: Array = cell.bias.sum(1)
-    if cell.node.op_type == "GRU" and _is_reset_after(cell):
+    if cell.node.op_type == "GRU" and cell.resets_after:
         joined[:, 2] = cell.bias[:, 0, 2]
     return joined
 
 
-def _history(lowering: Lowering, cell: _Cell) -> View:
+def _history(lowering: Lowering, cell: Cell) -> View:
     """Allocate the states of all times of one direction. Shape: (steps, batch, hidden)."""
     shape = (cell.steps, cell.batch, cell.hidden)
     value = cell.node.outputs[0]
@@ -226,7 +115,7 @@ class _Chain:
     """The steps of one direction, each the next in time."""
 
     lowering: Lowering
-    cell: _Cell
+    cell: Cell
     direction: int
     products: View
     history: View
@@ -270,9 +159,7 @@ class _Chain:
             for axis, at in ((0, time), (2, self.direction), (3, gate)):
                 view = view.sliced(axis, at, 1)
             shape = (self.cell.batch, self.cell.hidden)
-            found.append(
-                replace(view, shape=shape, strides=(view.strides[1], view.strides[4]))
-            )
+            found.append(replace(view, shape=shape, strides=(view.strides[1], view.strides[4])))
         return found
 
     def _constant(self, name: str, make: Array) -> View:
@@ -298,7 +185,8 @@ class _Chain:
         )  # fmt: skip
         key = (str(c.node.name), "states", str(self.direction), str(gates))
         weights = c.states[self.direction].reshape(c.gates, c.hidden, c.hidden)
-        packed = self.lowering.weight(key, lambda: pack_gates(weights[list(gates)], isa.lanes), "f32")
+        chosen = weights[list(gates)]
+        packed = self.lowering.weight(key, lambda: pack_gates(chosen, isa.lanes), "f32")
         views = [view for view, _ in outputs]
         return Step(
             spec, (state, packed, *operands, *views), tuple(views), (str(c.node.name),),
@@ -323,22 +211,21 @@ class _Chain:
                 return sums[gate]
             return Apply("fma", (peepholes[number], memory, sums[gate]))
 
-        forget = c.activated(d, 0, seen(2, 2, before))
+        enter = c.activated(d, 0, seen(0, 0, before))
         if integer(c.node, "input_forget", 0):
-            enter = apply("sub", Constant(1.0), forget)
+            forget = apply("sub", Constant(1.0), enter)  # as ONNX Runtime couples them
         else:
-            enter = c.activated(d, 0, seen(0, 0, before))
+            forget = c.activated(d, 0, seen(2, 2, before))
         new = apply("mul", enter, c.activated(d, 1, sums[3]))
         memory = Apply("fma", (forget, before, new))
         leave = c.activated(d, 0, seen(1, 1, memory))
-        squashed = _FUNCTIONS[c.activation(d, 2)](memory)
+        squashed = FUNCTIONS[c.activation(d, 2)](memory)
         result = apply("mul", leave, squashed)
         return [self._step(order, state, operands, [(target, result), (self.memory, memory)])]
 
     def _gru(self, time: int, state: View, cell: View | None, target: View) -> list[Step]:
-        return self._gru_after(time, state, target) if _is_reset_after(self.cell) else (
-            self._gru_before(time, state, target)
-        )
+        form = self._gru_after if self.cell.resets_after else self._gru_before
+        return form(time, state, target)
 
     def _gru_after(self, time: int, state: View, target: View) -> list[Step]:
         """Reset the product with the state."""
@@ -385,7 +272,7 @@ def _mixed(update: Expression, new: Expression, before: Expression) -> Expressio
 
 
 def _results(
-    lowering: Lowering, cell: _Cell, histories: Sequence[View], cells: Sequence[View]
+    lowering: Lowering, cell: Cell, histories: Sequence[View], cells: Sequence[View]
 ) -> None:
     """Register or copy what the node gives: all states, the last states, the last cells."""
     node = cell.node
@@ -411,7 +298,7 @@ def _without(strides: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*strides[:axis], *strides[axis + 1 :])
 
 
-def _final(lowering: Lowering, cell: _Cell, value: ir.Value, views: Sequence[View]) -> None:
+def _final(lowering: Lowering, cell: Cell, value: ir.Value, views: Sequence[View]) -> None:
     axis = 1 if cell.is_batch_first else 0
     if len(views) == 1 and lowering.storage(value) == "f32":
         shape = static_shape(value)

@@ -63,9 +63,7 @@ def lower_pool(lowering: Lowering, node: ir.Node) -> None:
 def _image_pads(node: ir.Node) -> tuple[int, int]:
     kernel = ints(node, "kernel_shape", [])
     ones = [1] * len(kernel)
-    pads = explicit_pads(
-        node, kernel, ints(node, "strides", ones), ints(node, "dilations", ones)
-    )
+    pads = explicit_pads(node, kernel, ints(node, "strides", ones), ints(node, "dilations", ones))
     return (pads[0], pads[1]) if len(kernel) == 2 else (0, pads[0])
 
 

@@ -9,13 +9,14 @@ import onnx_ir as ir
 
 from vermilion.codegen.lower import moving, reduction, searching, shapes, transformer
 from vermilion.codegen.lower.attributes import integer
-from vermilion.codegen.lower.composed import COMPOSED_OF_FLOATS, check_division
+from vermilion.codegen.lower.cells import check_recurrent
+from vermilion.codegen.lower.composed import COMPOSED_OF_FLOATS
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
 from vermilion.codegen.lower.elementwise import ELEMENTWISE
 from vermilion.codegen.lower.padding import check_pad, lower_pad
 from vermilion.codegen.lower.patterns.definitions import DEFINITIONS, check_definition
 from vermilion.codegen.lower.quantized import check_linear, check_quantization, is_constant
-from vermilion.codegen.lower.recurrent import check_recurrent, lower_recurrent
+from vermilion.codegen.lower.recurrent import lower_recurrent
 from vermilion.codegen.lower.resize import check_resize, lower_resize
 from vermilion.codegen.lower.transposed import check_transposed
 from vermilion.errors import Refusal
@@ -102,11 +103,9 @@ def _is_float(value: ir.Value | None) -> bool:
 def _elementwise(node: ir.Node) -> str:
     kinds = {value.dtype for value in node.inputs if value is not None}
     floats = all(dtype in _FLOATS for dtype in kinds)
-    if node.op_type in ("Div", "Mod") and not floats:
-        return check_division(node)
     if node.op_type in _NEEDS_FLOAT and not floats:
         return f"{node.op_type} of integers"
-    if node.op_type == "Mod":
+    if node.op_type == "Mod" and floats:
         return "Mod of floats"
     if node.op_type == "Pow" and len(kinds) > 1:
         return "Pow of mixed types"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from float_graphs import TOLERANCE, WAYS, Array, error_of, families, graph, node
+from float_graphs import TOLERANCE, WAYS, Array, error_of, families, graph, node, run_native
 
 ALL_WAYS = pytest.mark.parametrize("way", WAYS, ids="-".join)
 
@@ -17,7 +17,7 @@ def normal(shape: tuple[int, ...], seed: int = 1) -> Array:
 
 
 @ALL_WAYS
-@pytest.mark.parametrize("shape", [(7,), (3, 33), (2, 3, 4, 67), (1, 1), (4, 1000)], ids=str)
+@pytest.mark.parametrize("shape", [(7,), (3, 33), (2, 3, 67), (1, 1), (4, 1000)], ids=str)
 def test_softmax_over_each_axis(shape: tuple[int, ...], way: tuple[str, str]) -> None:
     x = 3 * normal(shape)
     for axis in range(-len(shape), 0):
@@ -67,8 +67,9 @@ def test_layer_norm(case: tuple[tuple[int, ...], int], way: tuple[str, str]) -> 
         assert error_of(model, inputs, *way) < TOLERANCE[way[1]]
 
 
-@ALL_WAYS
-@pytest.mark.parametrize("kind", [np.int64, np.int32])
+@pytest.mark.parametrize(
+    ("kind", "way"), [(np.int64, WAYS[0]), (np.int32, WAYS[1]), (np.int32, WAYS[2])], ids=str
+)
 @pytest.mark.parametrize(
     "case",
     [
@@ -91,8 +92,6 @@ def test_gather(
 
 
 def test_gather_never_reads_beyond_the_table() -> None:
-    from float_graphs import run_native
-
     x, index = normal((5, 8)), np.array([9, -12, 4], np.int64)
     model = graph([node("Gather", "x i", "y", axis=0)], {"x": x, "i": index}, (3, 8))
     got = run_native(model, {"x": x, "i": index}, "cpu", "fp32")["y"]

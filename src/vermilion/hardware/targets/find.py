@@ -22,9 +22,12 @@ def all_targets() -> tuple[Target, ...]:
 def find_target(name: str) -> Target:
     """Give the target that `name` or one of its aliases stands for; `cpu` is this machine's core.
 
-    Upper case, `_` for `-`, and the feature suffix of a GPU (`gfx90a:xnack-`) are all accepted.
+    Upper case, `_` for `-`, and the feature suffix of a GPU (`gfx90a:xnack-`) are all accepted, and
+    several GPUs with commas between them.
     Raises: OptionError with the nearest name where there is none such.
     """
+    if "," in name:
+        return _several(name)
     wanted = name.strip().lower().replace("_", "-").partition(":")[0]
     named = {alias: target for target in all_targets() for alias in (target.name, *target.aliases)}
     found = named.get(wanted)
@@ -33,7 +36,25 @@ def find_target(name: str) -> Target:
     return resolve_cpu() if found is CPU else found
 
 
+def _several(name: str) -> Target:
+    found = {target.name: target for target in map(find_target, name.split(","))}
+    targets = tuple(found.values())
+    for target in targets:
+        if target.kind != "gpu":
+            raise OptionError(
+                f"`{target.name}` cannot stand beside other targets",
+                where=f"target `{name}`",
+                hint="several at once are for GPUs: `gfx942,gfx1100`",
+            )
+    return targets[0] if len(targets) == 1 else gfx.several(targets)
+
+
 def _nearest(wanted: str, named: dict[str, Target]) -> str:
+    if wanted.startswith("gfx") and wanted[3:].isalnum():
+        return (
+            f"the nearest that works is `{gfx.nearest_architecture(wanted)}`; "
+            "a program for one GPU does not run on another"
+        )
     close = difflib.get_close_matches(wanted, named, n=1, cutoff=0.6)
     if close:
         return f"did you mean `{close[0]}`?"

@@ -21,6 +21,8 @@ from vermilion.hardware.x86 import X86_64_V3, ZEN2, ZEN3, ZEN4, ZEN5
         ("x86_64_v3", "x86-64-v3"),
         ("gfx942", "gfx942"),
         ("gfx90a:sramecc+:xnack-", "gfx90a"),
+        ("gfx942, GFX1100,gfx942", "gfx942,gfx1100"),
+        ("gfx942,gfx942", "gfx942"),
     ],
 )
 def test_names_and_aliases(written, name):
@@ -29,13 +31,30 @@ def test_names_and_aliases(written, name):
 
 @pytest.mark.parametrize(
     ("written", "hint"),
-    [("strixx", "`strix`"), ("gfx1152", "`gfx115"), ("zen44", "`zen4`"), ("tpu-v5e", "`phoenix`")],
+    [
+        ("strixx", "`strix`"),
+        ("zen44", "`zen4`"),
+        ("tpu-v5e", "`phoenix`"),
+        ("gfx906", "`gfx90a`"),
+        ("gfx940", "`gfx942`"),
+        ("gfx1030", "`gfx1100`"),
+        ("gfx1102", "`gfx1103`"),
+        ("gfx1152", "`gfx1151`"),
+    ],
 )
 def test_unknown_name_gives_the_nearest(written, hint):
     with pytest.raises(OptionError) as caught:
         find_target(written)
     assert written in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_only_gpus_stand_beside_each_other():
+    with pytest.raises(OptionError, match="`strix` cannot stand beside"):
+        find_target("gfx942,strix")
+    assert find_target("gfx942,gfx1100").architectures == ("gfx942", "gfx1100")
+    assert find_target("gfx942").architectures == ("gfx942",)
+    assert find_target("zen4").architectures == ()
 
 
 def test_no_name_stands_for_two_targets():

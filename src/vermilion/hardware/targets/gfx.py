@@ -6,6 +6,8 @@ guides: CDNA 2, CDNA 3, CDNA 4, RDNA 3, RDNA 3.5, RDNA 4 (chapters on MFMA and W
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vermilion.hardware.targets.target import GpuFacts, Target
 
 _CDNA2 = GpuFacts("CDNA 2", 64, "mfma", frozenset(("f64", "f32", "f16", "bf16", "i8")))
@@ -37,3 +39,28 @@ TARGETS = tuple(
     )
     for name, title, facts in _ROWS
 )
+
+
+def several(targets: Sequence[Target]) -> Target:
+    """Give what stands for several GPUs at once: one artifact with a program for each."""
+    return Target(
+        name=",".join(target.name for target in targets),
+        kind="gpu",
+        title="; ".join(target.title for target in targets),
+        source="; ".join(target.source for target in targets),
+    )
+
+
+def nearest_architecture(name: str) -> str:
+    """Give the GPU whose name's number is closest: `gfx1100` for `gfx1030`.
+
+    The digits are major, minor and stepping, so that the closest is the next of its generation.
+    """
+    wanted = _number(name)
+    others = [target.name for target in TARGETS if target.name != name]
+    return min(others, key=lambda other: abs(_number(other) - wanted))
+
+
+def _number(name: str) -> int:
+    digits = name.removeprefix("gfx")
+    return int(digits, 16) if digits and set(digits) <= set("0123456789abcdef") else 0

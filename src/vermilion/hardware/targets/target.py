@@ -55,8 +55,13 @@ class Target:
     operators: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # NPU: published maximum, by `bf16` or `int8`.
     peak_tops: Mapping[str, float] = field(default_factory=dict)
-    # GPU: None for all else.
+    # GPU: None for all else, and where the name stands for several.
     gpu: GpuFacts | None = None
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """GPUs that get a program each; the name holds them: `gfx942,gfx1100`."""
+        return tuple(self.name.split(",")) if self.kind == "gpu" else ()
 
     @property
     def formats(self) -> tuple[str, ...]:

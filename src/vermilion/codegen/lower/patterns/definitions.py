@@ -213,7 +213,7 @@ def _reduce_log_sum(w: _Writer, node: ir.Node) -> ir.Value:
 
 
 def _reduce_log_sum_exp(w: _Writer, node: ir.Node) -> ir.Value:
-    """ln Σ e^x as max + ln Σ e^(x - max): no overflow."""
+    """Write ln Σ e^x as max + ln Σ e^(x - max), which does not overflow."""
     x = _input(node, 0)
     axes = _axes_of(node, len(_sizes(x)))
     top = w.reduced("ReduceMax", x, axes)
