@@ -20,7 +20,7 @@ SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 SHELL_BLOCKS = SHELL_BLOCK.findall(README)
 PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 # Pages whose commands need nothing but what they make themselves.
-PAGES = ("code-generator.md",)
+PAGES = ("code-generator.md", pytest.param("gpu.md", marks=pytest.mark.needs("iree")))
 
 # The two set-up commands install the package: CI runs them before this test can run at all.
 SET_UP = {"pip install . && vermilion hello", "pip install '.[test]' && pytest"}

@@ -51,7 +51,7 @@ def check_normalization(node: ir.Node) -> str:
     for value in node.inputs[1:]:
         if value is not None and static_shape(value) != inner:
             return f"{node.op_type} with a scale or shift of another shape than what is normalized"
-    if any(output.name and output.uses() for output in node.outputs[1:]):
+    if any(v.name and (v.uses() or v.is_graph_output()) for v in node.outputs[1:]):
         return f"{node.op_type} that also gives mean or deviation"
     return ""
 

@@ -1,0 +1,1 @@
+"""Parts compiled ahead of time for AMD GPUs with IREE, and checked on the CPU."""

@@ -1,0 +1,266 @@
+"""Parts compiled ahead of time for AMD GPUs: one program an architecture, none of them needed here.
+
+    part → float16 where asked for → IREE → gfx942.vmfb, gfx1100.vmfb, …, cpu.vmfb
+
+`cpu.vmfb` is the same module compiled for this machine's CPU. It proves the numbers, and it
+executes the part where no such GPU is; that is called modelled.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.backends.base import (
+    Availability,
+    Claim,
+    CompileOptions,
+    Executable,
+    ModelFacts,
+    Part,
+    PartFiles,
+    Program,
+    Tensors,
+)
+from vermilion.backends.iree.found import Device, choose, find_devices
+from vermilion.backends.iree.half import to_half
+from vermilion.backends.iree.machine_code import Kernel, findings
+from vermilion.backends.iree.rules import claim
+from vermilion.backends.iree.strided import slice_strided
+from vermilion.backends.iree.toolchain import (
+    COMPILE_LIMIT_S,
+    Work,
+    compile_for_cpu,
+    compile_for_gpu,
+    import_part,
+    installed,
+)
+from vermilion.backends.iree.worker import PROGRAM
+from vermilion.backends.vitisai.child import Child
+from vermilion.backends.vitisai.contract import Array, Request, TensorFile
+from vermilion.errors import ArtifactError, Refusal, UnsupportedError
+from vermilion.hardware.targets.target import Target
+from vermilion.ir.opset import required_inputs, static_shape
+
+PART_FILE = "part.json"
+LOG_FILE = "log.txt"
+CPU_PROGRAM = "cpu.vmfb"
+CPU_DEVICE = "local-task"
+
+_WORKER = (sys.executable, "-c", "from vermilion.backends.iree.worker import main; main()")
+_OPEN_LIMIT_S = 120.0
+_RUN_LIMIT_S = 600.0  # a large network in float16 on a CPU without it takes seconds
+_MAX_LOG_CHARACTERS = 1 << 16
+
+FindDevices = Callable[[], tuple[Device, ...] | Refusal]
+
+
+class IreeBackend:
+    """The contract of `backends.base` for AMD GPUs."""
+
+    name = "iree"
+
+    def __init__(
+        self, *, find: FindDevices = find_devices, compile_limit_s: float = COMPILE_LIMIT_S
+    ) -> None:
+        """Take another way to `find` the GPUs, or another limit for one run of the compiler."""
+        self._find = find
+        self._limit_s = compile_limit_s
+        self._found: tuple[Device, ...] | Refusal | None = None
+
+    def available(self, target: Target) -> Availability:
+        """Say whether it can compile; the reason tells why no GPU executes the result here."""
+        packages = installed()
+        if isinstance(packages, Refusal):
+            return Availability(usable=False, reason=packages.reason, hint=packages.hint)
+        device = self._device(target)
+        if isinstance(device, Device):
+            return Availability(usable=True)
+        return Availability(
+            usable=True,
+            reason=f"{device.reason}; the program is compiled for {target.name}, and its twin for "
+            "this CPU computes the numbers",
+            hint=device.hint,
+        )
+
+    def versions(self, target: Target) -> Mapping[str, str]:
+        """Give what a compiled part depends on; empty where nothing is here."""
+        packages = installed()
+        if isinstance(packages, Refusal):
+            return {}
+        device = self._device(target)
+        return {**packages, "driven": device.gfx if isinstance(device, Device) else "none"}
+
+    def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
+        """Say whether IREE's importer is known to refuse the node."""
+        return claim(node, facts)
+
+    def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
+        """Write a program for each architecture and one for the CPU.
+
+        Raises: UnsupportedError with the compiler's words.
+        """
+        packages = installed()
+        if isinstance(packages, Refusal):
+            raise UnsupportedError(packages.reason, hint=packages.hint)
+        gpus = target.architectures
+        folder.mkdir(parents=True, exist_ok=True)
+        details, model = dict(packages), part.model.clone()
+        details["strided_products"] = str(slice_strided(model))
+        if options.precision == "fp16":
+            half = to_half(model)
+            model = half.model
+            details |= {
+                "fp16_operators": str(half.converted),
+                "fp16_kept_fp32": json.dumps(half.kept),
+                "fp16_min_cosine": f"{half.min_cosine:.9f}",
+            }
+        _write_signature(model, folder / PART_FILE)
+        kernels: list[Kernel] = []
+        with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as work:
+            steps = Work(Path(work), Path(work) / LOG_FILE, options.progress, self._limit_s)
+            try:
+                mlir = _import(model, steps, len(gpus) + 2)
+                for at, gpu in enumerate(gpus):
+                    options.progress(f"compile for {gpu}", at + 1, len(gpus) + 2)
+                    kernels += compile_for_gpu(mlir, gpu, folder / _program_of(gpu), steps)
+                options.progress("compile for the CPU", len(gpus) + 1, len(gpus) + 2)
+                compile_for_cpu(mlir, folder / CPU_PROGRAM, steps)
+            finally:
+                _keep_log(steps.log, folder / LOG_FILE)
+        names = (PART_FILE, *map(_program_of, gpus), CPU_PROGRAM, LOG_FILE)
+        return Program(
+            files=tuple(sorted(names)),
+            modelled=not isinstance(self._device(target), Device),
+            details=details,
+            notes=tuple(findings(tuple(kernels))),
+            machine_code=tuple(kernel.as_json() for kernel in kernels),
+        )
+
+    def load(
+        self, program: Program, files: PartFiles, target: Target, options: CompileOptions
+    ) -> Executable:
+        """Start a child with the program of the GPU that is here, else with the CPU's.
+
+        Raises: DeviceError where the child fails.
+        """
+        device = self._device(target)
+        if isinstance(device, Device):
+            uri, name = device.uri, _program_of(device.gfx)
+            runs_on = f"{device.gfx} ({uri}, IREE's HIP driver)"
+        else:
+            uri, name = CPU_DEVICE, CPU_PROGRAM
+            runs_on = f"{target.name} (modelled: the same program compiled by IREE for this CPU)"
+        inputs, outputs = _read_signature(bytes(files.read(PART_FILE)))
+        with ExitStack() as stays:
+            work = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
+            stays.callback(work.cleanup)
+            (Path(work.name) / name).write_bytes(files.read(name))
+            child = Child(
+                Request(uri, {PROGRAM: name}, inputs, outputs),
+                Path(work.name),
+                command=_WORKER,
+                open_limit_s=_OPEN_LIMIT_S,
+                run_limit_s=_RUN_LIMIT_S,
+                who=f"IREE on {uri}",
+            )
+            stays.callback(child.stop)
+            return _Loaded(child, runs_on, stays.pop_all())
+
+    def _device(self, target: Target) -> Device | Refusal:
+        if self._found is None:
+            self._found = self._find()
+        if isinstance(self._found, Refusal):
+            return self._found
+        return choose(target.architectures, self._found)
+
+
+class _Loaded:
+    """A child with an open program; one run at a time."""
+
+    def __init__(self, child: Child, runs_on: str, stays: ExitStack) -> None:
+        self._child = child
+        self._lock = threading.Lock()
+        self._runs_on = runs_on
+        # The child must not outlive whoever runs it.
+        self._end = weakref.finalize(self, stays.close)
+
+    @property
+    def runs_on(self) -> str:
+        return self._runs_on
+
+    def run(self, inputs: Tensors) -> dict[str, Array]:
+        with self._lock:
+            return self._child.run(inputs)
+
+
+def _program_of(gpu: str) -> str:
+    return f"{gpu}.vmfb"
+
+
+def _import(model: ir.Model, steps: Work, total: int) -> Path:
+    steps.progress("import into IREE", 0, total)
+    return import_part(model, steps)
+
+
+def _keep_log(log: Path, place: Path) -> None:
+    """Keep the log's end: a compiler that fails prints its whole program."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    place.write_text(text[-_MAX_LOG_CHARACTERS:], encoding="utf-8")
+
+
+def _write_signature(model: ir.Model, place: Path) -> None:
+    inputs = [_tensor("input", at, value) for at, value in enumerate(required_inputs(model))]
+    outputs = [_tensor("output", at, value) for at, value in enumerate(model.graph.outputs)]
+    data = {"inputs": [asdict(t) for t in inputs], "outputs": [asdict(t) for t in outputs]}
+    place.write_text(json.dumps(data), encoding="utf-8")
+
+
+def _tensor(kind: str, number: int, value: ir.Value) -> TensorFile:
+    shape = static_shape(value)
+    if shape is None or value.dtype is None or value.dtype.numpy().kind not in "fiub":
+        raise UnsupportedError(
+            f"the {kind} `{value.name}` has no fixed shape or no plain type",
+            hint="bind the model's dimensions with `--dim`",
+        )
+    return TensorFile(value.name or "", f"{kind}{number}.raw", value.dtype.numpy().str, shape)
+
+
+def _read_signature(data: bytes) -> tuple[tuple[TensorFile, ...], tuple[TensorFile, ...]]:
+    try:
+        read = json.loads(data)
+        return _tensors(read["inputs"], "input"), _tensors(read["outputs"], "output")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"the compiled part's {PART_FILE} is not what it should be: {error}",
+            hint="compile the model again",
+        ) from error
+
+
+def _plain(dtype: str) -> str:
+    if np.dtype(dtype).kind not in "fiub":
+        raise ValueError(f"`{dtype}` is no plain type")
+    return dtype
+
+
+def _tensors(rows: list[dict[str, object]], kind: str) -> tuple[TensorFile, ...]:
+    """Read the rows; names of files are ours, so that a bundle cannot name a place."""
+    return tuple(
+        TensorFile(
+            str(row["name"]),
+            f"{kind}{number}.raw",
+            _plain(str(row["dtype"])),
+            tuple(int(str(size)) for size in row["shape"]),  # type: ignore[attr-defined]
+        )
+        for number, row in enumerate(rows)
+    )

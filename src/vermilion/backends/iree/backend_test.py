@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from models import Net, small_cnn
+from vermilion import Session, compile_model
+from vermilion.api import Compiled
+from vermilion.backends.base import Array, CompileOptions, Part, Program
+from vermilion.backends.iree.backend import CPU_PROGRAM, PART_FILE, IreeBackend
+from vermilion.backends.iree.found import Device
+from vermilion.backends.iree.toolchain import Work, compile_for_gpu, import_part
+from vermilion.errors import ArtifactError, DeviceError, Refusal, UnsupportedError
+from vermilion.hardware.targets.find import find_target
+from vermilion.ir.execute import complete_types, open_session, run_session
+from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.passes.pipeline import simplify
+from vermilion.progress import no_progress
+
+pytestmark = pytest.mark.needs("iree")
+
+NOWHERE = Refusal("this test has no GPU", "none is needed")
+
+
+@dataclass(frozen=True)
+class Files:
+    """A compiled part in a folder."""
+
+    folder: Path
+
+    def read(self, name: str) -> memoryview:
+        return memoryview((self.folder / name).read_bytes())
+
+    def weights(self) -> Mapping[str, Array]:
+        return {}
+
+
+def product() -> ir.Model:
+    """Give one matrix product that is large enough for the matrix units, and a Relu."""
+    net = Net("product", seed=6)
+    x = net.input("x", (64, 512))
+    y = net.op("MatMul", x, net.constant("w", net.normal((512, 64), 0.04)), name="product")
+    net.output(net.op("Relu", y, name="relu"), "y", (64, 64))
+    complete_types(model := net.model())
+    return model
+
+
+def part_of(model: ir.Model) -> Part:
+    return Part("vaiml_par_0", "gpu", "iree", model, tuple(n.name or "" for n in model.graph), 0.0)
+
+
+def without_gpu() -> IreeBackend:
+    return IreeBackend(find=lambda: NOWHERE)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    folder = tmp_path_factory.mktemp("two")
+    return compile_model(
+        small_cnn(), target="gfx942,gfx1100", cache_dir=folder, output=folder / "two.rai"
+    )
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Path]:
+    folder = tmp_path_factory.mktemp("half")
+    options = CompileOptions(precision="fp16")
+    program = without_gpu().compile(part_of(product()), find_target("gfx1100"), options, folder)
+    return program, folder
+
+
+def test_one_artifact_for_two_gpus(two: Compiled) -> None:
+    with Session(two.artifact) as session:
+        (part,) = session.manifest.parts
+        assert set(part.files) >= {"gfx942.vmfb", "gfx1100.vmfb", CPU_PROGRAM, "log.txt"}
+        assert session.manifest.target == "gfx942,gfx1100"
+        inputs = sample_inputs(small_cnn())
+        (found,) = session.run(None, inputs)
+    expected = run_session(open_session(small_cnn()), inputs)["output"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert two.report.verification[0]["cosine"] > 0.99999
+    assert two.report.summary.offloaded_operators == two.report.summary.operators
+
+
+def test_the_report_has_the_kernels_of_both(two: Compiled) -> None:
+    rows = two.report.machine_code
+    assert {row["gpu"] for row in rows} == {"gfx942", "gfx1100"}
+    assert all(row["code_bytes"] > 0 and row["vgprs"] > 0 for row in rows)
+    # CDNA has matrix instructions for float32, RDNA 3 has none.
+    assert any(row["matrix_instructions"] for row in rows if row["gpu"] == "gfx942")
+    assert not any(row["matrix_instructions"] for row in rows if row["gpu"] == "gfx1100")
+
+
+def test_the_numbers_are_the_cpus_and_it_says_so(half: tuple[Program, Path]) -> None:
+    program, folder = half
+    assert program.modelled
+    loaded = without_gpu().load(program, Files(folder), find_target("gfx1100"), CompileOptions())
+    assert "gfx1100 (modelled" in loaded.runs_on
+    inputs = sample_inputs(product())
+    expected = run_session(open_session(product()), inputs)["y"]
+    for _ in range(2):
+        found = loaded.run(inputs)["y"]
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, atol=4e-3)
+        assert not np.array_equal(found, expected), "float16 rounds"
+
+
+def test_float16_uses_the_matrix_units(half: tuple[Program, Path]) -> None:
+    program, _ = half
+    assert sum(int(str(row["matrix_instructions"])) for row in program.machine_code) > 0
+    assert program.notes == ()
+    assert program.details["fp16_operators"] == "2"
+    assert program.details["fp16_kept_fp32"] == "{}"
+    assert program.details["iree-base-compiler"]
+
+
+@pytest.mark.skipif(Path("/dev/kfd").exists(), reason="this machine has a compute driver")
+def test_the_program_of_the_gpu_that_is_here_is_chosen(half: tuple[Program, Path]) -> None:
+    program, folder = half
+    devices = (Device("hip://0", "gfx1036"), Device("hip://1", "gfx1100"))
+    backend = IreeBackend(find=lambda: devices)
+    target = find_target("gfx942,gfx1100")
+    assert backend.available(target).reason == ""
+    assert backend.versions(target)["driven"] == "gfx1100"
+    with pytest.raises(DeviceError, match="IREE on hip://1"):  # which this machine does not have
+        backend.load(program, Files(folder), target, CompileOptions())
+    other = IreeBackend(find=lambda: devices).available(find_target("gfx942"))
+    assert "this machine has gfx1036, gfx1100" in other.reason
+
+
+def test_an_architecture_that_the_compiler_refuses(tmp_path: Path) -> None:
+    work = Work(tmp_path, tmp_path / "log.txt", no_progress)
+    mlir = import_part(product(), work)
+    with pytest.raises(UnsupportedError, match="does not compile for gfx906") as error:
+        compile_for_gpu(mlir, "gfx906", tmp_path / "x.vmfb", work)
+    assert "gfx90a" in error.value.hint
+
+
+def test_what_fails_to_compile_runs_on_the_cpu_with_the_reason(tmp_path: Path) -> None:
+    net = Net("pool", seed=1)
+    y = net.op("LpPool", net.input("x", (1, 1, 4, 4)), name="pool", kernel_shape=[2, 2])
+    net.output(y, "y", (1, 1, 3, 3))
+    done = compile_model(net.model(), target="gfx942", cache_dir=tmp_path)
+    (node,) = done.report.nodes
+    assert node["device"] == "cpu"
+    assert "failed to compile" in str(node["reason"])
+    assert "it has no `LpPool`" in str(node["reason"])
+
+
+def test_a_compiler_that_takes_too_long(tmp_path: Path) -> None:
+    backend = IreeBackend(find=lambda: NOWHERE, compile_limit_s=0.01)
+    with pytest.raises(UnsupportedError, match=r"took more than 0\.01 s"):
+        backend.compile(part_of(product()), find_target("gfx942"), CompileOptions(), tmp_path)
+    assert "== importing" in (tmp_path / "log.txt").read_text()
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    options = CompileOptions(progress=lambda *step: told.append(step))
+    without_gpu().compile(part_of(product()), find_target("gfx1201"), options, tmp_path)
+    assert told == [
+        ("import into IREE", 0, 3),
+        ("compile for gfx1201", 1, 3),
+        ("compile for the CPU", 2, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"inputs": 1, "outputs": []}',
+        '{"inputs": [{}], "outputs": []}',
+        '{"inputs": [{"name": "x", "dtype": "what", "shape": [1]}], "outputs": []}',
+        '{"inputs": [{"name": "x", "dtype": "O", "shape": [1]}], "outputs": []}',
+    ],
+)
+def test_a_damaged_part_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / PART_FILE).write_text(text)
+    (tmp_path / CPU_PROGRAM).write_bytes(b"")
+    with pytest.raises(ArtifactError, match=r"part\.json"):
+        without_gpu().load(
+            Program(files=()), Files(tmp_path), find_target("gfx942"), CompileOptions()
+        )
+
+
+def test_a_bundle_from_elsewhere_is_compiled_again_in_its_own_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERMILION_CACHE", str(tmp_path / "default"))
+    done = compile_model(product(), target="gfx1201", precision="fp16", cache_dir=tmp_path / "c")
+    manifest = done.artifact / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seal": ""}))
+    with Session(done.artifact) as session:
+        assert "was not made on this machine" in session.notes[0]
+        (part,) = session.manifest.parts
+        assert "gfx1201.vmfb" in part.files
+        assert part.details["fp16_operators"] == "2"
+
+
+def test_open_shapes_are_refused_with_the_option_that_closes_them(tmp_path: Path) -> None:
+    done = compile_model(small_cnn(batch="batch"), target="gfx942", cache_dir=tmp_path)
+    assert all("batch is open" in str(node["reason"]) for node in done.report.nodes)
+    assert all(node["hint"] == "--dim batch=1" for node in done.report.nodes)
+
+
+def test_a_simplified_network_compiles_from_its_own_copy(tmp_path: Path) -> None:
+    model = simplify(small_cnn(bn=True)).model
+    complete_types(model)
+    name = model.graph.name
+    without_gpu().compile(part_of(model), find_target("gfx90a"), CompileOptions(), tmp_path)
+    assert model.graph.name == name

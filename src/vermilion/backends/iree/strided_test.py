@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from models import Net
+from vermilion.backends.iree.strided import slice_strided
+from vermilion.ir.execute import complete_types, open_session, run_session
+from vermilion.ir.inputs import sample_inputs
+
+
+def network(kernel: int = 1, stride: int = 2, **attributes: object) -> ir.Model:
+    """Give Relu → two convolutions on the same tensor → Add."""
+    net = Net("strided", seed=8)
+    x = net.op("Relu", net.input("x", (1, 4, 7, 9)), name="r")
+    sides = [
+        net.op(
+            "Conv",
+            x,
+            net.constant(f"w{n}", net.normal((6, 4, kernel, kernel), 0.5)),
+            name=f"c{n}",
+            strides=[stride, 2 * stride],
+            **attributes,
+        )
+        for n in range(2)
+    ]
+    net.output(net.op("Add", *sides, name="add"), "y", (1, 6, "h", "w"))
+    complete_types(model := net.model())
+    return model
+
+
+def test_both_read_one_slice_and_the_numbers_are_the_same() -> None:
+    model = network()
+    inputs = sample_inputs(model)
+    expected = run_session(open_session(model), inputs)["y"]
+    assert slice_strided(model) == 2
+    kinds = [node.op_type for node in model.graph]
+    assert kinds.count("Slice") == 1
+    assert all(
+        list(node.attributes["strides"].as_ints()) == [1, 1]
+        for node in model.graph
+        if node.op_type == "Conv"
+    )
+    found = run_session(open_session(model), inputs)["y"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        network(kernel=3),
+        network(pads=[1, 1, 1, 1]),
+        network(auto_pad="SAME_UPPER"),
+    ],
+    ids=["3x3", "padded", "padded by rule"],
+)
+def test_others_are_left_alone(model: ir.Model) -> None:
+    before = [node.op_type for node in model.graph]
+    assert slice_strided(model) == 0
+    assert [node.op_type for node in model.graph] == before

@@ -1,0 +1,154 @@
+"""IREE's compiler, as a child process with a time limit and a log."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import onnx_ir as ir
+
+from vermilion.backends.iree.machine_code import Kernel, read_kernels
+from vermilion.errors import Refusal, UnsupportedError
+from vermilion.hardware.targets.gfx import nearest_architecture
+from vermilion.progress import Progress
+
+PACKAGES = ("iree-base-compiler", "iree-base-runtime")
+PIP_LINE = "pip install 'vermilion[gpu]'"
+
+# ResNet-50 takes half a minute to import and compile for one GPU on two busy cores.
+IMPORT_LIMIT_S = 600.0
+COMPILE_LIMIT_S = 1800.0
+
+FUNCTION = "main"
+_MLIR_FILE = "part.mlir"
+_OPERATOR = re.compile(r'"onnx\.(\w+)"|torch\.aten\.(\w+)')
+_MAX_REASON = 300
+# The importer converts older models to this, the oldest whose operators IREE knows well.
+_OPSET = 17
+_IMPORT = (sys.executable, "-m", "iree.compiler.tools.import_onnx")
+_COMPILE = (sys.executable, "-m", "iree.compiler.tools.scripts.iree_compile")
+_CPU_FLAGS = (
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-llvmcpu-target-cpu=host",
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A folder where a part is compiled, what is told of it, and how long a step may take."""
+
+    folder: Path
+    log: Path
+    progress: Progress
+    limit_s: float = COMPILE_LIMIT_S
+
+
+def installed() -> dict[str, str] | Refusal:
+    """Give the versions of IREE's packages, or say which are missing."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            return Refusal(f"the package {package} is not installed", PIP_LINE)
+    if find_spec("iree.compiler") is None or find_spec("iree.runtime") is None:
+        return Refusal("the packages of IREE are installed, and cannot be found", PIP_LINE)
+    return found
+
+
+def import_part(model: ir.Model, work: Work) -> Path:
+    """Give the part in IREE's own form. Raises: UnsupportedError with the importer's words."""
+    model.graph.name = FUNCTION
+    onnx_file, mlir = work.folder / "part.onnx", work.folder / _MLIR_FILE
+    ir.save(model, onnx_file, external_data="part.weights")
+    words = [*_IMPORT, str(onnx_file), "-o", str(mlir)]
+    if model.graph.opset_imports.get("", _OPSET) < _OPSET:
+        words += ["--opset-version", str(_OPSET)]
+    _run(words, "importing the part", work, IMPORT_LIMIT_S)
+    return mlir
+
+
+def compile_for_cpu(mlir: Path, result: Path, work: Work) -> None:
+    """Compile for this machine's CPU: what the GPU's program is checked with."""
+    _run([*_COMPILE, str(mlir), "-o", str(result), *_CPU_FLAGS], "compiling for the CPU", work)
+
+
+def compile_for_gpu(mlir: Path, gpu: str, result: Path, work: Work) -> tuple[Kernel, ...]:
+    """Compile for one GPU, and read what came of it.
+
+    Raises: UnsupportedError with the compiler's words, or where the result is not what it says.
+    """
+    pieces = work.folder / gpu
+    pieces.mkdir()
+    words = [
+        *(*_COMPILE, str(mlir), "-o", str(result)),
+        *("--iree-hal-target-device=hip", f"--iree-rocm-target={gpu}"),
+        f"--iree-hal-dump-executable-intermediates-to={pieces}",
+        f"--iree-hal-dump-executable-binaries-to={pieces}",
+    ]
+    try:
+        _run(words, f"compiling for {gpu}", work)
+    except UnsupportedError as error:
+        if "Unknown ROCM target" in error.message:
+            raise UnsupportedError(
+                f"IREE {version(PACKAGES[0])} does not compile for {gpu}",
+                hint=f"the nearest that works is {nearest_architecture(gpu)}",
+            ) from error
+        raise
+    program = result.read_bytes()
+    kernels: list[Kernel] = []
+    for code_object in sorted(pieces.glob("*.hsaco")):
+        code = code_object.read_bytes()
+        if code not in program:
+            raise UnsupportedError(f"the program for {gpu} does not hold the code that was read")
+        assembly = code_object.with_suffix(".rocmasm").read_text(encoding="utf-8", errors="replace")
+        kernels += read_kernels(gpu, code, assembly)
+    return tuple(kernels)
+
+
+def _run(words: Sequence[str], doing: str, work: Work, limit_s: float | None = None) -> None:
+    limit = work.limit_s if limit_s is None else min(limit_s, work.limit_s)
+    with work.log.open("a+", encoding="utf-8", errors="replace") as log:
+        log.write(f"== {doing}\n")
+        log.flush()
+        start = log.tell()
+        try:
+            done = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                timeout=limit,
+                cwd=work.folder,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UnsupportedError(
+                f"{doing} took more than {limit:g} s and was stopped",
+                hint="compile a smaller part of the model, or for fewer GPUs",
+            ) from error
+        log.seek(start)
+        said = log.read()
+    if done.returncode:
+        raise UnsupportedError(
+            f"{doing} failed: {_reason(said) or f'exit code {done.returncode}'}",
+            hint="`--bisect DIR` finds the operator; the other parts are compiled",
+        )
+
+
+def _reason(said: str) -> str:
+    """Give the compiler's first complaint, without the place in a file that is gone by then."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "error:" in line.lower() or "Unknown ROCM" in line]
+    chosen = (errors or lines[-1:] or [""])[0]
+    operator = _OPERATOR.search(chosen) if "failed to legalize" in chosen else None
+    if operator:
+        return f"it has no `{operator[1] or operator[2]}` of this form"
+    return (chosen.partition("error: ")[2] or chosen)[:_MAX_REASON]

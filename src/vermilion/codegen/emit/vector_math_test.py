@@ -1,0 +1,101 @@
+"""Elementary functions are as exact as they say, on both vector widths."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from vermilion.codegen.emit.builder import Module
+from vermilion.codegen.emit.map import Access, MapSpec
+from vermilion.codegen.expression import Operand, apply
+from vermilion.codegen.isa import isa_of
+from vermilion.codegen.object import compile_object, link_object
+from vermilion.hardware.targets.find import find_target
+
+Floats = NDArray[np.float32]
+Exact = Callable[[float], float]
+
+
+def computed(operation: str, x: Floats, target: str) -> Floats:
+    """Give the function of every element, by a kernel for `target`."""
+    place = find_target(target)
+    missing = place.features - find_target("cpu").features
+    if missing:
+        pytest.skip(f"this machine has no {', '.join(sorted(missing))}")
+    isa = isa_of(place)
+    access = Access("f32", (1,))
+    spec = MapSpec((x.size,), (access,), (access,), (apply(operation, Operand(0)),))
+    module = Module(has_scale=isa.lanes == 16)
+    spec.write(module, "kernel", isa)
+    module.export("kernel")
+    library, functions = link_object(compile_object(module.text(), isa), ["kernel"], isa)
+    result = np.empty_like(x)
+    pointers = np.array([x.ctypes.data, result.ctypes.data], np.int64)
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    signature(functions["kernel"])(pointers.ctypes.data, 0, spec.units)
+    del library
+    return result
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function, where it is checked, and its largest error: in units of the last place."""
+
+    operation: str
+    exact: Exact
+    low: float
+    high: float
+    most_ulp: float
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+FUNCTIONS = (
+    Function("exp", math.exp, -87, 88, 1.5),
+    Function("log", math.log, 1e-30, 1e30, 1.5),
+    Function("tanh", math.tanh, -10, 10, 2),
+    Function("erf", math.erf, -5, 5, 2.5),
+    Function("sigmoid", sigmoid, -80, 80, 2.5),
+)
+
+
+@pytest.mark.parametrize("target", ["cpu", "zen3"])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.operation)
+def test_units_in_the_last_place(function: Function, target: str) -> None:
+    random = np.random.default_rng(1)
+    near = random.uniform(max(function.low, -1.5), min(function.high, 1.5), 20_000)
+    wide = random.uniform(function.low, function.high, 20_000)
+    x = np.concatenate([near, wide]).astype(np.float32)
+    exact = np.array([function.exact(float(v)) for v in x])
+    unit = np.spacing(np.maximum(np.abs(exact), 1.2e-38).astype(np.float32)).astype(np.float64)
+    errors = np.abs(computed(function.operation, x, target) - exact) / unit
+    assert errors.max() <= function.most_ulp
+
+
+@pytest.mark.parametrize("target", ["cpu", "zen3"])
+def test_one_plus_erf(target: str) -> None:
+    x = np.random.default_rng(2).uniform(-7, 7, 40_000).astype(np.float32)
+    exact = np.array([math.erfc(-float(v)) for v in x])
+    assert np.abs(computed("one_plus_erf", x, target) - exact).max() < 1.5e-7
+
+
+@pytest.mark.parametrize("target", ["cpu", "zen3"])
+def test_one_plus_erf_far_out(target: str) -> None:
+    x = np.array([-1e30, -np.inf, 1e30, np.inf, np.nan, 0.0], np.float32)
+    wanted = np.array([0, 0, 2, 2, np.nan, 1], np.float32)
+    assert np.array_equal(computed("one_plus_erf", x, target), wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("target", ["cpu", "zen3"])
+def test_exp_beyond_its_range(target: str) -> None:
+    x = np.array([-np.inf, -1000, 1000, np.inf, np.nan, 0.0], np.float32)
+    wanted = np.array([0, 0, np.inf, np.inf, np.nan, 1], np.float32)
+    assert np.array_equal(computed("exp", x, target), wanted, equal_nan=True)

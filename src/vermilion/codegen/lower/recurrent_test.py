@@ -1,0 +1,169 @@
+"""LSTM, GRU and RNN run natively and equal ONNX Runtime, over directions, sizes and options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from native_text import Array, differences, normal, read, refusals
+from vermilion.codegen.emit.recurrent import block_vectors, pack_gates
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recurrent node. `options` are attributes in ONNX text."""
+
+    op_type: str
+    steps: int
+    batch: int
+    width: int
+    hidden: int
+    direction: str = "forward"
+    options: str = ""
+    has_bias: bool = True
+    has_state: bool = True
+    has_peepholes: bool = False
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.direction == "bidirectional" else 1
+
+
+CASES = (
+    Case("LSTM", 1, 1, 128, 128),  # Silero's
+    Case("LSTM", 7, 2, 10, 37, "bidirectional"),
+    Case("LSTM", 4, 3, 5, 16, "reverse", has_state=False),
+    Case("LSTM", 3, 1, 9, 130, has_bias=False),
+    Case("LSTM", 5, 2, 6, 20, options=", clip = 0.3", has_peepholes=True),
+    Case("LSTM", 5, 2, 6, 20, options=", input_forget = 1"),
+    Case("LSTM", 3, 1, 4, 9, "bidirectional", ', activations = ["Sigmoid", "Tanh", "Relu", '
+         '"Sigmoid", "Softsign", "Tanh"]'),
+    Case("GRU", 6, 2, 10, 37, "bidirectional"),
+    Case("GRU", 6, 1, 10, 48, options=", linear_before_reset = 1"),
+    Case("GRU", 3, 4, 7, 5, "reverse", ", linear_before_reset = 1", has_state=False),
+    Case("GRU", 4, 1, 3, 100, has_bias=False),
+    Case("RNN", 5, 2, 8, 33, "bidirectional"),
+    Case("RNN", 1, 1, 8, 300, options=', activations = ["Relu"]', has_state=False),
+)  # fmt: skip
+
+
+def model_of(case: Case) -> tuple[ir.Model, dict[str, Array]]:
+    gates, n, h = GATES[case.op_type], case.directions, case.hidden
+    scale = np.float32(h**-0.5)
+    constants = {
+        "w": normal(n, gates * h, case.width, seed=1) * scale,
+        "r": normal(n, gates * h, h, seed=2) * scale,
+    }
+    declared = [
+        f"float[{case.steps},{case.batch},{case.width}] x",
+        f"float[{n},{gates * h},{case.width}] w", f"float[{n},{gates * h},{h}] r",
+    ]  # fmt: skip
+    inputs = {"x": normal(case.steps, case.batch, case.width, seed=3)}
+    names = ["x", "w", "r", "", "", "", "", ""]
+    if case.has_bias:
+        constants["b"] = normal(n, 2 * gates * h, seed=4)
+        declared.append(f"float[{n},{2 * gates * h}] b")
+        names[3] = "b"
+    if case.has_state:
+        for index, name in ((5, "h0"), (6, "c0"))[: 2 if case.op_type == "LSTM" else 1]:
+            inputs[name] = normal(n, case.batch, h, seed=index)
+            declared.append(f"float[{n},{case.batch},{h}] {name}")
+            names[index] = name
+    if case.has_peepholes:
+        constants["p"] = normal(n, 3 * h, seed=8)
+        declared.append(f"float[{n},{3 * h}] p")
+        names[7] = "p"
+    results = ["y", "yh", "yc"][: 3 if case.op_type == "LSTM" else 2]
+    shapes = [f"float[{case.steps},{n},{case.batch},{h}] y", f"float[{n},{case.batch},{h}] yh",
+              f"float[{n},{case.batch},{h}] yc"][: len(results)]  # fmt: skip
+    given = ", ".join(names).rstrip(", ")
+    text = f"""({", ".join(declared)}) => ({", ".join(shapes)}) {{
+        {", ".join(results)} = {case.op_type}
+            <hidden_size = {h}, direction = "{case.direction}"{case.options}>({given})
+    }}"""
+    return read(text, **constants), inputs
+
+
+@pytest.mark.parametrize("target", ["cpu", "zen3"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_all_results(case: Case, target: str) -> None:
+    model, inputs = model_of(case)
+    assert max(differences(model, inputs, target).values()) < 4e-6
+
+
+def test_a_batch_that_comes_first_is_the_same_in_another_order() -> None:
+    constants = {"w": normal(1, 80, 6, seed=1), "r": normal(1, 80, 20, seed=2) * np.float32(0.2)}
+    inputs = {"x": normal(2, 5, 6), "h": normal(2, 1, 20, seed=3), "c": normal(2, 1, 20, seed=4)}
+    declared = "float[2,5,6] x, float[2,1,20] h, float[2,1,20] c, float[1,80,6] w, float[1,80,20] r"
+    # ONNX Runtime has no batch first: the model that it runs turns everything around.
+    turned = read(
+        f"""({declared}) => (float[2,5,1,20] y, float[2,1,20] yh) {{
+            xt = Transpose<perm = [1, 0, 2]>(x)
+            ht = Transpose<perm = [1, 0, 2]>(h)
+            ct = Transpose<perm = [1, 0, 2]>(c)
+            yt, yht = LSTM<hidden_size = 20>(xt, w, r, , , ht, ct)
+            y = Transpose<perm = [2, 0, 1, 3]>(yt)
+            yh = Transpose<perm = [1, 0, 2]>(yht)
+        }}""",
+        **constants,
+    )
+    assert max(differences(turned, inputs).values()) < 4e-6
+    plain = read(
+        f"""({declared}) => (float[2,5,1,20] y, float[2,1,20] yh) {{
+            y, yh = LSTM<hidden_size = 20, layout = 1>(x, w, r, , , h, c)
+        }}""",
+        **constants,
+    )
+    from float_graphs import run_native
+
+    one, other = (run_native(m, inputs, "cpu", "fp32") for m in (turned, plain))
+    for name in ("y", "yh"):
+        assert np.array_equal(one[name], other[name])
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_any_number_of_workers_gives_the_same(threads: int) -> None:
+    from float_graphs import run_native
+
+    model, inputs = model_of(Case("LSTM", 40, 4, 64, 256, "bidirectional"))
+    one = run_native(model, inputs, "cpu", "fp32")
+    other = run_native(model, inputs, "cpu", "fp32", threads)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("options", "inputs", "reason"),
+    [
+        ('activations = ["ScaledTanh"]', "x, w, r", "RNN with the activation ScaledTanh"),
+        ("activation_alpha = [0.5]", "x, w, r", "RNN with parameters of its activations"),
+        ("hidden_size = 3", "x, w, v", "RNN with weights that are not constant"),
+        ("hidden_size = 3", "x, w, r, , lengths", "RNN over sequences of different lengths"),
+    ],
+)
+def test_what_is_refused(options: str, inputs: str, reason: str) -> None:
+    model = read(
+        f"""(float[2,1,4] x, float[1,3,4] w, float[1,3,3] r, float[1,3,3] v, int32[1] lengths)
+        => (float[2,1,1,3] y) {{ y = RNN<{options}>({inputs}) }}""",
+        w=normal(1, 3, 4),
+        r=normal(1, 3, 3),
+        lengths=np.array([1], np.int32),
+    )
+    assert refusals(model) == [reason]
+
+
+def test_packed_gates_lie_as_the_kernel_reads_them() -> None:
+    lanes, gates, hidden, depth = 8, 3, 21, 5
+    weights = normal(gates, hidden, depth)
+    packed = pack_gates(weights, lanes).reshape(-1)
+    block = block_vectors(gates) * lanes
+    for gate in range(gates):
+        for unit in range(hidden):
+            for k in range(depth):
+                number, rest = divmod(unit, block)
+                at = ((number * depth + k) * gates + gate) * block + rest
+                assert packed[at] == weights[gate, unit, k]

@@ -1,0 +1,1 @@
+"""Language models: what operators they need, ONNX Runtime GenAI folders built, set up and run."""

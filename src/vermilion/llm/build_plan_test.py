@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llm_folders
+from vermilion.errors import ModelError, OptionError, UnsupportedError
+from vermilion.llm.build_plan import BuildRequest, check_room, plan_build
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    llm_folders.config_file(folder, **llm_folders.SMOLLM2)
+    (folder / "model.safetensors").write_bytes(b"")
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def test_what_smollm2_needs(source: Path, tmp_path: Path) -> None:
+    plan = plan_build(BuildRequest(source, tmp_path / "out"))
+    # Measured: 90.2 MB written, a peak of 1.9 GB.
+    assert 85e6 < plan.output_bytes < 110e6
+    assert 1.8e9 < plan.memory_bytes < 2.4e9
+    assert plan.warnings == ()
+    with pytest.raises(OptionError, match=r"2\.1 GB of memory, 1\.0 GB"):
+        check_room(plan, 10**12, 10**9)
+    with pytest.raises(OptionError, match="of disk"):
+        check_room(plan, 10**6, 10**12)
+    check_room(plan, 10**12, 10**12)
+
+
+def test_a_gguf_is_converted_first_and_needs_more_disk(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(llm_folders.gguf_bytes())
+    plan = plan_build(BuildRequest(file, tmp_path / "out"))
+    assert plan.is_gguf
+    assert plan.disk_bytes == 2 * plan.output_bytes + 4 * plan.architecture.parameters
+
+
+def test_blocks_that_do_not_divide_are_told(source: Path, tmp_path: Path) -> None:
+    plan = plan_build(BuildRequest(source, tmp_path / "out", block=128))
+    assert "do not divide 576" in plan.warnings[0]
+
+
+def test_code_of_the_model_is_never_run(source: Path, tmp_path: Path) -> None:
+    assert BuildRequest(source, tmp_path / "out").builder_options()["hf_remote"] == "false"
+    (source / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"x": "y.py"}}))
+    with pytest.raises(UnsupportedError, match="its own Python code"):
+        plan_build(BuildRequest(source, tmp_path / "out"))
+
+
+def test_sources_that_will_not_do(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(OptionError, match="no such file or folder"):
+        plan_build(BuildRequest(tmp_path / "none", out))
+    with pytest.raises(ModelError, match="built already"):
+        plan_build(BuildRequest(llm_folders.oga_folder(tmp_path / "oga"), out))
+    (source / "model.safetensors").rename(source / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="pickles"):
+        plan_build(BuildRequest(source, out))
+    with pytest.raises(ModelError, match="no GGUF"):
+        plan_build(BuildRequest(source / "config.json", out))
+
+
+def test_an_output_that_is_there_is_left_alone(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="there already"):
+        plan_build(BuildRequest(source, source))
+    with pytest.raises(OptionError, match="no such folder"):
+        plan_build(BuildRequest(source, tmp_path / "no" / "out"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"precision": "int3"},
+        {"graph": "cuda"},
+        {"block": 48},
+        {"accuracy": 5},
+        {"algorithm": "awq"},
+        {"precision": "fp16"},
+    ],
+)
+def test_options_that_make_no_sense(wrong: dict[str, Any], source: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError):
+        BuildRequest(source, tmp_path / "out", **wrong)

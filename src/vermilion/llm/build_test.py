@@ -1,0 +1,106 @@
+"""The whole path on a model of random weights: built, read back, run, measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import llm_sources
+from vermilion.errors import DeviceError, ModelError, OptionError, UnsupportedError
+from vermilion.llm.build import build
+from vermilion.llm.build_plan import BuildRequest, plan_build
+from vermilion.llm.genai_config import read_genai_config
+from vermilion.llm.generate import Sampling, generate
+from vermilion.llm.list_operators import Wanted, list_operators
+from vermilion.llm.speed import SpeedRequest, measure_speed
+from vermilion.llm.stock_engine import EngineOptions
+
+pytestmark = [pytest.mark.needs("onnxruntime_genai", "transformers", "torch"), pytest.mark.slow]
+
+ONE_THREAD = EngineOptions(threads=1)
+GREEDY = Sampling(new_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return llm_sources.random_llama(tmp_path_factory.mktemp("llm") / "source")
+
+
+@pytest.fixture(scope="module")
+def folder(source: Path) -> Path:
+    stages: list[tuple[str, int, int]] = []
+    built = build(
+        plan_build(BuildRequest(source, source.with_name("oga"), prune_head=True)),
+        lambda stage, done, total: stages.append((stage, done, total)),
+    )
+    assert stages[-1] == ("building", 2, 2)
+    assert built.size_bytes > 10_000
+    return built.folder
+
+
+def test_only_the_finished_folder_is_left(folder: Path) -> None:
+    assert sorted(p.name for p in folder.parent.iterdir()) == ["oga", "source"]
+    assert (folder / "build.log").stat().st_size > 0
+
+
+def test_the_graph_has_the_operators_that_the_source_announced(source: Path, folder: Path) -> None:
+    wanted = Wanted(prompt=16)
+    announced, built = list_operators(source, wanted), list_operators(folder, wanted)
+    assert {row.operator.key for row in built.rows} == {row.operator.key for row in announced.rows}
+
+
+def test_text_comes_in_pieces_and_is_the_same_again(folder: Path) -> None:
+    pieces: list[str] = []
+    made = generate(folder, "the small model", GREEDY, ONE_THREAD, on_text=pieces.append)
+    assert "".join(pieces) == made.text
+    assert 1 <= made.new_tokens <= 8
+    assert made.prefill_tokens_per_s > 0
+    assert generate(folder, "the small model", GREEDY, ONE_THREAD).text == made.text
+
+
+def test_a_prompt_over_the_context(folder: Path) -> None:
+    with pytest.raises(OptionError, match=r"context is 128"):
+        generate(folder, "the weather " * 100, GREEDY, ONE_THREAD)
+    with pytest.raises(OptionError, match=r"context is 128"):
+        measure_speed(folder, SpeedRequest((120,), 64), ONE_THREAD)
+    with pytest.raises(OptionError, match="empty"):
+        generate(folder, "", GREEDY, ONE_THREAD)
+
+
+def test_speeds_are_of_the_lengths_asked_for(folder: Path) -> None:
+    measured = measure_speed(folder, SpeedRequest((32, 8), 4, repeat=2), ONE_THREAD)
+    assert [one.prompt_tokens for one in measured.results] == [8, 32]
+    assert all(one.decode_tokens_per_s > 0 for one in measured.results)
+
+
+def test_a_provider_that_is_not_here_is_named(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "oga"))
+    data = json.loads((copy / "genai_config.json").read_text())
+    entries = [{"MIGraphX": {"device_id": "0"}}]
+    data["model"]["decoder"]["session_options"]["provider_options"] = entries
+    (copy / "genai_config.json").write_text(json.dumps(data))
+    with pytest.raises(DeviceError, match="MIGraphX") as caught:
+        generate(copy, "the", GREEDY, ONE_THREAD)
+    assert "--cpu" in caught.value.hint
+    on_cpu = EngineOptions(threads=1, on_cpu=True)
+    assert generate(copy, "the", GREEDY, on_cpu).new_tokens >= 1
+
+
+def test_a_damaged_model_is_one_error(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "oga"))
+    model = copy / read_genai_config(copy).model_files()[0]
+    model.write_bytes(model.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="cannot open"):
+        generate(copy, "the", GREEDY, ONE_THREAD)
+
+
+def test_a_build_that_fails_leaves_its_log_alone(source: Path, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(source, tmp_path / "broken"))
+    (broken / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(UnsupportedError, match=r"building failed: .*Error") as caught:
+        build(plan_build(BuildRequest(broken, tmp_path / "out")))
+    assert "out.build.log" in caught.value.hint
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["broken", "out.build.log"]

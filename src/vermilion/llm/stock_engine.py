@@ -1,0 +1,149 @@
+"""Running an OGA folder with onnxruntime-genai itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from vermilion.errors import DeviceError, ModelError, OptionError, UnsupportedError
+from vermilion.llm.genai_check import check_genai_config
+from vermilion.llm.genai_config import GenaiConfig, read_genai_config
+
+REASON = "Vermilion has no engine of its own for language models yet"
+"""Why this engine runs, which every result says."""
+
+_FIRST_LINE = re.compile(r"[^\n]{1,300}")
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How a folder is opened. `threads` 0: as many as onnxruntime-genai likes."""
+
+    threads: int = 0
+    on_cpu: bool = False  # whatever provider the folder names
+
+    def __post_init__(self) -> None:
+        if self.threads < 0:
+            raise OptionError("`--threads` is a number of zero or more")
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model in memory, with its tokenizer."""
+
+    config: GenaiConfig
+    genai: Any = field(repr=False)  # the module, which the folder's objects belong to
+    model: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
+
+    @property
+    def engine(self) -> str:
+        """What runs it, with its version."""
+        return f"onnxruntime-genai {version('onnxruntime-genai')}"
+
+    def encode(self, text: str, *, as_chat: bool) -> list[int]:
+        """Give the tokens of a prompt, inside the model's chat template where it has one."""
+        written = self._templated(text) if as_chat else text
+        return [int(token) for token in self.tokenizer.encode(written)]
+
+    def _templated(self, text: str) -> str:
+        if not _has_template(self.config.folder):
+            return text
+        messages = json.dumps([{"role": "user", "content": text}])
+        with_prompt: str = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+        return with_prompt
+
+    def generator(self, search: Mapping[str, object]) -> Any:
+        """Give a generator for one sequence; `search` holds onnxruntime-genai's own options."""
+        params = self.genai.GeneratorParams(self.model)
+        params.set_search_options(**search)
+        return self.genai.Generator(self.model, params)
+
+    def check_room(self, prompt: int, new: int) -> None:
+        """Raise OptionError where a prompt and what is to follow exceed the context."""
+        context = self.config.context_length()
+        if prompt + new > context:
+            raise OptionError(
+                f"the prompt has {prompt:,} tokens and {new:,} are to follow; the model's context"
+                f" is {context:,}",
+                where=str(self.config.folder),
+                hint="shorten the prompt, or ask for fewer tokens",
+            )
+
+
+def open_folder(folder: Path, options: EngineOptions) -> OpenModel:
+    """Open an OGA folder.
+
+    Raises: OptionError, ModelError for a folder that is none or damaged; UnsupportedError without
+    onnxruntime-genai; DeviceError where a provider is not there.
+    """
+    config = read_genai_config(folder)
+    for found in check_genai_config(config):
+        if found.level == "error" and not (options.on_cpu and _is_about_provider(found.id)):
+            raise ModelError(found.what, where=config.where, hint=found.fix)
+    genai = _genai()
+    try:
+        opened = genai.Config(str(config.folder))
+        if options.on_cpu:
+            opened.clear_providers()
+        if options.threads:
+            sessions = {"intra_op_num_threads": options.threads}
+            opened.overlay(json.dumps({"model": {"decoder": {"session_options": sessions}}}))
+        model = genai.Model(opened)
+        return OpenModel(config, genai, model, genai.Tokenizer(model))
+    except RuntimeError as error:
+        raise _opening_failed(config, error) from error
+
+
+def tokens_of(generator: Any) -> Iterator[int]:
+    """Give the tokens that a generator makes, one at a time."""
+    while not generator.is_done():
+        generator.generate_next_token()
+        yield int(generator.get_next_tokens()[0])
+
+
+def _genai() -> Any:
+    try:
+        import onnxruntime_genai
+    except ImportError as error:
+        raise UnsupportedError(
+            "running language models needs onnxruntime-genai",
+            hint="pip install 'vermilion[llm]'",
+        ) from error
+    onnxruntime_genai.disable_telemetry_events()
+    return onnxruntime_genai
+
+
+def _is_about_provider(id: str) -> bool:
+    return not id.startswith("genai.") or id in ("genai.provider", "genai.cpu-options")
+
+
+def _has_template(folder: Path) -> bool:
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    file = folder / "tokenizer_config.json"
+    return file.is_file() and '"chat_template"' in file.read_text("utf-8", errors="replace")
+
+
+def _opening_failed(config: GenaiConfig, error: RuntimeError) -> Exception:
+    found = _FIRST_LINE.search(str(error))
+    words = found[0] if found else "no reason was given"
+    about_provider = re.search(
+        r"provider|not (been )?(supported|built)|\.so\b|\.dll\b", words, re.I
+    )
+    if about_provider:
+        return DeviceError(
+            f"onnxruntime-genai cannot open it: {words}",
+            where=config.where,
+            hint="`--cpu` runs it on the CPU; `vermilion llm config DIR` looks at its providers",
+        )
+    return ModelError(
+        f"onnxruntime-genai cannot open it: {words}",
+        where=config.where,
+        hint="build the folder again with `vermilion llm build`",
+    )
