@@ -48,8 +48,8 @@ DEFAULT = {
 }  # fmt: skip
 
 # Between the nodes of one kernel we keep float32, where the reference rounds each result: outputs
-# of 16 bits may then be the neighbouring number.
-ROUNDING = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+# of 16 bits may then be one or two numbers away.
+ROUNDING = {"bfloat16": 2.0**-6, "float16": 2.0**-9}
 
 # Claimed and passed by each of both targets when this was written, of 1867; more are welcome.
 LEAST_PASSED = 920

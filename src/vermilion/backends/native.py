@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -71,9 +71,13 @@ class NativeBackend:
 
     def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
         """Take what the generator has a rule for."""
-        from vermilion.codegen.lower.rules import refusal
+        from vermilion.codegen.lower.rules import OPEN_SHAPE, refusal
 
-        return refusal(node) or Claim()
+        refused = refusal(node)
+        if refused is not None and refused.reason == OPEN_SHAPE and facts.symbolic_dimensions:
+            options = " ".join(f"--dim {name}=1" for name in facts.symbolic_dimensions)
+            return replace(refused, hint=f"bind what is open: `{options}`")
+        return refused or Claim()
 
     def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
         """Write machine code, packed weights and the step table."""

@@ -99,7 +99,7 @@ def test_every_node_where_it_is_asked_for(vermilion: Command, mixed: Path) -> No
 def test_the_cpu_is_no_model(vermilion: Command, model: Path) -> None:
     out = vermilion("compile", model).out
     assert "modelled" not in out
-    assert "every node is placed on the CPU" in out
+    assert "every node is compiled for the CPU" in out
 
 
 def test_what_ran_on_the_cpu_because_nothing_was_offloaded_is_not_modelled(

@@ -79,12 +79,14 @@ def nodes_view(
             )
         return [table]
     if not away:
-        return [f"every node is placed on the {device.upper()}"]
+        # On a CPU target what stays behind is on the CPU too, in ONNX Runtime.
+        verb = "compiled for" if device == "cpu" else "placed on"
+        return [f"every node is {verb} the {device.upper()}"]
     groups: dict[tuple[str, str], list[Mapping[str, object]]] = {}
     for node in away:
         groups.setdefault((str(node["reason"]), str(node["hint"])), []).append(node)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("on the CPU", justify="right")
+    table.add_column("in ONNX Runtime" if device == "cpu" else "on the CPU", justify="right")
     table.add_column("why", overflow="fold")
     table.add_column("what to do", overflow="fold")
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))

@@ -71,7 +71,7 @@ class Crew:
 
     def run(self) -> None:
         """Run the table once. The caller makes sure that nobody else does at the same time."""
-        if self.workers == 1:
+        if self.workers == 1 or self._closing:
             self._run(self._context_at, self._table_at, self._steps, 1)
             return
         self._start()
@@ -99,22 +99,22 @@ class Crew:
         self._process = os.getpid()
         self._awake = threading.Condition()
         self._sleeping = 0
-        me = weakref.ref(self)
+        # What ran before the fork is no work for the new threads.
+        arguments = (weakref.ref(self), int(self._context[0]))
         self._threads = [
-            threading.Thread(target=_work, args=(me,), daemon=True, name=f"vermilion-{index}")
+            threading.Thread(target=_work, args=arguments, daemon=True, name=f"vermilion-{index}")
             for index in range(1, self.workers)
         ]
         for thread in self._threads:
             thread.start()
 
 
-def _work(crew_of: weakref.ref[Crew]) -> None:
-    """Wait for runs and take part in them until the crew closes or is gone."""
+def _work(crew_of: weakref.ref[Crew], seen: int) -> None:
+    """Wait for runs after `seen` and take part in them until the crew closes or is gone."""
     crew = crew_of()
     if crew is None:
         return
     context = crew._context_at
-    seen = 0
     while not crew._closing:
         now = crew._wait(context, seen, _SPINS)
         if now == seen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ GREEDY = Sampling(new_tokens=8)
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return llm_sources.random_llama(tmp_path_factory.mktemp("llm") / "source")
+    return llm_sources.random_model(tmp_path_factory.mktemp("llm") / "source")
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,15 @@ def test_the_graph_has_the_operators_that_the_source_announced(source: Path, fol
     wanted = Wanted(prompt=16)
     announced, built = list_operators(source, wanted), list_operators(folder, wanted)
     assert {row.operator.key for row in built.rows} == {row.operator.key for row in announced.rows}
+
+
+@pytest.mark.parametrize(("family", "graph"), [("qwen3", "cpu"), ("gemma2", "dml")])
+def test_other_families_have_theirs(family: str, graph: Any, tmp_path: Path) -> None:
+    source = llm_sources.random_model(tmp_path / "source", family)
+    announced = list_operators(source, Wanted(prompt=16, graph=graph))
+    built = build(plan_build(BuildRequest(source, tmp_path / "oga", graph=graph))).operators
+    both = [{(row.operator.key, row.operator.count) for row in e.rows} for e in (announced, built)]
+    assert both[0] == both[1]
 
 
 def test_text_comes_in_pieces_and_is_the_same_again(folder: Path) -> None:

@@ -76,11 +76,11 @@ def operators_of_graph(model: ir.Model, head_size: int) -> GraphOperators:
 
 
 def _heads(model: ir.Model) -> dict[str, int]:
-    """Give the heads of Q and K by the role of their rotation, which need not repeat them."""
+    """Give the heads of Q and K by the roles of what works on them and need not repeat them."""
     for node in model.graph:
         if node.op_type == "GroupQueryAttention":
-            key_heads = _attribute(node, "kv_num_heads")
-            return {"q_rotary": _attribute(node, "num_heads"), "k_rotary": key_heads}
+            queries, keys = _attribute(node, "num_heads"), _attribute(node, "kv_num_heads")
+            return {"q_norm": queries, "q_rotary": queries, "k_norm": keys, "k_rotary": keys}
     return {}
 
 
@@ -106,7 +106,8 @@ def _from_node(node: ir.Node, head_size: int, heads: Mapping[str, int]) -> Itera
         width = _constant_shape(node, index)
         if width:
             role = role if role in _ROLES else "layer norms"
-            yield Operator("RMSNorm", (role,), {"hidden": width[0]}, 1)
+            over = {"heads": heads[role]} if role in heads else {}
+            yield Operator("RMSNorm", (role,), {"hidden": width[0], **over}, 1)
     elif node.op_type == "RotaryEmbedding":
         count = heads.get(role, 0) or _attribute(node, "num_heads", 0)
         yield Operator("RotaryEmbedding", (role,), {"heads": count, "head_size": head_size}, 1)

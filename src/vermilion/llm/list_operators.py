@@ -107,10 +107,14 @@ def _from_folder(folder: Path, wanted: Wanted) -> OperatorList:
     from vermilion.llm.graph_operators import operators_of_graph
 
     config = read_genai_config(folder)
-    file = folder / config.model_files()[0]
+    files = config.model_files()
+    file = folder / files[0]
+    read_from = files[0]
+    if len(set(files)) > 1:
+        read_from += f", the first of {len(files)} stages"
     graph = operators_of_graph(load_model(file), config.head_size())
     found = (config.type, graph.layers, config.context_length())
-    listed = _listed(folder, file.name, found, graph.operators, wanted, graph.activation_bytes)
+    listed = _listed(folder, read_from, found, graph.operators, wanted, graph.activation_bytes)
     return OperatorList(**{**vars(listed), "other_nodes": graph.other_nodes})
 
 

@@ -96,7 +96,7 @@ def _operators(
     norms = layers * family.norms + 1
     yield Operator("RMSNorm", ("layer norms", "final norm"), {"hidden": a.hidden}, norms)
     query, key_value = a.heads * a.head_size, a.kv_heads * a.head_size
-    if graph == "cpu" and not family.has_qk_norm:
+    if graph == "cpu":
         yield _product("qkv_proj", a.hidden, query + 2 * key_value, layers, quantization)
     else:
         yield _product("q_proj", a.hidden, query, layers, quantization)

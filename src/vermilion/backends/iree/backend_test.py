@@ -75,6 +75,16 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Path]:
     return program, folder
 
 
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a bundle without this machine's seal."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    done = compile_model(product(), target="gfx1201", precision="fp16", cache_dir=folder)
+    manifest = done.artifact / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seal": ""}))
+    return done.artifact
+
+
 def test_one_artifact_for_two_gpus(two: Compiled) -> None:
     with Session(two.artifact) as session:
         (part,) = session.manifest.parts
@@ -192,13 +202,10 @@ def test_a_damaged_part_file(tmp_path: Path, text: str) -> None:
 
 
 def test_a_bundle_from_elsewhere_is_compiled_again_in_its_own_precision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("VERMILION_CACHE", str(tmp_path / "default"))
-    done = compile_model(product(), target="gfx1201", precision="fp16", cache_dir=tmp_path / "c")
-    manifest = done.artifact / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seal": ""}))
-    with Session(done.artifact) as session:
+    monkeypatch.setenv("VERMILION_CACHE", str(tmp_path))
+    with Session(elsewhere) as session:
         assert "was not made on this machine" in session.notes[0]
         (part,) = session.manifest.parts
         assert "gfx1201.vmfb" in part.files

@@ -36,6 +36,9 @@ class Rule:
     lower: Callable[[Lowering, ir.Node], None] | None = None
 
 
+OPEN_SHAPE = "generated code needs fixed shapes; a dimension here is open"
+
+
 def refusal(node: ir.Node) -> Refusal | None:
     """Say why the generator does not take a node, None where it does."""
     rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
@@ -70,7 +73,7 @@ def _unfit(value: ir.Value) -> str:
         return f"`{value.name}` is {value.dtype}, which is not computed in generated code"
     shape = static_shape(value)
     if shape is None:
-        return f"the shape of `{value.name}` is not fixed"
+        return OPEN_SHAPE
     if 0 in shape:
         return f"`{value.name}` is empty"
     return ""
