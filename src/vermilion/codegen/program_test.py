@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ def test_what_lives_at_once_does_not_overlap(data: st.DataObject) -> None:
 
 def test_memory_is_used_again() -> None:
     chain = [tensor(str(i), 1000) for i in range(10)]
-    steps = [step([a], [b]) for a, b in zip(chain, chain[1:], strict=False)]
+    steps = [step([a], [b]) for a, b in pairwise(chain)]
     _, total = plan_memory(steps)
     assert total < 3 * 4100
 

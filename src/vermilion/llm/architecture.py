@@ -42,7 +42,6 @@ FAMILIES: Mapping[str, Family] = {
     "phi3": Family(),
     "qwen2": Family(),
     "qwen3": Family(has_qk_norm=True),
-    "smollm3": Family(),
 }
 """The families whose graphs are known here: RMS norms, rotary positions, a gated MLP."""
 

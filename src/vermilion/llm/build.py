@@ -62,7 +62,10 @@ def build(plan: BuildPlan, progress: Progress = no_progress) -> Built:
                 _run([*words, str(source)], log, stream, plan, progress, "reading GGUF")
             words = _builder_words(plan, source.absolute(), new, workplace / "cache")
             _run(words, log, stream, plan, progress, "building")
-        operators = _checked(new)
+            operators = _checked(new)
+            # The builder has written graphs that ONNX Runtime refuses; better found now.
+            words = ["-m", "vermilion.llm.load_folder", str(new)]
+            _run(words, log, stream, plan, progress, "loading")
         log.replace(new / _LOG_NAME)
         if output.is_dir():
             output.rmdir()  # the plan saw that it is empty

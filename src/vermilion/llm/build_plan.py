@@ -80,6 +80,9 @@ class BuildRequest:
                 "is_symmetric": str(self.is_symmetric).lower(),
                 "algo_config": self.algorithm,
             }
+        if self.is_packed and not self.is_symmetric:
+            # With zero points, 0.18 writes an embedding shared with the head that does not load.
+            options["shared_embeddings"] = "false"
         if self.prune_head:
             options["prune_lm_head"] = "true"
         return options
@@ -217,7 +220,7 @@ def _output_bytes(architecture: Architecture, request: BuildRequest) -> int:
     for one in operators_of(architecture, weights, request.graph):
         if one.op_type == "MatMulNBits":
             total += one.count * weights.stored_bytes(one.shape["K"], one.shape["N"])
-    shares = architecture.has_tied_embeddings and bits == 4
+    shares = architecture.has_tied_embeddings and bits == 4 and request.is_symmetric
     return total + (0 if shares else architecture.vocabulary * architecture.hidden * scale)
 
 

@@ -54,6 +54,14 @@ def test_code_of_the_model_is_never_run(source: Path, tmp_path: Path) -> None:
         plan_build(BuildRequest(source, tmp_path / "out"))
 
 
+def test_zero_points_keep_the_embedding_apart(source: Path, tmp_path: Path) -> None:
+    shared = BuildRequest(source, tmp_path / "out")
+    apart = BuildRequest(source, tmp_path / "out", is_symmetric=False)
+    assert "shared_embeddings" not in shared.builder_options()
+    assert apart.builder_options()["shared_embeddings"] == "false"
+    assert plan_build(apart).output_bytes > plan_build(shared).output_bytes + 100e6
+
+
 def test_sources_that_will_not_do(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(OptionError, match="no such file or folder"):

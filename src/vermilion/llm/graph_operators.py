@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from vermilion.errors import ModelError
+from vermilion.errors import ModelError, OptionError
 from vermilion.llm.operators import Operator, attention, merged
 from vermilion.llm.quantization import Quantization
 
@@ -126,7 +126,8 @@ def _embedding(node: ir.Node) -> Iterator[Operator]:
         block = _attribute(node, "block_size", 128)
         if len(scales) == 2:
             shape = {"vocabulary": scales[0], "hidden": scales[1] * block}
-            weights = Quantization(_attribute(node, "bits", 4), block, len(node.inputs) < 4)
+            bits, is_symmetric = _attribute(node, "bits", 4), len(node.inputs) < 4
+            weights = _quantization(node, bits, block, is_symmetric)
             yield Operator("Embedding", ("embed_tokens",), shape, 1, weights)
 
 
@@ -136,20 +137,33 @@ _TABLE = ("vocabulary", "hidden")
 def _stored(node: ir.Node) -> Quantization:
     """Both forms are read: scales with a row a column of the product, and all in one row."""
     zero_points = node.inputs[3] if len(node.inputs) > 3 else None
-    scales = node.inputs[2]
-    is_half = scales is not None and scales.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-    return Quantization(
-        _attribute(node, "bits", 4),
-        _attribute(node, "block_size"),
-        zero_points is None,
-        2 if is_half else 4,
+    return _quantization(
+        node, _attribute(node, "bits", 4), _attribute(node, "block_size"), zero_points is None
     )
+
+
+def _quantization(node: ir.Node, bits: int, block: int, is_symmetric: bool) -> Quantization:
+    try:
+        return Quantization(bits, block, is_symmetric, _scale_bytes(node))
+    except OptionError as error:
+        raise ModelError(error.message, where=f"node `{node.name}`", hint=error.hint) from error
+
+
+def _scale_bytes(node: ir.Node) -> int:
+    scales = node.inputs[2] if len(node.inputs) > 2 else None
+    is_half = scales is not None and scales.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    return 2 if is_half else 4
 
 
 def _attribute(node: ir.Node, name: str, default: int | None = None) -> int:
     attribute = node.attributes.get(name)
     if attribute is not None and attribute.type == ir.AttributeType.INT:
-        return attribute.as_int()
+        value = attribute.as_int()
+        if not 0 <= value < 1 << 31:
+            raise ModelError(
+                f"`{name}` of `{node.op_type}` is {value}", where=f"node `{node.name}`"
+            )
+        return value
     if default is None:
         raise ModelError(f"`{node.op_type}` has no `{name}`", where=f"node `{node.name}`")
     return default

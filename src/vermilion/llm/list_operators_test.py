@@ -65,3 +65,27 @@ def test_a_graph_that_is_no_decoder(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(text), folder / "model.onnx")
     with pytest.raises(ModelError, match="no GroupQueryAttention"):
         list_operators(folder, Wanted(prompt=8))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("block_size", 48, "blocks of 48"),
+        ("bits", 5, "5 bits"),
+        ("K", -1, "`K`"),
+        ("N", None, "`N`"),
+    ],
+)
+def test_products_that_cannot_be(tmp_path: Path, name: str, value: int | None, said: str) -> None:
+    import onnx
+
+    folder = llm_folders.oga_folder(tmp_path / "oga")
+    model = onnx.load(folder / "model.onnx")
+    node = next(node for node in model.graph.node if node.op_type == "MatMulNBits")
+    kept = [one for one in node.attribute if one.name != name]
+    kept += [onnx.helper.make_attribute(name, value)] if value is not None else []
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    onnx.save(model, folder / "model.onnx")
+    with pytest.raises(ModelError, match=said):
+        list_operators(folder, Wanted(prompt=8))

@@ -46,14 +46,26 @@ def test_both_read_one_slice_and_the_numbers_are_the_same() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+def quantized() -> ir.Model:
+    """Give DequantizeLinear → 1×1 convolution with a stride: a slice between would part them."""
+    net = Net("quantized", seed=9)
+    x = net.input("x", (1, 4, 6, 6), ir.DataType.UINT8)
+    y = net.op("DequantizeLinear", x, net.constant("s", np.float32(0.1)), name="dq")
+    weight = net.constant("w", net.normal((6, 4, 1, 1), 0.5))
+    net.output(net.op("Conv", y, weight, name="c", strides=[2, 2]), "y", (1, 6, 3, 3))
+    complete_types(model := net.model())
+    return model
+
+
 @pytest.mark.parametrize(
     "model",
     [
         network(kernel=3),
         network(pads=[1, 1, 1, 1]),
         network(auto_pad="SAME_UPPER"),
+        quantized(),
     ],
-    ids=["3x3", "padded", "padded by rule"],
+    ids=["3x3", "padded", "padded by rule", "quantized"],
 )
 def test_others_are_left_alone(model: ir.Model) -> None:
     before = [node.op_type for node in model.graph]

@@ -32,7 +32,6 @@ _MAX_REASON = 300
 # The importer converts older models to this, the oldest whose operators IREE knows well.
 _OPSET = 17
 _IMPORT = (sys.executable, "-m", "iree.compiler.tools.import_onnx")
-_COMPILE = (sys.executable, "-m", "iree.compiler.tools.scripts.iree_compile")
 _CPU_FLAGS = (
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
@@ -77,7 +76,8 @@ def import_part(model: ir.Model, work: Work) -> Path:
 
 def compile_for_cpu(mlir: Path, result: Path, work: Work) -> None:
     """Compile for this machine's CPU: what the GPU's program is checked with."""
-    _run([*_COMPILE, str(mlir), "-o", str(result), *_CPU_FLAGS], "compiling for the CPU", work)
+    words = [_compiler(), str(mlir), "-o", str(result), *_CPU_FLAGS]
+    _run(words, "compiling for the CPU", work)
 
 
 def compile_for_gpu(mlir: Path, gpu: str, result: Path, work: Work) -> tuple[Kernel, ...]:
@@ -88,7 +88,7 @@ def compile_for_gpu(mlir: Path, gpu: str, result: Path, work: Work) -> tuple[Ker
     pieces = work.folder / gpu
     pieces.mkdir()
     words = [
-        *(*_COMPILE, str(mlir), "-o", str(result)),
+        *(_compiler(), str(mlir), "-o", str(result)),
         *("--iree-hal-target-device=hip", f"--iree-rocm-target={gpu}"),
         f"--iree-hal-dump-executable-intermediates-to={pieces}",
         f"--iree-hal-dump-executable-binaries-to={pieces}",
@@ -111,6 +111,15 @@ def compile_for_gpu(mlir: Path, gpu: str, result: Path, work: Work) -> tuple[Ker
         assembly = code_object.with_suffix(".rocmasm").read_text(encoding="utf-8", errors="replace")
         kernels += read_kernels(gpu, code, assembly)
     return tuple(kernels)
+
+
+def _compiler() -> str:
+    """Give the compiler itself: ending the command of the package would not end it."""
+    package = find_spec("iree.compiler")
+    if package is None or package.origin is None:
+        raise UnsupportedError("IREE's compiler is not installed", hint=PIP_LINE)
+    name = "iree-compile.exe" if sys.platform == "win32" else "iree-compile"
+    return str(Path(package.origin).parent / "_mlir_libs" / name)
 
 
 def _run(words: Sequence[str], doing: str, work: Work, limit_s: float | None = None) -> None:

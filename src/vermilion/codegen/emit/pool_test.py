@@ -1,0 +1,107 @@
+"""Pooling kernels against numpy: windows at edges, dilations, tails of channels, storage types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kernels import TARGETS, Memory, isa_for
+from vermilion.codegen.emit.pool import PoolSpec
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.tensor import Storage, allocate
+
+Array = NDArray[Any]
+LAST = (0, 2, 3, 1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pool over (images, channels, rows, columns)."""
+
+    shape: tuple[int, int, int, int]
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    dilations: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    whole: bool = False
+
+    @property
+    def result(self) -> tuple[int, int]:
+        sizes = []
+        for axis in range(2):
+            padded = self.shape[2 + axis] + self.pads[axis] + self.pads[2 + axis]
+            reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
+            sizes.append((padded - reach) // self.strides[axis] + 1)
+        return sizes[0], sizes[1]
+
+
+CASES = (
+    Case((1, 16, 8, 8), (2, 2), (2, 2)),
+    Case((2, 19, 7, 9), (3, 3), (2, 2), pads=(1, 1, 1, 1)),
+    Case((1, 3, 5, 5), (3, 2), (1, 2), pads=(2, 1, 0, 1)),
+    Case((1, 40, 9, 6), (2, 2), dilations=(3, 2), pads=(1, 0, 1, 0)),
+    Case((1, 16, 4, 4), (4, 4)),
+    Case((1, 5, 6, 6), (3, 3), (3, 3), pads=(1, 1, 1, 1), whole=True),
+    Case((1, 1, 1, 12), (1, 3), (1, 2)),
+)
+
+
+def reference(case: Case, x: Array, operation: str) -> Array:
+    n, c, h, w = case.shape
+    rows, columns = case.result
+    result = np.zeros((n, c, rows, columns))
+    for y in range(rows):
+        for z in range(columns):
+            taps = [
+                x[:, :, i, j]
+                for a in range(case.kernel[0])
+                for b in range(case.kernel[1])
+                if 0 <= (i := y * case.strides[0] - case.pads[0] + a * case.dilations[0]) < h
+                and 0 <= (j := z * case.strides[1] - case.pads[1] + b * case.dilations[1]) < w
+            ]
+            stacked = np.stack(taps).astype(np.float64)
+            full = case.kernel[0] * case.kernel[1]
+            if operation == "max":
+                result[:, :, y, z] = stacked.max(0)
+            else:
+                result[:, :, y, z] = stacked.sum(0) / (full if case.whole else len(taps))
+    return result
+
+
+def pooled(
+    case: Case, x: Array, operation: Literal["max", "average"], storage: Storage, target: str
+) -> Array:
+    memory = Memory()
+    source = memory.tensor("x", x, storage, LAST)
+    out = allocate("y", storage, (*case.shape[:2], *case.result), LAST)
+    n, c, h, w = case.shape
+    spec = PoolSpec(
+        operation, storage, n, c, h, w, *case.result, case.kernel, case.strides, case.dilations,
+        case.pads[:2], (source.strides[0], source.strides[2], source.strides[3]),
+        (out.strides[0], out.strides[2], out.strides[3]),
+        case.kernel[0] * case.kernel[1] if case.whole else 0,
+    )  # fmt: skip
+    memory.run([Step(spec, (source, out), (out,))], isa_for(target))
+    return memory.array(out).astype(np.float64)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("operation", ["max", "average"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_floats(case: Case, operation: Literal["max", "average"], target: str) -> None:
+    x = np.random.default_rng(0).standard_normal(case.shape, dtype=np.float32)
+    got = pooled(case, x, operation, "f32", target)
+    assert np.allclose(got, reference(case, x, operation), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("storage", ["u8", "s8", "bf16"])
+def test_the_greatest_of_other_types(storage: Storage, target: str) -> None:
+    x = np.random.default_rng(1).integers(-90, 90, CASES[1].shape)
+    x = x + 100 if storage == "u8" else x
+    got = pooled(CASES[1], x, "max", storage, target)
+    assert np.array_equal(got, reference(CASES[1], x, "max"))
