@@ -95,7 +95,7 @@ def table(node: ir.Node, axis: Axis) -> tuple[Array, Array]:
     """Give source positions and weights. Shapes: both (target, taps)."""
     mode = text(node, "mode", "nearest")
     transform = text(node, "coordinate_transformation_mode", "half_pixel")
-    # In float32, as ONNX Runtime does: a coordinate that should be whole is whole in both or neither.
+    # In float32, as ONNX Runtime does: coordinates that should be whole are so in both or neither.
     x = _TO_SOURCE[transform](np.arange(axis.target, dtype=np.float32), axis).astype(np.float64)
     if mode == "nearest":
         at = _nearest(x, text(node, "nearest_mode", "round_prefer_floor"))
