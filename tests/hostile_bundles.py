@@ -149,7 +149,7 @@ def _sealed(manifest: Mapping[str, Any]) -> bytes:
     """Give the manifest with the digest that it should have, as somebody with intent would."""
     rest = {key: value for key, value in manifest.items() if key not in ("digest", "seal")}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return json.dumps({**rest, "digest": hashlib.sha256(text.encode()).hexdigest()}).encode()
+    return json.dumps({**manifest, "digest": hashlib.sha256(text.encode()).hexdigest()}).encode()
 
 
 def _part_case(

@@ -30,9 +30,7 @@ def test_defaults() -> None:
 
 
 def test_a_row_has_a_height_of_one() -> None:
-    geometry = conv_geometry(
-        conv("pads = [2, 1], strides = [3], dilations = [2]", (9,), (4,))
-    )
+    geometry = conv_geometry(conv("pads = [2, 1], strides = [3], dilations = [2]", (9,), (4,)))
     assert (geometry.kernel, geometry.strides, geometry.dilations) == ((1, 4), (1, 3), (1, 2))
     assert geometry.pads == (0, 2, 0, 1)
 

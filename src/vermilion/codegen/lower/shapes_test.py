@@ -1,4 +1,4 @@
-"""Operators that only move or rename data cost nothing where strides allow, and are right where not."""
+"""Operators that only rename data cost nothing where strides allow, and are right where not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ MODELS = {
         s = Squeeze(x)
         y = Unsqueeze(s, axes01)
     }""",
-    "gather at one place": """(float[4,5,6] x) => (float[4,6] y) { y = Gather<axis = 1>(x, last) }""",
+    "gather at one place": """(float[4,5,6] x) => (float[4,6] y) {
+        y = Gather<axis = 1>(x, last)
+    }""",
     "a transpose of an image": """(float[2,3,4,5] x) => (float[2,4,5,3] y) {
         y = Transpose<perm = [0, 2, 3, 1]>(x)
     }""",
@@ -64,7 +66,11 @@ SHAPED = {
 
 def model(name: str):  # type: ignore[no-untyped-def]
     text = MODELS[name]
-    used = {key: value for key, value in CONSTANTS.items() if re.search(rf"\b{key}\b", text.split("{", 1)[1])}
+    used = {
+        key: value
+        for key, value in CONSTANTS.items()
+        if re.search(rf"\b{key}\b", text.split("{", 1)[1])
+    }
     arrays = {key: np.array(SHAPED.get(key, value[1])) for key, value in used.items()}
     inputs = ", ".join(f"{used[key][0]} {key}" for key in used)
     head, rest = text.split(")", 1)
@@ -80,7 +86,15 @@ def test_equal_to_the_reference(name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["reshape of a transpose", "split", "expand", "squeeze and unsqueeze", "gather at one place", "flatten"]
+    "name",
+    [
+        "reshape of a transpose",
+        "split",
+        "expand",
+        "squeeze and unsqueeze",
+        "gather at one place",
+        "flatten",
+    ],
 )
 def test_only_the_result_is_written(name: str) -> None:
     made = model(name)

@@ -26,9 +26,7 @@ def test_phases_read_what_the_definition_says(
     seen: dict[int, set[tuple[int, int]]] = {}
     for phase in phases(stride, kernel, pad, source, target):
         for number in range(phase.count):
-            read_at = {
-                (number - phase.before + step, tap) for step, tap in enumerate(phase.taps)
-            }
+            read_at = {(number - phase.before + step, tap) for step, tap in enumerate(phase.taps)}
             seen[phase.start + number * stride] = {
                 (at, tap) for at, tap in read_at if 0 <= at < source
             }
