@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE = "program.o", "packed.bin", "kernels.json"
-_FORMAT = 2
+_FORMAT = 3
 
 _NUMPY: Mapping[Storage, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
@@ -183,9 +183,12 @@ class NativeExecutable:
         self._outputs = _ports(table["outputs"], "output", patches)
         rows = np.zeros((len(calls), ROW_WORDS), np.int64)
         at = self._arguments.ctypes.data
+        before = 0
         for row, call in zip(rows, calls, strict=True):
-            row[:] = (functions[call.function], at, call.units, call.chunk, call.meet)
+            wanted = before if call.meet else 0
+            row[:] = (functions[call.function], at, call.units, call.chunk, wanted)
             at += 8 * len(call.arguments)
+            before += call.units
         workers = min(threads or usable_cores(), int(table["most_workers"]))
         self._crew = Crew(functions, rows.reshape(-1), workers)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 CONTEXT_LINE_BYTES = 64
-GENERATION, ARRIVED, PHASE, COUNTERS = (line * CONTEXT_LINE_BYTES for line in range(4))
+GENERATION, FINISHED, COUNTERS = (line * CONTEXT_LINE_BYTES for line in range(3))
 ROW_WORDS = 5
 
 RUN, WAIT = "vermilion_run", "vermilion_wait"

@@ -64,7 +64,7 @@ class Program:
         )
         at = self._arguments.ctypes.data
         rows = [
-            (functions[name], at + 16 * (number % 2), UNITS, 13, 1)
+            (functions[name], at + 16 * (number % 2), UNITS, 13, number * UNITS)
             for number, name in enumerate(["first", "second"] * 10)
         ]
         self.table = np.array(rows, np.int64).reshape(-1)

@@ -1,10 +1,13 @@
 """The native loop that runs a step table, and the waiting of workers.
 
-A row of the table is five 64-bit words: function, argument array, units, units in a chunk, and
-whether all workers meet before it. Workers take chunks from a counter, so that a core that is
-interrupted does not hold up the others; results do not depend on who computes what.
+A row of the table is five 64-bit words: function, argument array, units, units in a chunk, and how
+many units of earlier steps must be finished before it. Workers take chunks from a counter, and
+wait for units, never for each other: one that is late or asleep holds up nobody, and what it does
+not take the others do. Results do not depend on who computes what.
 
-Context, one cache line (64 bytes) each: generation, arrived, phase, then a counter for each step.
+Context, one cache line (64 bytes) each: generation, units finished, then a counter for each step.
+The last two have the low half of the generation in their upper half: a worker that is so late that
+the next run has begun sees it and leaves.
 """
 
 from __future__ import annotations
@@ -13,10 +16,9 @@ import sys
 
 from vermilion.codegen.emit.builder import Module
 from vermilion.codegen.layout import (
-    ARRIVED,
     CONTEXT_LINE_BYTES,
     COUNTERS,
-    PHASE,
+    FINISHED,
     ROW_WORDS,
     RUN,
     WAIT,
@@ -29,27 +31,18 @@ _YIELD = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
 _YIELD_CALL = f"%yielded = call i32 @{_YIELD}()"
 
 _TEXT = f"""
-define internal void @meet(ptr %context, i64 %workers) nounwind {{
+define internal i1 @finished(ptr %context, i64 %tag, i64 %wanted) nounwind {{
 entry:
-  %arrived = getelementptr i8, ptr %context, i64 {ARRIVED}
-  %phase_at = getelementptr i8, ptr %context, i64 {PHASE}
-  %phase = load atomic i64, ptr %phase_at monotonic, align 8
-  %before = atomicrmw add ptr %arrived, i64 1 acq_rel
-  %last_index = sub i64 %workers, 1
-  %is_last = icmp eq i64 %before, %last_index
-  br i1 %is_last, label %last, label %spin
-last:
-  store atomic i64 0, ptr %arrived monotonic, align 8
-  %next = add i64 %phase, 1
-  store atomic i64 %next, ptr %phase_at release, align 8
-  ret void
+  %at = getelementptr i8, ptr %context, i64 {FINISHED}
+  %goal = or i64 %tag, %wanted
+  br label %spin
 spin:
   %spun = phi i64 [ 0, %entry ], [ %spun_next, %again ]
-  call void asm sideeffect "pause", ""()
-  %now = load atomic i64, ptr %phase_at acquire, align 8
-  %same = icmp eq i64 %now, %phase
-  br i1 %same, label %waiting, label %done
+  %now = load atomic i64, ptr %at acquire, align 8
+  %done = icmp uge i64 %now, %goal
+  br i1 %done, label %leave, label %waiting
 waiting:
+  call void asm sideeffect "pause", ""()
   %spun_next = add i64 %spun, 1
   %patient = icmp slt i64 %spun, {_SPINS_BEFORE_YIELD}
   br i1 %patient, label %again, label %yield
@@ -58,13 +51,16 @@ yield:
   br label %again
 again:
   br label %spin
-done:
-  ret void
+leave:
+  %now_tag = and i64 %now, -4294967296
+  %current = icmp eq i64 %now_tag, %tag
+  ret i1 %current
 }}
 
-define void @{RUN}(ptr %context, ptr %table, i64 %steps, i64 %workers) nounwind {{
+define void @{RUN}(ptr %context, ptr %table, i64 %steps, i64 %tag, i64 %total) nounwind {{
 entry:
-  %alone = icmp eq i64 %workers, 1
+  %alone = icmp eq i64 %tag, 0
+  %finished_at = getelementptr i8, ptr %context, i64 {FINISHED}
   br label %head
 head:
   %step = phi i64 [ 0, %entry ], [ %step_next, %after ]
@@ -85,35 +81,56 @@ single:
 shared:
   %chunk_at = getelementptr i8, ptr %row, i64 24
   %chunk = load i64, ptr %chunk_at, align 8
-  %meet_at = getelementptr i8, ptr %row, i64 32
-  %meets = load i64, ptr %meet_at, align 8
-  %must_meet = icmp ne i64 %meets, 0
-  br i1 %must_meet, label %meeting, label %work
+  %before_at = getelementptr i8, ptr %row, i64 32
+  %before = load i64, ptr %before_at, align 8
+  %must_wait = icmp ne i64 %before, 0
+  br i1 %must_wait, label %meeting, label %work
 meeting:
-  call void @meet(ptr %context, i64 %workers)
-  br label %work
+  %current = call i1 @finished(ptr %context, i64 %tag, i64 %before)
+  br i1 %current, label %work, label %exit
 work:
   %counter_at = mul i64 %step, {CONTEXT_LINE_BYTES}
   %counter_offset = add i64 %counter_at, {COUNTERS}
   %counter = getelementptr i8, ptr %context, i64 %counter_offset
   br label %take
 take:
-  %begin = atomicrmw add ptr %counter, i64 %chunk monotonic
+  %mine = phi i64 [ 0, %work ], [ %mine, %try ], [ %mine_next, %compute ]
+  %value = load atomic i64, ptr %counter acquire, align 8
+  %begin = and i64 %value, 4294967295
+  %value_tag = and i64 %value, -4294967296
   %left = icmp slt i64 %begin, %units
-  br i1 %left, label %compute, label %after
+  %same = icmp eq i64 %value_tag, %tag
+  %wanted = and i1 %left, %same
+  br i1 %wanted, label %try, label %leave
+try:
+  %value_next = add i64 %value, %chunk
+  %pair = cmpxchg ptr %counter, i64 %value, i64 %value_next acq_rel monotonic
+  %taken = extractvalue {{ i64, i1 }} %pair, 1
+  br i1 %taken, label %compute, label %take
 compute:
-  %wanted = add i64 %begin, %chunk
-  %fits = icmp slt i64 %wanted, %units
-  %end = select i1 %fits, i64 %wanted, i64 %units
+  %far = add i64 %begin, %chunk
+  %fits = icmp slt i64 %far, %units
+  %end = select i1 %fits, i64 %far, i64 %units
   call void %function(ptr %arguments, i64 %begin, i64 %end)
+  %count = sub i64 %end, %begin
+  %mine_next = add i64 %mine, %count
   br label %take
+leave:
+  %worked = icmp ne i64 %mine, 0
+  br i1 %worked, label %tell, label %quit
+tell:
+  %told = atomicrmw add ptr %finished_at, i64 %mine acq_rel
+  br label %quit
+quit:
+  br i1 %same, label %after, label %exit
 after:
   %step_next = add i64 %step, 1
   br label %head
 finish:
-  br i1 %alone, label %exit, label %last_meeting
-last_meeting:
-  call void @meet(ptr %context, i64 %workers)
+  %must_see_all = icmp ne i64 %total, 0
+  br i1 %must_see_all, label %last, label %exit
+last:
+  %all = call i1 @finished(ptr %context, i64 %tag, i64 %total)
   br label %exit
 exit:
   ret void

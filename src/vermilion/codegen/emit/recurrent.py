@@ -60,28 +60,42 @@ class RecurrentSpec:
         return block_vectors(self.gates)
 
     @property
+    def row_tile(self) -> int:
+        """Rows of the batch that share the weights while these are in registers."""
+        return min(self.rows, 3 if self.lanes == 16 else 1)
+
+    @property
+    def _row_tiles(self) -> int:
+        return -(-self.rows // self.row_tile)
+
+    @property
     def units(self) -> int:
-        """One unit a row of the batch and block of hidden units."""
-        return self.rows * -(-self.hidden // (self.vectors * self.lanes))
+        """One unit a few rows of the batch and block of hidden units."""
+        return self._row_tiles * -(-self.hidden // (self.vectors * self.lanes))
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
         f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
         count = 2 + len(self.operands) + len(self.outputs)
         pointers = [f.load("ptr", f.arguments[0], 8 * i, align=8) for i in range(count)]
-        block = self.vectors * isa.lanes
         with f.loop(f.arguments[1], f.arguments[2]) as unit:
-            number, row = f.divide(unit, self.rows), f.remainder(unit, self.rows)
-            first = f.multiply(number, block)
-            rest = self.hidden % block
-            whole = self.hidden - rest
-            if whole:
-                with f.when(f.compare("slt", first, f.index(whole))):
-                    self._block(f, isa, pointers, (row, number, first), block)
-            if rest:
-                with f.when(f.compare("eq", first, f.index(whole))):
-                    self._block(f, isa, pointers, (row, number, first), rest)
+            number, tile = f.divide(unit, self._row_tiles), f.remainder(unit, self._row_tiles)
+            first = f.multiply(number, self.vectors * isa.lanes)
+            row = f.multiply(tile, self.row_tile)
+            for rows, has_rows in self._edges(f, row, self.rows, self.row_tile):
+                with f.when(has_rows):
+                    sizes = self._edges(f, first, self.hidden, self.vectors * isa.lanes)
+                    for size, has_size in sizes:
+                        with f.when(has_size):
+                            self._block(f, isa, pointers, (row, number, first), (rows, size))
         f.finish()
+
+    def _edges(self, f: Function, at: Value, total: int, step: int) -> list[tuple[int, Value]]:
+        """Give the sizes that a piece from `at` on may have, each with its condition."""
+        rest = total % step
+        whole = f.index(total - rest)
+        found = [(step, f.compare("slt", at, whole))] if total >= step else []
+        return found + ([(rest, f.compare("eq", at, whole))] if rest else [])
 
     def _block(
         self,
@@ -89,30 +103,39 @@ class RecurrentSpec:
         isa: Isa,
         pointers: Sequence[Value],
         where: tuple[Value, Value, Value],
-        size: int,
+        shape: tuple[int, int],
     ) -> None:
         row, number, first = where
+        rows, size = shape
         arithmetic = Arithmetic(f, isa.lanes)
         vectors = -(-size // isa.lanes)
         zero = arithmetic.math.number(0.0)
-        sums = [[f.slot(zero) for _ in range(vectors)] for _ in range(self.gates)]
+        sums = [
+            [[f.slot(zero) for _ in range(vectors)] for _ in range(self.gates)] for _ in range(rows)
+        ]
         state = f.at(pointers[0], f.multiply(row, self.state_row * 4))
         panel_bytes = self.gates * self.vectors * isa.vector_bytes
         panel = f.at(pointers[1], f.multiply(number, self.depth * panel_bytes))
         with f.loop(0, self.depth) as k:
-            value = arithmetic.load_splat("f32", f.at(state, f.multiply(k, 4)))
-            here = f.at(panel, f.multiply(k, panel_bytes))
-            for gate, slots in enumerate(sums):
-                for n, slot in enumerate(slots):
+            here, now = f.at(panel, f.multiply(k, panel_bytes)), f.at(state, f.multiply(k, 4))
+            values = [
+                arithmetic.load_splat("f32", f.at(now, y * self.state_row * 4))
+                for y in range(rows)
+            ]  # fmt: skip
+            for gate in range(self.gates):
+                for n in range(vectors):
                     at = (gate * self.vectors + n) * isa.vector_bytes
                     weights = f.load(arithmetic.type("float"), here, at, align=64)
-                    slot.set(arithmetic.math.fma(value, weights, slot.get()))
+                    for value, gates in zip(values, sums, strict=True):
+                        slot = gates[gate][n]
+                        slot.set(arithmetic.math.fma(value, weights, slot.get()))
         tail = size % isa.lanes
-        for n in range(vectors):
-            mask = arithmetic.tail_mask(tail) if tail and n == vectors - 1 else None
-            column = f.add(first, n * isa.lanes)
-            gates = [slots[n].get() for slots in sums]
-            self._finish(f, arithmetic, pointers[2:], gates, (row, column), mask)
+        for y, slots in enumerate(sums):
+            for n in range(vectors):
+                mask = arithmetic.tail_mask(tail) if tail and n == vectors - 1 else None
+                place = (f.add(row, y), f.add(first, n * isa.lanes))
+                products = [gate[n].get() for gate in slots]
+                self._finish(f, arithmetic, pointers[2:], products, place, mask)
 
     def _finish(
         self,
