@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Mapping
@@ -47,6 +48,12 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+# None where the system cannot tell or place threads (Windows, macOS).
+_current_core = (
+    getattr(ctypes.CDLL(None), "sched_getcpu", None) if sys.platform == "linux" else None
+)
+
+
 class Crew:
     """The caller and `workers - 1` threads, running one step table at a time."""
 
@@ -73,6 +80,7 @@ class Crew:
         self._closing = False
         self._threads: list[threading.Thread] = []
         self._process = os.getpid()
+        self._cores: set[int] = set()  # where the threads may run; empty: anywhere
 
     def run(self) -> None:
         """Run the table once. The caller makes sure that nobody else does at the same time."""
@@ -86,9 +94,24 @@ class Crew:
         self._context[FINISHED // 8] = tag
         self._context[0] = generation  # last: whoever spins sees it at once
         if self._sleeping:
+            self._make_room()
             with self._awake:
                 self._awake.notify_all()
         self._run(self._context_at, self._table_at, self._steps, tag, self._units)
+
+    def _make_room(self) -> None:
+        """Keep those who are woken off the caller's core, where Linux may put them to wait for it.
+
+        MobileNetV2 after a pause: 2.8 ms without this, 1.6 with it.
+        """
+        if _current_core is None:
+            return
+        others = os.sched_getaffinity(0) - {_current_core()}
+        if others and others != self._cores:
+            for thread in self._threads:
+                if thread.native_id is not None:
+                    os.sched_setaffinity(thread.native_id, others)
+            self._cores = others
 
     def close(self) -> None:
         """End the threads."""
@@ -107,6 +130,7 @@ class Crew:
         self._process = os.getpid()
         self._awake = threading.Condition()
         self._sleeping = 0
+        self._cores = set()
         # What ran before the fork is no work for the new threads.
         arguments = (weakref.ref(self), int(self._context[0]))
         self._threads = [

@@ -4,9 +4,9 @@ Which models: https://ryzenai.docs.amd.com/en/1.5/hybrid_oga.html, "Pre-optimize
 collection huggingface.co/collections/amd/ryzenai-14-llm-hybrid-models, whose names say how they
 are quantized (AWQ, unsigned 4 bits, groups of 128, some with a head in groups of 32). Measures:
 those that the `config.json` of each model states, written down without these files at hand (no
-hub was reachable): check a shape against its file before you rely on it. The runtime's own list is not published
-(one release names its length, 870 shapes: github.com/amd/RyzenAI-SW/issues/225), so a shape that
-is not here may still be in it; one that is here has run.
+hub was reachable): check a shape against its file before you rely on it. The runtime's own list is
+not published (one release names its length, 870 shapes: github.com/amd/RyzenAI-SW/issues/225), so a
+shape that is not here may still be in it; one that is here has run.
 """
 
 from __future__ import annotations

@@ -114,7 +114,10 @@ class VectorMath:
         # constant on the left, a NaN of the data is kept.
         if b.name.startswith("<"):
             a, b = b, a
-        return self.f.select(self.f.compare_floats(predicate, a, b), a, b)
+        found = self.f.select(self.f.compare_floats(predicate, a, b), a, b)
+        if a.name.startswith("<"):
+            return found
+        return self.f.select(self.f.compare_floats("uno", a, a), a, found)
 
     def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
         """Give c0 + c1·x + c2·x² + … by Horner's rule."""
