@@ -16,6 +16,7 @@ from vermilion.errors import OptionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.load import load_model
+from vermilion.ir.numbers import number_format
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import SUMMARY_TEXT_FILE
@@ -117,6 +118,7 @@ def compile_model(
     fix = fix and chosen.kind == "npu"
     rai = _rai_path(output)
     source = load_model(model) if not isinstance(model, ir.Model) else model
+    _check_numbers(source, options.precision, chosen)
     label = str(Path(model).resolve()) if not isinstance(model, ir.Model) else "(in memory)"
     parts = _cache_parts(source, chosen, device_backend, dims, options)
     parts["fix"] = str(fix)
@@ -179,6 +181,17 @@ def checked_precision(precision: str, target: Target) -> str:
             f"{target.name} has no bfloat16 products", where="--precision", hint="use `fp32`"
         )
     return precision
+
+
+def _check_numbers(model: ir.Model, precision: str, target: Target) -> None:
+    """Refuse `int8` for a model that has no integers: nothing would be computed in them."""
+    found = number_format(model)
+    if precision == "int8" and target.kind == "cpu" and found.startswith(("fp", "bf")):
+        raise OptionError(
+            f"the model is {found}: compiling does not quantize it",
+            where="--precision int8",
+            hint="quantize it first: `vermilion quantize MODEL --scheme a8w8 --calib DATA`",
+        )
 
 
 def _rai_path(output: str | os.PathLike[str] | None) -> Path | None:

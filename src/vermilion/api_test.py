@@ -290,3 +290,10 @@ def test_an_open_batch_on_a_device_is_refused_with_the_option_that_binds_it(
         small_cnn(batch="batch"), target="strix", dims={"batch": 1}, cache_dir=tmp_path
     )
     assert bound.report.summary.offloaded_operators == 8
+
+
+def test_int8_is_for_models_that_have_it(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="the model is fp32") as error:
+        compile_model(small_cnn(), precision="int8", cache_dir=tmp_path)
+    assert "vermilion quantize" in error.value.hint
+    assert list(tmp_path.glob("*")) == []

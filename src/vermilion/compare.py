@@ -114,11 +114,12 @@ def compare_sides(
 ) -> Comparison:
     """Run both on the same inputs and say how far `other` is from `reference`.
 
-    Without `inputs`, sample inputs with a fixed seed are made for the reference's graph.
+    Without `inputs`, sample inputs with a fixed seed are made for the reference's graph; where a
+    size is open there and fixed in `other`, in that size.
 
     Raises: OptionError where inputs do not fit; ModelError where outputs cannot be paired.
     """
-    given = dict(inputs) if inputs is not None else sample_inputs(reference.model)
+    given = dict(inputs) if inputs is not None else _samples(reference, other)
     progress("compare outputs", 0, 1)
     expected = _run(reference, given)
     found = _run(other, _renamed(given, reference, other))
@@ -128,6 +129,19 @@ def compare_sides(
     inner = tuple(_layers(reference, other, given, progress)) if layers else ()
     latencies = _take_turns(reference, other, given, runs, progress)
     return Comparison(reference, other, outputs, inner, latencies)
+
+
+def _samples(reference: Side, other: Side) -> dict[str, Array]:
+    given, fitting = sample_inputs(reference.model), sample_inputs(other.model)
+    if len(given) != len(fitting):
+        return given
+    twins = given if set(given) == set(fitting) else fitting
+    for value, twin in zip(required_inputs(reference.model), twins, strict=True):
+        array = fitting[twin]
+        is_open = value.shape is not None and not value.shape.is_static()
+        if is_open and given[value.name or ""].dtype == array.dtype:
+            given[value.name or ""] = array
+    return given
 
 
 def _run(side: Side, given: Tensors) -> dict[str, Array]:

@@ -165,3 +165,10 @@ def test_dimensions_are_bound_on_a_side(tmp_path: Path) -> None:
 def test_what_is_not_there_is_wrong_use(what: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no such model"):
         open_side(str(tmp_path / what), cache_dir=tmp_path / "cache")
+
+
+def test_sample_inputs_have_the_sizes_that_were_bound(tmp_path: Path) -> None:
+    model = small_cnn(batch="batch")
+    compiled = compile_model(model, dims={"batch": 3}, cache_dir=tmp_path)
+    found = compare_sides(onnx_side("m", model), open_side(str(compiled.artifact)), runs=1)
+    assert found.worst_sqnr_db > 100
