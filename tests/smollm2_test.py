@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
 import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +33,14 @@ def gguf_file() -> Path:
     return next(Path(found.origin).parent.glob("*.gguf"))
 
 
-def commands() -> list[list[str]]:
-    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+def blocks() -> list[tuple[str, str]]:
+    """Give the page's commands and programs in their order, as (language, text)."""
+    found = re.findall(r"```(sh|python)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return [(language, part) for language, text in found for part in parts_of(language, text)]
+
+
+def parts_of(language: str, text: str) -> list[str]:
+    return text.splitlines() if language == "sh" else [text]
 
 
 @pytest.fixture
@@ -42,19 +51,63 @@ def run(
     return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
-def test_the_page_runs_from_the_file_to_an_answer(run: Command) -> None:
+def test_the_page_runs_from_the_file_to_an_answer(
+    run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copy(gguf_file(), Path.cwd())
+    monkeypatch.setattr(sys, "stdin", io.StringIO("What is the capital of France?\n"))
     done: dict[str, Done] = {}
-    for program, *words in commands():
+    for language, text in blocks():
+        if language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(text, str(PAGE), "exec"), {})
+            assert printed.getvalue().startswith("The capital of France is")
+            continue
+        program, *words = shlex.split(text)
         assert program == "vermilion"
         done[words[1]] = run(*words)
         assert done[words[1]].code == 0, done[words[1]].err
     assert "Paris" in done["generate"].out
-    assert "Vermilion has no engine of its own" in done["generate"].words
+    assert "run by" in done["generate"].words
+    assert "1 turn" in done["chat"].words
     assert "tokens/s" in done["bench"].out
+    assert "against onnxruntime-genai, prompt 128" in done["bench"].words
+    assert "perplexity" in done["perplexity"].words
     assert "gpu.cache-shared" in done["config"].words
     announced = run("llm", "ops", gguf_file().name, "--json").data
     built = run("llm", "ops", "smollm2", "--json").data
     shapes = [[one["shape"] for one in found["operators"]] for found in (announced, built)]
     assert shapes[0] == shapes[1]
     assert built["totals"]["decode_gops"] == pytest.approx(announced["totals"]["decode_gops"])
+
+
+def test_the_sample_script_gives_the_same_text_on_both_engines(
+    run: Command, tmp_path: Path
+) -> None:
+    """Floats, so that nothing but the order of additions may differ."""
+    import onnxruntime_genai
+
+    import vermilion.genai
+
+    words = ("llm", "build", gguf_file(), "-o", "exact", "--precision", "fp32")
+    assert run(*words).code == 0
+    for prompt in ("Hello!", "The capital of France is", "def fibonacci(n):"):
+        texts = [
+            sampled(module, tmp_path / "exact", prompt)
+            for module in (onnxruntime_genai, vermilion.genai)
+        ]
+        assert texts[0] == texts[1]
+
+
+def sampled(og: Any, folder: Path, prompt: str) -> str:
+    """The sample of onnxruntime-genai's pages."""
+    model = og.Model(str(folder))
+    tokenizer = og.Tokenizer(model)
+    params = og.GeneratorParams(model)
+    params.set_search_options(max_length=60)
+    generator = og.Generator(model, params)
+    generator.append_tokens(tokenizer.encode(prompt))
+    while not generator.is_done():
+        generator.generate_next_token()
+    text: str = tokenizer.decode(generator.get_sequence(0))
+    return text

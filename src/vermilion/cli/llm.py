@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from vermilion.cli.llm_run import Folder, bench, build, generate
+from vermilion.cli.llm_options import Folder
+from vermilion.cli.llm_run import build, chat, generate
+from vermilion.cli.llm_speed import bench, perplexity
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Language models: list their operators, build, set up, run and measure.")
 app.command("build")(build)
 app.command("generate")(generate)
+app.command("chat")(chat)
 app.command("bench")(bench)
+app.command("perplexity")(perplexity)
 
 
 @app.command("ops")

@@ -1,13 +1,30 @@
-"""`vermilion llm build`, `generate` and `bench`: what starts a builder or an engine."""
+"""`vermilion llm build`, `generate` and `chat`: what starts a builder or an engine."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from vermilion.cli.llm_options import (
+    EngineOption,
+    Folder,
+    NewTokens,
+    OnCpu,
+    Penalty,
+    PrefillOption,
+    Seed,
+    Stop,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    engine_options,
+    read_schema,
+)
 from vermilion.cli.options import bytes_for_people
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -17,19 +34,6 @@ if TYPE_CHECKING:
 
     from vermilion.llm.build import Built
     from vermilion.llm.generate import Generated
-    from vermilion.llm.speed import Speeds
-
-Folder = Annotated[
-    Path,
-    typer.Argument(metavar="DIR", help="A folder with `genai_config.json`.", show_default=False),
-]
-Threads = Annotated[
-    int, typer.Option("--threads", "-t", help="Of the CPU; 0: onnxruntime-genai chooses.")
-]
-OnCpu = Annotated[
-    bool, typer.Option("--cpu", help="Run on the CPU, whatever provider the folder names.")
-]
-NewTokens = Annotated[int, typer.Option("--new-tokens", "-g", help="Tokens to generate.")]
 
 
 @verb("llm build")
@@ -154,12 +158,21 @@ def generate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the text as it is, without a chat template.")
     ] = False,
-    temperature: Annotated[
-        float, typer.Option("--temperature", help="0: always the likeliest token.")
-    ] = 0.0,
-    top_k: Annotated[int, typer.Option("--top-k", help="Choose among so many.")] = 50,
-    top_p: Annotated[float, typer.Option("--top-p", help="Choose among this probability.")] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed, the same text.")] = 0,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 50,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    repetition_penalty: Penalty = 1.0,
+    beams: Annotated[
+        int, typer.Option("--beams", help="Continuations that are followed; prints at the end.")
+    ] = 1,
+    stop: Stop = None,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option("--json-schema", metavar="FILE", help="Answer in JSON of this schema."),
+    ] = None,
+    engine: EngineOption = "auto",
+    prefill: PrefillOption = "auto",
     threads: Threads = 0,
     on_cpu: OnCpu = False,
 ) -> Result:
@@ -168,19 +181,90 @@ def generate(
 
     from vermilion.llm.generate import Sampling
     from vermilion.llm.generate import generate as generate_text
-    from vermilion.llm.stock_engine import REASON, EngineOptions
 
-    sampling = Sampling(new_tokens, temperature, top_k, top_p, seed)
+    sampling = Sampling(
+        new_tokens,
+        temperature,
+        top_k,
+        top_p,
+        seed,
+        repetition_penalty,
+        beams,
+        tuple(stop or ()),
+        read_schema(json_schema),
+    )
     made = generate_text(
         folder,
         prompt,
         sampling,
-        EngineOptions(threads, on_cpu),
+        engine_options(threads, on_cpu, engine, prefill),
         as_chat=not raw,
         on_text=None if terminal.as_json else _show,
     )
-    data = {**asdict(made), "engine_reason": REASON}
-    return Result(data, lambda: _generated_view(made, REASON))
+    return Result(asdict(made), lambda: _generated_view(made))
+
+
+@verb("llm chat")
+def chat(
+    terminal: Terminal,
+    folder: Folder,
+    *,
+    system: Annotated[
+        str, typer.Option("--system", metavar="TEXT", help="What the model is told first.")
+    ] = "",
+    new_tokens: NewTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 50,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    repetition_penalty: Penalty = 1.0,
+    stop: Stop = None,
+    engine: EngineOption = "auto",
+    prefill: PrefillOption = "auto",
+    threads: Threads = 0,
+    on_cpu: OnCpu = False,
+) -> Result:
+    """Talk with a model: one message a line on stdin; an empty line or end of file ends it.
+
+    `/new` begins another conversation. Only what is new is read: the cache holds the rest.
+    """
+    from dataclasses import asdict
+
+    from vermilion.llm.conversation import Conversation
+    from vermilion.llm.generate import Sampling
+    from vermilion.llm.open_model import open_model
+
+    sampling = Sampling(
+        new_tokens, temperature, top_k, top_p, seed, repetition_penalty, stop=tuple(stop or ())
+    )
+    opened = open_model(folder, engine_options(threads, on_cpu, engine, prefill))
+    talk = Conversation(opened, sampling, system)
+    turns: list[dict[str, object]] = []
+    speak = None if terminal.as_json else _show
+    for line in _lines(terminal, opened.engine, opened.reason):
+        if line == "/new":
+            talk.start_again()
+            continue
+        made = talk.answer(line, speak)
+        turns.append({"message": line, **asdict(made)})
+        if not terminal.as_json:
+            _show(f"\n\n[{_speed_words(made)}]\n")
+    data = {"engine": opened.engine, "engine_reason": opened.reason, "turns": turns}
+    return Result(data, lambda: f"{len(turns)} turn{'' if len(turns) == 1 else 's'}")
+
+
+def _lines(terminal: Terminal, engine: str, reason: str) -> Iterator[str]:
+    """Give the messages; a person is shown where to write."""
+    ask = sys.stdin.isatty() and not terminal.as_json
+    if ask:
+        _show(f"{_run_by(engine, reason)}. An empty line ends the conversation.\n")
+    while True:
+        if ask:
+            _show("> ")
+        line = sys.stdin.readline()
+        if not line.strip():
+            return
+        yield line.strip()
 
 
 def _show(piece: str) -> None:
@@ -188,67 +272,20 @@ def _show(piece: str) -> None:
     sys.stdout.flush()
 
 
-def _generated_view(made: Generated, reason: str) -> RenderableType:
+def _generated_view(made: Generated) -> RenderableType:
     return (
-        f"\n\n{made.new_tokens} tokens at {made.decode_tokens_per_s:.1f} tokens/s after a prompt of"
-        f" {made.prompt_tokens} at {made.prefill_tokens_per_s:.1f} tokens/s (first token after"
-        f" {made.ttft_ms:.0f} ms), loaded in {made.load_s:.1f} s, peak {made.peak_rss_mb:.0f} MB\n"
-        f"run by {made.engine}: {reason}"
+        f"\n\n{_speed_words(made)}, loaded in {made.load_s:.1f} s, peak {made.peak_rss_mb:.0f} MB\n"
+        f"{_run_by(made.engine, made.engine_reason)}"
     )
 
 
-@verb("llm bench")
-def bench(
-    terminal: Terminal,
-    folder: Folder,
-    *,
-    lengths: Annotated[
-        str, typer.Option("--lengths", "-l", metavar="N,N…", help="Tokens of the prompts.")
-    ] = "128,512",
-    new_tokens: NewTokens = 64,
-    repeat: Annotated[int, typer.Option("--repeat", "-r", help="The median of so many.")] = 5,
-    warmup: Annotated[int, typer.Option("--warmup", "-w", help="First runs, not counted.")] = 1,
-    threads: Threads = 0,
-    on_cpu: OnCpu = False,
-) -> Result:
-    """Measure time to first token, prefill and decode speed, and memory."""
-    from dataclasses import asdict
-
-    from vermilion.errors import OptionError
-    from vermilion.llm.speed import SpeedRequest, measure_speed
-    from vermilion.llm.stock_engine import REASON, EngineOptions
-
-    words = [word.strip() for word in lengths.split(",")]
-    if not all(word.isascii() and word.isdigit() and len(word) < 9 for word in words):
-        raise OptionError(f"`-l {lengths}` is no list of numbers", hint="`-l 128,512`")
-    request = SpeedRequest(tuple(map(int, words)), new_tokens, repeat, warmup)
-    measured = measure_speed(folder, request, EngineOptions(threads, on_cpu), terminal.progress)
-    data = {
-        "engine": measured.engine,
-        "engine_reason": REASON,
-        "load_s": measured.load_s,
-        "threads": threads,
-        "results": [asdict(one) for one in measured.results],
-    }
-    return Result(data, lambda: _bench_view(measured, REASON))
+def _speed_words(made: Generated) -> str:
+    return (
+        f"{made.new_tokens} tokens at {made.decode_tokens_per_s:.1f} tokens/s after a prompt of"
+        f" {made.prompt_tokens} at {made.prefill_tokens_per_s:.1f} tokens/s (first token after"
+        f" {made.ttft_ms:.0f} ms)"
+    )
 
 
-def _bench_view(measured: Speeds, reason: str) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ("prompt", "new", "first token", "prefill", "decode", "peak so far")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for one in measured.results:
-        table.add_row(
-            str(one.prompt_tokens),
-            str(one.new_tokens),
-            f"{one.ttft_ms:.1f} ms",
-            f"{one.prefill_tokens_per_s:.1f} tokens/s",
-            f"{one.decode_tokens_per_s:.1f} tokens/s",
-            f"{one.peak_rss_mb:.0f} MB",
-        )
-    last = f"loaded in {measured.load_s:.2f} s; run by {measured.engine}: {reason}"
-    return Group(table, last)
+def _run_by(engine: str, reason: str) -> str:
+    return f"run by {engine}: {reason}" if reason else f"run by {engine}"

@@ -119,6 +119,6 @@ def test_without_onnxruntime_genai_the_line_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime_genai", None)
     folder = llm_folders.oga_folder(tmp_path / "oga")
-    done = run("llm", "generate", folder, "-p", "x")
+    done = run("llm", "generate", folder, "-p", "x", "--engine", "onnxruntime-genai")
     assert done.code == 1
     assert "pip install 'vermilion[llm]'" in done.err

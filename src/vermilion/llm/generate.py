@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vermilion.errors import OptionError
-from vermilion.llm.stock_engine import EngineOptions, open_folder, tokens_of
+from vermilion.llm.guidance import Guidance
+from vermilion.llm.open_decoder import EngineOptions
+from vermilion.llm.open_model import AnyModel, check_room, open_model
+from vermilion.llm.stop_text import StopText
 from vermilion.memory import peak_rss_mb
+
+OnText = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -22,18 +27,27 @@ class Sampling:
     top_k: int = 50
     top_p: float = 1.0
     seed: int = 0
+    repetition_penalty: float = 1.0
+    beams: int = 1
+    stop: tuple[str, ...] = ()
+    guidance: Guidance | None = None
 
     def __post_init__(self) -> None:
         if self.new_tokens < 1:
             raise OptionError("at least one token is generated", hint="`-g 64`")
         if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 1:
             raise OptionError("the temperature is 0 or more, top-p over 0 up to 1, top-k 1 or more")
+        if self.beams < 1 or (self.beams > 1 and self.temperature > 0):
+            raise OptionError("at least one beam; beams take no `--temperature`")
 
-    def search(self, prompt: int) -> dict[str, object]:
-        """Give the search options of onnxruntime-genai for a prompt of so many tokens."""
+    def search(self, longest: int) -> dict[str, object]:
+        """Give the search options of onnxruntime-genai for sequences of at most this length."""
         options: dict[str, object] = {
-            "max_length": prompt + self.new_tokens,
+            "max_length": longest,
             "do_sample": self.temperature > 0,
+            "num_beams": self.beams,
+            "num_return_sequences": 1,
+            "repetition_penalty": self.repetition_penalty,
         }
         if self.temperature > 0:
             options |= {
@@ -51,8 +65,10 @@ class Generated:
 
     text: str
     engine: str
-    prompt_tokens: int
+    engine_reason: str
+    prompt_tokens: int  # read for this text; a conversation's earlier ones are in the cache
     new_tokens: int
+    stopped: Literal["end", "stop", "length"]
     load_s: float
     ttft_ms: float
     prefill_tokens_per_s: float
@@ -67,41 +83,89 @@ def generate(
     options: EngineOptions,
     *,
     as_chat: bool = True,
-    on_text: Callable[[str], None] | None = None,
+    on_text: OnText | None = None,
 ) -> Generated:
     """Continue a prompt; `on_text` is given each piece as it comes.
 
-    Raises: OptionError for a prompt over the model's context, and what `open_folder` raises.
+    Raises: OptionError for a prompt over the model's context, and what `open_model` raises.
     """
     if not prompt:
         raise OptionError("the prompt is empty", hint="`-p 'What is the capital of France?'`")
     begin = time.perf_counter()
-    opened = open_folder(folder, options)
+    opened = open_model(folder, options)
     load_s = time.perf_counter() - begin
     tokens = opened.encode(prompt, as_chat=as_chat)
-    opened.check_room(len(tokens), sampling.new_tokens)
-    stream: Any = opened.tokenizer.create_stream()
-    generator = opened.generator(sampling.search(len(tokens)))
+    if not tokens:
+        raise OptionError("the prompt has no tokens")
+    check_room(opened.config, len(tokens), sampling.new_tokens)
+    longest = len(tokens) + sampling.new_tokens
+    generator = opened.generator(sampling.search(longest), sampling.guidance)
+    return continued(opened, generator, tokens, sampling, load_s=load_s, on_text=on_text)
+
+
+def continued(
+    opened: AnyModel,
+    generator: Any,
+    tokens: Sequence[int],
+    sampling: Sampling,
+    *,
+    load_s: float = 0.0,
+    on_text: OnText | None = None,
+) -> Generated:
+    """Append tokens to what a generator has, and let it go on."""
+    show = on_text or (lambda _: None)
+    stop, stream = StopText(sampling.stop), opened.tokenizer.create_stream()
     pieces: list[str] = []
     moments = [time.perf_counter()]
-    generator.append_tokens(tokens)
-    for token in tokens_of(generator):
+    before = generator.token_count()
+    generator.append_tokens(list(tokens))
+    while len(moments) <= sampling.new_tokens and not stop.found and not generator.is_done():
+        generator.generate_next_token()
         moments.append(time.perf_counter())
-        piece = _plain(stream.decode(token))
-        pieces.append(piece)
-        if on_text is not None:
-            on_text(piece)
+        if sampling.beams == 1:
+            piece = _plain(stop.take(stream.decode(int(generator.get_next_tokens()[0]))))
+            pieces.append(piece)
+            show(piece)
+    if sampling.beams > 1:
+        best = generator.get_sequence(0)[before + len(tokens) :]
+        pieces.append(_plain(stop.take(opened.tokenizer.decode(best))))
+        show(pieces[-1])
+    pieces.append(_plain(stop.rest()))
+    show(pieces[-1])
+    stopped: Literal["end", "stop", "length"] = "length"
+    if stop.found:
+        stopped = "stop"
+    elif _has_ended(generator, before + len(tokens), len(moments) - 1, sampling):
+        stopped = "end"
+    return _measured(opened, "".join(pieces), len(tokens), moments, stopped, load_s)
+
+
+def _has_ended(generator: Any, prompt: int, made: int, sampling: Sampling) -> bool:
+    """Say whether the model ended the text: the token that does so is not in the sequence."""
+    return made < sampling.new_tokens or int(generator.token_count()) < prompt + made
+
+
+def _measured(
+    opened: AnyModel,
+    text: str,
+    prompt: int,
+    moments: Sequence[float],
+    stopped: Literal["end", "stop", "length"],
+    load_s: float,
+) -> Generated:
     first_s = moments[1] - moments[0]
     rest_s = moments[-1] - moments[1]
     made = len(moments) - 1
     return Generated(
-        text="".join(pieces),
+        text=text,
         engine=opened.engine,
-        prompt_tokens=len(tokens),
+        engine_reason=opened.reason,
+        prompt_tokens=prompt,
         new_tokens=made,
+        stopped=stopped,
         load_s=load_s,
         ttft_ms=first_s * 1e3,
-        prefill_tokens_per_s=len(tokens) / first_s,
+        prefill_tokens_per_s=prompt / first_s,
         decode_tokens_per_s=(made - 1) / rest_s if made > 1 else 0.0,
         peak_rss_mb=peak_rss_mb(),
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from vermilion.llm.stock_engine import EngineOptions, open_folder
+from vermilion.llm.open_decoder import EngineOptions
+from vermilion.llm.stock_engine import open_folder
 
 if __name__ == "__main__":
     open_folder(Path(sys.argv[1]), EngineOptions(threads=1, on_cpu=True))

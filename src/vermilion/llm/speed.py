@@ -12,8 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vermilion.errors import OptionError
-from vermilion.llm.stock_engine import EngineOptions, OpenModel, open_folder
+from vermilion.llm.open_decoder import EngineOptions
+from vermilion.llm.open_model import AnyModel, check_room, open_model
 from vermilion.memory import peak_rss_mb
 from vermilion.progress import Progress, no_progress
 
@@ -40,6 +44,16 @@ class SpeedRequest:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """One measurement: wall time and this process's own, to the first token and after it."""
+
+    first_s: float
+    rest_s: float
+    first_cpu_s: float
+    rest_cpu_s: float
+
+
+@dataclass(frozen=True)
 class Speed:
     """Medians for one length of prompt. `peak_rss_mb` is of the process so far."""
 
@@ -56,6 +70,7 @@ class Speeds:
     """All that one measurement gives, shortest prompt first."""
 
     engine: str
+    engine_reason: str
     load_s: float
     results: tuple[Speed, ...]
 
@@ -63,53 +78,62 @@ class Speeds:
 def measure_speed(
     folder: Path, request: SpeedRequest, options: EngineOptions, progress: Progress = no_progress
 ) -> Speeds:
-    """Measure a folder.
+    """Measure a folder in this process.
 
-    Raises: OptionError for prompts over the model's context, and what `open_folder` raises.
+    Raises: OptionError for prompts over the model's context, and what `open_model` raises.
     """
     begin = time.perf_counter()
-    opened = open_folder(folder, options)
+    opened = open_model(folder, options)
     load_s = time.perf_counter() - begin
     lengths = sorted(set(request.prompts))
-    opened.check_room(lengths[-1], request.new_tokens + 1)
+    check_room(opened.config, lengths[-1], request.new_tokens + 1)
     rounds = request.warmup + request.repeat
     results: list[Speed] = []
     for index, length in enumerate(lengths):
-        samples: list[tuple[float, float]] = []
+        samples: list[Sample] = []
         for turn in range(rounds):
             progress("measuring", index * rounds + turn, len(lengths) * rounds)
-            samples.append(_once(opened, length, request.new_tokens, seed=turn))
-        results.append(_medians(length, request.new_tokens, samples[request.warmup :]))
-    return Speeds(opened.engine, load_s, tuple(results))
+            samples.append(measure_once(opened, length, request.new_tokens, seed=turn))
+        kept = samples[request.warmup :]
+        results.append(medians(length, request.new_tokens, kept, peak_rss_mb()))
+    return Speeds(opened.engine, opened.reason, load_s, tuple(results))
 
 
-def _once(opened: OpenModel, length: int, new_tokens: int, seed: int) -> tuple[float, float]:
-    """Give the seconds to the first token, and of those after it."""
-    import numpy as np
-
+def measure_once(opened: AnyModel, length: int, new_tokens: int, seed: int) -> Sample:
+    """Read a prompt of random tokens, and make so many new ones."""
     vocabulary = opened.config.model.get("vocab_size")
-    most = vocabulary if isinstance(vocabulary, int) and vocabulary > 2 * _FIRST_ID else 0
-    low = _FIRST_ID if most else 0
-    tokens = np.random.default_rng(seed).integers(low, most or 64, size=length, dtype=np.int32)
+    tokens = random_prompt(length, vocabulary if isinstance(vocabulary, int) else 0, seed)
     whole = length + new_tokens + 1
     generator = opened.generator({"max_length": whole, "min_length": whole, "do_sample": False})
-    begin = time.perf_counter()
+    begin, begin_cpu = time.perf_counter(), time.process_time()
     generator.append_tokens(tokens)
     generator.generate_next_token()
-    first = time.perf_counter()
+    first, first_cpu = time.perf_counter(), time.process_time()
     for _ in range(new_tokens - 1):
         generator.generate_next_token()
-    return first - begin, time.perf_counter() - first
+    return Sample(
+        first_s=first - begin,
+        rest_s=time.perf_counter() - first,
+        first_cpu_s=first_cpu - begin_cpu,
+        rest_cpu_s=time.process_time() - first_cpu,
+    )
 
 
-def _medians(length: int, new_tokens: int, samples: Sequence[tuple[float, float]]) -> Speed:
-    first_s = statistics.median(first for first, _ in samples)
-    rest_s = statistics.median(rest for _, rest in samples)
+def random_prompt(length: int, vocabulary: int, seed: int) -> NDArray[np.int32]:
+    """Give tokens that are no special ones, the same for the same seed."""
+    low, most = (_FIRST_ID, vocabulary) if vocabulary > 2 * _FIRST_ID else (0, 64)
+    return np.random.default_rng(seed).integers(low, most, size=length, dtype=np.int32)
+
+
+def medians(length: int, new_tokens: int, samples: Sequence[Sample], peak_mb: float) -> Speed:
+    """Give the medians of several measurements of one length."""
+    first_s = statistics.median(one.first_s for one in samples)
+    rest_s = statistics.median(one.rest_s for one in samples)
     return Speed(
         prompt_tokens=length,
         new_tokens=new_tokens,
         ttft_ms=first_s * 1e3,
         prefill_tokens_per_s=length / first_s,
         decode_tokens_per_s=(new_tokens - 1) / rest_s,
-        peak_rss_mb=peak_rss_mb(),
+        peak_rss_mb=peak_mb,
     )

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from vermilion.errors import DeviceError, ModelError, OptionError, UnsupportedError
+from vermilion.errors import DeviceError, ModelError, UnsupportedError
 from vermilion.llm.genai_check import check_genai_config
 from vermilion.llm.genai_config import GenaiConfig, read_genai_config
-
-REASON = "Vermilion has no engine of its own for language models yet"
-"""Why this engine runs, which every result says."""
+from vermilion.llm.guidance import Guidance
+from vermilion.llm.open_decoder import EngineOptions
 
 _FIRST_LINE = re.compile(r"[^\n]{1,300}")
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """How a folder is opened. `threads` 0: as many as onnxruntime-genai likes."""
-
-    threads: int = 0
-    on_cpu: bool = False  # whatever provider the folder names
-
-    def __post_init__(self) -> None:
-        if self.threads < 0:
-            raise OptionError("`--threads` is a number of zero or more")
 
 
 @dataclass(frozen=True)
@@ -40,6 +27,7 @@ class OpenModel:
     genai: Any = field(repr=False)  # the module, which the folder's objects belong to
     model: Any = field(repr=False)
     tokenizer: Any = field(repr=False)
+    reason: str = "asked for"  # why this engine runs, which every result says
 
     @property
     def engine(self) -> str:
@@ -51,33 +39,28 @@ class OpenModel:
         written = self._templated(text) if as_chat else text
         return [int(token) for token in self.tokenizer.encode(written)]
 
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Give the text of a conversation, up to where the model answers."""
+        text = json.dumps(list(messages))
+        with_prompt: str = self.tokenizer.apply_chat_template(text, add_generation_prompt=True)
+        return with_prompt
+
     def _templated(self, text: str) -> str:
         if not _has_template(self.config.folder):
             return text
-        messages = json.dumps([{"role": "user", "content": text}])
-        with_prompt: str = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
-        return with_prompt
+        return self.apply_chat_template([{"role": "user", "content": text}])
 
-    def generator(self, search: Mapping[str, object]) -> Any:
+    def generator(self, search: Mapping[str, object], guidance: Guidance | None = None) -> Any:
         """Give a generator for one sequence; `search` holds onnxruntime-genai's own options."""
         params = self.genai.GeneratorParams(self.model)
         params.set_search_options(**search)
+        if guidance is not None:
+            params.set_guidance(guidance.kind, guidance.text)
         return self.genai.Generator(self.model, params)
 
-    def check_room(self, prompt: int, new: int) -> None:
-        """Raise OptionError where a prompt and what is to follow exceed the context."""
-        context = self.config.context_length()
-        if prompt + new > context:
-            raise OptionError(
-                f"the prompt has {prompt:,} tokens and {new:,} are to follow; the model's context"
-                f" is {context:,}",
-                where=str(self.config.folder),
-                hint="shorten the prompt, or ask for fewer tokens",
-            )
 
-
-def open_folder(folder: Path, options: EngineOptions) -> OpenModel:
-    """Open an OGA folder.
+def open_folder(folder: Path, options: EngineOptions, reason: str = "asked for") -> OpenModel:
+    """Open an OGA folder; `reason` is why it is not one of our own engines that does.
 
     Raises: OptionError, ModelError for a folder that is none or damaged; UnsupportedError without
     onnxruntime-genai; DeviceError where a provider is not there.
@@ -95,16 +78,9 @@ def open_folder(folder: Path, options: EngineOptions) -> OpenModel:
             sessions = {"intra_op_num_threads": options.threads}
             opened.overlay(json.dumps({"model": {"decoder": {"session_options": sessions}}}))
         model = genai.Model(opened)
-        return OpenModel(config, genai, model, genai.Tokenizer(model))
+        return OpenModel(config, genai, model, genai.Tokenizer(model), reason)
     except RuntimeError as error:
         raise _opening_failed(config, error) from error
-
-
-def tokens_of(generator: Any) -> Iterator[int]:
-    """Give the tokens that a generator makes, one at a time."""
-    while not generator.is_done():
-        generator.generate_next_token()
-        yield int(generator.get_next_tokens()[0])
 
 
 def _genai() -> Any:

@@ -1,0 +1,71 @@
+"""Options that the verbs of `vermilion llm` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from vermilion.llm.guidance import Guidance
+    from vermilion.llm.open_decoder import EngineOptions
+
+Folder = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="A folder with `genai_config.json`.", show_default=False),
+]
+Threads = Annotated[int, typer.Option("--threads", "-t", help="Of the CPU; 0: the engine chooses.")]
+OnCpu = Annotated[
+    bool, typer.Option("--cpu", help="Run on the CPU, whatever provider the folder names.")
+]
+NewTokens = Annotated[int, typer.Option("--new-tokens", "-g", help="Tokens to generate.")]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="auto|native|onnxruntime|onnxruntime-genai",
+        help="What runs the model; auto: our generated code, and ONNX Runtime where it cannot.",
+    ),
+]
+PrefillOption = Annotated[
+    str,
+    typer.Option(
+        "--prefill",
+        metavar="auto|bf16|int8|bfp16|fp32",
+        help="In what our generated code computes a prompt; auto: fp32 for float weights, or bf16.",
+    ),
+]
+Temperature = Annotated[float, typer.Option("--temperature", help="0: always the likeliest token.")]
+TopK = Annotated[int, typer.Option("--top-k", help="Choose among so many.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Choose among this probability.")]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed, the same text.")]
+Penalty = Annotated[
+    float, typer.Option("--repetition-penalty", help="Over 1: what was said comes less often.")
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", metavar="TEXT", help="Ends the answer; may be given several times."),
+]
+
+
+def engine_options(threads: int, on_cpu: bool, engine: str, prefill: str = "auto") -> EngineOptions:
+    """Give the options of an engine, as checked by themselves."""
+    from vermilion.llm.open_decoder import EngineOptions
+
+    return EngineOptions(threads, on_cpu, cast("Any", engine), cast("Any", prefill))
+
+
+def read_schema(file: Path | None) -> Guidance | None:
+    """Give what makes the text have the form that a file describes.
+
+    Raises: OptionError where there is no such file.
+    """
+    from vermilion.errors import OptionError
+    from vermilion.llm.guidance import Guidance
+
+    if file is None:
+        return None
+    if not file.is_file():
+        raise OptionError("no such file", where=str(file), hint="check the path")
+    return Guidance("json_schema", file.read_text(encoding="utf-8", errors="replace"))

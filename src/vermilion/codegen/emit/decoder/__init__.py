@@ -1,0 +1,1 @@
+"""Kernels of a language model's decoder: rows of activations, a cache, weights in blocks."""

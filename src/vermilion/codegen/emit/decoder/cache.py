@@ -1,0 +1,47 @@
+"""The layout of the key and value cache: blocks of 64 tokens, as the products of attention read.
+
+One layer, sequence and head have `capacity` tokens of `head_size` numbers. In a block of keys,
+each 32-bit word of the head has the 64 keys side by side; in a block of values, each 32-bit word of
+tokens has the head's numbers side by side. In bfloat16 a word is a pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vermilion.codegen.emit.builder import Function, Value
+
+BLOCK_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class CacheForm:
+    """Storage type and head size of a cache."""
+
+    storage: Literal["bf16", "f32"]
+    head_size: int
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of a number."""
+        return 2 if self.storage == "bf16" else 4
+
+    @property
+    def group(self) -> int:
+        """Numbers in a 32-bit word."""
+        return 4 // self.item_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block of keys, or of values."""
+        return BLOCK_TOKENS * self.head_size * self.item_bytes
+
+    def block_at(self, f: Function, base: Value, block: Value) -> Value:
+        """Give the pointer to a block."""
+        return f.at(base, f.multiply(block, self.block_bytes))
+
+    def head_at(self, f: Function, base: Value, head: Value, capacity: Value) -> Value:
+        """Give the pointer to the first block of a head, counted through all sequences."""
+        step = f.multiply(capacity, self.head_size * self.item_bytes)
+        return f.at(base, f.multiply(head, step))

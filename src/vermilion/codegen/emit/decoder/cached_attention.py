@@ -1,0 +1,388 @@
+"""Attention over the cache, in place: two blocks of 64 keys at a time with a running softmax.
+
+A unit is some positions of one sequence and the query heads that share a key head: their rows are
+multiplied with the same keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Module, Value, constant
+from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
+from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, ROWS, Control
+from vermilion.codegen.emit.decoder.row import lanes_sum
+from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
+from vermilion.codegen.isa import Isa
+
+_VECTORS = BLOCK_TOKENS // LANES
+# Blocks of keys that are weighed together: the running softmax costs by step, not only by key.
+_TOGETHER = 2
+_SCORE_ROW_BYTES = _TOGETHER * BLOCK_TOKENS * 4
+# Bytes of a row's sums of weights: one in each lane, added up at the end.
+_SUM_BYTES = LANES * 4
+# Lower than any score; its difference to one is finite.
+_LOWEST = -1e30
+
+
+@dataclass(frozen=True)
+class CachedAttentionSpec:
+    """float32 rows of `out_row` numbers: (row, key head, head in its group, number).
+
+    `positions` are those of a unit, `window` the keys that a query sees, 0 for all, `bound` what
+    scores are held within, 0 for none. Arguments: control, queries as `HeadsSpec` writes them, key
+    cache, value cache, out.
+    """
+
+    cache: CacheForm
+    key_heads: int
+    group: int
+    positions: int
+    window: int
+    bound: float
+    out_row: int
+    max_rows: int
+
+    family = "cached_attention"
+
+    @property
+    def units(self) -> int:
+        """One unit a key head and block of positions; there are as many blocks as rows at most."""
+        return self.max_rows * self.key_heads
+
+    @property
+    def unit_rows(self) -> int:
+        """Rows of a unit."""
+        return self.positions * self.group
+
+    @property
+    def row_tile(self) -> int:
+        """Rows of a register tile: as many of them as give whole tiles."""
+        return next(rows for rows in (6, 5, 4, 3, 2, 1) if self.unit_rows % rows == 0)
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function and those that it calls."""
+        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
+        args, begin, end = f.arguments
+        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(5)]
+        writer = _Writer(self, module, name, isa, f, pointers)
+        with f.loop(begin, end) as unit:
+            writer.unit(unit)
+        f.finish()
+
+
+class _Writer:
+    def __init__(
+        self,
+        spec: CachedAttentionSpec,
+        module: Module,
+        name: str,
+        isa: Isa,
+        f: Function,
+        pointers: list[Value],
+    ) -> None:
+        self.spec = spec
+        self.module = module
+        self.name = name
+        self.isa = isa
+        self.f = f
+        self.control = Control(f, pointers[0])
+        self.queries, self.keys, self.values, self.out = pointers[1:]
+        self.scores = f.scratch(spec.unit_rows * _SCORE_ROW_BYTES)
+        self.context = f.scratch(spec.unit_rows * spec.cache.head_size * 4)
+        # Of each row: the highest score so far, and the factor for what was summed before. Rows lie
+        # side by side, so that the factors of sixteen are computed at once.
+        self.lane_rows = -(-spec.unit_rows // LANES) * LANES
+        self.tops = f.scratch(self.lane_rows * 4)
+        self.factors = f.scratch(self.lane_rows * 4)
+        self.sums = f.scratch(spec.unit_rows * _SUM_BYTES)
+
+    def unit(self, unit: Value) -> None:
+        """Write one unit, if it is there."""
+        s, f = self.spec, self.f
+        block, head = f.divide(unit, s.key_heads), f.remainder(unit, s.key_heads)
+        length = self.control.word(LENGTH)
+        blocks = f.divide(f.add(length, s.positions - 1), s.positions)
+        sequence = f.binary("udiv", block, blocks)
+        first = f.multiply(f.binary("urem", block, blocks), s.positions)
+        row = f.add(f.multiply(sequence, length), first)
+        with f.when(f.compare("slt", row, self.control.word(ROWS))):
+            count = f.minimum(f.subtract(length, first), s.positions)
+            self._positions(sequence, head, row, first, count)
+
+    def _positions(
+        self, sequence: Value, head: Value, row: Value, first: Value, count: Value
+    ) -> None:
+        s, f, form = self.spec, self.f, self.spec.cache
+        capacity = self.control.word(CAPACITY)
+        number = f.add(f.multiply(sequence, s.key_heads), head)
+        keys = form.head_at(f, self.keys, number, capacity)
+        values = form.head_at(f, self.values, number, capacity)
+        index = f.multiply(f.add(f.multiply(head, s.max_rows), row), s.group)
+        query = f.at(self.queries, f.multiply(index, form.head_size * form.item_bytes))
+        rows = f.multiply(count, s.group)
+        start = f.add(self.control.word(PAST), first)  # the first row's own position
+        self._clear()
+        last_block = f.add(f.divide(f.add(start, f.subtract(count, 1)), BLOCK_TOKENS), 1)
+        first_block: Value = f.index(0)
+        if s.window:
+            low = f.subtract(start, s.window - 1)
+            is_below = f.compare("slt", low, constant("i64", 0))
+            first_block = f.divide(f.select(is_below, constant("i64", 0), low), BLOCK_TOKENS)
+        several = f.subtract(last_block, first_block)
+        several = f.subtract(several, f.remainder(several, _TOGETHER))
+        middle = f.add(first_block, several)
+        with f.loop(first_block, middle, _TOGETHER) as block:
+            self._step((query, keys, values), rows, start, block, _TOGETHER)
+        with f.loop(middle, last_block) as block:
+            self._step((query, keys, values), rows, start, block, 1)
+        self._finish(head, row, rows)
+
+    def _step(
+        self,
+        pointers: tuple[Value, Value, Value],
+        rows: Value,
+        start: Value,
+        block: Value,
+        count: int,
+    ) -> None:
+        """Write scores, weights and context of `count` blocks of keys."""
+        s, f, form = self.spec, self.f, self.spec.cache
+        query, keys, values = pointers
+        block_values = form.block_at(f, values, block)
+        with f.loop(0, rows, s.row_tile) as y:
+            source = f.at(query, f.multiply(y, form.head_size * form.item_bytes))
+            target = f.at(self.scores, f.multiply(y, _SCORE_ROW_BYTES))
+            for number in range(count):
+                block_keys = form.block_at(f, keys, f.add(block, number))
+                place = f.at(target, number * BLOCK_TOKENS * 4)
+                f.call_void(self._score_tile(), [source, block_keys, place])
+        base = f.subtract(start, f.multiply(block, BLOCK_TOKENS))
+        self._weights(rows, base, count)
+        with f.loop(0, rows, s.row_tile) as y:
+            weights = f.at(self.scores, f.multiply(y, _SCORE_ROW_BYTES))
+            context = f.at(self.context, f.multiply(y, form.head_size * 4))
+            factors = f.at(self.factors, f.multiply(y, 4))
+            f.call_void(self._context_tile(count), [weights, block_values, context, factors])
+
+    def _weights(self, rows: Value, base: Value, count: int) -> None:
+        """Make the scores of all rows weights; `base` is the first row's own key in the block.
+
+        In three passes, each of which has many rows in flight: one after the other, the chain from
+        a row's scores to its highest and on to its sum would be waited for.
+        """
+        s, f = self.spec, self.f
+        arithmetic = Arithmetic(f, LANES)
+
+        def each(function: str, *arrays: tuple[Value, int]) -> None:
+            with f.loop(0, rows) as y:
+                own = f.add(base, f.divide(y, s.group))
+                scores = f.at(self.scores, f.multiply(y, _SCORE_ROW_BYTES))
+                others = [f.at(array, f.multiply(y, step)) for array, step in arrays]
+                f.call_void(function, [scores, own, *others])
+
+        each(self._peak(count), (self.tops, 4), (self.factors, 4))
+        with f.loop(0, rows, LANES) as y:
+            place = f.at(self.factors, f.multiply(y, 4))
+            arithmetic.store("f32", arithmetic.math.exp(arithmetic.load("f32", place)), place)
+        each(self._weigh(count), (self.tops, 4), (self.factors, 4), (self.sums, _SUM_BYTES))
+
+    def _clear(self) -> None:
+        s, f = self.spec, self.f
+        arithmetic = Arithmetic(f, LANES)
+        lowest, zero = arithmetic.math.number(_LOWEST), arithmetic.math.number(0.0)
+        for at in range(0, self.lane_rows, LANES):
+            arithmetic.store("f32", lowest, f.at(self.tops, at * 4))
+            arithmetic.store("f32", zero, f.at(self.factors, at * 4))
+        fill = self.module.declare("llvm.memset.p0.i64", "void", ["ptr", "i8", "i64", "i1"])
+        # Of scores too: rows of a tile that are beyond the last are computed, of something.
+        for array, row_bytes in (
+            (self.sums, _SUM_BYTES),
+            (self.context, s.cache.head_size * 4),
+            (self.scores, _SCORE_ROW_BYTES),
+        ):
+            size = f.index(s.unit_rows * row_bytes)
+            f.call_void(fill, [array, Value("i8", "0"), size, Value("i1", "false")])
+
+    def _score_tile(self) -> str:
+        """Write the function (queries, block of keys, scores) for a patch of rows."""
+        s, form = self.spec, self.spec.cache
+        name = f"{self.name}_scores"
+        if self.module.has(name):
+            return name
+        f = Function(self.module, name, [("queries", "ptr"), ("keys", "ptr"), ("scores", "ptr")])
+        tile = RegisterTile(f, self.isa, form.storage, s.row_tile, _VECTORS)
+        tile.multiply(
+            Side(f.arguments[0], form.head_size * form.item_bytes),
+            Side(f.arguments[1], BLOCK_TOKENS * 4),
+            form.head_size,
+            prefetch=self._ahead(f, f.arguments[1], BLOCK_TOKENS * 4, _TOGETHER * form.block_bytes),
+        )
+        arithmetic = Arithmetic(f, LANES)
+        for y, slots in enumerate(tile.accumulators):
+            for v, slot in enumerate(slots):
+                place = f.at(f.arguments[2], y * _SCORE_ROW_BYTES + v * LANES * 4)
+                arithmetic.store("f32", slot.get(), place)
+        f.finish()
+        return name
+
+    def _ahead(self, f: Function, base: Value, step_bytes: int, distance: int) -> Prefetch | None:
+        """Ask for what the next step reads, where a block is read once: for a single position.
+
+        The processor's own prefetching ends at pages of 4 KiB, and a block is a few of them.
+        """
+        if self.spec.positions > 1:
+            return None
+
+        def fetch(step: Value) -> None:
+            place = f.at(base, f.add(f.multiply(step, step_bytes), distance))
+            for line in range(0, step_bytes, 64):
+                prefetch_line(f, f.at(place, line))
+
+        return fetch
+
+    def _peak(self, count: int) -> str:
+        """Write the function (scores, own, top, gap) that updates a row's highest score."""
+        name = f"{self.name}_peak{count}"
+        if not self.module.has(name):
+            labels = [("scores", "ptr"), ("own", "i64"), ("top", "ptr"), ("gap", "ptr")]
+            f = Function(self.module, name, labels)
+            _Softmax(self.spec, f, count * _VECTORS).write_peak()
+            f.finish()
+        return name
+
+    def _weigh(self, count: int) -> str:
+        """Write the function (scores, own, top, factor, sums) that makes scores weights."""
+        name = f"{self.name}_weigh{count}"
+        if not self.module.has(name):
+            labels = [("scores", "ptr"), ("own", "i64")]
+            labels += [(label, "ptr") for label in ("top", "factor", "sums")]
+            f = Function(self.module, name, labels)
+            _Softmax(self.spec, f, count * _VECTORS).write_weights()
+            f.finish()
+        return name
+
+    def _context_tile(self, count: int) -> str:
+        """Write the function (weights, block of values, context, factors) for a patch of rows."""
+        s, form = self.spec, self.spec.cache
+        name = f"{self.name}_context{count}"
+        if self.module.has(name):
+            return name
+        labels = ("weights", "values", "context", "factors")
+        f = Function(self.module, name, [(label, "ptr") for label in labels])
+        weights, values, context, factors = f.arguments
+        arithmetic = Arithmetic(f, LANES)
+        all_vectors = form.head_size // LANES
+        for first in range(0, all_vectors, _VECTORS):
+            vectors = min(_VECTORS, all_vectors - first)
+            tile = RegisterTile(f, self.isa, form.storage, s.row_tile, vectors)
+            right = Side(f.at(values, first * LANES * 4), form.head_size * 4)
+            ahead = None
+            if first == 0:
+                ahead = self._ahead(f, values, right.step_bytes, count * form.block_bytes)
+            left = Side(weights, _SCORE_ROW_BYTES)
+            tile.multiply(left, right, count * BLOCK_TOKENS, prefetch=ahead)
+            for y, slots in enumerate(tile.accumulators):
+                factor = arithmetic.load_splat("f32", f.at(factors, 4 * y))
+                for v, slot in enumerate(slots):
+                    place = f.at(context, (y * form.head_size + (first + v) * LANES) * 4)
+                    before = arithmetic.load("f32", place)
+                    total = arithmetic.math.fma(before, factor, slot.get())
+                    arithmetic.store("f32", total, place)
+        f.finish()
+        return name
+
+    def _finish(self, head: Value, row: Value, rows: Value) -> None:
+        """Write the rows of the result."""
+        s, f, form = self.spec, self.f, self.spec.cache
+        arithmetic = Arithmetic(f, LANES)
+        m = arithmetic.math
+        start = f.at(self.out, f.multiply(row, s.out_row * 4))
+        start = f.at(start, f.multiply(head, s.group * form.head_size * 4))
+        with f.loop(0, rows) as y:
+            sums = arithmetic.load("f32", f.at(self.sums, f.multiply(y, _SUM_BYTES)))
+            share = m.divide(m.number(1.0), arithmetic.splat(lanes_sum(f, sums)))
+            context = f.at(self.context, f.multiply(y, form.head_size * 4))
+            target = f.at(start, f.multiply(f.divide(y, s.group), s.out_row * 4))
+            target = f.at(target, f.multiply(f.remainder(y, s.group), form.head_size * 4))
+            for at in range(0, form.head_size, LANES):
+                value = m.multiply(arithmetic.load("f32", f.at(context, 4 * at)), share)
+                arithmetic.store("f32", value, f.at(target, 4 * at))
+
+
+class _Softmax:
+    """The running softmax of one row and some vectors of keys.
+
+    Keys beyond the row's own position, or too far before it, weigh nothing.
+    """
+
+    def __init__(self, spec: CachedAttentionSpec, f: Function, vectors: int) -> None:
+        self.spec = spec
+        self.vectors = vectors
+        self.f = f
+        self.arithmetic = Arithmetic(f, LANES)
+
+    def write_peak(self) -> None:
+        """Write the highest score, and how far it went up."""
+        f, m = self.f, self.arithmetic.math
+        scores, own, top_at, gap_at = f.arguments
+        lowest = m.number(_LOWEST)
+        values = [
+            f.select(self._seen(own, v), self._score(scores, v), lowest)
+            for v in range(self.vectors)
+        ]
+        before = f.load("float", top_at, align=4)
+        highest = self._folded(values, m.maximum)
+        top = f.intrinsic(f"llvm.vector.reduce.fmax.v{LANES}f32", "float", [highest])
+        top = f.select(f.compare_floats("ogt", top, before), top, before)
+        f.store(top, top_at, align=4)
+        f.store(f.binary("fsub", before, top), gap_at, align=4)
+
+    def write_weights(self) -> None:
+        """Write the weights over the scores, and their sums."""
+        f, m = self.f, self.arithmetic.math
+        scores, own, top_at, factor_at, sums_at = f.arguments
+        base = self.arithmetic.load_splat("f32", top_at)
+        nothing = m.number(0.0)
+        weights = [
+            f.select(
+                self._seen(own, v), m.exp(m.subtract(self._score(scores, v), base)), nothing
+            )
+            for v in range(self.vectors)
+        ]  # fmt: skip
+        size = self.spec.cache.item_bytes
+        for v, weight in enumerate(weights):
+            # A 16-bit weight lies at or before its score, and all scores are read already.
+            self.arithmetic.store(self.spec.cache.storage, weight, f.at(scores, v * LANES * size))
+        factor = self.arithmetic.load_splat("f32", factor_at)
+        sums = self.arithmetic.load("f32", sums_at)
+        total = m.fma(sums, factor, self._folded(weights, m.add))
+        self.arithmetic.store("f32", total, sums_at)
+
+    def _score(self, scores: Value, v: int) -> Value:
+        m, bound = self.arithmetic.math, self.spec.bound
+        value = self.arithmetic.load("f32", self.f.at(scores, v * LANES * 4))
+        if not bound:
+            return value
+        return m.multiply(m.tanh(m.multiply(value, m.number(1.0 / bound))), m.number(bound))
+
+    def _seen(self, own: Value, v: int) -> Value:
+        f = self.f
+        numbers = ", ".join(f"i32 {v * LANES + lane}" for lane in range(LANES))
+        lanes = Value(f"<{LANES} x i32>", f"<{numbers}>")
+        here = f.convert("trunc", own, "i32")
+        seen = f.compare("sle", lanes, self.arithmetic.splat(here))
+        if self.spec.window:
+            far = f.binary("sub", here, constant("i32", self.spec.window))
+            seen = f.binary("and", seen, f.compare("sgt", lanes, self.arithmetic.splat(far)))
+        return seen
+
+    @staticmethod
+    def _folded(values: list[Value], join: Callable[[Value, Value], Value]) -> Value:
+        result = values[0]
+        for value in values[1:]:
+            result = join(result, value)
+        return result

@@ -1,0 +1,186 @@
+"""From the rows of a query/key/value product to turned queries and an extended cache.
+
+Each head is normed if the model does so, turned by its position, and written where attention reads
+it: queries with the scale in them, keys and values into the cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Module, Value, splat_constant
+from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
+from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, Control
+from vermilion.codegen.emit.decoder.row import root_mean_square_factor
+from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.codegen.isa import Isa
+
+
+@dataclass(frozen=True)
+class HeadsSpec:
+    """All heads of a row.
+
+    `rows` are the numbers from one row to the next of queries, keys and values. `turned` is how
+    many numbers of a head are turned, 0 for none. Queries are written as (key head, row, head in
+    its group, number). Arguments: control, queries, keys, values, cosines, sines, query norm, key
+    norm, key cache, value cache, written queries; only those that are there.
+    """
+
+    cache: CacheForm
+    query_heads: int
+    key_heads: int
+    rows: tuple[int, int, int]
+    scale: float
+    turned: int
+    query_epsilon: float | None
+    key_epsilon: float | None
+    max_rows: int
+
+    family = "heads"
+
+    @property
+    def units(self) -> int:
+        """One unit a row."""
+        return self.max_rows
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key head."""
+        return self.query_heads // self.key_heads
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function."""
+        assert self.cache.head_size % LANES == 0, "heads are whole vectors"
+        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
+        args, begin, end = f.arguments
+        norms = (self.query_epsilon is not None) + (self.key_epsilon is not None)
+        there = 4 + 2 * bool(self.turned) + norms + 3
+        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(there)]
+        writer = _Heads(self, f, pointers)
+        with f.loop(begin, writer.control.bounded(end)) as row:
+            writer.row(row)
+        f.finish()
+
+
+class _Heads:
+    def __init__(self, spec: HeadsSpec, f: Function, pointers: list[Value]) -> None:
+        self.spec = spec
+        self.f = f
+        self.arithmetic = Arithmetic(f, LANES)
+        rest = iter(pointers)
+        self.control = Control(f, next(rest))
+        self.sources = [next(rest) for _ in range(3)]
+        self.waves = [next(rest), next(rest)] if spec.turned else []
+        self.query_norm = next(rest) if spec.query_epsilon is not None else None
+        self.key_norm = next(rest) if spec.key_epsilon is not None else None
+        self.keys, self.values, self.queries = next(rest), next(rest), next(rest)
+        self.work = f.scratch(spec.cache.head_size * 4)
+        self.narrow = f.scratch(spec.cache.head_size * spec.cache.item_bytes)
+
+    def row(self, row: Value) -> None:
+        """Write all heads of one row."""
+        f, s = self.f, self.spec
+        length = self.control.word(LENGTH)
+        sequence = f.binary("udiv", row, length)
+        position = f.binary("urem", row, length)
+        position = f.add(position, self.control.word(PAST))
+        query, key, value = (
+            f.at(pointer, f.multiply(row, 4 * step))
+            for pointer, step in zip(self.sources, s.rows, strict=True)
+        )
+        waves = [f.at(wave, f.multiply(position, 2 * s.turned)) for wave in self.waves]
+        with f.loop(0, s.query_heads) as head:
+            self._load(query, head)
+            self._norm(self.query_norm, s.query_epsilon)
+            self._turn(waves)
+            key_head, inside = f.divide(head, s.group), f.remainder(head, s.group)
+            index = f.add(f.multiply(key_head, s.max_rows), row)
+            index = f.add(f.multiply(index, s.group), inside)
+            step = s.cache.head_size * s.cache.item_bytes
+            self._store(f.at(self.queries, f.multiply(index, step)), s.scale)
+        with f.loop(0, s.key_heads) as head:
+            index = f.add(f.multiply(sequence, s.key_heads), head)
+            self._load(key, head)
+            self._norm(self.key_norm, s.key_epsilon)
+            self._turn(waves)
+            self._store(self.narrow, 1.0)
+            self._scatter_key(index, position)
+            self._load(value, head)
+            self._store(self.narrow, 1.0)
+            self._scatter_value(index, position)
+
+    def _load(self, source: Value, head: Value) -> None:
+        size = self.spec.cache.head_size
+        start = self.f.at(source, self.f.multiply(head, 4 * size))
+        for at in range(0, size, LANES):
+            value = self.arithmetic.load("f32", self.f.at(start, 4 * at))
+            self.arithmetic.store("f32", value, self.f.at(self.work, 4 * at))
+
+    def _norm(self, weight: Value | None, epsilon: float | None) -> None:
+        if weight is None or epsilon is None:
+            return
+        f, m, size = self.f, self.arithmetic.math, self.spec.cache.head_size
+        places = [f.at(self.work, 4 * at) for at in range(0, size, LANES)]
+        values = [self.arithmetic.load("f32", place) for place in places]
+        squares = Value(m.type, "zeroinitializer")
+        for value in values:
+            squares = m.fma(value, value, squares)
+        factor = root_mean_square_factor(self.arithmetic, squares, size, epsilon)
+        for number, (value, place) in enumerate(zip(values, places, strict=True)):
+            own = self.arithmetic.load("f32", f.at(weight, 4 * number * LANES))
+            scaled = m.multiply(m.multiply(value, factor), own)
+            self.arithmetic.store("f32", scaled, place)
+
+    def _turn(self, waves: list[Value]) -> None:
+        """Turn pairs of numbers half of the turned part apart."""
+        if not waves:
+            return
+        f, m, half = self.f, self.arithmetic.math, self.spec.turned // 2
+        for at in range(0, half, LANES):
+            count = min(LANES, half - at)
+            mask = None if count == LANES else self.arithmetic.tail_mask(count)
+            low_at, high_at = f.at(self.work, 4 * at), f.at(self.work, 4 * (half + at))
+            low = self.arithmetic.load("f32", low_at, mask=mask)
+            high = self.arithmetic.load("f32", high_at, mask=mask)
+            cosine, sine = (
+                self.arithmetic.load("f32", f.at(wave, 4 * at), mask=mask) for wave in waves
+            )
+            new_low = m.subtract(m.multiply(low, cosine), m.multiply(high, sine))
+            new_high = m.fma(low, sine, m.multiply(high, cosine))
+            self.arithmetic.store("f32", new_low, low_at, mask=mask)
+            self.arithmetic.store("f32", new_high, high_at, mask=mask)
+
+    def _store(self, target: Value, scale: float) -> None:
+        """Write the head side by side in the cache's storage type."""
+        cache = self.spec.cache
+        for at in range(0, cache.head_size, LANES):
+            value = self.arithmetic.load("f32", self.f.at(self.work, 4 * at))
+            if scale != 1.0:
+                value = self.arithmetic.math.multiply(value, splat_constant(scale, LANES))
+            place = self.f.at(target, at * cache.item_bytes)
+            self.arithmetic.store(cache.storage, value, place)
+
+    def _block(self, cache: Value, head: Value, position: Value) -> tuple[Value, Value]:
+        f, form = self.f, self.spec.cache
+        start = form.head_at(f, cache, head, self.control.word(CAPACITY))
+        block = form.block_at(f, start, f.divide(position, BLOCK_TOKENS))
+        return block, f.remainder(position, BLOCK_TOKENS)
+
+    def _scatter_key(self, head: Value, position: Value) -> None:
+        f, form = self.f, self.spec.cache
+        block, inside = self._block(self.keys, head, position)
+        column = f.at(block, f.multiply(inside, 4))
+        for word in range(form.head_size // form.group):
+            value = f.load("i32", self.narrow, 4 * word, align=4)
+            f.store(value, column, word * BLOCK_TOKENS * 4, align=4)
+
+    def _scatter_value(self, head: Value, position: Value) -> None:
+        f, form = self.f, self.spec.cache
+        block, inside = self._block(self.values, head, position)
+        line = f.at(block, f.multiply(f.divide(inside, form.group), form.head_size * 4))
+        place = f.at(line, f.multiply(f.remainder(inside, form.group), form.item_bytes))
+        type_ = f"i{8 * form.item_bytes}"
+        for number in range(form.head_size):
+            value = f.load(type_, self.narrow, number * form.item_bytes, align=form.item_bytes)
+            f.store(value, place, 4 * number, align=form.item_bytes)

@@ -1,0 +1,7 @@
+"""The decoder of a language model on our own code generator."""
+
+from __future__ import annotations
+
+from vermilion.llm.engine.decoder import open_native_decoder
+
+__all__ = ["open_native_decoder"]

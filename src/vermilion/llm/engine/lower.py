@@ -1,0 +1,328 @@
+"""A decoder's description → steps of our kernels, for few rows or for many."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from vermilion.codegen.emit.decoder.block_product import BlockProductSpec
+from vermilion.codegen.emit.decoder.cache import CacheForm
+from vermilion.codegen.emit.decoder.cached_attention import CachedAttentionSpec
+from vermilion.codegen.emit.decoder.control import CONTROL_WORDS
+from vermilion.codegen.emit.decoder.heads import HeadsSpec
+from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
+from vermilion.codegen.emit.decoder.prepared import Prepared, PreparedKind
+from vermilion.codegen.emit.decoder.row import RowSpec
+from vermilion.codegen.emit.decoder.weights import LANES, PANEL, BlockWeights, Weights
+from vermilion.codegen.kernel import Spec, Step
+from vermilion.codegen.tensor import Buffer, View
+from vermilion.llm.engine.description import (
+    Attention,
+    Floats,
+    Operation,
+    Product,
+    RowOperation,
+    Rows,
+)
+
+Prefill = Literal["bf16", "int8", "bfp16", "fp32"]
+# Rows that are computed beyond the last one, at most: buffers have room for them.
+_SPARE_ROWS = 4
+# Rows in a register tile of whole-number products.
+_ROW_TILE = 6
+
+
+@dataclass(frozen=True)
+class Shape:
+    """For how many rows a program is made, and in which numbers it multiplies.
+
+    `codes` is how products with weights in blocks are computed, `plain` those with float32 weights.
+    """
+
+    max_rows: int
+    codes: PreparedKind
+    plain: PreparedKind
+    cache: Literal["bf16", "f32"]
+    positions: int  # of a unit of attention
+    is_single: bool  # whether products are made for one row
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """Steps, and the buffers that the caller gives: by name, in the order of their number."""
+
+    steps: tuple[Step, ...]
+    inputs: tuple[Buffer, ...]
+    constants: dict[str, Floats]  # those of the inputs that are small weights of the model
+
+
+@dataclass(frozen=True, eq=False)
+class PackedMatrix:
+    """A product's weights in memory: whole buffers that every program shares."""
+
+    form: Weights
+    buffer: Buffer
+
+
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """An operation list whose products are joined, with where their weights are."""
+
+    operations: tuple[Operation, ...]
+    matrices: dict[str, PackedMatrix]  # by the product's output
+
+
+@dataclass
+class _Lowering:
+    shape: Shape
+    matrices: dict[str, PackedMatrix]
+    forms: dict[tuple[str, int, int], list[Prepared]]
+    wanted: set[str]  # buffers that are read as float32
+    steps: list[Step] = field(default_factory=list)
+    inputs: dict[str, Buffer] = field(default_factory=dict)
+    constants: dict[str, Floats] = field(default_factory=dict)
+    buffers: dict[str, tuple[Buffer, int]] = field(default_factory=dict)
+    prepared: dict[tuple[str, int, int, Prepared], Buffer] = field(default_factory=dict)
+
+    def given(self, name: str, size: int) -> Buffer:
+        """Give a buffer of the caller's."""
+        if name not in self.inputs:
+            self.inputs[name] = Buffer(name, size, "input")
+        return self.inputs[name]
+
+    def constant(self, values: Floats) -> View:
+        """Give a small weight; the same one is given once."""
+        for name, known in self.constants.items():
+            if known is values:
+                return _whole(self.inputs[name])
+        name = f"constant {len(self.constants)}"
+        self.constants[name] = values
+        return _whole(self.given(name, values.nbytes))
+
+    def rows(self, name: str, width: int, *, is_given: bool = False) -> Buffer:
+        """Make the buffer of a value: float32 rows of `width` numbers."""
+        size = (self.shape.max_rows + _SPARE_ROWS) * width * 4
+        # A name of the graph may be any; one of ours begins otherwise.
+        buffer = self.given(f"rows {name}", size) if is_given else Buffer(name, size, "arena")
+        self.buffers[name] = (buffer, width)
+        return buffer
+
+    def view(self, rows: Rows) -> tuple[View, int]:
+        """Give rows as an argument, and the numbers from one to the next."""
+        buffer, step = self.buffers[rows.buffer]
+        return _whole(buffer, rows.offset * 4), step
+
+    @property
+    def control(self) -> View:
+        """The control block."""
+        return _whole(self.given("control", CONTROL_WORDS * 8))
+
+    def add(
+        self, spec: Spec, arguments: Sequence[View], writes: Sequence[View], node: str,
+        operations: int = 0,
+    ) -> None:  # fmt: skip
+        """Add a step."""
+        self.steps.append(Step(spec, tuple(arguments), tuple(writes), (node,), operations))
+
+
+def _whole(buffer: Buffer, offset_bytes: int = 0) -> View:
+    return View(buffer, "u8", (buffer.size_bytes - offset_bytes,), (1,), offset_bytes)
+
+
+def join_products(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+    """Make one product of those that read the same rows, one behind the other."""
+    result: list[Operation] = []
+    renamed: dict[str, tuple[str, int]] = {}
+    for operation in operations:
+        operation = _renamed(operation, renamed)
+        before = next((one for one in reversed(result) if isinstance(one, Product)), None)
+        if (
+            isinstance(operation, Product)
+            and before is not None
+            and _same_rows(before.source, operation.source)
+            and before.matrix.joins(operation.matrix)
+            and before.matrix.columns % LANES == 0
+        ):
+            at = result.index(before)
+            renamed[operation.output] = (before.output, before.matrix.columns)
+            bias = _joined_bias(before, operation)
+            result[at] = replace(before, matrix=before.matrix.joined(operation.matrix), bias=bias)
+            continue
+        result.append(operation)
+    return tuple(result)
+
+
+def _same_rows(a: Rows, b: Rows) -> bool:
+    return (a.buffer, a.offset, a.width) == (b.buffer, b.offset, b.width)
+
+
+def _joined_bias(a: Product, b: Product) -> Floats | None:
+    if a.bias is None and b.bias is None:
+        return None
+    parts = [
+        np.zeros(one.matrix.columns, np.float32) if one.bias is None else one.bias for one in (a, b)
+    ]
+    return np.concatenate(parts)
+
+
+def _renamed(operation: Operation, names: dict[str, tuple[str, int]]) -> Operation:
+    def moved(rows: Rows) -> Rows:
+        if rows.buffer not in names:
+            return rows
+        buffer, offset = names[rows.buffer]
+        return replace(rows, buffer=buffer, offset=rows.offset + offset)
+
+    match operation:
+        case Product():
+            return replace(operation, source=moved(operation.source))
+        case RowOperation():
+            return replace(operation, inputs=tuple(map(moved, operation.inputs)))
+        case Attention():
+            return replace(
+                operation, query=moved(operation.query), key=moved(operation.key),
+                value=moved(operation.value),
+            )  # fmt: skip
+
+
+def prepared_for(form: Weights, shape: Shape) -> Prepared:
+    """Give how a product's rows are written."""
+    if not isinstance(form, BlockWeights):
+        return Prepared(shape.plain, form.depth)
+    if shape.codes == "int8":
+        return Prepared("int8", form.depth, form.block, form.zero)
+    return Prepared(shape.codes, form.depth)
+
+
+def lower(
+    weighed: Weighed, shape: Shape, first: tuple[str, int], results: Sequence[str]
+) -> Lowered:
+    """Write the steps of `operations`.
+
+    `first` is the buffer that the caller fills and its width; `results` are the buffers that the
+    caller reads, which it gives as well.
+    """
+    forms: dict[tuple[str, int, int], list[Prepared]] = defaultdict(list)
+    wanted = set(results)
+    for operation in weighed.operations:
+        match operation:
+            case Product(source=rows, output=output):
+                form = prepared_for(weighed.matrices[output].form, shape)
+                key = (rows.buffer, rows.offset, rows.width)
+                if form not in forms[key]:
+                    forms[key].append(form)
+            case RowOperation(inputs=inputs):
+                wanted |= {rows.buffer for rows in inputs}
+            case Attention(query=query, key=keys, value=value):
+                wanted |= {query.buffer, keys.buffer, value.buffer}
+    state = _Lowering(shape, weighed.matrices, dict(forms), wanted)
+    state.rows(*first, is_given=True)
+    layer = 0
+    for operation in weighed.operations:
+        match operation:
+            case Product():
+                _lower_product(state, operation, is_given=operation.output in results)
+            case RowOperation():
+                _lower_rows(state, operation, is_given=operation.output in results)
+            case Attention():
+                _lower_attention(state, operation, layer)
+                layer += 1
+    return Lowered(tuple(state.steps), tuple(state.inputs.values()), state.constants)
+
+
+def _lower_rows(state: _Lowering, operation: RowOperation, *, is_given: bool) -> None:
+    width = operation.inputs[0].width
+    views, steps = zip(*map(state.view, operation.inputs), strict=True)
+    kept = [_whole(state.rows(operation.kept, width))] if operation.kept else []
+    norm = operation.norm
+    weight = [state.constant(norm.weight)] if norm else []
+    is_wanted = operation.output in state.wanted
+    out = [_whole(state.rows(operation.output, width, is_given=is_given))] if is_wanted else []
+    key = (operation.output, 0, width)
+    forms = tuple(state.forms.get(key, ()))
+    prepared = [_whole(_prepare_buffer(state, key, form)) for form in forms]
+    spec = RowSpec(
+        operation.kind, width, steps, width if kept else 0, norm.epsilon if norm else None,
+        width if out else 0, forms, state.shape.max_rows,
+    )  # fmt: skip
+    arguments = [state.control, *views, *kept, *weight, *out, *prepared]
+    state.add(spec, arguments, [*kept, *out, *prepared], operation.node)
+
+
+def _prepare_buffer(state: _Lowering, key: tuple[str, int, int], form: Prepared) -> Buffer:
+    size = (state.shape.max_rows + _SPARE_ROWS) * form.row_bytes
+    buffer = Buffer(f"{key[0]} {form.kind}", size, "arena")
+    state.prepared[(*key, form)] = buffer
+    return buffer
+
+
+def _lower_product(state: _Lowering, operation: Product, *, is_given: bool) -> None:
+    packed = state.matrices[operation.output]
+    form = prepared_for(packed.form, state.shape)
+    rows = operation.source
+    key = (rows.buffer, rows.offset, rows.width)
+    if (*key, form) not in state.prepared:
+        view, step = state.view(rows)
+        target = _whole(_prepare_buffer(state, key, form))
+        plain = RowSpec("plain", rows.width, (step,), 0, None, 0, (form,), state.shape.max_rows)
+        state.add(plain, [state.control, view, target], [target], operation.node)
+    source = _whole(state.prepared[(*key, form)])
+    width = packed.form.panels * PANEL
+    out = _whole(state.rows(operation.output, width, is_given=is_given))
+    bias = []
+    if operation.bias is not None:
+        padded = np.zeros(width, np.float32)
+        padded[: operation.bias.size] = operation.bias
+        bias = [state.constant(padded)]
+    weights = state.given(packed.buffer.name, packed.buffer.size_bytes)
+    spec = _product_spec(packed.form, form, width, state.shape, has_bias=bool(bias))
+    operations = 2 * state.shape.max_rows * packed.form.depth * packed.form.columns
+    arguments = [state.control, source, _whole(weights), out, *bias]
+    state.add(spec, arguments, [out], operation.node, operations)
+
+
+def _product_spec(
+    weights: Weights, rows: Prepared, width: int, shape: Shape, *, has_bias: bool
+) -> Spec:
+    if rows.kind == "int8":
+        assert isinstance(weights, BlockWeights), "whole numbers need codes"
+        tile = 1 if shape.is_single else _ROW_TILE
+        return BlockProductSpec(weights, rows, width, tile, has_bias)
+    numeric: Literal["bf16", "f32"] = "f32" if rows.kind == "f32" else "bf16"
+    return PanelProductSpec(numeric, weights, rows, width, has_bias, shape.is_single)
+
+
+def _lower_attention(state: _Lowering, operation: Attention, layer: int) -> None:
+    shape, form = state.shape, CacheForm(state.shape.cache, operation.head_size)
+    group = operation.query_heads // operation.key_heads
+    sources = (operation.query, operation.key, operation.value)
+    views, steps = zip(*map(state.view, sources), strict=True)
+    rotation = operation.query.rotation
+    waves = []
+    if rotation is not None:
+        waves = [state.constant(rotation.cosines), state.constant(rotation.sines)]
+    norms = [state.constant(rows.norm.weight) for rows in sources[:2] if rows.norm is not None]
+    keys = _whole(state.given(f"keys {layer}", 64))
+    values = _whole(state.given(f"values {layer}", 64))
+    width = operation.query_heads * operation.head_size
+    size = (shape.max_rows + _SPARE_ROWS) * width * form.item_bytes
+    queries = _whole(Buffer(f"{operation.node} queries", size, "arena"))
+    query_epsilon, key_epsilon = (
+        None if rows.norm is None else rows.norm.epsilon for rows in sources[:2]
+    )
+    heads = HeadsSpec(
+        form, operation.query_heads, operation.key_heads, (steps[0], steps[1], steps[2]),
+        operation.scale, 2 * rotation.cosines.shape[1] if rotation else 0,
+        query_epsilon, key_epsilon, shape.max_rows,
+    )  # fmt: skip
+    arguments = [state.control, *views, *waves, *norms, keys, values, queries]
+    state.add(heads, arguments, [keys, values, queries], operation.node)
+    out = _whole(state.rows(operation.output, width))
+    attention = CachedAttentionSpec(
+        form, operation.key_heads, group, shape.positions, operation.window, operation.bound,
+        width, shape.max_rows,
+    )  # fmt: skip
+    state.add(attention, [state.control, queries, keys, values, out], [out], operation.node)

@@ -1,0 +1,116 @@
+"""Opening a hybrid folder on our own engine: its decode stage, and the programs it came with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from vermilion.errors import ModelError, OptionError
+from vermilion.llm.genai_config import GenaiConfig, read_genai_config
+from vermilion.llm.hybrid_config import DECODE
+from vermilion.llm.json_file import read_object
+from vermilion.llm.open_decoder import EngineOptions
+from vermilion.llm.plugins.identity import parse_number
+from vermilion.runtime.cache import default_root
+from vermilion.runtime.seal import is_sealed_here
+
+REPORT = "hybrid.json"
+OPERATORS = "operators"
+FORMAT = 1
+
+_MAX_FILES, _MAX_FILE_BYTES = 256, 64 << 20
+
+
+@dataclass(frozen=True)
+class HybridPlace:
+    """Where the engine finds a hybrid model, how it is to open it, and why code was left out."""
+
+    config: GenaiConfig
+    options: EngineOptions
+    reason: str = ""
+
+
+def is_hybrid(folder: Path) -> bool:
+    """Say whether a folder was made by `model_generate`."""
+    return (folder / REPORT).is_file() and (folder / DECODE).is_dir()
+
+
+def hybrid_place(folder: Path, options: EngineOptions) -> HybridPlace:
+    """Give what the engine opens instead of a hybrid folder: the same model, prompts as it says.
+
+    Machine code that this machine's plugins brought is put where the engine looks for it; code
+    from elsewhere is not, and the engine compiles its own.
+
+    Raises: ModelError for a folder that is damaged, or of another version.
+    """
+    where = folder / REPORT
+    data = read_object(where)
+    if data.get("format") != FORMAT:
+        raise ModelError(
+            f"the hybrid folder has format {data.get('format')!r}, this version reads {FORMAT}",
+            where=str(where),
+            hint="make it again with `vermilion model_generate --hybrid`",
+        )
+    try:
+        number = parse_number(str(data.get("number")))
+    except OptionError as error:
+        raise ModelError(
+            f"the hybrid folder computes prompts in {data.get('number')!r}, which is not known",
+            where=str(where),
+            hint="make it again with `vermilion model_generate --hybrid`",
+        ) from error
+    cache = options.cache or default_root() / "engine"
+    reason = _install(folder / OPERATORS, data, cache)
+    config = read_genai_config(folder / DECODE)
+    prefill = number if options.prefill == "auto" else options.prefill
+    return HybridPlace(config, replace(options, prefill=prefill, cache=cache), reason)
+
+
+def programs_digest(digests: Mapping[str, str]) -> str:
+    """Give the digest that a seal is made of."""
+    return sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
+
+
+def _install(folder: Path, data: Mapping[str, Any], cache: Path) -> str:
+    """Copy programs into the engine's cache; give why they were not, empty if they were."""
+    digests = data.get("programs")
+    if not isinstance(digests, dict) or not digests:
+        return "the folder has no programs for this machine"
+    if not all(isinstance(value, str) for value in digests.values()):
+        return "its list of programs is damaged"
+    if not is_sealed_here(programs_digest(digests), str(data.get("seal", ""))):
+        return "its programs were compiled elsewhere"
+    if len(digests) > _MAX_FILES:
+        return "it has more programs than a model needs"
+    for name, digest in digests.items():
+        # The list is sealed here, so its names are ours; the files may be anybody's.
+        place = cache / name
+        if place.is_file():
+            continue
+        problem = _copy(folder / name, place, digest)
+        if problem:
+            return problem
+    return ""
+
+
+def _copy(source: Path, place: Path, digest: str) -> str:
+    try:
+        if source.stat().st_size > _MAX_FILE_BYTES:
+            return f"`{source.name}` is larger than any program"
+        code = source.read_bytes()
+    except OSError as error:
+        return f"`{source.name}` cannot be read: {error.strerror or error}"
+    if sha256(code).hexdigest() != digest:
+        return f"`{source.name}` is not the one that was written"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as work:
+        new = Path(work) / place.name
+        new.write_bytes(code)
+        shutil.move(new, place)
+    return ""

@@ -1,0 +1,1 @@
+"""Operators compiled ahead: the plugin that a model with new shapes needs, written, read, found."""

@@ -1,0 +1,199 @@
+"""Engines that `llm bench` measures, each opened in a process of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from vermilion.errors import OptionError, UnsupportedError
+from vermilion.llm.open_decoder import EngineOptions
+from vermilion.llm.open_model import open_model
+from vermilion.llm.speed import Sample, measure_once, random_prompt
+
+OURS = "vermilion"
+
+
+@dataclass(frozen=True)
+class SpeedSetting:
+    """What an engine is opened on. `gguf` is the same model for engines that read no OGA folder."""
+
+    folder: Path
+    gguf: Path | None = None
+    threads: int = 1
+    engine: str = "auto"  # ours: which of them
+    prefill: str = "auto"
+    on_cpu: bool = False
+
+    def as_message(self) -> dict[str, object]:
+        """Give it as a message can carry it."""
+        return {
+            "folder": str(self.folder),
+            "gguf": str(self.gguf) if self.gguf else "",
+            "threads": self.threads,
+            "engine": self.engine,
+            "prefill": self.prefill,
+            "on_cpu": self.on_cpu,
+        }
+
+    @staticmethod
+    def of_message(message: Mapping[str, Any]) -> SpeedSetting:
+        """Read what `as_message` gave."""
+        gguf = Path(message["gguf"]) if message["gguf"] else None
+        return SpeedSetting(
+            Path(message["folder"]),
+            gguf,
+            message["threads"],
+            message["engine"],
+            message["prefill"],
+            message["on_cpu"],
+        )
+
+    def options(self, engine: str) -> EngineOptions:
+        """Give the options for one of our engines, or onnxruntime-genai."""
+        names = cast("Any", (engine, self.prefill))
+        return EngineOptions(self.threads, self.on_cpu, names[0], names[1])
+
+
+@dataclass(frozen=True)
+class OpenEngine:
+    """An engine that is ready: `once` takes prompt length, new tokens and a seed."""
+
+    label: str
+    reason: str
+    once: Callable[[int, int, int], Sample]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another engine: the module that it needs, and what it is opened on."""
+
+    module: str
+    needs_gguf: bool
+    open: Callable[[SpeedSetting], OpenEngine]
+
+
+def open_engine(name: str, setting: SpeedSetting) -> OpenEngine:
+    """Open an engine by its name.
+
+    Raises: what opening it raises.
+    """
+    if name == OURS:
+        return _folder_engine(setting, setting.engine)
+    return PEERS[name].open(setting)
+
+
+def peers_for(words: str, gguf: Path | None) -> tuple[str, ...]:
+    """Give the peers that a list names; of `installed`, those that are and can run the model.
+
+    Raises: OptionError for a name that there is not; UnsupportedError where it is not installed.
+    """
+    if words == "installed":
+        return tuple(name for name, peer in PEERS.items() if not _lacking(peer, gguf))
+    chosen = [word.strip() for word in words.split(",") if word.strip() not in ("", "none")]
+    for name in chosen:
+        if name not in PEERS:
+            raise OptionError(
+                f"`--against {name}`", hint=f"there are {', '.join(PEERS)}, and `none`"
+            )
+        lacking = _lacking(PEERS[name], gguf)
+        if lacking:
+            raise UnsupportedError(f"`{name}` cannot be measured: {lacking}")
+    return tuple(dict.fromkeys(chosen))
+
+
+def _lacking(peer: Peer, gguf: Path | None) -> str:
+    if find_spec(peer.module) is None:
+        return f"the package `{peer.module}` is not installed"
+    if peer.needs_gguf and gguf is None:
+        return "it reads GGUF files: give the same model with `--gguf`"
+    return ""
+
+
+def _folder_engine(setting: SpeedSetting, engine: str) -> OpenEngine:
+    opened = open_model(setting.folder, setting.options(engine))
+    return OpenEngine(
+        opened.engine,
+        opened.reason,
+        lambda length, new, seed: measure_once(opened, length, new, seed),
+    )
+
+
+def _open_stock(setting: SpeedSetting) -> OpenEngine:
+    return _folder_engine(setting, "onnxruntime-genai")
+
+
+def _open_llama_cpp(setting: SpeedSetting) -> OpenEngine:
+    from llama_cpp import Llama, __version__
+
+    longest = 4096
+    model = Llama(
+        model_path=str(setting.gguf),
+        n_ctx=longest,
+        n_threads=setting.threads,
+        n_threads_batch=setting.threads,
+        verbose=False,
+    )
+
+    def once(length: int, new: int, seed: int) -> Sample:
+        tokens = random_prompt(length, model.n_vocab(), seed).tolist()
+        model.reset()
+        moments = [_now()]
+        model.eval(tokens)
+        for index in range(new):
+            token = model.sample(temp=0.0)
+            if index == 0:
+                moments.append(_now())
+            if index + 1 < new:
+                model.eval([token])
+        return _sample(moments[0], moments[1], _now())
+
+    return OpenEngine(f"llama.cpp (llama-cpp-python {__version__})", "", once)
+
+
+def _open_openvino(setting: SpeedSetting) -> OpenEngine:
+    import openvino
+    import openvino_genai as genai
+
+    pipeline = genai.LLMPipeline(str(setting.gguf), "CPU", INFERENCE_NUM_THREADS=setting.threads)
+    vocabulary = len(pipeline.get_tokenizer().get_vocab())
+
+    def once(length: int, new: int, seed: int) -> Sample:
+        tokens = random_prompt(length, vocabulary, seed).astype(np.int64)[None]
+        inputs = genai.TokenizedInputs(
+            openvino.Tensor(tokens), openvino.Tensor(np.ones_like(tokens))
+        )
+        config = genai.GenerationConfig(max_new_tokens=new, ignore_eos=True, do_sample=False)
+        begin = _now()
+        made = pipeline.generate(inputs, config)
+        end = _now()
+        # It says when its first token came; the processor's time is known for the whole only.
+        first_s = made.perf_metrics.get_ttft().mean / 1e3
+        share = first_s / (end[0] - begin[0])
+        cpu_s = end[1] - begin[1]
+        return Sample(first_s, end[0] - begin[0] - first_s, share * cpu_s, (1 - share) * cpu_s)
+
+    return OpenEngine(f"openvino-genai {version('openvino-genai')}", "", once)
+
+
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def _sample(
+    begin: tuple[float, float], first: tuple[float, float], end: tuple[float, float]
+) -> Sample:
+    return Sample(first[0] - begin[0], end[0] - first[0], first[1] - begin[1], end[1] - first[1])
+
+
+PEERS: Mapping[str, Peer] = {
+    "onnxruntime-genai": Peer("onnxruntime_genai", False, _open_stock),
+    "llama.cpp": Peer("llama_cpp", True, _open_llama_cpp),
+    "openvino-genai": Peer("openvino_genai", True, _open_openvino),
+}
