@@ -1,0 +1,93 @@
+"""The same jobs on a Ray cluster of this machine: one is started, and its actors really die."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import models
+from vermilion.batch.batch import run_batch
+from vermilion.batch.batch_test import LOWEST, divider, outputs
+from vermilion.batch.plan import Request
+from vermilion.errors import DeviceError
+
+ROOT = Path(__file__).parents[3]
+TWO = "cpu:0,cpu:1"
+
+
+def on_ray(job: str, folder: Path) -> None:
+    """Run a job in a process of its own: Ray lives as long as the process that joined it."""
+    head = """
+        from pathlib import Path
+        from vermilion.batch.batch import run_batch
+        from vermilion.batch.plan import Request
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(job)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.needs("ray")
+def test_ray_gives_the_same_bytes_and_finds_the_input_that_ends_its_workers(tmp_path: Path) -> None:
+    ir.save(models.small_cnn(batch="n"), tmp_path / "small.onnx")
+    ir.save(divider(), tmp_path / "divider.onnx")
+    random = np.random.default_rng(6)
+    np.savez(tmp_path / "small.npz", random.standard_normal((37, 3, 16, 16), np.float32))
+    a = np.arange(24, dtype=np.int64).reshape(12, 2)
+    a[5, 1] = LOWEST  # ÷ -1: SIGFPE in ONNX Runtime
+    np.savez(tmp_path / "divider.npz", a=a, b=np.full_like(a, -1))
+    small = Request(
+        tmp_path / "small.onnx",
+        tmp_path / "small.npz",
+        tmp_path / "local.npz",
+        cache_dir=tmp_path / "cache",
+    )
+    run_batch(small, devices=TWO)
+    on_ray(
+        """
+        small = Request(
+            Path("small.onnx"), Path("small.npz"), Path("ray.npz"), cache_dir=Path("cache")
+        )
+        import ray
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        done = run_batch(small, devices="cpu:0,cpu:1", engine="ray")
+        assert sum(record.inputs for record in done.devices) == 37
+        divider = Request(
+            Path("divider.onnx"), Path("divider.npz"), Path("y.npz"), as_it_is=True, batch=2
+        )
+        done = run_batch(divider, devices="cpu:0,cpu:1", engine="ray")
+        said = [[one.index for one in done.failed], sum(r.restarts for r in done.devices)]
+        Path("said.txt").write_text(repr(said))
+        """,
+        tmp_path,
+    )
+    assert (tmp_path / "said.txt").read_text() == "[[5], 3]"
+    assert (tmp_path / "ray.npz").read_bytes() == (tmp_path / "local.npz").read_bytes()
+    expected = -a
+    expected[5] = LOWEST
+    np.testing.assert_array_equal(outputs(tmp_path / "y.npz")["y"], expected)
+
+
+@pytest.mark.needs("ray")
+def test_an_address_where_no_cluster_answers(tmp_path: Path) -> None:
+    ir.save(models.small_cnn(batch="n"), tmp_path / "small.onnx")
+    np.savez(tmp_path / "small.npz", np.zeros((2, 3, 16, 16), np.float32))
+    asked = Request(
+        tmp_path / "small.onnx", tmp_path / "small.npz", tmp_path / "out.npz", as_it_is=True
+    )
+    with pytest.raises(DeviceError, match="no Ray cluster answers"):
+        run_batch(asked, engine="ray", address="127.0.0.1:1")
+    assert not (tmp_path / "out.npz.job").exists()

@@ -1,0 +1,219 @@
+"""What a batch job is, as data: written once to its folder, read by every worker."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from vermilion.backends.base import Array
+from vermilion.errors import ArtifactError
+
+JOB_FILE = "job.json"
+
+# Ranges that each device gets in a job, at the least: the last one leaves the others idle for no
+# longer than it takes, which is then under 2 % of the whole.
+RANGES_PER_DEVICE = 64
+# Inputs in a range, at the most: what a kill can cost, and what a worker holds in memory.
+MAX_RANGE = 256
+
+SourceKind = Literal["pictures", "rows"]
+Layout = Literal["nchw", "nhwc"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An input of the model: None in `shape` takes any length, no shape at all any shape."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...] | None
+
+
+@dataclass(frozen=True)
+class PictureOptions:
+    """How a picture becomes an array; what `quantize.samples.ImageOptions` takes and checks.
+
+    Here again because that module loads the library of graphs, which costs the parent of a job
+    half a second and is of no use to it.
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    layout: Layout = "nchw"
+    resize: tuple[int, int] | None = None
+
+
+def described(dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> str:
+    """Give type and shape as messages show them: `float32[?,3,224,224]`."""
+    if shape is None:
+        return f"{dtype}"
+    return f"{dtype}[{','.join('?' if n is None else str(n) for n in shape)}]"
+
+
+@dataclass(frozen=True, order=True)
+class Range:
+    """Inputs `start` to `stop` (without it), numbered through the whole job."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def halves(self) -> tuple[Range, Range]:
+        """Give the two halves of a range of two or more."""
+        middle = (self.start + self.stop) // 2
+        return Range(self.start, middle), Range(middle, self.stop)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the inputs lie. `starts` holds the number of each file's first input.
+
+    The files are listed once, by who plans the job: a file that comes later changes nothing.
+    """
+
+    kind: SourceKind
+    folder: str
+    files: tuple[str, ...]
+    starts: tuple[int, ...]
+    pictures: PictureOptions = field(default_factory=PictureOptions)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What workers open: a compiled bundle, or an ONNX file that ONNX Runtime runs as it is."""
+
+    kind: Literal["bundle", "onnx"]
+    path: str
+    dims: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The whole of a job but its devices, which may be others when it is resumed.
+
+    `fingerprint` stands for the model's content, the options that change outputs, and the inputs'
+    names, sizes and dates.
+    """
+
+    program: Program
+    source: Source
+    slots: tuple[Slot, ...]
+    outputs: tuple[str, ...]
+    batch: int
+    total: int
+    range_length: int
+    fingerprint: str
+
+    def ranges(self) -> tuple[Range, ...]:
+        """Give the ranges that the job is handed out in."""
+        return tuple(
+            Range(start, min(start + self.range_length, self.total))
+            for start in range(0, self.total, self.range_length)
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write it to the job's folder, whole or not at all."""
+        aside = folder / f".{JOB_FILE}"
+        aside.write_text(json.dumps(_plain(self), indent=1), encoding="utf-8")
+        aside.replace(folder / JOB_FILE)
+
+    @classmethod
+    def read(cls, folder: Path) -> Job:
+        """Read what `write` wrote.
+
+        Raises: ArtifactError where the file is damaged or of another version.
+        """
+        path = folder / JOB_FILE
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return _from_plain(found)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArtifactError(
+                f"the job cannot be read: {error}",
+                where=str(path),
+                hint=f"remove `{folder}` to begin again",
+            ) from error
+
+
+def range_length(total: int, batch: int, devices: int) -> int:
+    """Give the inputs that are handed out at a time: whole batches, many ranges a device."""
+    share = total // max(1, devices * RANGES_PER_DEVICE)
+    batches = max(1, min(share, MAX_RANGE) // batch)
+    return batches * batch
+
+
+def fingerprint(*parts: object) -> str:
+    """Give a digest of whatever JSON can hold."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def seen(folder: Path, names: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Give name, size and date of files: what tells that one was changed meanwhile."""
+    stats = ((name, (folder / name).stat()) for name in names)
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+
+
+def filler(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Give what stands for outputs of a failed input: NaN, the lowest integer, false, no text."""
+    if dtype.kind in "fc" or dtype.kind == "V":
+        return np.full(shape, np.nan).astype(dtype)
+    if dtype.kind in "iu":
+        return np.full(shape, np.iinfo(dtype).min, dtype)
+    return np.zeros(shape, dtype)
+
+
+def _plain(job: Job) -> dict[str, Any]:
+    slots = [
+        {"name": slot.name, "dtype": slot.dtype.name, "shape": slot.shape} for slot in job.slots
+    ]
+    return {**asdict(job), "slots": slots}
+
+
+def _from_plain(found: Mapping[str, Any]) -> Job:
+    source, program = found["source"], found["program"]
+    pictures = source["pictures"]
+    layout: Layout = pictures["layout"]
+    return Job(
+        program=Program(
+            program["kind"],
+            program["path"],
+            {
+                name: size if isinstance(size, int) else tuple(size)
+                for name, size in program["dims"].items()
+            },
+        ),
+        source=Source(
+            source["kind"],
+            source["folder"],
+            tuple(source["files"]),
+            tuple(source["starts"]),
+            PictureOptions(
+                tuple(pictures["mean"]),
+                tuple(pictures["std"]),
+                layout,
+                None if pictures["resize"] is None else tuple(pictures["resize"]),
+            ),
+        ),
+        slots=tuple(
+            Slot(
+                slot["name"],
+                np.dtype(slot["dtype"]),
+                None if slot["shape"] is None else tuple(slot["shape"]),
+            )
+            for slot in found["slots"]
+        ),
+        outputs=tuple(found["outputs"]),
+        batch=int(found["batch"]),
+        total=int(found["total"]),
+        range_length=int(found["range_length"]),
+        fingerprint=str(found["fingerprint"]),
+    )

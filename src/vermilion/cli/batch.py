@@ -1,0 +1,229 @@
+"""`vermilion batch`: many inputs through one model, on every device, resumable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vermilion.cli.options import CacheDir, Dims, parse_dims, parse_shape
+from vermilion.cli.output import Result
+from vermilion.cli.verb import Terminal, verb
+from vermilion.errors import OptionError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from vermilion.batch.batch import Engine
+    from vermilion.batch.batch import Result as BatchResult
+    from vermilion.batch.job import PictureOptions
+
+_FAILED_SHOWN = 10
+
+
+@verb("batch")
+def batch(
+    terminal: Terminal,
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL|FOLDER|NAME.rai",
+            help="An ONNX file, which is compiled first, or a compiled model.",
+            show_default=False,
+        ),
+    ],
+    *,
+    input: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            metavar="DIR|FILE",
+            help="Pictures, .npy, .npz or .parquet files, or one such file with an input a row.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="NAME.npz|NAME.parquet|DIR",
+            help="The outputs in the inputs' order; in a folder, a file for each input.",
+            show_default=False,
+        ),
+    ],
+    devices: Annotated[
+        str,
+        typer.Option("--devices", help="`all`, or those that are named: `cpu:0,cpu:1`, `gpu:0`."),
+    ] = "all",
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", help="Inputs in a run; the model's own, or 8 where it is open."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a job for this output was ended.")
+    ] = False,
+    target: Annotated[
+        str, typer.Option("--target", "-t", help="What an ONNX file is compiled for.")
+    ] = "cpu",
+    precision: Annotated[
+        str, typer.Option("--precision", help="As `vermilion compile` takes it.")
+    ] = "auto",
+    ort: Annotated[
+        bool, typer.Option("--ort", help="Run the ONNX file in ONNX Runtime as it is.")
+    ] = False,
+    dim: Dims = None,
+    mean: Annotated[
+        str | None, typer.Option("--mean", help="Subtracted from pictures ÷ 255: `0.485,0.456,…`")
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option("--std", help="What pictures are divided by: `0.229,0.224,…`")
+    ] = None,
+    layout: Annotated[str, typer.Option("--layout", help="Order of axes: nchw or nhwc.")] = "nchw",
+    resize: Annotated[
+        str | None, typer.Option("--resize", help="Bring pictures to this size: `224x224`.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", help="local, or ray for the machines of a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="A Ray cluster; without it, one is started here."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds that a worker may take for one range.")
+    ] = 600.0,
+    cache_dir: CacheDir = None,
+) -> Result:
+    """Compute a model's outputs for many inputs, with a process for each device.
+
+    A kill loses nothing: `--resume` goes on. Inputs that cannot be computed are reported and the
+    rest is done; the exit code is 1 then.
+    """
+    from vermilion.batch.batch import run_batch
+    from vermilion.batch.plan import Request
+    from vermilion.cli.batch_progress import rates
+
+    request = Request(
+        model=model,
+        input=input,
+        output=output,
+        target=target,
+        precision=precision,
+        as_it_is=ort,
+        dims=parse_dims(dim),
+        batch=batch,
+        pictures=_pictures(mean, std, layout, resize),
+        cache_dir=cache_dir,
+    )
+    with rates() as shown:
+        done = run_batch(
+            request,
+            devices=devices,
+            engine=_engine(engine),
+            address=address,
+            resume=resume,
+            limit_s=timeout,
+            progress=shown.step,
+            watch=shown.watch,
+        )
+    _warn(terminal, done)
+    data = {
+        "model": model,
+        "output": done.output if len(done.failed) < done.total else None,
+        "inputs": done.total,
+        "failed": [one.as_json() for one in done.failed],
+        "resumed": done.resumed,
+        "batch": done.batch,
+        "seconds": done.seconds,
+        "inputs_per_s": done.rate,
+        "devices": [record.as_json() for record in done.devices],
+    }
+    return Result(data, lambda: _view(done), ok=not done.failed)
+
+
+def _warn(terminal: Terminal, done: BatchResult) -> None:
+    for note in dict.fromkeys(note for record in done.devices for note in record.notes):
+        terminal.warn(note)
+    for record in done.devices:
+        if record.left_out:
+            terminal.warn(f"{record.device.name} was left out: {record.left_out}")
+        if "modelled" in record.runs_on:
+            terminal.warn(f"{record.device.name} is modelled: {record.runs_on}")
+    if done.failed:
+        terminal.warn(f"{len(done.failed)} of {done.total} inputs have no outputs")
+
+
+def _pictures(mean: str | None, std: str | None, layout: str, resize: str | None) -> PictureOptions:
+    from vermilion.batch.job import PictureOptions
+
+    size = parse_shape(resize, where="--resize") if resize is not None else None
+    if size is not None and len(size) != 2:
+        raise OptionError(f"`{resize}` is not HEIGHTxWIDTH", where="--resize")
+    if layout not in ("nchw", "nhwc"):
+        raise OptionError(f"unknown layout `{layout}`", hint="known layouts: `nchw`, `nhwc`")
+    options = PictureOptions(
+        _numbers(mean, "--mean", (0.0,)),
+        _numbers(std, "--std", (1.0,)),
+        "nchw" if layout == "nchw" else "nhwc",
+        (size[0], size[1]) if size is not None else None,
+    )
+    if (mean, std) != (None, None):
+        from vermilion.batch.pictures import image_options
+
+        image_options(options)  # wrong ones are found here, not by a worker at every picture
+    return options
+
+
+def _numbers(text: str | None, where: str, default: tuple[float, ...]) -> tuple[float, ...]:
+    if text is None:
+        return default
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError as error:
+        raise OptionError(
+            f"`{text}` is not a list of numbers", where=where, hint="write `0.485,0.456,0.406`"
+        ) from error
+
+
+def _engine(word: str) -> Engine:
+    if word == "local":
+        return "local"
+    if word == "ray":
+        return "ray"
+    raise OptionError(f"no engine is called `{word}`", where="--engine", hint="local or ray")
+
+
+def _view(done: BatchResult) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("device")
+    table.add_column("runs on")
+    for column in ("inputs", "reading s", "running s", "peak MB", "restarts"):
+        table.add_column(column, justify="right")
+    for record in done.devices:
+        table.add_row(
+            record.device.name,
+            record.runs_on,
+            f"{record.inputs:,}",
+            f"{record.read_s:.2f}",
+            f"{record.run_s:.2f}",
+            f"{record.peak_rss_mb:.0f}",
+            str(record.restarts),
+        )
+    before = f", {done.resumed:,} of them before" if done.resumed else ""
+    words = (
+        f"{done.total:,} inputs in batches of {done.batch}{before}: "
+        f"{done.seconds:.2f} s, {done.rate:,.1f} a second"
+    )
+    views: list[RenderableType] = [words, table]
+    if len(done.failed) < done.total:
+        views.append(f"written to {done.output}")
+    shown = done.failed[:_FAILED_SHOWN]
+    views += [f"failed: {one.name}: {one.reason}" for one in shown]
+    if len(done.failed) > len(shown):
+        views.append(f"failed: {len(done.failed) - len(shown)} more; all are in the list beside")
+    return Group(*views)
