@@ -19,11 +19,23 @@ from vermilion.errors import DeviceError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
+    import onnxruntime as ort
 
 Precision = Literal["fp32", "bf16", "int8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 OURS = "vermilion"
+
+_CPU_PROVIDER = "CPUExecutionProvider"
+
+# ONNX Runtime by execution provider. Names of AMD's: microsoft/onnxruntime,
+# include/onnxruntime/core/graph/constants.h; ROCm's is gone since ONNX Runtime 1.23.
+PROVIDERS: Mapping[str, str] = {
+    "ort": _CPU_PROVIDER,
+    "migraphx": "MIGraphXExecutionProvider",
+    "rocm": "ROCMExecutionProvider",
+    "directml": "DmlExecutionProvider",
+}
 
 # Where `pip` finds what an engine needs, for the hint of the error.
 _PACKAGES = {"ort": "onnxruntime", "openvino": "openvino"}
@@ -105,6 +117,29 @@ def check_installed(engine: Engine) -> None:
         )
 
 
+def engines_here() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Give the peers that can run on this machine, and why AMD's other providers cannot.
+
+    Providers of ONNX Runtime are loaded to find out, each in a child process.
+    """
+    from vermilion.hardware.providers import find_providers, probe_providers
+
+    built_in = (p for p in probe_providers(find_providers()) if p.kind == "built in")
+    probed = {provider.name: provider for provider in built_in}
+    names, reasons = ["ort"], []
+    for name, provider in PROVIDERS.items():
+        found = probed.get(provider)
+        if provider == _CPU_PROVIDER or found is None:
+            continue
+        if found.loads:
+            names.append(name)
+        else:
+            reasons.append(f"{provider} does not load: {found.reason or 'nobody knows why'}")
+    if find_spec(_PACKAGES["openvino"]) is not None:
+        names.append("openvino")
+    return tuple(names), tuple(reasons)
+
+
 def open_engine(request: Request) -> Opened:
     """Open the engine that the request names. Raises VermilionError where it cannot."""
     return OPENERS[request.engine](request)
@@ -142,35 +177,65 @@ def _open_ours(request: Request) -> Opened:
 
 
 def _open_ort(request: Request) -> Opened:
-    if request.precision == "bf16":
-        raise UnsupportedError(
-            "ONNX Runtime's CPU provider does not compute in bf16",
-            hint="to hold our bf16 against its fp32, write `--against ort@fp32`",
-        )
     begin = time.perf_counter()
     import onnxruntime as ort
 
     imported = time.perf_counter()
-    # Not through `ir.execute`, which is set up to be a reference: a peer runs as its users run
-    # it, with workers that spin between runs.
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = request.threads
-    session = ort.InferenceSession(request.model, options, providers=["CPUExecutionProvider"])
+    session = ort_session(request)
     ready = time.perf_counter()
+    provider = PROVIDERS[request.engine]
     return Opened(
         run=lambda inputs: session.run(None, inputs),
         output_names=tuple(output.name for output in session.get_outputs()),
         version=ort.__version__,
-        runs_on="CPU",
+        runs_on="CPU" if provider == _CPU_PROVIDER else provider,
         import_s=imported - begin,
         load_s=ready - imported,
     )
 
 
+def ort_session(request: Request, profile_prefix: Path | None = None) -> ort.InferenceSession:
+    """Open ONNX Runtime as its own users do; with a prefix it writes a profile when it is told to.
+
+    Not through `ir.execute`, which is set up to be a reference: a peer has workers that spin
+    between runs.
+
+    Raises: DeviceError where the provider that was asked for is not what runs.
+    """
+    import onnxruntime as ort
+
+    if request.precision == "bf16":
+        raise UnsupportedError(
+            f"`{request.engine}` does not compute a float32 model in bf16",
+            hint=f"to hold our bf16 against its fp32, write `--against {request.engine}@fp32`",
+        )
+    provider = PROVIDERS[request.engine]
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = request.threads
+    if profile_prefix is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile_prefix)
+    # A provider's name in the list of those available only says that the wheel was built with it,
+    # and a session whose provider does not load runs on the CPU without a word.
+    if provider not in ort.get_available_providers():
+        raise DeviceError(
+            f"ONNX Runtime {ort.__version__} was built without {provider}",
+            hint="`vermilion doctor` says which wheel has it",
+        )
+    wanted = list(dict.fromkeys((provider, _CPU_PROVIDER)))
+    session = ort.InferenceSession(request.model, options, providers=wanted)
+    if provider not in session.get_providers():
+        raise DeviceError(
+            f"{provider} did not load; ONNX Runtime would have used the CPU instead",
+            hint="`vermilion doctor` says which libraries are missing",
+        )
+    return session
+
+
 # What OpenVINO may compute floats in, by our names; an int8 model keeps the rest in float32, as
 # the other engines do.
-_OPENVINO_FLOATS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
+OPENVINO_FLOATS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
 
 
 def _open_openvino(request: Request) -> Opened:
@@ -185,7 +250,7 @@ def _open_openvino(request: Request) -> Opened:
         "CPU",
         {
             "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": _OPENVINO_FLOATS[request.precision],
+            "INFERENCE_PRECISION_HINT": OPENVINO_FLOATS[request.precision],
             "INFERENCE_NUM_THREADS": request.threads,
         },
     )
@@ -209,6 +274,6 @@ def _open_openvino(request: Request) -> Opened:
 
 OPENERS: Mapping[str, Callable[[Request], Opened]] = {
     OURS: _open_ours,
-    "ort": _open_ort,
+    **dict.fromkeys(PROVIDERS, _open_ort),
     "openvino": _open_openvino,
 }

@@ -31,6 +31,7 @@ from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.progress import Progress, no_progress
 
 Array = NDArray[Any]
+Peaks = dict[tuple[str, int], Peak | Refusal]
 
 # The least cosine between an engine's outputs and the right answers at which a time counts as the
 # time of the same work: float32 differs in its last bits; bf16 has 8 bits of precision, int8 fewer,
@@ -165,31 +166,48 @@ def bench_models(
     A peer that cannot run a case is part of the result, with its reason; our own engine has to.
     Raises: VermilionError of the kind that says who can mend it.
     """
-    threads = plan.threads or (this_machine().cores or 1,)
-    peaks: dict[tuple[str, int], Peak | Refusal] = {}
+    peaks: Peaks = {}
+    for path in (Path(model) for model in models):
+        yield from bench_graph(path, load_model(path), plan, peaks=peaks, progress=progress)
+
+
+def bench_graph(
+    path: Path,
+    model: ir.Model,
+    plan: Plan,
+    *,
+    peaks: Peaks | None = None,
+    progress: Progress = no_progress,
+) -> Iterator[CaseResult]:
+    """Measure a graph in memory at every size; `path` is what it is called.
+
+    `peaks` keeps the machine's peaks from one call to the next. Raises as `bench_models`.
+    """
+    known: Peaks = {} if peaks is None else peaks
     for peer in plan.against:
         check_installed(parse_engine(peer, "fp32"))
-    for path in (Path(model) for model in models):
-        model = load_model(path)
-        for sizes in _all_sizes(plan, threads):
-            with tempfile.TemporaryDirectory(
-                prefix="vermilion-bench-", ignore_cleanup_errors=True
-            ) as folder:
-                case = _case(path, model, sizes, plan, Path(folder))
-                limit = (case.precision, case.threads)
-                if limit not in peaks:
-                    peaks[limit] = measure_peak(*limit)
-                engines, other_load = _measure(case, plan, Path(folder), progress)
-                yield CaseResult(case, engines, peaks[limit], other_load)
+    for sizes in all_sizes(plan):
+        with tempfile.TemporaryDirectory(
+            prefix="vermilion-bench-", ignore_cleanup_errors=True
+        ) as folder:
+            case = plan_case(path, model, sizes, plan, Path(folder))
+            limit = (case.precision, case.threads)
+            if limit not in known:
+                known[limit] = measure_peak(*limit)
+            engines, other_load = _measure(case, plan, Path(folder), progress)
+            yield CaseResult(case, engines, known[limit], other_load)
 
 
-def _all_sizes(plan: Plan, threads: Sequence[int]) -> Iterator[Sizes]:
+def all_sizes(plan: Plan) -> Iterator[Sizes]:
+    """Give every combination of sizes that a plan asks for."""
+    threads = plan.threads or (this_machine().cores or 1,)
     for batch in plan.batches:
         for sequence in plan.sequences:
             yield from (Sizes(batch, sequence, count) for count in threads)
 
 
-def _case(path: Path, model: ir.Model, sizes: Sizes, plan: Plan, folder: Path) -> Case:
+def plan_case(path: Path, model: ir.Model, sizes: Sizes, plan: Plan, folder: Path) -> Case:
+    """Write out one size of a model, with its inputs and right answers."""
     return prepare_case(
         path,
         model,
@@ -205,9 +223,7 @@ def _measure(
     case: Case, plan: Plan, folder: Path, progress: Progress
 ) -> tuple[tuple[EngineResult, ...], float | None]:
     """Open all engines, let them take turns; give their results and what others used meanwhile."""
-    engines = [Engine(OURS, case.precision)]
-    engines += [parse_engine(word, case.precision) for word in plan.against]
-    _check_distinct(engines)
+    engines = engines_for(case, plan)
     results: list[EngineResult] = []
     running: list[tuple[int, EngineProcess]] = []
     with ExitStack() as stack:
@@ -216,7 +232,7 @@ def _measure(
             process = EngineProcess(engine.label, folder, timeout_s=plan.timeout_s)
             stack.enter_context(process)
             try:
-                results.append(_open(engine, process, case, folder, plan))
+                results.append(open_case(engine, process, case, folder, plan.timeout_s))
             except VermilionError as error:
                 process.close()
                 if index == 0:
@@ -240,7 +256,10 @@ def _cpu_seconds(engines: Sequence[EngineProcess]) -> float:
     return time.process_time() + sum(used)
 
 
-def _check_distinct(engines: Sequence[Engine]) -> None:
+def engines_for(case: Case, plan: Plan) -> list[Engine]:
+    """Give ours and the peers. Raises OptionError where one is asked for twice."""
+    engines = [Engine(OURS, case.precision)]
+    engines += [parse_engine(word, case.precision) for word in plan.against]
     labels = [engine.label for engine in engines]
     for label in labels:
         if labels.count(label) > 1:
@@ -248,15 +267,16 @@ def _check_distinct(engines: Sequence[Engine]) -> None:
                 f"the engine `{label}` is asked for twice",
                 hint=f"`{OURS}` always runs; name each peer once, or with another `@PRECISION`",
             )
+    return engines
 
 
-def _open(
-    engine: Engine, process: EngineProcess, case: Case, folder: Path, plan: Plan
+def open_case(
+    engine: Engine, process: EngineProcess, case: Case, folder: Path, timeout_s: float
 ) -> EngineResult:
     """Open the case in an engine, run it once and compare its outputs."""
     model, result = case.model_path, EngineResult(engine, file_bytes=case.file_bytes)
     if engine.name == OURS:
-        model, result = _compile(engine, case, folder, plan.timeout_s)
+        model, result = _compile(engine, case, folder, timeout_s)
     opened = process.ask(
         "open",
         engine=engine.name,

@@ -78,7 +78,7 @@ def test_a_peer_that_cannot_is_a_row_with_its_reason(found: tuple[CaseResult, ..
     refused = found[0].engines[2]
     assert refused.timed is None
     assert refused.error is not None
-    assert "does not compute in bf16" in refused.error.message
+    assert "does not compute a float32 model in bf16" in refused.error.message
     (told, _) = [words for words in concerns(found) if "not measured" in words]
     assert told.startswith("small, ort@bf16: not measured")
 
@@ -156,6 +156,14 @@ def test_wrong_answers_are_told(found: tuple[CaseResult, ...]) -> None:
     damaged = replace(first, engines=(replace(first.ours, outputs=(wrong,)), first.engines[1]))
     assert not damaged.ours.agrees
     assert any("is not the right answer (cosine 0.5000)" in words for words in concerns([damaged]))
+
+
+def test_ours_on_onnx_runtime_is_told(found: tuple[CaseResult, ...]) -> None:
+    first = found[0]
+    assert not any("our own code" in words for words in concerns(found))
+    fallen = replace(first.ours, runs_on="CPU (ONNX Runtime 1.32.0)")
+    (words,) = [w for w in concerns([replace(first, engines=(fallen,))]) if "our own code" in w]
+    assert words.startswith("small, vermilion@fp32: not all of it is our own code")
 
 
 def test_a_machine_at_other_work_is_told(found: tuple[CaseResult, ...]) -> None:

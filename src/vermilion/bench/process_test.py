@@ -75,7 +75,9 @@ def test_leaving_ends_the_process(tmp_path: Path) -> None:
 
 
 def test_the_real_worker_passes_errors_on_by_their_kind(worker: EngineProcess) -> None:
-    with pytest.raises(UnsupportedError, match="does not compute in bf16") as raised:
+    with pytest.raises(
+        UnsupportedError, match="does not compute a float32 model in bf16"
+    ) as raised:
         worker.ask("open", engine="ort", precision="bf16", model="x.onnx", threads=1)
     assert "ort@fp32" in raised.value.hint
     with pytest.raises(OptionError, match="cannot `dance`"):

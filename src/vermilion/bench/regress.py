@@ -121,19 +121,37 @@ def compare_rows(
     deltas = [
         _delta(key, newer, older, max_regression_percent)
         if key in older
-        else Delta(_named(key), "new", new_ms=_median(newer[key]))
+        else Delta(_named(key), "new", new_ms=newer[key].median)
         for key in newer
     ]
     gone = [key for key in older if key not in newer]
-    return deltas + [Delta(_named(key), "removed", old_ms=_median(older[key])) for key in gone]
+    return deltas + [Delta(_named(key), "removed", old_ms=older[key].median) for key in gone]
 
 
 Key = tuple[object, ...]
-Times = Mapping[Key, Sequence[float]]
 
 
-def _measured(rows: Sequence[Row]) -> dict[Key, Sequence[float]]:
-    return {tuple(row[k] for k in _KEY): row["turn_ms"] for row in rows if "turn_ms" in row}
+@dataclass(frozen=True)
+class _Times:
+    """A measured row: the median of each turn in milliseconds, and which version it was."""
+
+    turn_ms: Sequence[float]
+    version: str
+
+    @property
+    def median(self) -> float:
+        return _median(self.turn_ms)
+
+
+Times = Mapping[Key, _Times]
+
+
+def _measured(rows: Sequence[Row]) -> Times:
+    return {
+        tuple(row[k] for k in _KEY): _Times(row["turn_ms"], str(row.get("version", "")))
+        for row in rows
+        if "turn_ms" in row
+    }
 
 
 def _named(key: Key) -> Mapping[str, object]:
@@ -145,19 +163,19 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _delta(key: Key, newer: Times, older: Times, limit_percent: float) -> Delta:
-    new, old, judged_by = newer[key], older[key], "time"
+    new, old, judged_by = newer[key].turn_ms, older[key].turn_ms, "time"
     ours = _named(key)["engine"] == OURS
     peer = _common_peer(key, newer, older) if ours else None
     if peer is not None:
-        new, old = pair_ratios(new, newer[peer]), pair_ratios(old, older[peer])
+        new, old = pair_ratios(new, newer[peer].turn_ms), pair_ratios(old, older[peer].turn_ms)
         judged_by = f"ratio to {_named(peer)['engine']}"
     change = (_median(new) / _median(old) - 1.0) * 100.0
     chance = chance_of_difference(new, old)
     return Delta(
         key=_named(key),
         state="matched",
-        old_ms=_median(older[key]),
-        new_ms=_median(newer[key]),
+        old_ms=older[key].median,
+        new_ms=newer[key].median,
         change_percent=change,
         chance=chance,
         judged_by=judged_by,
@@ -166,13 +184,18 @@ def _delta(key: Key, newer: Times, older: Times, limit_percent: float) -> Delta:
 
 
 def _common_peer(key: Key, newer: Times, older: Times) -> Key | None:
-    """Find a peer that both benches ran beside this row, in the same rounds."""
+    """Find a peer, of one version, that both benches ran beside this row, in the same rounds."""
     position = _KEY.index("engine")
     for name in OPENERS:
         twin = (*key[:position], name, *key[position + 1 :])
         both = twin in newer and twin in older
         if name == OURS or not both:
             continue
-        if len(newer[twin]) == len(newer[key]) and len(older[twin]) == len(older[key]):
+        same_version = newer[twin].version == older[twin].version
+        if same_version and _beside(newer, twin, key) and _beside(older, twin, key):
             return twin
     return None
+
+
+def _beside(times: Times, one: Key, other: Key) -> bool:
+    return len(times[one].turn_ms) == len(times[other].turn_ms)

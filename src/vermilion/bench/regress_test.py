@@ -43,6 +43,15 @@ def test_a_slower_machine_is_not_a_regression() -> None:
     assert not peer.regressed  # a peer's time is not ours to mend
 
 
+def test_a_peer_of_another_version_is_no_measure() -> None:
+    """A peer that became faster must not make us look slower."""
+    old = [row("vermilion", STEADY), row("ort", STEADY, version="1.31.0")]
+    new = [row("vermilion", STEADY), row("ort", times(0.5), version="1.32.0")]
+    ours, peer = compare_rows(new, old, 5.0)
+    assert (ours.judged_by, ours.regressed) == ("time", False)
+    assert peer.change_percent == pytest.approx(-50.0)
+
+
 def test_without_a_common_peer_time_decides() -> None:
     (ours,) = compare_rows([row("vermilion", times(1.1))], [row("vermilion", STEADY)], 5.0)
     assert (ours.judged_by, ours.regressed) == ("time", True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from vermilion.bench.engines import OURS
 from vermilion.bench.figures import ratio
 from vermilion.bench.load import DISTURBED_SHARE
 from vermilion.bench.measure import CaseResult, EngineResult, this_machine
@@ -130,6 +131,8 @@ def concerns(found: Sequence[CaseResult]) -> Iterator[str]:
                 hint = f" ({engine.error.hint})" if engine.error.hint else ""
                 yield f"{who}: not measured: {engine.error.message}{hint}"
                 continue
+            if engine.engine.name == OURS and "ONNX Runtime" in engine.runs_on:
+                yield f"{who}: not all of it is our own code: it runs on {engine.runs_on}"
             if not engine.agrees:
                 worst = min(engine.outputs, key=lambda output: output.cosine)
                 yield (

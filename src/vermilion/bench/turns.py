@@ -19,6 +19,8 @@ from vermilion.progress import Progress, no_progress
 TURN_MS = 20.0
 MIN_RUNS = 3
 MAX_RUNS = 200
+# One run this long is a turn: beside it, cold caches and the waking of workers do not count.
+LONG_RUN_MS = 250.0
 
 WARM_UP_TURNS = 2
 
@@ -39,6 +41,8 @@ class Timed:
 
 def runs_in_a_turn(run_ms: float) -> int:
     """Give the number of runs that fill a turn."""
+    if run_ms >= LONG_RUN_MS:
+        return 1
     return max(MIN_RUNS, min(MAX_RUNS, math.ceil(TURN_MS / max(run_ms, 1e-6))))
 
 
@@ -55,7 +59,8 @@ def take_turns(
     quiet: list[list[float | None]] = [[] for _ in engines]
     for number in range(rounds):
         for index in _order(len(engines), number):
-            reply = engines[index].ask("turn", runs=counts[index], settle=1)
+            settle = 0 if counts[index] == 1 else 1
+            reply = engines[index].ask("turn", runs=counts[index], settle=settle)
             runs[index] += reply["ms"]
             turns[index].append(statistics.median(reply["ms"]))
             quiet[index].append(reply["quiet_after_ms"])
@@ -66,10 +71,12 @@ def take_turns(
 
 
 def _warm_up(engine: EngineProcess) -> int:
-    count = MIN_RUNS
+    count = 1
     for _ in range(WARM_UP_TURNS):
         reply = engine.ask("turn", runs=count, settle=1)
         count = runs_in_a_turn(statistics.median(reply["ms"]))
+        if count == 1:
+            break
     return count
 
 

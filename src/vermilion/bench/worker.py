@@ -7,6 +7,7 @@ on stdout goes to stderr, which whoever started the process has sent to a file.
     open     engine, precision, model, threads  → version, runs_on, import_s, load_s
     answer   inputs, outputs (.npz files), names → names of the outputs, first_run_ms
     turn     runs, settle                        → ms, quiet_after_ms
+    profile  runs                                → runs: the events of each
     usage                                        → peak_rss_mb, cpu_s
 """
 
@@ -18,7 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -37,6 +38,7 @@ Thing = TypeVar("Thing")
 class Worker:
     """What is open in this process."""
 
+    request: Request | None = None
     opened: Opened | None = None
     inputs: dict[str, np.ndarray] | None = None
 
@@ -47,6 +49,7 @@ class Worker:
             "open": self._open,
             "answer": self._answer,
             "turn": self._turn,
+            "profile": self._profile,
             "usage": lambda _: {"peak_rss_mb": peak_rss_mb(), "cpu_s": time.process_time()},
         }
         wanted = str(message.get("do"))
@@ -66,9 +69,10 @@ class Worker:
         }
 
     def _open(self, message: Message) -> dict[str, Any]:
-        self.opened = open_engine(
-            Request(message["engine"], message["precision"], message["model"], message["threads"])
+        self.request = Request(
+            message["engine"], message["precision"], message["model"], message["threads"]
         )
+        self.opened = open_engine(self.request)
         wait_until_quiet()
         return {
             "version": self.opened.version,
@@ -104,6 +108,14 @@ class Worker:
             taken.append((time.perf_counter_ns() - begin) / 1e6)
         gc.enable()
         return {"ms": taken, "quiet_after_ms": wait_until_quiet()}
+
+    def _profile(self, message: Message) -> dict[str, Any]:
+        """Open the engine once more, so that it tells of its steps, and run it."""
+        from vermilion.bench.events import profile_engine
+
+        request, inputs = _needed(self.request), _needed(self.inputs)
+        runs = profile_engine(request, inputs, message["runs"])
+        return {"runs": [[asdict(event) for event in run] for run in runs]}
 
 
 def _needed(thing: Thing | None) -> Thing:

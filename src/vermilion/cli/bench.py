@@ -1,13 +1,15 @@
-"""`vermilion bench`: latency, memory and accuracy beside the peers."""
+"""`vermilion bench`: latency, memory and accuracy beside the peers; the suite; profiles."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.bench_views import bench_view, profile_view, table_view
 from vermilion.cli.options import Dims, Inputs, load_inputs, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -16,18 +18,23 @@ from vermilion.errors import OptionError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from vermilion.bench.measure import CaseResult, EngineResult, Plan
+    from vermilion.bench.measure import Plan
     from vermilion.bench.regress import Delta
+    from vermilion.bench.suite import SuiteResult
+
+_SUITE, _PROFILE = "The suite", "Profiles"
+_PAIRS = 30
 
 Models = Annotated[
-    list[Path], typer.Argument(metavar="MODEL…", help="ONNX files.", show_default=False)
+    list[Path] | None,
+    typer.Argument(metavar="MODEL…", help="ONNX files; none with --suite.", show_default=False),
 ]
 
 
 @verb("bench")
 def bench(
     terminal: Terminal,
-    models: Models,
+    models: Models = None,
     *,
     precision: Annotated[
         str | None,
@@ -43,13 +50,20 @@ def bench(
     dim: Dims = None,
     input: Inputs = None,
     against: Annotated[
-        str,
-        typer.Option("--against", help="Peers: ort, openvino, or at their own precision ort@fp32."),
-    ] = "ort",
-    pairs: Annotated[int, typer.Option("--pairs", min=1, help="Turns of each engine.")] = 30,
+        str | None,
+        typer.Option(
+            "--against",
+            help="Peers: ort, openvino, migraphx, rocm, directml, or at their own precision "
+            "ort@fp32. If none: ort; with --suite all that run here.",
+            show_default=False,
+        ),
+    ] = None,
+    pairs: Annotated[
+        int | None, typer.Option("--pairs", min=1, help=f"Turns of each engine; {_PAIRS} if none.")
+    ] = None,
     compare: Annotated[
         Path | None,
-        typer.Option("--compare", metavar="OLD.json", help="An earlier `bench --json`."),
+        typer.Option("--compare", metavar="OLD.json", help="An earlier `--json`, or suite.json."),
     ] = None,
     max_regression: Annotated[
         str, typer.Option("--max-regression", help="With `--compare`: slower than this fails.")
@@ -57,6 +71,60 @@ def bench(
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds that an engine may take for one step.")
     ] = 600.0,
+    suite: Annotated[
+        bool,
+        typer.Option(
+            "--suite",
+            help="ResNet-50 and BERT-base over batches and lengths, as JSON, CSV, Markdown, HTML.",
+            rich_help_panel=_SUITE,
+        ),
+    ] = False,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="DIR", help="Its files.", rich_help_panel=_SUITE),
+    ] = Path("bench-suite"),
+    cases: Annotated[
+        str | None,
+        typer.Option(
+            "--cases",
+            metavar="resnet50,…",
+            help="Networks, or cases such as bert_base-s128-b1; all if none.",
+            rich_help_panel=_SUITE,
+        ),
+    ] = None,
+    quoted: Annotated[
+        bool,
+        typer.Option(
+            "--quoted",
+            help="Show figures published by others beside the measured ones.",
+            rich_help_panel=_SUITE,
+        ),
+    ] = False,
+    html: Annotated[
+        bool,
+        typer.Option("--html/--no-html", help="The page with plots.", rich_help_panel=_SUITE),
+    ] = True,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="Operator by operator: time, share, GOP/s; instead of taking turns.",
+            rich_help_panel=_PROFILE,
+        ),
+    ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE.json",
+            help="Write one run of each engine for Perfetto or chrome://tracing.",
+            rich_help_panel=_PROFILE,
+        ),
+    ] = None,
+    top: Annotated[
+        int,
+        typer.Option("--top", min=1, help="Rows of a table.", rich_help_panel=_PROFILE),
+    ] = 15,
 ) -> Result:
     """Measure models beside ONNX Runtime and OpenVINO, at equal precision.
 
@@ -64,37 +132,176 @@ def bench(
     Outputs are compared first. Ratios are ours ÷ peer: below 1 is faster than the peer.
     """
     from vermilion.bench.engines import parse_precision
-    from vermilion.bench.measure import Plan, bench_models
-    from vermilion.bench.regress import compare_rows, parse_percent, read_rows
-    from vermilion.bench.report import as_json, concerns
+    from vermilion.bench.measure import Plan
+    from vermilion.bench.regress import parse_percent
 
     limit = parse_percent(max_regression)
-    old = read_rows(compare) if compare is not None else None
     plan = Plan(
         precision=parse_precision(precision) if precision is not None else None,
         batches=parse_sizes(batch, "--batch") or (None,),
         sequences=parse_sizes(sequence, "--sequence") or (None,),
         threads=parse_sizes(threads, "--threads"),
-        against=tuple(word for word in against.split(",") if word),
+        against=_words(against if against is not None else "ort"),
         dims=parse_dims(dim),
         inputs=load_inputs(input),
-        pairs=pairs,
+        pairs=pairs or _PAIRS,
         timeout_s=timeout,
     )
+    if trace is not None and not profile:
+        raise OptionError("`--trace` writes a profile", hint="write `--profile` as well")
+    if profile and (suite or compare is not None):
+        raise OptionError(
+            "`--profile` looks at one model at a time and compares nothing",
+            hint="leave out --suite and --compare",
+        )
+    gate = _Gate(terminal, compare, limit)
+    if suite:
+        own = (models, batch, sequence, dim, input, pairs)
+        if any(given is not None and given != [] for given in own):
+            raise OptionError(
+                "`--suite` brings its own models, sizes and number of turns",
+                hint="leave out MODEL, --batch, --sequence, --dim, --input and --pairs",
+            )
+        if against is None:
+            plan = _against_all(plan, terminal)
+        return _suite(terminal, plan, gate, output, _words(cases or ""), quoted, html)
+    if not models:
+        raise OptionError("there is no model to measure", hint="name one, or write `--suite`")
+    if profile:
+        return _profile(terminal, models, plan, trace, top)
+    return _bench(terminal, models, plan, gate)
+
+
+class _Gate:
+    """What `--compare` and `--max-regression` ask for. An unreadable file is told at once."""
+
+    def __init__(self, terminal: Terminal, earlier: Path | None, limit: float) -> None:
+        from vermilion.bench.regress import read_rows
+
+        self._terminal, self._limit = terminal, limit
+        self._old = read_rows(earlier) if earlier is not None else None
+
+    def check(self, rows: object) -> tuple[list[Delta], bool]:
+        """Compare; give every change, and whether none of ours is too slow."""
+        from vermilion.bench.regress import compare_rows
+
+        if self._old is None:
+            return [], True
+        assert isinstance(rows, list), "the report has a list of rows"
+        deltas = compare_rows(rows, self._old, self._limit)
+        slower = [delta for delta in deltas if delta.regressed]
+        if slower:
+            self._terminal.warn(
+                f"{len(slower)} results are more than {self._limit:g} % slower than before"
+            )
+        return deltas, not slower
+
+
+def _bench(terminal: Terminal, models: list[Path], plan: Plan, gate: _Gate) -> Result:
+    from vermilion.bench.measure import bench_models
+    from vermilion.bench.report import as_json, concerns
+
     found = list(bench_models(models, plan, progress=terminal.progress))
     for concern in concerns(found):
         terminal.warn(concern)
     data = as_json(found)
-    deltas: list[Delta] = []
-    if old is not None:
-        rows = data["results"]
-        assert isinstance(rows, list), "the report has a list of rows"
-        deltas = compare_rows(rows, old, limit)
+    deltas, passed = gate.check(data["results"])
+    if deltas:
         data["compared"] = [delta.as_json() for delta in deltas]
-    slower = [delta for delta in deltas if delta.regressed]
-    if slower:
-        terminal.warn(f"{len(slower)} results are more than {limit:g} % slower than before")
-    return Result(data, lambda: _view(found, deltas, plan), ok=not slower)
+    return Result(data, lambda: bench_view(found, deltas, plan.pairs), ok=passed)
+
+
+def _profile(
+    terminal: Terminal, models: list[Path], plan: Plan, trace_file: Path | None, top: int
+) -> Result:
+    from vermilion.bench.profile import trace
+    from vermilion.bench.profiling import GPU_LINE, profile_models
+
+    found = list(profile_models(models, plan, progress=terminal.progress))
+    for case in found:
+        for engine, error in case.refused:
+            hint = f" ({error.hint})" if error.hint else ""
+            terminal.warn(f"{case.title}, {engine.label}: no profile: {error.message}{hint}")
+        for label in case.unlike:
+            terminal.warn(f"{case.title}, {label}: its outputs are not the right answers")
+    if trace_file is not None:
+        words = json.dumps(trace({case.title: case.profiles for case in found}))
+        trace_file.write_text(words, encoding="utf-8")
+    data = {
+        "profiles": [case.as_json() for case in found],
+        "trace": trace_file,
+        "on_a_gpu": GPU_LINE,
+    }
+
+    def view() -> RenderableType:
+        from rich.console import Group
+
+        written = [] if trace_file is None else [f"written: {trace_file}; open it in Perfetto"]
+        hint = f"kernels of an AMD GPU are seen by: {GPU_LINE}"
+        return Group(*(profile_view(case, top) for case in found), *written, hint)
+
+    return Result(data, view)
+
+
+def _against_all(plan: Plan, terminal: Terminal) -> Plan:
+    from vermilion.bench.engines import engines_here
+
+    names, reasons = engines_here()
+    for reason in reasons:
+        terminal.warn(f"not measured: {reason}")
+    return replace(plan, against=names)
+
+
+def _suite(
+    terminal: Terminal,
+    plan: Plan,
+    gate: _Gate,
+    folder: Path,
+    words: tuple[str, ...],
+    quoted: bool,
+    html: bool,
+) -> Result:
+    from vermilion.bench.forms import write_forms
+    from vermilion.bench.page import check_plots
+    from vermilion.bench.suite import chosen_cases, run_suite
+
+    if html:
+        check_plots()  # before a quarter of an hour, not after it
+    found = run_suite(chosen_cases(words), plan, folder, progress=terminal.progress)
+    for concern in (*(f"failed: {words}" for words in found.failed), *found.concerns):
+        terminal.warn(concern)
+    deltas, passed = gate.check(found.data["results"])
+    files = write_forms(found, folder, deltas=deltas, with_quoted=quoted, with_page=html)
+    data = {
+        **found.data,
+        **({"compared": [delta.as_json() for delta in deltas]} if deltas else {}),
+        "kept": found.kept,
+        "failed": list(found.failed),
+        "files": files,
+    }
+    return Result(
+        data,
+        lambda: _suite_view(found, deltas, files, quoted),
+        ok=passed and not found.failed,
+    )
+
+
+def _suite_view(
+    found: SuiteResult, deltas: list[Delta], files: list[Path], quoted: bool
+) -> RenderableType:
+    from rich.console import Group
+
+    from vermilion.bench.tables import suite_tables
+
+    tables = suite_tables(found.data, deltas, with_quoted=quoted)
+    views = [table_view(table) for table in tables]
+    if found.kept:
+        views.append(f"{found.kept} cases are those that an earlier run measured in the same way")
+    return Group(*views, *(f"written: {path}" for path in files))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def parse_sizes(text: str | None, where: str) -> tuple[int, ...]:
@@ -108,111 +315,3 @@ def parse_sizes(text: str | None, where: str) -> tuple[int, ...]:
             f"`{text}` is not a list of sizes", where=where, hint="write `1`, or `1,8`"
         )
     return tuple(dict.fromkeys(int(word) for word in words))
-
-
-def _view(found: Sequence[CaseResult], deltas: Sequence[Delta], plan: Plan) -> RenderableType:
-    from rich.console import Group
-
-    views: list[RenderableType] = []
-    for case in found:
-        views += [_title(case), _table(case), ""]
-    views.append(
-        f"{plan.pairs} turns of each engine; ratios are ours ÷ peer, the median over pairs of "
-        "turns and its quartiles"
-    )
-    if deltas:
-        views += ["", "against the earlier bench", _deltas(deltas)]
-    return Group(*views)
-
-
-def _title(found: CaseResult) -> str:
-    from vermilion.bench.peak import Peak
-
-    case = found.case
-    sizes = [f"batch {case.batch}"] if case.batch is not None else []
-    sizes += [f"sequence {case.sequence}"] if case.sequence is not None else []
-    sizes.append(f"{case.threads} thread{'s' if case.threads > 1 else ''}")
-    cost = f", {case.gops:.2f} GOPs" if case.gops is not None else ""
-    title = f"{case.label}, {case.precision}, {', '.join(sizes)}{cost}"
-    if isinstance(found.peak, Peak):
-        title += f"; measured peak {found.peak.gops_per_s:.0f} GOP/s ({found.peak.instruction})"
-    return title
-
-
-def _table(found: CaseResult) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("engine")
-    for column in (
-        "p50 ms",
-        "p90",
-        "p99",
-        "min",
-        "ours ÷ peer",
-        "of peak",
-        "peak MB",
-        "load s",
-        "compile s",
-        "cosine",
-    ):
-        table.add_column(column, justify="right")
-    for engine in found.engines:
-        table.add_row(*_cells(found, engine))
-    return table
-
-
-def _cells(found: CaseResult, engine: EngineResult) -> list[str]:
-    from vermilion.bench.peak import Peak
-
-    label, times = engine.engine.label, engine.latency
-    if times is None:
-        return [label, "not measured"]
-    ratio = found.ratios.get(label)
-    spread = f"{ratio.median:.3f} ({ratio.q1:.2f} to {ratio.q3:.2f})" if ratio is not None else ""
-    share = ""
-    same_precision = engine.engine.precision == found.case.precision
-    if found.case.gops is not None and isinstance(found.peak, Peak) and same_precision:
-        share = f"{found.case.gops / times.p50 * 1e3 / found.peak.gops_per_s:.0%}"
-    return [
-        f"{label} {engine.version}",
-        *(f"{ms:.3f}" for ms in (times.p50, times.p90, times.p99, times.min)),
-        spread,
-        share,
-        "" if engine.peak_rss_mb is None else f"{engine.peak_rss_mb:.0f}",
-        "" if engine.load_s is None else f"{engine.load_s:.3f}",
-        "" if engine.compile_s is None else f"{engine.compile_s:.2f}",
-        f"{min(output.cosine for output in engine.outputs):.6f}",
-    ]
-
-
-def _deltas(deltas: Sequence[Delta]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("model", "engine", "batch", "threads"):
-        table.add_column(column)
-    for column in ("before ms", "now ms", "change", "judged by", ""):
-        table.add_column(column, justify="right")
-    for delta in deltas:
-        key = delta.key
-        table.add_row(
-            str(key["model"]),
-            f"{key['engine']}@{key['precision']}",
-            str(key["batch"]),
-            str(key["threads"]),
-            "" if delta.old_ms is None else f"{delta.old_ms:.3f}",
-            "" if delta.new_ms is None else f"{delta.new_ms:.3f}",
-            "" if delta.change_percent is None else f"{delta.change_percent:+.1f} %",
-            delta.judged_by,
-            _verdict(delta),
-        )
-    return table
-
-
-def _verdict(delta: Delta) -> str:
-    if delta.state != "matched":
-        return delta.state
-    if delta.regressed:
-        return "slower"
-    return "" if delta.significant else "within the noise"

@@ -85,3 +85,40 @@ def test_sizes(text: str | None, sizes: tuple[int, ...]) -> None:
 def test_what_is_no_size_is_wrong_use(text: str) -> None:
     with pytest.raises(OptionError, match="not a list of sizes"):
         parse_sizes(text, "--batch")
+
+
+def test_a_profile_as_tables_json_and_trace(
+    small: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.json"
+    words = ("--pairs", "2", "--profile", "--trace", str(trace), "--top", "2")
+    assert main(bench(small, *words)) == 0
+    shown = capfd.readouterr().out
+    for word in ("small, batch 1", "vermilion@fp32", "ort@fp32", "share", "GOP/s", "more"):
+        assert word in shown
+    assert "rocprofv3" in shown
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X"}
+
+    assert main(bench(small, "--pairs", "2", "--profile", "--json")) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert [e["engine"] for e in report["profiles"][0]["engines"]] == ["vermilion", "ort"]
+    assert report["trace"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("bench",), "there is no model to measure"),
+        (("bench", "m.onnx", "--suite"), "brings its own models"),
+        (("bench", "--suite", "--batch", "1"), "brings its own models"),
+        (("bench", "--suite", "--no-html", "--cases", "vgg"), "no case `vgg`"),
+        (("bench", "m.onnx", "--trace", "t.json"), "`--trace` writes a profile"),
+        (("bench", "--suite", "--profile"), "one model at a time"),
+    ],
+)
+def test_wrong_use_of_suite_and_profile(
+    words: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(list(words)) == 2
+    assert message in capfd.readouterr().err

@@ -1,0 +1,99 @@
+"""How long each step of a program takes: its rows run one by one, by the same workers.
+
+Steps that a program lets overlap wait for each other here, so their sum is a little more than the
+time of a whole run. What is measured is what a user may compare: which step takes how much of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.codegen.layout import ROW_WORDS, WAIT
+from vermilion.codegen.table import Call
+from vermilion.codegen.workers import Crew
+
+# Empty steps that are timed to learn what calling costs; the median of these.
+_EMPTY_RUNS = 64
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step of one run. `label` is the last ONNX node that it computes.
+
+    Units: `begin_ns` on the clock of `time.perf_counter_ns`.
+    """
+
+    label: str
+    family: str
+    operations: int
+    begin_ns: int
+    duration_ns: int
+
+
+class StepTimer:
+    """Runs a step table row by row and keeps the times of the last run."""
+
+    def __init__(
+        self,
+        functions: Mapping[str, int],
+        rows: NDArray[np.int64],
+        calls: Sequence[Call],
+        workers: int,
+        keep: object = None,
+    ) -> None:
+        """Take a table apart; `keep` is what the functions lie in, for as long as workers may run.
+
+        The workers wait inside those functions.
+        """
+        self._keep = keep
+        self._rows = rows.reshape(-1, ROW_WORDS).copy()
+        self._rows[:, 4] = 0  # everything before a step is finished when it begins
+        self._calls = calls
+        self._crew = Crew(functions, np.zeros(ROW_WORDS, np.int64), workers)
+        self._times: list[tuple[int, int]] = []
+        self._calling_ns = self._calling(functions[WAIT])
+
+    def run(self) -> None:
+        """Run all rows once, in order."""
+        self._times = [self._timed(row) for row in self._rows]
+
+    @property
+    def times(self) -> tuple[StepTime, ...]:
+        """The steps of the last run. What it takes to call an empty step is taken off."""
+        return tuple(
+            StepTime(
+                call.label,
+                call.function.rpartition("_")[0],
+                call.operations,
+                begin,
+                max(0, duration - self._calling_ns),
+            )
+            for call, (begin, duration) in zip(self._calls, self._times, strict=True)
+        )
+
+    def close(self) -> None:
+        """End the workers."""
+        self._crew.close()
+
+    def __del__(self) -> None:
+        crew = getattr(self, "_crew", None)
+        if crew is not None:
+            crew.close()
+
+    def _timed(self, row: NDArray[np.int64]) -> tuple[int, int]:
+        self._crew.hold(row)
+        run: Callable[[], None] = self._crew.run
+        begin = time.perf_counter_ns()
+        run()
+        return begin, time.perf_counter_ns() - begin
+
+    def _calling(self, wait: int) -> int:
+        """Time a step that does nothing: the workers' own waiting, for what is there already."""
+        word = np.zeros(1, np.int64)
+        empty = np.array((wait, word.ctypes.data, 1, 1, 0), np.int64)
+        return int(np.median([self._timed(empty)[1] for _ in range(_EMPTY_RUNS)]))
