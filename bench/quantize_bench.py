@@ -3,11 +3,12 @@
     python bench/quantize_bench.py [--models r50,det,rec,cls,nsfw] [--samples 32]
         [--photos DIR] [--font FILE.ttf] [--json OUT.json]
         [--engines vermilion,vermilion:scheme=a8w8+method=mse,onnxruntime,onnxruntime:per_channel]
-        [--peer-python PYTHON]   with `quark:XINT8` among the engines: where amd-quark is installed
+        [--peer-python quark=PYTHON,nncf=PYTHON,neural_compressor=PYTHON]
 
 An engine is a tool, then its settings: for `vermilion` the fields of its options, for
-`onnxruntime` `per_channel` or a calibration method (`Percentile`), for `quark` a preset.
-`vermilion:…+min_sqnr_db=18` asks for a promise.
+`onnxruntime` `per_channel` or a calibration method (`Percentile`), for `quark` a preset
+(`quark:XINT8`), nothing for `nncf` and `neural_compressor`. Each peer runs in the environment
+that it is installed in. `vermilion:…+min_sqnr_db=18` asks for a promise.
 
 Every run is a child process of its own. Time is that of the quantize call alone, as wall clock and
 as CPU time of the process; peak memory is that of the whole process. Accuracy is measured on
@@ -17,7 +18,7 @@ Quark.
 
 Data: `r50` (random weights) takes noise, which says something about time only. `det`, `rec` and
 `cls` take rendered text, `nsfw` crops of the photographs in DIR, without it smooth random
-pictures, which its features were not trained for.
+pictures, which its features were not trained for; so does `nudenet` (a YOLOv8n).
 """
 
 from __future__ import annotations
@@ -31,16 +32,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
+from quantize_peers import PEERS, Run, Sample, session_options
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-Sample = dict[str, np.ndarray]
 Draw = Callable[[np.random.Generator, argparse.Namespace], np.ndarray]
 
 CALIBRATION_SEED = 1234
@@ -53,7 +57,7 @@ ENGINES = ("vermilion", "vermilion:scheme=a8w8", "onnxruntime", "onnxruntime:per
 class Case:
     """A model and the data that it is made for."""
 
-    package_model: str  # empty: built here
+    package_model: str  # as the tests name it, or PACKAGE/FILE; empty: built here
     input_name: str
     shape: tuple[int, ...]
     draw: Draw
@@ -80,6 +84,14 @@ def text_page(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarr
     """Give a page of text, 320 × 320, as PP-OCR's detection is fed."""
     image = _draw_text(rng, options, (320, 320), lines=int(rng.integers(3, 8)))
     return _ocr_input(image, np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225]))
+
+
+def picture(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
+    """Give a crop as YOLOv8 is fed: 320 × 320, red first, from 0 to 1."""
+    from PIL import Image
+
+    crop = Image.fromarray(_photo(rng, options).astype(np.uint8)).resize((320, 320), Image.BILINEAR)
+    return (np.asarray(crop, np.float32) / 255.0).transpose(2, 0, 1)[None].copy()
 
 
 def photo(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
@@ -142,7 +154,18 @@ CASES = {
     "rec": Case("ocr-rec", "x", (1, 3, 48, 320), text_line),
     "cls": Case("ocr-cls", "x", (1, 3, 48, 192), text_label),
     "nsfw": Case("nsfw", "input:0", (1, 224, 224, 3), photo, last_node="AveragePool"),
+    "nudenet": Case("nudenet/320n.onnx", "images", (1, 3, 320, 320), picture),
 }
+
+
+def packaged(package: str, file: str) -> ir.Model:
+    """Load a file that an installed package ships."""
+    import onnx_ir as ir
+
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit(f"the package `{package}` is not installed")
+    return ir.load(Path(found.submodule_search_locations[0]) / file)
 
 
 def prepared(case: Case) -> ir.Model:
@@ -152,7 +175,8 @@ def prepared(case: Case) -> ir.Model:
 
     if not case.package_model:
         return simplify(models.resnet50()).model
-    loaded = models.package_model(case.package_model)
+    package, _, file = case.package_model.partition("/")
+    loaded = packaged(package, file) if file else models.package_model(package)
     model = simplify(loaded, dims={case.input_name: case.shape}).model
     if case.last_node:
         node = next(n for n in reversed(list(model.graph)) if n.op_type == case.last_node)
@@ -178,7 +202,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     folder = Path(options.folder)
     samples = list(drawn(case, CALIBRATION_SEED, options.samples, options))
     tool, _, words = options.engine.partition(":")
-    run = {"vermilion": _vermilion, "onnxruntime": _onnxruntime, "quark": _quark}[tool](words)
+    run = _vermilion(words) if tool == "vermilion" else PEERS[tool](words)
     before_mb = _peak_mb()
     cpu, wall = _cpu_s(), time.perf_counter()
     details = run(folder, samples)
@@ -196,11 +220,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-Run = Callable[[Path, Sequence[Sample]], dict[str, Any]]
-
-
 def _vermilion(words: str) -> Run:
     """Give what is timed; imports are not."""
+    import onnx_ir as ir
+
     from vermilion.quantize import Options, Promise, quantize_guarded, quantize_model
 
     settings: dict[str, Any] = {}
@@ -227,69 +250,14 @@ def _vermilion(words: str) -> Run:
     return run
 
 
-def _onnxruntime(words: str) -> Run:
-    """Give what is timed: `quantize_static` with its defaults."""
-    from onnxruntime.quantization import CalibrationMethod, QuantFormat, quantize_static
-
-    methods = {
-        name: getattr(CalibrationMethod, name) for name in words.split("+") if name[:1].isupper()
-    }
-
-    def run(folder: Path, samples: Sequence[Sample]) -> dict[str, Any]:
-        quantize_static(
-            folder / "float.onnx",
-            folder / "result.onnx",
-            _reader(samples),
-            quant_format=QuantFormat.QDQ,
-            per_channel="per_channel" in words,
-            **({"calibrate_method": next(iter(methods.values()))} if methods else {}),
-        )
-        return {}
-
-    return run
-
-
-def _quark(words: str) -> Run:
-    """Give what is timed: one of the presets of AMD Quark for ONNX."""
-    from quark.onnx import ModelQuantizer  # type: ignore[import-not-found]
-    from quark.onnx.quantization.config import Config, get_default_config
-
-    def run(folder: Path, samples: Sequence[Sample]) -> dict[str, Any]:
-        config = Config(global_quant_config=get_default_config(words))
-        names = str(folder / "float.onnx"), str(folder / "result.onnx")
-        ModelQuantizer(config).quantize_model(*names, _reader(samples))
-        return {}
-
-    return run
-
-
-def _reader(samples: Sequence[Sample]) -> Any:
-    from onnxruntime.quantization import CalibrationDataReader
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        """The samples, one by one."""
-
-        def __init__(self) -> None:
-            self.left = iter(samples)
-
-        def get_next(self) -> Sample | None:
-            return next(self.left, None)
-
-    return Reader()
-
-
 def _accuracy(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Compare the saved file with the float file on samples that neither has seen."""
     import onnxruntime as ort
 
     files = folder / "float.onnx", folder / "result.onnx"
-    session_options = ort.SessionOptions()
-    if options.engine.startswith("quark"):
-        from quark.onnx import get_library_path  # type: ignore[import-not-found]
-
-        session_options.register_custom_ops_library(get_library_path("cpu"))
+    given = session_options(options.engine)
     ours, theirs = (
-        ort.InferenceSession(f, session_options, providers=["CPUExecutionProvider"]) for f in files
+        ort.InferenceSession(f, given, providers=["CPUExecutionProvider"]) for f in files
     )
     pairs = [
         (ours.run(None, sample)[0], theirs.run(None, sample)[0])
@@ -349,12 +317,14 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--photos", default="")
     parser.add_argument("--font", default="")
-    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--peer-python", default="", metavar="TOOL=PYTHON,…")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.engine == "prepare":
+        import onnx_ir as ir
+
         ir.save(prepared(CASES[options.models]), Path(options.folder) / "float.onnx")
         return
     if options.engine:
@@ -366,11 +336,12 @@ def main() -> None:
 
 
 def _rows_of(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    pythons = dict(word.split("=", 1) for word in options.peer_python.split(",") if word)
     with tempfile.TemporaryDirectory() as folder:
         base = [sys.executable, __file__, *_passed_on(options), "--models", name]
         subprocess.run([*base, "--engine", "prepare", "--folder", folder], check=True)
         for engine in options.engines.split(","):
-            python = options.peer_python if engine.startswith("quark") else sys.executable
+            python = pythons.get(engine.partition(":")[0], sys.executable)
             command = [python, *base[1:], "--engine", engine, "--folder", folder]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             row = json.loads(next(x for x in reversed(done.stdout.splitlines()) if x[:1] == "{"))

@@ -81,6 +81,7 @@ class QuantizedFile:
         }
         if self.guarded is not None:
             data["promise_met"] = self.guarded.met
+            data["held_out"] = self.guarded.held_out
             data["ladder"] = [rung.as_json() for rung in self.guarded.ladder]
         return data
 
@@ -119,7 +120,8 @@ def quantize_file(
         report: an HTML file to write.
         progress: told of each step.
         settings: the fields of `vermilion.quantize.Options`: `scheme`, `method`, `rounding`,
-            `per_channel`, `symmetric`, `equalize`, `correct_bias`, `wide`, `exclude`, `block`.
+            `per_channel`, `symmetric`, `equalize`, `migrate`, `correct_bias`, `wide`, `exclude`,
+            `block`.
 
     Raises: VermilionError of the kind that says who can mend it.
     """

@@ -77,6 +77,12 @@ def quantize(
     equalize: Annotated[
         bool | None, typer.Option("--equalize", help="Balance weights across layers first.")
     ] = None,
+    migrate: Annotated[
+        bool | None,
+        typer.Option(
+            "--migrate", help="Move outlying channels into the weights first: for transformers."
+        ),
+    ] = None,
     wide: Annotated[
         list[str] | None,
         typer.Option("--wide", help="Tensors that get 16 bits; `*` matches. May be repeated."),
@@ -131,6 +137,7 @@ def quantize(
         "symmetric": symmetric,
         "block": block,
         "equalize": equalize,
+        "migrate": migrate,
         "wide": wide,
         "exclude": exclude,
     }
@@ -279,7 +286,7 @@ def _ladder(file: QuantizedFile) -> list[RenderableType]:
     if file.guarded is None:
         return []
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("tried, on samples held out")
+    table.add_column(f"tried, on {file.guarded.held_out} samples held out")
     for heading in ("SQNR dB", "drop", "GOPs on 8 bits", "s"):
         table.add_column(heading, justify="right")
     for rung in file.guarded.ladder:

@@ -105,6 +105,25 @@ def test_recipe_page_and_options(
     assert other.data["recipe"]["method"] == "minmax"
 
 
+@pytest.mark.parametrize(
+    ("scheme", "more"), [("int8-dynamic", []), ("a8w8", ["--migrate"]), ("a8w8", ["--equalize"])]
+)
+def test_schemes_and_preparations_by_name(
+    vermilion: Command,
+    model: Path,
+    samples: Path,
+    tmp_path: Path,
+    scheme: str,
+    more: list[str],
+) -> None:
+    words = ("quantize", model, "--calib", samples, "--dim", "n=1", "-o", tmp_path / "q.onnx")
+    data = vermilion(*words, "--scheme", scheme, *more, "--json").data
+    assert data["scheme"] == scheme
+    assert data["outputs"][0]["sqnr_db"] > 25.0
+    assert data["recipe"]["migrate"] is ("--migrate" in more)
+    assert data["recipe"]["equalize"] is ("--equalize" in more)
+
+
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
     images = np.random.default_rng(0).standard_normal((12, 3, 16, 16), dtype=np.float32)
@@ -119,6 +138,8 @@ def test_promise_that_is_kept(vermilion: Command, model: Path, many: Path, tmp_p
     assert "the promise is kept" in done.words
     data = vermilion(*words, "--max-drop", "50%", "--json").data
     assert data["promise_met"] is True
+    assert data["held_out"] == 3
+    assert "on 3 samples held out" in done.words
     assert set(data["ladder"][0]) >= {"what", "sqnr_db", "drop", "eight_bit_share", "met"}
 
 

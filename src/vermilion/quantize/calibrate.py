@@ -109,6 +109,32 @@ class Watcher(Protocol):
         """Look at one tensor of one sample."""
 
 
+class OutputKeeper:
+    """Keeps what the model gives for the first samples, to hold the quantized one to."""
+
+    def __init__(self, names: Mapping[str, str], most: int) -> None:
+        """Keep tensors by name here → name there, of `most` samples."""
+        self._names, self._most = names, most
+        self.kept: list[dict[str, Array]] = []
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Names of the tensors that are kept."""
+        return frozenset(self._names)
+
+    def add(self, name: str, array: Array) -> None:
+        """Keep one tensor of one sample."""
+        there = self._names.get(name)
+        if there is None:
+            return
+        if not self.kept or len(self.kept[-1]) == len(self._names):
+            if len(self.kept) == self._most:
+                return
+            self.kept.append({})
+        # Copied: an array of ONNX Runtime's keeps all memory of the session alive.
+        self.kept[-1][there] = array.copy()
+
+
 class Calibrator:
     """Sessions that fetch tensors, the statistics that they fill, and who else looks at them."""
 

@@ -117,7 +117,7 @@ def _compensated(
     if not centred:
         return integers, None
     off = weights - rounded * scale
-    shift = (off.astype(np.float64) @ seen.mean()[:, :, None])[:, :, 0]
+    shift = (off @ seen.mean().astype(np.float32)[:, :, None])[:, :, 0]
     if layer.blocks > 1:
         shift = shift.sum(axis=0)
     return integers, shift.reshape(-1).astype(np.float32)

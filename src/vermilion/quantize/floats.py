@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 from onnx_ir.passes import common
 
 from vermilion.errors import UnsupportedError
@@ -27,6 +28,7 @@ from vermilion.quantize.plan import excluded_nodes
 
 _CAST_TO = {"bf16": ir.DataType.BFLOAT16, "fp16": ir.DataType.FLOAT16}
 _STORED = {"bf16": np.dtype(ml_dtypes.bfloat16), "fp16": np.dtype(np.float16)}
+_LARGEST = {"bf16": np.float32((2.0 - 2.0**-7) * 2.0**127), "fp16": np.float32(65504.0)}
 
 # Give values that were there already, or pick among them: rounding again changes nothing.
 _EXACT = frozenset(
@@ -118,11 +120,23 @@ def _constants_of(nodes: Sequence[ir.Node]) -> Iterator[ir.Value]:
     yield from found
 
 
+def _narrowed(array: NDArray[np.float32], number: str) -> NDArray[np.generic]:
+    """Give a constant in 16 bits; what is finite stays so.
+
+    Masks multiply the lowest float32 with 0 and 1: were it minus infinity, 0 would give NaN.
+    """
+    rounded = round_to(array, number, 0)
+    grown = np.isinf(rounded) & np.isfinite(array)
+    kept = np.where(grown, np.copysign(_LARGEST[number], array), rounded)
+    narrow: NDArray[np.generic] = kept.astype(_STORED[number])
+    return narrow
+
+
 def _store_narrow(
     graph: ir.Graph, value: ir.Value, number: str, taken: frozenset[ir.Node], names: Names
 ) -> None:
     assert value.const_value is not None, "a constant has a value"
-    narrow = round_to(value.const_value.numpy(), number, 0).astype(_STORED[number])
+    narrow = _narrowed(value.const_value.numpy(), number)
     stored = names.constant(f"{value.name}_{number}", narrow)
     readers = [(use.node, use.idx) for use in value.uses() if use.node in taken]
     cast = ir.node(

@@ -137,7 +137,17 @@ class WeightScheme:
     source: str = ""
 
 
-AnyScheme = Scheme | FloatScheme | WeightScheme
+@dataclass(frozen=True)
+class DynamicScheme:
+    """Matrix products on integers; activations are rounded with the range of the run."""
+
+    name: str
+    title: str
+    number: IntegerFormat
+    source: str = ""
+
+
+AnyScheme = Scheme | FloatScheme | WeightScheme | DynamicScheme
 
 _QUARK = "AMD Quark for ONNX 0.13, presets"
 
@@ -227,7 +237,16 @@ _WEIGHTS = (
     ),
 )
 
-_ALL: tuple[AnyScheme, ...] = (*_INTEGER, *_FLOAT, *_WEIGHTS)
+_DYNAMIC = (
+    DynamicScheme(
+        "int8-dynamic",
+        "int8 weights of matrix products, uint8 activations with the range of each run",
+        INT8,
+        "ONNX opset 11, DynamicQuantizeLinear and MatMulInteger",
+    ),
+)
+
+_ALL: tuple[AnyScheme, ...] = (*_INTEGER, *_FLOAT, *_WEIGHTS, *_DYNAMIC)
 
 SCHEMES: Mapping[str, AnyScheme] = {scheme.name: scheme for scheme in _ALL}
 

@@ -61,12 +61,23 @@ def test_metric_of_the_user_decides() -> None:
 
     def metric(outputs: object) -> float:
         calls.append(outputs)
-        return 1.0 if len(calls) != 2 else 0.5  # float, then the first try, then better
+        return 1.0 if len(calls) != 2 else 0.25  # float, then the first try, then better
 
-    promise = Promise(max_drop=0.1, metric=metric)
+    promise = Promise(max_drop=0.7, metric=metric)
     done = quantize_guarded(models.small_cnn(), IMAGES, promise, A8W8)
-    assert [(rung.drop, rung.met) for rung in done.ladder] == [(0.5, False), (0.0, True)]
-    assert len(calls[0]) == 3
+    assert [(rung.drop, rung.met) for rung in done.ladder] == [(0.75, False), (0.0, True)]
+    assert len(calls[0]) == done.held_out == 3
+
+
+def test_a_promise_that_few_samples_cannot_vouch_for_takes_the_best_cheap_remedy() -> None:
+    """None of three samples changed: that does not show that fewer than one in ten do."""
+    figures = iter([1.0, 0.95, 1.0, 0.97])
+    promise = Promise(max_drop=0.1, metric=lambda outputs: next(figures))
+    done = quantize_guarded(models.small_cnn(), IMAGES, promise, A8W8)
+    assert [rung.met for rung in done.ladder] == [True, True, True]
+    assert done.met
+    assert done.quantized.options == done.ladder[1].options
+    assert not done.damage  # nothing that costs speed was looked at
 
 
 def test_too_few_samples_are_refused() -> None:

@@ -32,7 +32,7 @@ class Names:
     ) -> ir.Value:
         """Add an initializer under a free name."""
         name = self.free(wanted)
-        tensor = ir.tensor(np.asarray(array, order="C"), dtype=dtype, name=name)
+        tensor = ir.Tensor(np.asarray(array, order="C"), dtype=dtype, name=name)
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
         value.const_value = tensor
         self._graph.register_initializer(value)

@@ -12,19 +12,22 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.quantize.native_count import LANES, native_count, native_ends
+
 BINS = 1 << 13
 """Bins on each side of zero. At the finest scale that is tried, an eighth of the one that covers
 the range, a step of int8 is still four bins or more, and steps end where bins end."""
-
-# Counting in pieces that stay in the cache: measured 1.5 ms a million values, against 2 in one go.
-_PIECE_ELEMS = 1 << 16
 
 # Keeps the factor from values to bins inside float32.
 _SMALLEST_EXPONENT = -100
 
 
 class Histogram:
-    """Counts of x in 2 × `BINS` equal bins between two opposite powers of two."""
+    """Counts of x in 2 × `BINS` equal bins between two opposite powers of two.
+
+    Every value counts: of a part of them the few large ones, which decide, are missing too often
+    (a million values a tensor instead of all cost a trained ResNet-50 in XINT8 two decibels).
+    """
 
     def __init__(self) -> None:
         # One bin more: what lies just below the upper end may be rounded onto it.
@@ -58,20 +61,16 @@ class Histogram:
 
     def add(self, values: NDArray[np.float32]) -> bool:
         """Count `values`; say whether all are finite (if not, none is counted)."""
-        flat = values.reshape(-1)
-        if not flat.size:
-            return True
-        low, high = float(flat.min()), float(flat.max())
-        largest = max(high, -low)
-        if not (math.isfinite(low) and math.isfinite(high)):
+        flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+        ends = _ends(flat)
+        if ends is None:
             return False
+        low, high = ends
+        largest = max(high, -low)
         if largest > 0.0:
             self._cover(largest)
         self.lowest, self.highest = min(self.lowest, low), max(self.highest, high)
-        if self.exponent is None:
-            self._counts[BINS] += flat.size
-        else:
-            self._count(flat, math.ldexp(float(BINS), -self.exponent))
+        self._count(flat)
         return True
 
     def _cover(self, largest: float) -> None:
@@ -88,16 +87,21 @@ class Histogram:
             self._counts = counts
             self.exponent = exponent
 
-    def _count(self, flat: NDArray[np.float32], factor: float) -> None:
-        scaled = np.empty(min(_PIECE_ELEMS, flat.size), np.float32)
-        bins = np.empty(scaled.size, np.intp)
-        for start in range(0, flat.size, _PIECE_ELEMS):
-            piece = flat[start : start + _PIECE_ELEMS]
-            here, index = scaled[: piece.size], bins[: piece.size]
-            np.multiply(piece, np.float32(factor), out=here)
-            np.add(here, np.float32(BINS), out=here)
-            np.copyto(index, here, casting="unsafe")  # not below zero, so down: the bin's number
-            self._counts += np.bincount(index, minlength=2 * BINS + 1)
+    def _count(self, flat: NDArray[np.float32]) -> None:
+        factor = 0.0 if self.exponent is None else math.ldexp(float(BINS), -self.exponent)
+        whole = flat.size - flat.size % LANES
+        if whole:
+            native_count(flat[:whole], factor, BINS, self._counts)
+        for value in flat[whole:]:
+            self._counts[int(np.float32(value * np.float32(factor)) + np.float32(BINS))] += 1
+
+
+def _ends(flat: NDArray[np.float32]) -> tuple[float, float] | None:
+    """Give the lowest and the highest of `flat` and zero, None where one is not finite."""
+    if flat.size >= LANES:
+        return native_ends(flat)
+    low, high = float(flat.min(initial=0.0)), float(flat.max(initial=0.0))
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
 class Range:
@@ -109,10 +113,8 @@ class Range:
 
     def add(self, values: NDArray[np.float32]) -> bool:
         """Widen the range to hold `values`; say whether all are finite."""
-        if not values.size:
-            return True
-        low, high = float(values.min()), float(values.max())
-        if not (math.isfinite(low) and math.isfinite(high)):
+        ends = _ends(np.ascontiguousarray(values, np.float32).reshape(-1))
+        if ends is None:
             return False
-        self.lowest, self.highest = min(self.lowest, low), max(self.highest, high)
+        self.lowest, self.highest = min(self.lowest, ends[0]), max(self.highest, ends[1])
         return True

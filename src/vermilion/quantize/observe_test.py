@@ -65,13 +65,25 @@ def test_largest_and_smallest_floats_have_a_bin() -> None:
         assert filled([value]).counts.sum() == 1
 
 
-def test_tensor_larger_than_a_piece_is_counted_whole() -> None:
-    values = np.random.default_rng(3).standard_normal(200_001).astype(np.float32)
+def test_every_value_of_a_tensor_is_counted() -> None:
+    values = np.random.default_rng(3).standard_normal(20_001).astype(np.float32)
     histogram = filled(values)
     edges = np.arange(-BINS, BINS + 1) * histogram.width
     # Values on this side of an edge may be rounded onto it: one float32 step of 2 × BINS.
     np.testing.assert_allclose(histogram.signed, np.histogram(values, edges)[0], atol=2)
     assert histogram.signed.sum() == values.size
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 31, 33, 4096, 4099])
+def test_numbers_behind_the_last_whole_group_are_seen(size: int) -> None:
+    values = np.zeros(size, np.float32)
+    values[-1] = -2.5
+    histogram = filled(values)
+    assert (histogram.lowest, histogram.highest) == (-2.5, 0.0)
+    assert histogram.signed.sum() == size
+    values[-1] = np.nan
+    assert not Histogram().add(values)
+    assert not Range().add(values)
 
 
 def test_values_just_below_the_upper_end_are_counted() -> None:

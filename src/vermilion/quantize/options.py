@@ -23,6 +23,7 @@ class Settings(TypedDict, total=False):
     per_channel: bool | None
     symmetric: bool
     equalize: bool
+    migrate: bool
     correct_bias: bool
     wide: Sequence[str]
     exclude: Sequence[str]
@@ -35,7 +36,9 @@ class Options:
 
     `method` chooses the ranges of activations where scales may be any number (power-of-two scales
     always take the least squared error). `rounding` is that of weights. `per_channel` None is
-    what the scheme does by itself. `symmetric` asks for zero points of zero. `wide` names tensors
+    what the scheme does by itself. `symmetric` asks for zero points of zero. `equalize` evens out
+    weights across layers, `migrate` moves outlying channels of what a transformer's products read
+    into their weights; both before anything is rounded. `wide` names tensors
     (`*` matches anything) that get 16 bits, `exclude` nodes that stay in float. `block` is how
     many weights share a scale in weight-only schemes.
     """
@@ -46,6 +49,7 @@ class Options:
     per_channel: bool | None = None
     symmetric: bool = False
     equalize: bool = False
+    migrate: bool = False
     correct_bias: bool = True
     wide: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()

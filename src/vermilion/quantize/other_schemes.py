@@ -1,4 +1,4 @@
-"""Schemes that round no activation to integers: bfloat16 and its kin, blocks, 4-bit weights."""
+"""Schemes without scales for activations: bfloat16 and its kin, blocks, 4-bit weights, dynamic."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from vermilion.progress import Progress
 from vermilion.quantize.algorithms.layers import layers_of
 from vermilion.quantize.algorithms.moments import MomentsObserver
 from vermilion.quantize.calibrate import Calibrator, TensorFacts, observe, tensor_facts
+from vermilion.quantize.dynamic import dynamic_products, write_dynamic
 from vermilion.quantize.feeds import checked, input_slots
 from vermilion.quantize.floats import write_floats
-from vermilion.quantize.formats import FloatScheme, WeightScheme
+from vermilion.quantize.formats import DynamicScheme, FloatScheme, WeightScheme
 from vermilion.quantize.options import Options
 from vermilion.quantize.report import LayerError, compare_layers, compare_outputs
 from vermilion.quantize.result import LAYER_SAMPLES, OUTPUT_SAMPLES, Quantized
@@ -26,7 +27,7 @@ from vermilion.quantize.working_copy import keeping, working_copy
 def quantize_other(
     model: ir.Model,
     samples: Iterable[Mapping[str, Array]],
-    scheme: FloatScheme | WeightScheme,
+    scheme: FloatScheme | WeightScheme | DynamicScheme,
     options: Options,
     progress: Progress,
 ) -> Quantized:
@@ -45,18 +46,30 @@ def quantize_other(
         reference = work.clone()
         write_floats(work, scheme, types, options.exclude)
     else:
-        nodes = products_of(work, options.exclude, options.block)
+        nodes = _products(work, scheme, options)
         moments = MomentsObserver(layers_of(nodes) if options.rounding == "compensated" else ())
         calibrator = Calibrator(work, {}, facts, [moments])
         count = observe(calibrator, stream, total=0, progress=progress)
         reference = work.clone()
-        if not scheme.fused:
-            work = _raised(work, BLOCKED_OPSET)
-            nodes = products_of(work, options.exclude, options.block)
-        write_weights(work, nodes, scheme, options.block, moments.by_weight)
+        if isinstance(scheme, DynamicScheme):
+            per_channel = options.per_channel is not False
+            write_dynamic(work, nodes, scheme, moments.by_weight, per_channel=per_channel)
+        else:
+            if not scheme.fused:
+                work = _raised(work, BLOCKED_OPSET)
+                nodes = _products(work, scheme, options)
+            write_weights(work, nodes, scheme, options.block, moments.by_weight)
     outputs = compare_outputs(model, work, kept)
     layers = _layers(reference, work, facts, kept)
     return Quantized(work, scheme.name, count, outputs, layers, options)
+
+
+def _products(
+    work: ir.Model, scheme: WeightScheme | DynamicScheme, options: Options
+) -> list[ir.Node]:
+    if isinstance(scheme, DynamicScheme):
+        return dynamic_products(work, options.exclude)
+    return products_of(work, options.exclude, options.block)
 
 
 def _layers(

@@ -14,9 +14,11 @@ from vermilion.ir.execute import Array
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize.algorithms.equalize import equalize_layers
 from vermilion.quantize.algorithms.layers import layers_of
+from vermilion.quantize.algorithms.migrate import migrate
 from vermilion.quantize.algorithms.moments import Moments, MomentsObserver
 from vermilion.quantize.calibrate import (
     Calibrator,
+    OutputKeeper,
     Statistics,
     TensorFacts,
     observe,
@@ -34,10 +36,16 @@ from vermilion.quantize.other_schemes import quantize_other
 from vermilion.quantize.plan import Plan, make_plan
 from vermilion.quantize.refine import refine
 from vermilion.quantize.report import compare_layers, compare_outputs
-from vermilion.quantize.result import LAYER_SAMPLES, Quantized
+from vermilion.quantize.result import LAYER_SAMPLES, OUTPUT_SAMPLES, Quantized
 from vermilion.quantize.rewrite import write_plan
 from vermilion.quantize.scales import choose_scales
 from vermilion.quantize.working_copy import keeping, working_copy
+
+# Outputs of one sample that are kept rather than computed again, at most.
+_KEPT_BYTES = 16 * 1024 * 1024
+
+# Samples that show which channels lie far out.
+_MIGRATE_SAMPLES = 8
 
 
 def quantize_model(
@@ -59,6 +67,11 @@ def quantize_model(
     options = make_options(settings)
     scheme = any_scheme_named(options.scheme)
     if not isinstance(scheme, Scheme):
+        if options.migrate:
+            raise OptionError(
+                f"`migrate` is for schemes that round activations, and `{scheme.name}` does not",
+                hint="leave it out, or take `a8w8`",
+            )
         return quantize_other(model, samples, scheme, options, progress)
     seen = look(model, samples, options, progress, histograms=details)
     return finish(model, seen, options, progress, details=details)
@@ -77,6 +90,7 @@ class Seen:
     statistics: Mapping[str, Statistics]
     moments: Mapping[str, Moments]
     kept: Sequence[dict[str, Array]]
+    outputs: Sequence[dict[str, Array]]  # of the float model for those kept; none: run it again
     count: int
 
 
@@ -103,6 +117,11 @@ def look(
     facts = tensor_facts(work, first)
     if options.equalize:
         equalize_layers(work)
+    if options.migrate:
+        some = [first, *itertools.islice(feeds, _MIGRATE_SAMPLES - 1)]
+        migrate(work, some)
+        facts = tensor_facts(work, first)
+        first, feeds = some[0], itertools.chain(some[1:], feeds)
     plan = make_plan(work, types_of(facts), options.exclude, scheme)
     observed = touched(plan, types_of(facts)) if histograms else plan.observed
     statistics: dict[str, Statistics] = {
@@ -111,11 +130,29 @@ def look(
     }
     layers = layers_of(plan.nodes) if options.rounding == "compensated" else []
     moments = MomentsObserver(layers)
-    calibrator = Calibrator(work, statistics, facts, [moments])
+    outputs = OutputKeeper(_kept_outputs(model, work, facts, options), OUTPUT_SAMPLES)
+    calibrator = Calibrator(work, statistics, facts, [moments, outputs])
     kept: list[dict[str, Array]] = []
     feeds = keeping(itertools.chain([first], feeds), kept)
     count = observe(calibrator, feeds, total=_length(samples), progress=progress)
-    return Seen(work, facts, statistics, moments.by_weight, kept, count)
+    return Seen(work, facts, statistics, moments.by_weight, kept, outputs.kept, count)
+
+
+def _kept_outputs(
+    model: ir.Model, work: ir.Model, facts: Mapping[str, TensorFacts], options: Options
+) -> dict[str, str]:
+    """Give the outputs that calibration can keep, by their names in both models.
+
+    All or none: none where the weights were changed beforehand, or where they are large.
+    """
+    pairs = zip(work.graph.outputs, model.graph.outputs, strict=True)
+    names = {str(ours.name): str(theirs.name) for ours, theirs in pairs}
+    known = not (options.equalize or options.migrate) and all(
+        name in facts and facts[name].elements is not None for name in names
+    )
+    if not known or sum(facts[name].size_bytes for name in names) > _KEPT_BYTES:
+        return {}
+    return names
 
 
 @dataclass(frozen=True)
@@ -175,7 +212,7 @@ def finish(
     write(decided)
     work = decided.work
     progress("compare", 0, 2)
-    outputs = compare_outputs(model, work, seen.kept)
+    outputs = compare_outputs(seen.outputs or model, work, seen.kept)
     progress("compare", 1, 2)
     layers = compare_layers(seen.work, work, seen.facts, seen.kept[:LAYER_SAMPLES])
     progress("compare", 2, 2)

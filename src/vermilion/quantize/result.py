@@ -13,7 +13,7 @@ from vermilion.quantize.report import LayerError
 
 # Samples on which outputs and layers are compared. An int8 model may run two to three times slower
 # than the float one on a CPU (an int8 bias keeps ONNX Runtime from fusing), so not on all.
-OUTPUT_SAMPLES = 8
+OUTPUT_SAMPLES = 4
 LAYER_SAMPLES = 2
 
 

@@ -12,7 +12,13 @@ from vermilion.errors import OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session
 from vermilion.quantize import quantize_model
 from vermilion.quantize.blocks import round_to
-from vermilion.quantize.formats import SCHEMES, FloatScheme, WeightScheme, any_scheme_named
+from vermilion.quantize.formats import (
+    SCHEMES,
+    DynamicScheme,
+    FloatScheme,
+    WeightScheme,
+    any_scheme_named,
+)
 
 RNG = np.random.default_rng(8)
 IMAGES = [{"input": RNG.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(8)]
@@ -48,7 +54,7 @@ def run(model: ir.Model, feed: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "scheme", [n for n, s in SCHEMES.items() if not isinstance(s, WeightScheme)]
+    "scheme", [n for n, s in SCHEMES.items() if not isinstance(s, WeightScheme | DynamicScheme)]
 )
 @pytest.mark.parametrize("builder", [models.small_cnn, models.branching_cnn, models.mobilenet])
 def test_networks_keep_their_answers(scheme: str, builder: object) -> None:
@@ -117,6 +123,23 @@ def test_emulation_in_the_model_equals_the_numbers(number: str, shape: tuple[int
     x = x.astype(np.float32)
     done = quantize_model(ir.from_proto(proto), [{"x": x}], scheme=number)
     np.testing.assert_array_equal(run(done.model, {"x": x}), round_to(x, number, -1))
+
+
+@pytest.mark.parametrize("scheme", ["bf16", "fp16"])
+def test_the_lowest_float_in_a_mask_stays_finite(scheme: str) -> None:
+    """Rounded to minus infinity, times zero, it would be NaN."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,4] m, float[1,4] x) => (float[1,4] y)
+        <float lowest = {-3.4028234e38}>
+        { b = Mul(m, lowest) \n s = Add(x, b) \n y = Softmax(s) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    feed = {
+        "m": np.asarray([[0.0, 0.0, 1.0, 1.0]], np.float32),
+        "x": RNG.standard_normal((1, 4)).astype(np.float32),
+    }
+    done = quantize_model(model, [feed], scheme=scheme)
+    assert not done.outputs[0].has_nan
+    np.testing.assert_allclose(run(done.model, feed), run(model, feed), atol=0.02)
 
 
 def test_blocks_need_a_length() -> None:

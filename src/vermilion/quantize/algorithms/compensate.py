@@ -35,18 +35,12 @@ def round_compensated(
 
     Shapes: weights (G, O, K), gram (G, K, K), scale and zero point broadcast to (G, O, K).
     """
-    scales = np.broadcast_to(scale, weights.shape)
-    zeros = np.broadcast_to(np.float32(zero_point), weights.shape)
     order = np.argsort(-np.diagonal(gram, axis1=1, axis2=2), axis=1, kind="stable")
     factors = feedback(_reordered(gram, order))
-    turned = (
-        _by_column(weights, order),
-        _by_column(scales, order),
-        _by_column(zeros, order),
-    )
-    integers = _cancel(turned, factors, limits)
+    scales, zeros = (_by_column(np.asarray(x, np.float32), order) for x in (scale, zero_point))
+    integers = _cancel(_by_column(weights, order), scales, zeros, factors, limits)
     back = np.argsort(order, axis=1)
-    return np.take_along_axis(integers, back[:, :, None], axis=1).transpose(0, 2, 1)
+    return _by_column(integers.transpose(0, 2, 1), back).transpose(0, 2, 1)
 
 
 def feedback(gram: Float32) -> Float32:
@@ -75,36 +69,47 @@ def _cholesky(gram: Float32) -> Float32:
 
 
 def _reordered(gram: Float32, order: NDArray[np.intp]) -> Float32:
-    groups = np.arange(len(gram))[:, None, None]
-    return gram[groups, order[:, :, None], order[:, None, :]]
+    return np.stack([each[places][:, places] for each, places in zip(gram, order, strict=True)])
 
 
 def _by_column(array: Float32, order: NDArray[np.intp]) -> Float32:
-    """Give (G, K, O) with K in the order of decision."""
-    return np.ascontiguousarray(np.take_along_axis(array.transpose(0, 2, 1), order[:, :, None], 1))
+    """Give (G, O, K) as (G, K, O), K in the order of decision; K = 1 stays, it fits them all."""
+    array = array.reshape((1,) * (3 - array.ndim) + array.shape).transpose(0, 2, 1)
+    if array.shape[1] == 1:
+        return array
+    groups = np.broadcast_to(array, (len(order), *array.shape[1:]))
+    return np.stack([each[places] for each, places in zip(groups, order, strict=True)])
 
 
 def _cancel(
-    turned: tuple[Float32, Float32, Float32], factors: Float32, limits: tuple[int, int]
+    weights: Float32,
+    scales: Float32,
+    zeros: Float32,
+    factors: Float32,
+    limits: tuple[int, int],
 ) -> Float32:
     """Round weights, given with scales and zero points as (G, K, O), in the order of K."""
-    weights, scales, zeros = turned
     width = weights.shape[1]
     errors = np.zeros_like(weights)
     integers = np.empty_like(weights)
     inverse = 1.0 / scales
+    lowest, highest = limits[0] - zeros, limits[1] - zeros
     taken_over = np.ascontiguousarray(factors.transpose(0, 2, 1))  # row j: what j takes over
     for start in range(0, width, _BLOCK):
         end = min(start + _BLOCK, width)
-        carried = taken_over[:, start:end, :start] @ errors[:, :start]
-        targets = weights[:, start:end] + carried
+        targets = weights[:, start:end]
+        if start:
+            targets = targets + taken_over[:, start:end, :start] @ errors[:, :start]
         for j in range(start, end):
-            target = targets[:, j - start]
+            target, rounded, error = targets[:, j - start], integers[:, j], errors[:, j]
             if j > start:
                 own = taken_over[:, j : j + 1, start:j] @ errors[:, start:j]
                 target = target + own[:, 0]
-            rounded = np.rint(target * inverse[:, j]) + zeros[:, j]
-            np.clip(rounded, limits[0], limits[1], out=rounded)
-            integers[:, j] = rounded
-            errors[:, j] = weights[:, j] - (rounded - zeros[:, j]) * scales[:, j]
+            np.multiply(target, inverse[:, j % inverse.shape[1]], out=rounded)
+            np.rint(rounded, out=rounded)
+            np.maximum(rounded, lowest[:, j % lowest.shape[1]], out=rounded)
+            np.minimum(rounded, highest[:, j % lowest.shape[1]], out=rounded)
+            np.multiply(rounded, scales[:, j % scales.shape[1]], out=error)
+            np.subtract(weights[:, j], error, out=error)
+    integers += zeros
     return integers

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -164,27 +163,51 @@ def _patches(
 ) -> Float32:
     """Give patches at places drawn at random, each flattened as channels × kernel."""
     padding = window.padding(read.shape[2:])
-    reach = [(k - 1) * d + 1 for k, d in zip(window.kernel, window.dilations, strict=True)]
     steps = [
-        (length + sum(pad) - r) // stride + 1
-        for length, pad, r, stride in zip(
-            read.shape[2:], padding, reach, window.strides, strict=True
+        (length + sum(pad) - (kernel - 1) * dilation - 1) // stride + 1
+        for length, pad, kernel, dilation, stride in zip(
+            read.shape[2:], padding, window.kernel, window.dilations, window.strides, strict=True
         )
     ]
     places = len(read) * int(np.prod(steps))
     chosen = np.arange(places) if places <= limit else rng.choice(places, limit, replace=False)
-    index = np.unravel_index(chosen, (len(read), *steps))
-    if any(any(pad) for pad in padding):
-        read = np.pad(read, [(0, 0), (0, 0), *padding])
-    windows = np.lib.stride_tricks.sliding_window_view(read, reach, axis=tuple(range(2, read.ndim)))
-    dilated = tuple(slice(None, None, d) for d in window.dilations)
-    every: tuple[Any, ...] = (Ellipsis, *dilated)
-    windows = windows[every]
-    at = tuple(i * s for i, s in zip(index[1:], window.strides, strict=True))
-    drawn: tuple[Any, ...] = (index[0], slice(None), *at)
-    picked = windows[drawn]  # (rows, channels, kernel…)
-    rows = picked.reshape(len(chosen), groups, -1)
-    return np.ascontiguousarray(rows.transpose(1, 0, 2))
+    picture, *corner = np.unravel_index(chosen, (len(read), *steps))
+    inside, at = _places(corner, read.shape[2:], window, padding)
+    channels = read.shape[1]
+    flat = read.reshape(len(read), channels, -1)
+    # Only what the patches hold is fetched: (channels, rows, kernel), zeros outside the image.
+    picked = np.empty((channels, *at.shape), np.float32)
+    for number in range(len(read)):
+        here = picture == number
+        if len(read) == 1:
+            np.take(flat[0], at, axis=1, out=picked, mode="clip")
+        elif here.any():
+            picked[:, here] = np.take(flat[number], at[here], axis=1, mode="clip")
+    if not inside.all():
+        picked[:, ~inside] = 0.0
+    rows = picked.reshape(groups, channels // groups, len(chosen), -1)
+    if channels != groups:
+        rows = np.ascontiguousarray(rows.transpose(0, 2, 1, 3))
+    return rows.reshape(groups, len(chosen), -1)
+
+
+def _places(
+    corner: Sequence[NDArray[np.intp]],
+    lengths: Sequence[int],
+    window: Window,
+    padding: Sequence[tuple[int, int]],
+) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+    """Give where patches lie in a flat image, (rows, kernel), and which of it is in the image."""
+    rows = len(corner[0])
+    inside = np.ones((rows, 1), np.bool_)
+    at = np.zeros((rows, 1), np.intp)
+    for axis, length in enumerate(lengths):
+        first = corner[axis] * window.strides[axis] - padding[axis][0]
+        here = first[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
+        within = (here >= 0) & (here < length)
+        inside = (inside[:, :, None] & within[:, None, :]).reshape(rows, -1)
+        at = (at[:, :, None] * length + here[:, None, :]).reshape(rows, -1)
+    return inside, at
 
 
 def _int(node: ir.Node, name: str, default: int) -> int:
