@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from vermilion.backends.vitisai.contract import MODEL_FILE, Request
-from vermilion.backends.vitisai.evidence import CPU, NPU
-from vermilion.backends.vitisai.worker import private_stdout, reply, serve
+from vermilion.backends.process.contract import MODEL_FILE, Request
+from vermilion.backends.process.profile import CPU
+from vermilion.backends.process.worker import private_stdout, reply, serve
+from vermilion.backends.vitisai.evidence import NPU
 
 OFFLOADED = (
     "Number of operators supported by VAIML: 3 (100.000%)\n"

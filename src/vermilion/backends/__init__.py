@@ -21,12 +21,13 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
         "ort": "vermilion.backends.ort:OrtBackend",
         "vitisai": "vermilion.backends.vitisai.backend:VitisAiBackend",
         "npu_model": "vermilion.backends.npu_model:NpuModelBackend",
+        "migraphx": "vermilion.backends.migraphx.backend:MigraphxBackend",
         "iree": "vermilion.backends.iree.backend:IreeBackend",
     }
 )
 
 # Backends whose programs are machine code: run only where they were made.
-MACHINE_CODE = frozenset({"native", "iree"})
+MACHINE_CODE = frozenset({"native", "npu_model", "iree"})
 
 
 @cache

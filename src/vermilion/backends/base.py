@@ -55,10 +55,12 @@ class CompileOptions:
     """What the user asked for, apart from the model and the target."""
 
     precision: str = "auto"
-    winograd: bool = True  # 3×3 convolutions with fewer multiplications, where that is faster
+    winograd: bool = True  # fewer multiplications (Winograd, Strassen), where that is faster
     dump: Path | None = None  # folder for what the code generator made on the way, for people
     threads: int = 0  # 0: as many as there are physical cores
     progress: Progress = field(default=no_progress, compare=False)  # told of steps within a part
+    # The user's own, by name, for a backend whose provider has some; each build is asked.
+    provider_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -139,3 +141,11 @@ class Versioned(Protocol):
 
     def versions(self, target: Target) -> Mapping[str, str]:
         """Give the versions of providers, drivers, compilers and firmware, by name."""
+
+
+@runtime_checkable
+class TakesProviderOptions(Protocol):
+    """A backend whose provider has options that a user may set."""
+
+    def check_options(self, target: Target, options: CompileOptions) -> None:
+        """Raise OptionError for what the provider's build does not take."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -36,8 +38,11 @@ from vermilion.hardware.targets.target import Target
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from vermilion.codegen.profile import StepTimer
+
 OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE = "program.o", "packed.bin", "kernels.json"
-_FORMAT = 3
+_FORMAT = 5
+_PORTS = ("input", "output")
 
 _NUMPY: Mapping[Storage, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
@@ -83,12 +88,15 @@ class NativeBackend:
         """Write machine code, packed weights and the step table."""
         # The compiler is loaded by who compiles; who opens a bundle does without.
         from vermilion.codegen.dump import write_dump
+        from vermilion.codegen.lower.entries import one_entry
         from vermilion.codegen.lower.part import lower_part
         from vermilion.codegen.program import compile_steps
 
         isa = isa_of(target)
         storage = "bf16" if options.precision == "bf16" else "f32"
-        lowered = lower_part(part.model, isa, storage, winograd=options.winograd)  # type: ignore[arg-type]
+        entry = one_entry(part.model)
+        model, entries = (part.model, 1) if entry is None else (entry.model, entry.batch)
+        lowered = lower_part(model, isa, storage, winograd=options.winograd)  # type: ignore[arg-type]
         if options.dump is not None:
             write_dump(options.dump / part.name, lowered.steps, isa)
         compiled = compile_steps(
@@ -96,6 +104,7 @@ class NativeBackend:
             [view.buffer for view in lowered.inputs],
             [view.buffer for view in lowered.outputs],
             isa,
+            entries=entries,
         )
         names = [_object_file(number) for number in range(len(compiled.objects))]
         table = {
@@ -107,14 +116,19 @@ class NativeBackend:
                 {"file": name, "functions": code.functions}
                 for name, code in zip(names, compiled.objects, strict=True)
             ],
-            "inputs": [_tensor(view) for view in lowered.inputs],
-            "outputs": [_tensor(view) for view in lowered.outputs],
+            "entries": entries,
+            "meets_again": compiled.meets_again,
+            "inputs": [_tensor(view, entries) for view in lowered.inputs],
+            "outputs": [_tensor(view, entries) for view in lowered.outputs],
+            "once": [asdict(call) for call in compiled.once],
             "calls": [asdict(call) for call in compiled.calls],
         }
         folder.mkdir(parents=True, exist_ok=True)
         for name, code in zip(names, compiled.objects, strict=True):
             (folder / name).write_bytes(code.data)
-        (folder / WEIGHTS_FILE).write_bytes(compiled.packed + bytes(SLACK_BYTES))
+        with (folder / WEIGHTS_FILE).open("wb") as file:
+            file.write(compiled.packed.data)
+            file.write(bytes(SLACK_BYTES))
         (folder / TABLE_FILE).write_text(json.dumps(table), encoding="utf-8")
         return Program(
             (*names, WEIGHTS_FILE, TABLE_FILE),
@@ -131,7 +145,9 @@ class NativeBackend:
                 f"the step table has format {table.get('format')}, this program reads {_FORMAT}",
                 hint="compile the model again with this version",
             )
-        calls = [_call(row) for row in table["calls"]]
+        once, calls = ([_call(row) for row in table[kind]] for kind in ("once", "calls"))
+        if table["entries"] > 1:
+            calls = _all_entries(calls, table)
         libraries: list[object] = []
         functions: dict[str, int] = {}
         for row in table["objects"]:
@@ -144,7 +160,9 @@ class NativeBackend:
             copy = aligned_bytes(packed.size)
             copy[:] = packed
             packed = copy
-        return NativeExecutable(table, calls, functions, packed, options.threads, libraries)
+        executable = NativeExecutable(table, calls, functions, packed, options.threads, libraries)
+        executable.prepare(once, functions)
+        return executable
 
 
 @dataclass(frozen=True)
@@ -173,12 +191,12 @@ class NativeExecutable:
         self._arena = aligned_bytes(int(table["arena_bytes"]) + SLACK_BYTES)
         self._cpu = str(table["llvm_cpu"])
         self._turn = threading.Lock()
-        bases = {"arena": self._arena.ctypes.data, "weights": packed.ctypes.data}
+        self._bases = {"arena": self._arena.ctypes.data, "weights": packed.ctypes.data}
         flat = [address for call in calls for address in call.arguments]
         self._arguments = aligned_bytes(8 * max(1, len(flat))).view(np.int64)
         # Items of a memoryview are set in a tenth of the time that an array's take.
         self._slots = memoryview(self._arguments)  # type: ignore[arg-type]
-        patches = self._resolve(flat, bases)
+        patches = self._resolve(flat)
         self._inputs = _ports(table["inputs"], "input", patches)
         self._outputs = _ports(table["outputs"], "output", patches)
         rows = np.zeros((len(calls), ROW_WORDS), np.int64)
@@ -190,6 +208,7 @@ class NativeExecutable:
             at += 8 * len(call.arguments)
             before += call.units
         workers = min(threads or usable_cores(), int(table["most_workers"]))
+        self._program = (functions, rows.reshape(-1), calls)
         self._crew = Crew(functions, rows.reshape(-1), workers)
 
     @property
@@ -199,6 +218,20 @@ class NativeExecutable:
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
         """Compute every output of the part from all its inputs."""
+        return self._computed(inputs, self._crew.run)
+
+    def step_timer(self) -> StepTimer:
+        """Give what runs this part step by step; it belongs to this part alone."""
+        from vermilion.codegen.profile import StepTimer
+
+        functions, rows, calls = self._program
+        return StepTimer(functions, rows, calls, self._crew.workers, keep=self._keep)
+
+    def run_timed(self, inputs: Tensors, timer: StepTimer) -> dict[str, Array]:
+        """Compute the same step by step; the timer that this part gave has the times."""
+        return self._computed(inputs, timer.run)
+
+    def _computed(self, inputs: Tensors, run: Callable[[], None]) -> dict[str, Array]:
         held = [np.ascontiguousarray(inputs[port.name], port.dtype) for port in self._inputs]
         results = {port.name: np.empty(port.shape, port.dtype) for port in self._outputs}
         with self._turn:
@@ -206,17 +239,25 @@ class NativeExecutable:
                 self._point(port, array)
             for port in self._outputs:
                 self._point(port, results[port.name])
-            self._crew.run()
+            run()
         return results
 
-    def _resolve(
-        self, flat: Sequence[Address], bases: Mapping[str, int]
-    ) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    def prepare(self, calls: Sequence[Call], functions: Mapping[str, int]) -> None:
+        """Make the calls that are made once: the arena's borders."""
+        for call in calls:
+            at = [self._bases[address.place] + address.offset for address in call.arguments]
+            arguments = np.array(at, np.int64)
+            kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+                functions[call.function]
+            )
+            kernel(arguments.ctypes.data, 0, call.units)
+
+    def _resolve(self, flat: Sequence[Address]) -> dict[tuple[str, int], list[tuple[int, int]]]:
         """Write the addresses that stay; give where those of inputs and outputs stand."""
         places: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for position, address in enumerate(flat):
-            if address.place in bases:
-                self._arguments[position] = bases[address.place] + address.offset
+            if address.place in self._bases:
+                self._arguments[position] = self._bases[address.place] + address.offset
             else:
                 key = (address.place, address.index)
                 places.setdefault(key, []).append((position, address.offset))
@@ -251,8 +292,33 @@ def _object_file(number: int) -> str:
     return OBJECT_FILE if number == 0 else f"program_{number}.o"
 
 
-def _tensor(view: View) -> dict[str, object]:
-    return {"name": view.buffer.name, "storage": view.storage, "shape": list(view.shape)}
+def _tensor(view: View, entries: int) -> dict[str, object]:
+    shape = list(view.shape) if entries == 1 else [entries, *view.shape[1:]]
+    return {"name": view.buffer.name, "storage": view.storage, "shape": shape}
+
+
+def _all_entries(calls: Sequence[Call], table: Mapping[str, Any]) -> list[Call]:
+    """Give the calls of every entry of a batch: the same on other inputs and outputs."""
+    sizes = {
+        (place, index): math.prod(row["shape"]) * _NUMPY[row["storage"]].itemsize
+        for place in ("input", "output")
+        for index, row in enumerate(table[f"{place}s"])
+    }
+    entries = int(table["entries"])
+
+    def moved(address: Address, entry: int) -> Address:
+        size = sizes.get((address.place, address.index), 0) if address.place in _PORTS else 0
+        return replace(address, offset=address.offset + entry * (size // entries))
+
+    return [
+        replace(
+            call,
+            arguments=tuple(moved(address, entry) for address in call.arguments),
+            meet=call.meet if entry == 0 else again,
+        )
+        for entry in range(entries)
+        for call, again in zip(calls, table["meets_again"] or [c.meet for c in calls], strict=True)
+    ]
 
 
 def _call(row: Mapping[str, Any]) -> Call:

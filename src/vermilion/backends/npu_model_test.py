@@ -9,9 +9,10 @@ import onnx_ir as ir
 import pytest
 
 from models import resnet18, resnet50
-from vermilion.backends.base import Claim, CompileOptions, ModelFacts, Part
+from vermilion.backends import MACHINE_CODE
+from vermilion.backends.base import Claim, CompileOptions, ModelFacts, Part, Program
 from vermilion.backends.npu_model import NpuModelBackend, column_of, predict_ms
-from vermilion.errors import Refusal
+from vermilion.errors import ArtifactError, Refusal
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import split_weights
 from vermilion.ir.passes.infer_shapes import infer_shapes
@@ -139,7 +140,7 @@ def test_what_it_computes_is_marked_modelled(tmp_path: Path) -> None:
     assert program.modelled
     files = Files(tmp_path, split_weights(model)[1])
     loaded = backend.load(program, files, STRIX, CompileOptions(threads=1))
-    assert loaded.runs_on.startswith("strix (modelled: computed by CPU (ONNX Runtime")
+    assert loaded.runs_on.startswith("strix (modelled: bfloat16 computed by CPU (native code")
     x = np.array([-1, 0, 1, 2], np.float32)
     np.testing.assert_array_equal(loaded.run({"x": x})["y"], [0, 0, 1, 2])
 
@@ -149,3 +150,13 @@ def test_it_says_that_it_is_a_model() -> None:
     assert availability.usable
     assert "arithmetic runs on the CPU" in availability.reason
     assert availability.hint
+
+
+def test_a_part_that_names_an_unknown_engine_is_refused(tmp_path: Path) -> None:
+    program = Program((), details={"engine": "abacus", "numbers": "bf16"})
+    with pytest.raises(ArtifactError, match="computed by `abacus` in `bf16`: not known here"):
+        NpuModelBackend().load(program, Files(tmp_path, {}), STRIX, CompileOptions())
+
+
+def test_machine_code_of_a_modelled_part_is_run_where_it_was_made_only() -> None:
+    assert NpuModelBackend.name in MACHINE_CODE

@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import threading
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -30,12 +28,12 @@ from vermilion.backends.base import (
     Part,
     PartFiles,
     Program,
-    Tensors,
 )
 from vermilion.backends.iree.found import Device, choose, find_devices
 from vermilion.backends.iree.half import to_half
 from vermilion.backends.iree.machine_code import Kernel, findings
 from vermilion.backends.iree.rules import claim
+from vermilion.backends.iree.softmax import pad_softmax
 from vermilion.backends.iree.strided import slice_strided
 from vermilion.backends.iree.toolchain import (
     COMPILE_LIMIT_S,
@@ -46,11 +44,13 @@ from vermilion.backends.iree.toolchain import (
     installed,
 )
 from vermilion.backends.iree.worker import PROGRAM
-from vermilion.backends.vitisai.child import Child
-from vermilion.backends.vitisai.contract import Array, Request, TensorFile
+from vermilion.backends.process.child import Child
+from vermilion.backends.process.contract import Request, TensorFile
+from vermilion.backends.process.loaded import Loaded
+from vermilion.backends.process.part import tensor_files
 from vermilion.errors import ArtifactError, Refusal, UnsupportedError
 from vermilion.hardware.targets.target import Target
-from vermilion.ir.opset import required_inputs, static_shape
+from vermilion.ir.opset import required_inputs
 
 PART_FILE = "part.json"
 LOG_FILE = "log.txt"
@@ -125,6 +125,7 @@ class IreeBackend:
                 "fp16_kept_fp32": json.dumps(half.kept),
                 "fp16_min_cosine": f"{half.min_cosine:.9f}",
             }
+        details["padded_softmaxes"] = str(pad_softmax(model))
         _write_signature(model, folder / PART_FILE)
         kernels: list[Kernel] = []
         with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as work:
@@ -175,7 +176,7 @@ class IreeBackend:
                 who=f"IREE on {uri}",
             )
             stays.callback(child.stop)
-            return _Loaded(child, runs_on, stays.pop_all())
+            return Loaded(child, runs_on, stays.pop_all())
 
     def _device(self, target: Target) -> Device | Refusal:
         if self._found is None:
@@ -183,25 +184,6 @@ class IreeBackend:
         if isinstance(self._found, Refusal):
             return self._found
         return choose(target.architectures, self._found)
-
-
-class _Loaded:
-    """A child with an open program; one run at a time."""
-
-    def __init__(self, child: Child, runs_on: str, stays: ExitStack) -> None:
-        self._child = child
-        self._lock = threading.Lock()
-        self._runs_on = runs_on
-        # The child must not outlive whoever runs it.
-        self._end = weakref.finalize(self, stays.close)
-
-    @property
-    def runs_on(self) -> str:
-        return self._runs_on
-
-    def run(self, inputs: Tensors) -> dict[str, Array]:
-        with self._lock:
-            return self._child.run(inputs)
 
 
 def _program_of(gpu: str) -> str:
@@ -220,20 +202,10 @@ def _keep_log(log: Path, place: Path) -> None:
 
 
 def _write_signature(model: ir.Model, place: Path) -> None:
-    inputs = [_tensor("input", at, value) for at, value in enumerate(required_inputs(model))]
-    outputs = [_tensor("output", at, value) for at, value in enumerate(model.graph.outputs)]
+    inputs = tensor_files("input", required_inputs(model))
+    outputs = tensor_files("output", model.graph.outputs)
     data = {"inputs": [asdict(t) for t in inputs], "outputs": [asdict(t) for t in outputs]}
     place.write_text(json.dumps(data), encoding="utf-8")
-
-
-def _tensor(kind: str, number: int, value: ir.Value) -> TensorFile:
-    shape = static_shape(value)
-    if shape is None or value.dtype is None or value.dtype.numpy().kind not in "fiub":
-        raise UnsupportedError(
-            f"the {kind} `{value.name}` has no fixed shape or no plain type",
-            hint="bind the model's dimensions with `--dim`",
-        )
-    return TensorFile(value.name or "", f"{kind}{number}.raw", value.dtype.numpy().str, shape)
 
 
 def _read_signature(data: bytes) -> tuple[tuple[TensorFile, ...], tuple[TensorFile, ...]]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +12,23 @@ import pytest
 from models import Net, small_cnn
 from vermilion import Session, compile_model
 from vermilion.api import Compiled
-from vermilion.backends.base import Array, CompileOptions, Part, Program
+from vermilion.backends.base import Array, CompileOptions, Part, PartFiles, Program
 from vermilion.backends.iree.backend import CPU_PROGRAM, PART_FILE, IreeBackend
-from vermilion.backends.iree.found import Device
+from vermilion.backends.iree.found import Device, paired
 from vermilion.backends.iree.toolchain import Work, compile_for_gpu, import_part
 from vermilion.errors import ArtifactError, DeviceError, Refusal, UnsupportedError
+from vermilion.hardware.gpu import find_gpus
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import complete_types, open_session, run_session
 from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.progress import no_progress
+from vermilion.runtime.artifact import open_artifact
 
 pytestmark = pytest.mark.needs("iree")
 
+THREE = "gfx942,gfx1100,gfx1151"
+RECORDED = Path(__file__).parents[2] / "hardware" / "recorded"
 NOWHERE = Refusal("this test has no GPU", "none is needed")
 
 
@@ -60,11 +64,9 @@ def without_gpu() -> IreeBackend:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    folder = tmp_path_factory.mktemp("two")
-    return compile_model(
-        small_cnn(), target="gfx942,gfx1100", cache_dir=folder, output=folder / "two.rai"
-    )
+def three(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    folder = tmp_path_factory.mktemp("three")
+    return compile_model(small_cnn(), target=THREE, cache_dir=folder, output=folder / "three.rai")
 
 
 @pytest.fixture(scope="module")
@@ -85,26 +87,27 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return done.artifact
 
 
-def test_one_artifact_for_two_gpus(two: Compiled) -> None:
-    with Session(two.artifact) as session:
+def test_one_artifact_for_three_gpus(three: Compiled) -> None:
+    with Session(three.artifact) as session:
         (part,) = session.manifest.parts
-        assert set(part.files) >= {"gfx942.vmfb", "gfx1100.vmfb", CPU_PROGRAM, "log.txt"}
-        assert session.manifest.target == "gfx942,gfx1100"
+        programs = {f"{gpu}.vmfb" for gpu in THREE.split(",")}
+        assert set(part.files) >= {*programs, CPU_PROGRAM, "log.txt"}
+        assert session.manifest.target == THREE
         inputs = sample_inputs(small_cnn())
         (found,) = session.run(None, inputs)
     expected = run_session(open_session(small_cnn()), inputs)["output"]
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert two.report.verification[0]["cosine"] > 0.99999
-    assert two.report.summary.offloaded_operators == two.report.summary.operators
+    assert three.report.verification[0]["cosine"] > 0.99999
+    assert three.report.summary.offloaded_operators == three.report.summary.operators
 
 
-def test_the_report_has_the_kernels_of_both(two: Compiled) -> None:
-    rows = two.report.machine_code
-    assert {row["gpu"] for row in rows} == {"gfx942", "gfx1100"}
+def test_the_report_has_the_kernels_of_all(three: Compiled) -> None:
+    rows = three.report.machine_code
+    assert {row["gpu"] for row in rows} == set(THREE.split(","))
     assert all(row["code_bytes"] > 0 and row["vgprs"] > 0 for row in rows)
     # CDNA has matrix instructions for float32, RDNA 3 has none.
     assert any(row["matrix_instructions"] for row in rows if row["gpu"] == "gfx942")
-    assert not any(row["matrix_instructions"] for row in rows if row["gpu"] == "gfx1100")
+    assert not any(row["matrix_instructions"] for row in rows if row["gpu"] != "gfx942")
 
 
 def test_the_numbers_are_the_cpus_and_it_says_so(half: tuple[Program, Path]) -> None:
@@ -142,6 +145,56 @@ def test_the_program_of_the_gpu_that_is_here_is_chosen(half: tuple[Program, Path
         backend.load(program, Files(folder), target, CompileOptions())
     other = IreeBackend(find=lambda: devices).available(find_target("gfx942"))
     assert "this machine has gfx1036, gfx1100" in other.reason
+
+
+def recorded_gpus(machine: str, root: Path) -> list[str]:
+    """Give the GPUs of a recorded machine, as its compute driver lists them."""
+    for line in (RECORDED / f"linux_{machine}.txt").read_text().splitlines():
+        path, is_file, text = line.partition(": ")
+        if is_file and " -> " not in line:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text.replace("\\n", "\n") + "\n")
+    return [gpu.gfx for gpu in find_gpus((), root)]
+
+
+@dataclass
+class Reads:
+    """A part of a bundle that keeps the names of what is read."""
+
+    files: PartFiles
+    names: list[str] = field(default_factory=list)
+
+    def read(self, name: str) -> memoryview:
+        self.names.append(name)
+        return self.files.read(name)
+
+    def weights(self) -> Mapping[str, Array]:
+        return self.files.weights()
+
+
+@pytest.mark.skipif(Path("/dev/kfd").exists(), reason="this machine has a compute driver")
+@pytest.mark.parametrize(
+    ("before", "uri", "program"),
+    [
+        ((), "hip://0", "gfx1151.vmfb"),
+        (("gfx1036",), "hip://1", "gfx1151.vmfb"),  # no program for the first
+        (("gfx1036", "gfx942"), "hip://1", "gfx942.vmfb"),
+    ],
+)
+def test_the_program_for_a_recorded_device_list(
+    before: tuple[str, ...], uri: str, program: str, three: Compiled, tmp_path: Path
+) -> None:
+    listed = [*before, *recorded_gpus("strix_halo", tmp_path)]
+    assert listed[-1] == "gfx1151"
+    backend = IreeBackend(find=lambda: paired(len(listed), listed))
+    reader = open_artifact(three.artifact)
+    (part,) = reader.manifest.parts
+    files = Reads(reader.part(part.name))
+    compiled = Program(part.files, part.modelled, dict(part.details))
+    with pytest.raises(DeviceError) as caught:  # it is not really there
+        backend.load(compiled, files, find_target(THREE), CompileOptions())
+    assert caught.value.where == f"IREE on {uri}, opening"
+    assert files.names == [PART_FILE, program]
 
 
 def test_an_architecture_that_the_compiler_refuses(tmp_path: Path) -> None:

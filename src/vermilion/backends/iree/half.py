@@ -24,20 +24,29 @@ from vermilion.quantize.blocks import round_to
 from vermilion.quantize.cost import PRODUCTS
 from vermilion.quantize.names import Names
 
+# These give values that were there already.
+_MOVES = frozenset(
+    (
+        *("Relu", "MaxPool", "GlobalMaxPool", "Concat", "Max", "Min", "Abs", "Neg", "Identity"),
+        *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile", "Slice"),
+        *("Split", "DepthToSpace", "SpaceToDepth", "Gather", "ReduceMax", "ReduceMin", "Pad"),
+    )
+)
 # Products accumulate in float32 inside the matrix units; the others round each result once.
-_IN_HALF = PRODUCTS | {
-    *("Add", "Sub", "Mul", "Clip", "LeakyRelu", "PRelu", "Where", "AveragePool"),
-    *("Sigmoid", "Tanh", "HardSigmoid", "HardSwish"),
-    # These give values that were there already.
-    *("Relu", "MaxPool", "GlobalMaxPool", "Concat", "Max", "Min", "Abs", "Neg", "Identity"),
-    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile", "Slice"),
-    *("Split", "DepthToSpace", "SpaceToDepth", "Gather", "ReduceMax", "ReduceMin", "Pad"),
-}
+_IN_HALF = (
+    PRODUCTS
+    | _MOVES
+    | {
+        *("Add", "Sub", "Mul", "Clip", "LeakyRelu", "PRelu", "Where", "AveragePool"),
+        *("Sigmoid", "Tanh", "HardSigmoid", "HardSwish"),
+    }
+)
 # IEEE 754 binary16 ends at 65504; a factor of two is left to inputs that are not the trial's.
 _LARGEST = 65504.0
 _TRIAL_LARGEST = _LARGEST / 2
 MIN_COSINE = 0.99
 _NOTHING = 1e-6
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,9 @@ def to_half(model: ir.Model) -> Half:
     kept = {_key(node): "its constant is beyond float16" for node in candidates if _is_far(node)}
     kept |= _beyond_range(model, [n for n in candidates if _key(n) not in kept], inputs)
     taken = [node for node in candidates if _key(node) not in kept]
+    detours = _detours(taken)
+    kept |= {_key(node): "what it moves was computed in float32" for node in detours}
+    taken = [node for node in taken if node not in detours]
     if not taken:
         raise UnsupportedError(
             "no operator of this part can be computed in float16",
@@ -82,6 +94,20 @@ def _is_candidate(node: ir.Node) -> bool:
     if node.op_type not in _IN_HALF or node.domain not in ("", "ai.onnx"):
         return False
     return all(value.dtype == ir.DataType.FLOAT for value in node.outputs if value.name)
+
+
+def _detours(taken: list[ir.Node]) -> set[ir.Node]:
+    """Give the nodes that only move values which a float32 node has computed.
+
+    In float16 they would round them for nothing, the outputs of a last Softmax among them.
+    """
+    inside = set(taken)
+    for node in taken:  # in the order of the graph, so that a chain of them is followed
+        makers = [v.producer() for v in node.inputs if v is not None and v.dtype in _FLOATS]
+        made = [maker for maker in makers if maker is not None]
+        if node.op_type in _MOVES and made and not any(maker in inside for maker in made):
+            inside.discard(node)
+    return set(taken) - inside
 
 
 def _is_far(node: ir.Node) -> bool:

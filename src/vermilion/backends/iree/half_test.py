@@ -100,3 +100,17 @@ def test_a_part_without_anything_to_convert() -> None:
     with pytest.raises(UnsupportedError, match="no operator of this part") as error:
         to_half(typed(net.model()))
     assert "fp32" in error.value.hint
+
+
+def test_what_only_moves_a_float32_result_does_not_round_it() -> None:
+    net = Net("moved", seed=6)
+    x = net.input("x", (2, 32))
+    y = net.op("MatMul", x, net.constant("w", net.normal((32, 32), 0.2)), name="product")
+    y = net.op("Transpose", net.op("Softmax", y, name="softmax"), name="turned", perm=[1, 0])
+    y = net.op("Reshape", y, net.constant("shape", np.int64([32, 2])), name="shaped")
+    net.output(y, "y", (32, 2))
+    half = to_half(typed(net.model()))
+    assert types_of(half.model, "MatMul") == {HALF}
+    assert types_of(half.model, "Transpose") == types_of(half.model, "Reshape") == {FLOAT}
+    assert set(half.kept) == {"turned_output", "y"}
+    assert sum(node.op_type == "Cast" for node in half.model.graph) == 2

@@ -1,6 +1,6 @@
 """The child: one IREE program on one device, opened and run on order.
 
-Speaks the contract of `backends.vitisai.contract`: `provider` is IREE's address of the device.
+Speaks the contract of `backends.process.contract`: `provider` is IREE's address of the device.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from vermilion.backends.iree.toolchain import FUNCTION
-from vermilion.backends.vitisai.contract import Request
-from vermilion.backends.vitisai.worker import private_stdout, reply, serve
+from vermilion.backends.process.contract import Request
+from vermilion.backends.process.worker import private_stdout, reply, serve
 
 PROGRAM = "program"  # the key of a request's options that names the file
 

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 
 from vermilion.backends import npu_rules
 from vermilion.backends.base import (
-    Array,
     Availability,
     Claim,
     CompileOptions,
@@ -30,11 +26,13 @@ from vermilion.backends.base import (
     Part,
     PartFiles,
     Program,
-    Tensors,
 )
-from vermilion.backends.vitisai.check import find_faults
-from vermilion.backends.vitisai.child import WORKER, Child
-from vermilion.backends.vitisai.contract import LOG_FILE, MODEL_FILE, Request, TensorFile
+from vermilion.backends.process.child import WORKER, Child
+from vermilion.backends.process.contract import LOG_FILE, MODEL_FILE, Request
+from vermilion.backends.process.loaded import Loaded
+from vermilion.backends.process.packed import pack_folder, unpack_folder
+from vermilion.backends.process.part import check_numbers, tensor_files, write_model
+from vermilion.backends.process.worker import RECORD_ASSIGNMENT
 from vermilion.backends.vitisai.evidence import (
     NPU,
     Evidence,
@@ -45,10 +43,8 @@ from vermilion.backends.vitisai.evidence import (
     read_summary_counts,
 )
 from vermilion.backends.vitisai.found import Stack, differences, find_stack
-from vermilion.backends.vitisai.packed import pack_folder, unpack_folder
-from vermilion.backends.vitisai.worker import RECORD_ASSIGNMENT
 from vermilion.backends.vitisai.xrt import submitted_commands
-from vermilion.errors import ArtifactError, DeviceError, Refusal, UnsupportedError
+from vermilion.errors import ArtifactError, DeviceError, Refusal
 from vermilion.hardware.options.vitisai_build import (
     INSTALLATION,
     BuiltOptions,
@@ -57,10 +53,10 @@ from vermilion.hardware.options.vitisai_build import (
 )
 from vermilion.hardware.options.vitisai_build import Request as OptionRequest
 from vermilion.hardware.targets.target import Target
-from vermilion.ir.execute import open_session, run_session, split_weights
+from vermilion.ir.execute import split_weights
 from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.numbers import number_format
-from vermilion.ir.opset import required_inputs, static_shape
+from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.report import Notes
 from vermilion.ir.passes.write_attributes import write_attributes
 
@@ -77,6 +73,7 @@ CONFIG_FILE = "vaiml_config.json"
 PROVIDER_FOLDER = "provider"
 PROVIDER_FILE = "provider.tar"
 _CACHE_KEY = "part"
+WHO = "VitisAI provider"  # what errors call the child
 
 # BF16 models take five to seven minutes (summaries in AMD's tutorials, 300 to 370 s), large ones
 # longer; loading a compiled one takes seconds.
@@ -143,7 +140,7 @@ class VitisAiBackend:
         with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as work:
             scratch = Path(work)
             serialized, weights = split_weights(model)
-            _write_model(serialized, weights, scratch)
+            write_model(serialized, weights, scratch)
             (folder / MODEL_FILE).write_bytes(serialized)
             inputs = sample_inputs(model)
             request = _request(model, built, stack, profile=True)
@@ -153,6 +150,7 @@ class VitisAiBackend:
                 command=self._command,
                 open_limit_s=self._limits.compile_s,
                 run_limit_s=self._limits.run_s,
+                who=WHO,
             ) as child:
                 opened = child.opened
                 found = child.run(inputs)
@@ -180,7 +178,7 @@ class VitisAiBackend:
                 if text
                 else "the part runs on the CPU instead",
             )
-        _check_numbers(part, model, inputs, found)
+        check_numbers(part, inputs, found)
         pack_folder(folder / PROVIDER_FOLDER, folder / PROVIDER_FILE)
         files = sorted(path.name for path in folder.iterdir() if path.is_file())
         return Program(tuple(files), details=_details(stack, verdict))
@@ -211,7 +209,7 @@ class VitisAiBackend:
                     f"the session runs on {', '.join(child.opened.providers)}, not on the NPU",
                     hint="`vermilion doctor` says what is missing",
                 )
-            return _Loaded(child, runs_on, stays.pop_all())
+            return Loaded(child, runs_on, stays.pop_all())
 
     def _open(self, program: Program, files: PartFiles, stack: Stack, folder: Path) -> Child:
         """Write the compiled part into `folder`, and open it in a child."""
@@ -219,7 +217,7 @@ class VitisAiBackend:
             if name in program.files:
                 (folder / name).write_bytes(files.read(name))
         unpack_folder(files.read(PROVIDER_FILE), folder / PROVIDER_FOLDER)
-        _write_model(bytes(files.read(MODEL_FILE)), files.weights(), folder)
+        write_model(bytes(files.read(MODEL_FILE)), files.weights(), folder)
         stored = json.loads((folder / OPTIONS_FILE).read_text(encoding="utf-8"))
         built = BuiltOptions(_moved(stored["options"], folder), {}, stored["environment"])
         return Child(
@@ -228,6 +226,7 @@ class VitisAiBackend:
             command=self._command,
             open_limit_s=self._limits.load_s,
             run_limit_s=self._limits.run_s,
+            who=WHO,
         )
 
     def _stack(self, target: Target) -> Stack | Availability:
@@ -240,25 +239,6 @@ class VitisAiBackend:
         if isinstance(stack, Availability):
             raise DeviceError(stack.reason, where=target.name, hint=stack.hint)
         return stack
-
-
-class _Loaded:
-    """A child with an open session; one run at a time."""
-
-    def __init__(self, child: Child, runs_on: str, stays: ExitStack) -> None:
-        self._child = child
-        self._lock = threading.Lock()
-        self._runs_on = runs_on
-        # The child must not outlive whoever runs it.
-        self._end = weakref.finalize(self, stays.close)
-
-    @property
-    def runs_on(self) -> str:
-        return self._runs_on
-
-    def run(self, inputs: Tensors) -> dict[str, Array]:
-        with self._lock:
-            return self._child.run(inputs)
 
 
 def _options(model: ir.Model, stack: Stack, folder: Path) -> BuiltOptions:
@@ -298,46 +278,18 @@ def _moved(options: Mapping[str, str], folder: Path) -> dict[str, str]:
     return {name: places.get(name, value) for name, value in options.items()}
 
 
-def _write_model(serialized: bytes, weights: Mapping[str, Array], folder: Path) -> None:
-    """Write a whole model: the weights that `split_weights` took out, where it says they lie."""
-    (folder / MODEL_FILE).write_bytes(serialized)
-    proto = onnx.ModelProto.FromString(serialized)
-    for tensor in proto.graph.initializer:
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        place = {entry.key: entry.value for entry in tensor.external_data}
-        path = folder / Path(place["location"]).name
-        with path.open("r+b" if path.exists() else "wb") as file:
-            file.seek(int(place.get("offset", "0")))
-            file.write(weights[tensor.name].tobytes())
-
-
 def _request(model: ir.Model, built: BuiltOptions, stack: Stack, *, profile: bool) -> Request:
     entries = {RECORD_ASSIGNMENT: "1"} if profile else {}
     return Request(
         provider=NPU,
         options=built.options,
-        inputs=_tensors("input", required_inputs(model)),
-        outputs=_tensors("output", model.graph.outputs),
+        inputs=tensor_files("input", required_inputs(model)),
+        outputs=tensor_files("output", model.graph.outputs),
         library=stack.library,
         environment={**built.environment, **(_ENVIRONMENT if profile else {})},
         session_entries=entries,
         profile=profile,
     )
-
-
-def _tensors(kind: str, values: Sequence[ir.Value]) -> tuple[TensorFile, ...]:
-    found = []
-    for number, value in enumerate(values):
-        shape = static_shape(value)
-        if shape is None or value.dtype is None or value.dtype.numpy().kind not in "fiub":
-            raise UnsupportedError(
-                f"the {kind} `{value.name}` has no fixed shape or no plain type",
-                hint="bind the model's dimensions with `--dim`",
-            )
-        dtype = value.dtype.numpy().str
-        found.append(TensorFile(value.name or "", f"{kind}{number}.raw", dtype, shape))
-    return tuple(found)
 
 
 def _said(log: str, cache: Path) -> Evidence:
@@ -359,20 +311,6 @@ def _said(log: str, cache: Path) -> Evidence:
         planned_offloaded=counts.get("offloaded", sum(planned.values()) if planned else None),
         report=report,
     )
-
-
-def _check_numbers(part: Part, model: ir.Model, inputs: Tensors, found: Tensors) -> None:
-    reference = run_session(open_session(part.model, quiet=True), inputs)
-    leading = {len(array) for array in inputs.values() if array.ndim > 1}
-    batch = leading.pop() if len(leading) == 1 else None
-    faults = find_faults(reference, found, batch=batch)
-    if faults:
-        raise DeviceError(
-            "; ".join(f"output `{fault.output}`: {fault.words}" for fault in faults[:3]),
-            where=part.name,
-            hint="the provider computes something else than the CPU; report it to AMD with the"
-            " smallest model that shows it (`compile --bisect`)",
-        )
 
 
 def _details(stack: Stack, verdict: Verdict) -> dict[str, str]:

@@ -18,13 +18,13 @@ import pytest
 import fake_provider
 from bundles import small_summary
 from vermilion.backends.base import Availability, CompileOptions, Part, Program
+from vermilion.backends.process.child import Child, ChildFailure
+from vermilion.backends.process.contract import Request, TensorFile
+from vermilion.backends.process.packed import pack_folder, unpack_folder
+from vermilion.backends.process.profile import CPU
+from vermilion.backends.process.worker import RECORD_ASSIGNMENT
 from vermilion.backends.vitisai.backend import Limits, VitisAiBackend
-from vermilion.backends.vitisai.child import Child, ChildFailure
-from vermilion.backends.vitisai.contract import Request, TensorFile
-from vermilion.backends.vitisai.evidence import CPU
 from vermilion.backends.vitisai.found import Stack
-from vermilion.backends.vitisai.packed import pack_folder, unpack_folder
-from vermilion.backends.vitisai.worker import RECORD_ASSIGNMENT
 from vermilion.errors import ArtifactError, DeviceError, VermilionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session, split_weights

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vermilion.backends.process.profile import CPU
 from vermilion.errors import ArtifactError
 
-CPU = "CPUExecutionProvider"
 NPU = "VitisAIExecutionProvider"
 
 
@@ -114,26 +114,6 @@ def _seen(evidence: Evidence) -> str:
         on_cpu = evidence.events.get(CPU, 0)
         return f"every node that was seen to run ran on the CPU ({on_cpu} events)"
     return "not one command was put to the NPU"
-
-
-def count_events(profile: str) -> dict[str, int]:
-    """Count node runs by provider in an ONNX Runtime profile.
-
-    Raises: ArtifactError where the text is no profile.
-    """
-    try:
-        events = json.loads(profile)
-    except ValueError as error:
-        raise ArtifactError(f"this is no profile: {error}") from error
-    counts: Counter[str] = Counter()
-    for event in events if isinstance(events, list) else []:
-        arguments = event.get("args") if isinstance(event, dict) else None
-        if not isinstance(arguments, dict) or event.get("cat") != "Node":
-            continue
-        provider = arguments.get("provider")
-        if isinstance(provider, str) and str(event.get("name", "")).endswith("_kernel_time"):
-            counts[provider] += 1
-    return dict(counts)
 
 
 def read_ep_report(text: str) -> dict[str, int]:

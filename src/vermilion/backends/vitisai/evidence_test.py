@@ -4,16 +4,12 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from vermilion.backends.vitisai.check import find_faults
-from vermilion.backends.vitisai.child import exit_words
+from vermilion.backends.process.profile import CPU
 from vermilion.backends.vitisai.evidence import (
-    CPU,
     NPU,
     Evidence,
-    count_events,
     judge,
     read_console,
     read_ep_report,
@@ -68,22 +64,6 @@ def test_what_nobody_saw_is_unknown() -> None:
     assert verdict.contradictions == ()
     assert any("it may be the CPU" in note for note in verdict.notes)
     assert judge(Evidence(9, providers=BOTH, submitted=40)).ran_on_npu is True
-
-
-def event(name: str, provider: str) -> dict[str, object]:
-    return {"cat": "Node", "name": name, "args": {"provider": provider}, "dur": 3}
-
-
-def test_profile_events_are_counted_by_provider() -> None:
-    events = [
-        event("a_kernel_time", CPU),
-        event("b_kernel_time", NPU),
-        event("a_fence_before", CPU),
-        {"cat": "Session", "name": "model_run"},
-    ]
-    assert count_events(json.dumps(events)) == {CPU: 1, NPU: 1}
-    with pytest.raises(ArtifactError, match="no profile"):
-        count_events("[{")
 
 
 @pytest.mark.parametrize(("device", "release"), [("DPU", "1.3"), ("NPU", "1.8")])
@@ -153,45 +133,3 @@ def test_xrt_smi_is_asked(tmp_path: Path) -> None:
 def test_summary_counts() -> None:
     text = "Number of operators supported by VAIML: 0(0.000%)\nGOPs supported by VAIML: 1"
     assert read_summary_counts(text) == {"supported": 0}
-
-
-def test_a_fault_of_one_entry_is_told_from_one_of_all() -> None:
-    right = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
-    assert find_faults({"y": right}, {"y": right}, batch=4) == []
-    swapped = right.copy()
-    swapped[2] = -swapped[2]
-    (fault,) = find_faults({"y": right}, {"y": swapped}, batch=4)
-    assert (fault.kind, fault.entry) == ("wrong-entry", 2)
-    (fault,) = find_faults({"y": right}, {"y": swapped}, batch=None)
-    assert (fault.kind, fault.entry) == ("wrong", None)
-    tokens = np.arange(1, 9, dtype=np.int64)
-    blank = np.full(8, np.iinfo(np.int64).min)
-    assert find_faults({"y": tokens}, {"y": blank}, batch=1)[0].kind == "unwritten"
-
-
-def test_rounding_is_no_fault() -> None:
-    import ml_dtypes
-
-    right = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
-    rounded = right.astype(ml_dtypes.bfloat16).astype(np.float32)
-    assert find_faults({"y": right}, {"y": rounded}, batch=4) == []
-    saturated = np.full((1, 8), 1e-7, np.float32)
-    assert find_faults({"y": saturated}, {"y": 0 * saturated}, batch=1) == []
-    masked = np.array([np.nan, 1, 2], np.float32)
-    assert find_faults({"y": masked}, {"y": masked}, batch=1) == []
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (-11, "SIGSEGV (access violation)"),
-        (139, "SIGSEGV (access violation)"),
-        (-6, "SIGABRT"),
-        (3221225477, "0xC0000005, access violation"),
-        (-1073741819, "0xC0000005, access violation"),
-        (0xC0000409, "0xC0000409, fail-fast exception"),
-        (3, "exit code 3"),
-    ],
-)
-def test_exit_codes_in_words(code: int, words: str) -> None:
-    assert exit_words(code) == words

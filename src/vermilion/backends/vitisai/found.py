@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vermilion.backends.base import Availability
+from vermilion.backends.vitisai.windows_ml import find_windows_ml
 from vermilion.hardware.devices import Machine, detect_machine
 from vermilion.hardware.options.vitisai import NEWEST, PROVIDER
 from vermilion.hardware.providers import (
@@ -79,11 +80,19 @@ def find_stack(
     """
     listed = find_providers() if providers is None else providers
     provider = next((p for p in listed if p.name == PROVIDER), None)
+    if provider is None and providers is None:
+        provider = find_windows_ml()
     if provider is None:
         return Availability(
             usable=False,
             reason="no VitisAI provider is installed: this ONNX Runtime has no library of it",
             hint=f"install Ryzen AI Software: {_INSTALL_PAGE}",
+        )
+    if provider.loads is False:
+        return Availability(
+            usable=False,
+            reason=f"the VitisAI provider of {provider.origin} cannot be used: {provider.reason}",
+            hint="`vermilion doctor` says what is missing",
         )
     here = machine if machine is not None else detect_machine(probe_providers=False)
     npu = next((npu for npu in here.npus if npu.target == target.name), None)

@@ -58,13 +58,17 @@ class TensorFile:
 
 @dataclass(frozen=True)
 class Request:
-    """What the child is to open. `library` is a plugin's; empty where the provider is built in."""
+    """What the child is to open: the file `model` below its folder.
+
+    `library` is a plugin's; empty where the provider is built in.
+    """
 
     provider: str
     options: Mapping[str, str]
     inputs: Sequence[TensorFile]
     outputs: Sequence[TensorFile]
     library: str = ""
+    model: str = MODEL_FILE
     environment: Mapping[str, str] = field(default_factory=dict)
     session_entries: Mapping[str, str] = field(default_factory=dict)
     profile: bool = False

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from vermilion.backends.vitisai.contract import LOG_FILE, MODEL_FILE, Array, Request
-from vermilion.backends.vitisai.evidence import CPU, count_events
+from vermilion.backends.process.contract import LOG_FILE, Array, Request
+from vermilion.backends.process.profile import CPU, count_events
 
 _SEVERITY_WARNING = 2
+_NO_CPU = "session.disable_cpu_ep_fallback"
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 
@@ -65,7 +66,15 @@ def serve(session: Any, replies: TextIO) -> None:
 
 def _providers(request: Request) -> list[tuple[str, dict[str, str]]]:
     asked = (request.provider, dict(request.options))
-    return [asked] if request.provider == CPU else [asked, (CPU, {})]
+    # Beside a provider that must take every node the CPU's may not even be named.
+    alone = request.provider == CPU or request.session_entries.get(_NO_CPU) == "1"
+    return [asked] if alone else [asked, (CPU, {})]
+
+
+def _asked_for(devices: list[Any], request: Request) -> list[Any]:
+    """Give the one device that the options name by its number, all where they name none."""
+    number = request.options.get("device_id", "")
+    return devices[int(number) :][:1] if number.isdigit() else devices
 
 
 class OnnxRuntime:
@@ -90,11 +99,11 @@ class OnnxRuntime:
         if request.profile:
             options.enable_profiling = True
             options.profile_file_prefix = str(self._folder / "profile")
-        model = str(self._folder / MODEL_FILE)
+        model = str(self._folder / request.model)
         if request.library:
             ort.register_execution_provider_library(request.provider, request.library)
             devices = [d for d in ort.get_ep_devices() if d.ep_name == request.provider]
-            options.add_provider_for_devices(devices, dict(request.options))
+            options.add_provider_for_devices(_asked_for(devices, request), dict(request.options))
             self._session = ort.InferenceSession(model, options)
         else:
             self._session = ort.InferenceSession(

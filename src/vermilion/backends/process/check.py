@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from vermilion.backends.base import Array, Tensors
-from vermilion.backends.vitisai.child import unwritten
+from vermilion.backends.process.child import unwritten
 from vermilion.ir.measure import agreement
 
 FaultKind = Literal["unwritten", "nan", "wrong-entry", "wrong"]

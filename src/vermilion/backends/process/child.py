@@ -18,15 +18,15 @@ from typing import Any, Literal
 import numpy as np
 
 from vermilion.backends.base import Array, Tensors
-from vermilion.backends.vitisai.contract import LOG_FILE, Closed, Opened, Request
+from vermilion.backends.process.contract import LOG_FILE, Closed, Opened, Request
 from vermilion.errors import DeviceError
 
 Stage = Literal["opening", "running", "closing"]
 Kind = Literal["hung", "crashed", "refused"]
 
-WORKER = (sys.executable, "-c", "from vermilion.backends.vitisai.worker import main; main()")
+WORKER = (sys.executable, "-c", "from vermilion.backends.process.worker import main; main()")
 
-NPU = "VitisAI provider"  # what errors call the child, unless told otherwise
+PROVIDER = "provider"  # what errors call the child, unless told otherwise
 
 _LAST_LINES = 3
 _END_S = 5.0
@@ -44,7 +44,7 @@ _WINDOWS_FAULTS = {
 class ChildFailure(DeviceError):
     """The child did not do what it was asked for. `kind` is what it did instead."""
 
-    def __init__(self, kind: Kind, stage: Stage, words: str, log: str, who: str = NPU) -> None:
+    def __init__(self, kind: Kind, stage: Stage, words: str, log: str, who: str = PROVIDER) -> None:
         self.kind = kind
         self.stage = stage
         self.log = log
@@ -63,7 +63,7 @@ class Child:
         command: Sequence[str] = WORKER,
         open_limit_s: float,
         run_limit_s: float,
-        who: str = NPU,
+        who: str = PROVIDER,
     ) -> None:
         """Start the child on `folder`, where the model lies, and wait for its session.
 

@@ -1,0 +1,1 @@
+"""Parts that AMD GPUs execute through the MIGraphX provider of ONNX Runtime."""

@@ -1,0 +1,305 @@
+"""Parts that an AMD GPU executes through the MIGraphX provider, in a child process.
+
+A part is compiled, loaded and run once before it counts: a provider that crashes, hangs, gives
+wrong numbers, or leaves everything to the CPU under its own name is caught here, and its part goes
+to the CPU with the reason. What it compiled lies in a folder of this content's own.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from vermilion.backends.base import (
+    Availability,
+    Claim,
+    CompileOptions,
+    Executable,
+    ModelFacts,
+    Part,
+    PartFiles,
+    Program,
+)
+from vermilion.backends.migraphx.context import check_context
+from vermilion.backends.migraphx.found import Stack, differences, find_stack
+from vermilion.backends.migraphx.options import (
+    CONTEXT_FILE,
+    NO_CPU_FALLBACK,
+    SessionOptions,
+    content_key,
+    session_options,
+    with_folder,
+)
+from vermilion.backends.migraphx.rules import claim
+from vermilion.backends.process.child import WORKER, Child
+from vermilion.backends.process.contract import LOG_FILE, MODEL_FILE, Closed, Opened, Request
+from vermilion.backends.process.loaded import Loaded
+from vermilion.backends.process.packed import pack_folder, unpack_folder
+from vermilion.backends.process.part import check_numbers, tensor_files, write_model
+from vermilion.backends.process.profile import CPU
+from vermilion.backends.process.worker import RECORD_ASSIGNMENT
+from vermilion.errors import ArtifactError, DeviceError, Refusal
+from vermilion.hardware.options.gpu import PLUGIN
+from vermilion.hardware.targets.target import Target
+from vermilion.ir.execute import split_weights
+from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.opset import required_inputs
+
+OPTIONS_FILE = "provider_options.json"
+PROVIDER_FILE = "provider.tar"
+WHO = "MIGraphX provider"
+
+# The first start compiles; with exhaustive tuning a large model takes the better part of an hour.
+COMPILE_LIMIT_S = 3600.0
+LOAD_LIMIT_S = 300.0
+RUN_LIMIT_S = 60.0
+_MAX_LOG_CHARACTERS = 1 << 16
+
+FindStack = Callable[[Target], Stack | Availability]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long the child may take, in seconds."""
+
+    compile_s: float = COMPILE_LIMIT_S
+    load_s: float = LOAD_LIMIT_S
+    run_s: float = RUN_LIMIT_S
+
+
+class MigraphxBackend:
+    """The contract of `backends.base` for an AMD GPU that is in this machine."""
+
+    name = "migraphx"
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] = WORKER,
+        find: FindStack = find_stack,
+        limits: Limits | None = None,
+    ) -> None:
+        """Take another `command` for the child, or another way to `find` the provider."""
+        self._command = tuple(command)
+        self._find = find
+        self._limits = limits or Limits()
+        self._found: dict[str, Stack | Availability] = {}
+
+    def available(self, target: Target) -> Availability:
+        """Say whether provider, libraries and GPU are here; the reason where they are not."""
+        stack = self._stack(target)
+        return stack if isinstance(stack, Availability) else Availability(usable=True)
+
+    def versions(self, target: Target) -> Mapping[str, str]:
+        """Give what a compiled part depends on; empty where nothing is here."""
+        stack = self._stack(target)
+        return {} if isinstance(stack, Availability) else stack.as_details()
+
+    def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
+        """Say whether the provider lists this node."""
+        return claim(node, facts)
+
+    def check_options(self, target: Target, options: CompileOptions) -> None:
+        """Raise OptionError for what this build of the provider does not take."""
+        stack = self._needed_stack(target)
+        session_options(stack, options.precision, options.provider_options)
+
+    def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
+        """Let the provider compile the part, run it once, and keep what it wrote if all is right.
+
+        Raises: OptionError for options that the build does not take; DeviceError with what went
+        wrong.
+        """
+        stack = self._needed_stack(target)
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted = session_options(stack, options.precision, options.provider_options)
+        serialized, weights = split_weights(part.model)
+        key = content_key(serialized, weights, wanted, stack)
+        inputs = sample_inputs(part.model)
+        with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as work:
+            scratch = Path(work)
+            provider = scratch / key
+            provider.mkdir()
+            write_model(serialized, weights, scratch)
+            request = _compile_request(part.model, wanted, stack, provider)
+            with Child(
+                request,
+                scratch,
+                command=self._command,
+                open_limit_s=self._limits.compile_s,
+                run_limit_s=self._limits.run_s,
+                who=WHO,
+            ) as child:
+                opened = child.opened
+                found = child.run(inputs)
+                closed = child.close()
+            share = _ran_on_the_gpu(part, stack, opened, closed)
+            check_numbers(part, inputs, found)
+            if (context := provider / CONTEXT_FILE).is_file():
+                check_context(context, stack)
+            pack_folder(provider, folder / PROVIDER_FILE)
+            _keep_log(scratch / LOG_FILE, folder / LOG_FILE)
+        (folder / MODEL_FILE).write_bytes(serialized)
+        (folder / OPTIONS_FILE).write_text(json.dumps(asdict(wanted), indent=2), encoding="utf-8")
+        details = {**stack.as_details(), "content": key, "cpu_share": f"{share:.4f}"}
+        notes = _notes(opened, share)
+        return Program((LOG_FILE, MODEL_FILE, OPTIONS_FILE, PROVIDER_FILE), False, details, notes)
+
+    def load(
+        self, program: Program, files: PartFiles, target: Target, options: CompileOptions
+    ) -> Executable:
+        """Start a child with the compiled part.
+
+        Raises: ArtifactError where provider, libraries or GPU are no longer what they were, or the
+        part is not the one that was compiled; DeviceError where the child fails.
+        """
+        stack = self._needed_stack(target)
+        changed = differences(program.details, stack.as_details())
+        if changed:
+            raise ArtifactError(
+                f"the part was compiled for another machine: {'; '.join(changed)}",
+                hint="compile the model again: the provider itself would not notice",
+            )
+        with ExitStack() as stays:
+            work = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
+            stays.callback(work.cleanup)
+            child, fresh = self._open(program, files, stack, Path(work.name))
+            stays.callback(child.stop)
+            if stack.provider not in child.opened.providers:
+                raise DeviceError(
+                    f"the session runs on {', '.join(child.opened.providers)}, not on the GPU",
+                    hint="`vermilion doctor` says what is missing",
+                )
+            again = ", compiled anew by the provider" if fresh else ""
+            runs_on = f"{stack.gfx}, {stack.provider} {stack.provider_version}, in a child process"
+            return Loaded(child, runs_on + again, stays.pop_all())
+
+    def _open(
+        self, program: Program, files: PartFiles, stack: Stack, folder: Path
+    ) -> tuple[Child, bool]:
+        """Open the compiled part in a child; say whether the provider wrote new programs."""
+        serialized, weights = bytes(files.read(MODEL_FILE)), files.weights()
+        wanted = _stored_options(files)
+        key = content_key(serialized, weights, wanted, stack)
+        if key != program.details.get("content"):
+            raise ArtifactError(
+                "the part's programs were compiled from another model or with other options",
+                hint="compile the model again",
+            )
+        provider = folder / key
+        unpack_folder(files.read(PROVIDER_FILE), provider)
+        before = set(provider.rglob("*"))
+        write_model(serialized, weights, folder)
+        request = _request(ir.load(folder / MODEL_FILE), wanted, stack, provider)
+        if (context := provider / CONTEXT_FILE).is_file():
+            check_context(context, stack)
+            request = replace(request, model=context.relative_to(folder).as_posix())
+        child = Child(
+            request,
+            folder,
+            command=self._command,
+            open_limit_s=self._limits.load_s,
+            run_limit_s=self._limits.run_s,
+            who=WHO,
+        )
+        return child, bool(set(provider.rglob("*")) - before)
+
+    def _stack(self, target: Target) -> Stack | Availability:
+        if target.name not in self._found:
+            self._found[target.name] = self._find(target)
+        return self._found[target.name]
+
+    def _needed_stack(self, target: Target) -> Stack:
+        stack = self._stack(target)
+        if isinstance(stack, Availability):
+            raise DeviceError(stack.reason, where=target.name, hint=stack.hint)
+        return stack
+
+
+def _request(
+    model: ir.Model, wanted: SessionOptions, stack: Stack, provider_folder: Path
+) -> Request:
+    return Request(
+        provider=stack.provider,
+        options=with_folder(wanted, stack, str(provider_folder)),
+        inputs=tensor_files("input", required_inputs(model)),
+        outputs=tensor_files("output", model.graph.outputs),
+        library=stack.library,
+        # The plugin writes embedded programs to one fixed name in the folder for temporary files
+        # (src/migraphx/mgx_ep_ctx.cc): two processes would read each other's.
+        environment={"TMPDIR": str(provider_folder.parent), "TMP": str(provider_folder.parent)},
+        session_entries=wanted.entries,
+    )
+
+
+def _compile_request(
+    model: ir.Model, wanted: SessionOptions, stack: Stack, provider_folder: Path
+) -> Request:
+    """Give the request that also records who runs what, and has a plugin write its context."""
+    request = _request(model, wanted, stack, provider_folder)
+    entries = {RECORD_ASSIGNMENT: "1", **request.session_entries}
+    if stack.build == PLUGIN:
+        entries |= {
+            "ep.context_enable": "1",
+            "ep.context_embed_mode": "0",
+            "ep.context_file_path": str(provider_folder / CONTEXT_FILE),
+        }
+    return replace(request, session_entries=entries, profile=True)
+
+
+def _stored_options(files: PartFiles) -> SessionOptions:
+    try:
+        stored = json.loads(bytes(files.read(OPTIONS_FILE)))
+        return SessionOptions(dict(stored["provider"]), dict(stored["entries"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"the compiled part's {OPTIONS_FILE} is not what it should be: {error}",
+            hint="compile the model again",
+        ) from error
+
+
+def _ran_on_the_gpu(part: Part, stack: Stack, opened: Opened, closed: Closed) -> float:
+    """Give the share of nodes that ONNX Runtime's own CPU provider took.
+
+    Raises: DeviceError where nothing was seen to run on the GPU.
+    """
+    mine = stack.provider
+    if mine not in opened.providers:
+        raise _silent_cpu(
+            part, f"the session has no `{mine}`: it has {', '.join(opened.providers)}"
+        )
+    if closed.events and not closed.events.get(mine):
+        seen = sum(closed.events.values())
+        raise _silent_cpu(
+            part, f"the session lists `{mine}`, and all of {seen} node runs were on the CPU"
+        )
+    counts = opened.assigned or closed.events
+    if not counts.get(mine):
+        raise _silent_cpu(part, f"the session lists `{mine}`, and it was given no node")
+    return counts.get(CPU, 0) / sum(counts.values())
+
+
+def _silent_cpu(part: Part, words: str) -> DeviceError:
+    return DeviceError(
+        words, where=part.name, hint="`vermilion doctor` says what the provider is missing"
+    )
+
+
+def _notes(opened: Opened, share: float) -> tuple[str, ...]:
+    if not share:
+        return ()
+    return (
+        f"ONNX Runtime kept {opened.assigned.get(CPU, 0) or 'some'} nodes of the GPU's part on the"
+        f" CPU ({share:.0%}); hint: `--provider-option {NO_CPU_FALLBACK}=1` makes that an error",
+    )
+
+
+def _keep_log(log: Path, place: Path) -> None:
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    place.write_text(text[-_MAX_LOG_CHARACTERS:], encoding="utf-8")
