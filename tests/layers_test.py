@@ -26,12 +26,16 @@ LEVELS: dict[str, int] = {
     "inspection": 8,
     "quantization": 8,
     "compare": 8,
+    "optimize": 9,
+    "buckets": 8,
     "hello_network": 8,
     "hello": 9,
+    "batch": 9,
     "bench": 9,
-    "llm": 9,
-    "cli": 10,
-    "__main__": 11,
+    "llm": 10,
+    "genai": 11,
+    "cli": 12,
+    "__main__": 13,
 }
 
 

@@ -34,6 +34,10 @@ Tensors = dict[str, np.ndarray]
 OCR = ("ocr-det", "ocr-rec", "ocr-cls")
 # What the project promises for FP32 on the CPU against ONNX Runtime on the model as it came.
 MIN_COSINE = 0.99999
+# Another order of additions puts some values on the other side of a bfloat16 step.
+MIN_MODELLED_COSINE = 0.99
+# A chain of ten roundings to eight bits, on values that products may have made large.
+BFLOAT16_TOLERANCE = 0.06
 
 
 def written_page(*shape: int) -> np.ndarray:
@@ -103,8 +107,10 @@ def test_ocr_on_strix_is_placed_whole_and_modelled(name: str, root: Path) -> Non
     assert all("modelled" in place for place in [*folder.runs_on, *single.runs_on])
     one, other = folder.run(None, case.page), single.run(None, case.page)
     np.testing.assert_array_equal(one[0], other[0])
-    expected = ort.InferenceSession(case.file, providers=["CPUExecutionProvider"])
-    assert agreement("y", expected.run(None, case.page)[0], one[0]).cosine >= MIN_COSINE
+    # The chip's numbers are bfloat16: in standard operators, ONNX Runtime gives nearly the same.
+    literal = open_side(str(compiled.artifact)).model
+    expected = next(iter(run_session(open_session(literal), case.page).values()))
+    assert agreement("y", expected, one[0]).cosine >= MIN_MODELLED_COSINE
 
 
 def test_compare_shows_it_on_the_command_line(
@@ -171,10 +177,13 @@ def test_eight_threads_on_parts_of_two_devices(tmp_path: Path) -> None:
     reference = open_session(striped(), threads=1)
     feeds = [sample_inputs(striped(), seed=seed) for seed in range(16)]
     expected = [run_session(reference, feed)["output"] for feed in feeds]
+    alone = [session.run(["output"], feed)[0] for feed in feeds]
+    for one, wanted in zip(alone, expected, strict=True):
+        np.testing.assert_allclose(one, wanted, atol=BFLOAT16_TOLERANCE * np.abs(wanted).max())
 
     def is_right(turn: int) -> bool:
         (found,) = session.run(["output"], feeds[turn % 16])
-        return bool(np.allclose(found, expected[turn % 16], rtol=1e-4, atol=1e-4))
+        return bool(np.array_equal(found, alone[turn % 16]))
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(is_right, range(320)))
@@ -249,7 +258,8 @@ def check_equal(model: ir.Model, target: str, cache: Path) -> None:
         assert found[name].shape == array.shape
         # A chain of ten float32 roundings, on values that products may have made large.
         scale = 1.0 + float(np.max(np.abs(array), initial=0.0))
-        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5 * scale)
+        rtol, atol = (1e-4, 1e-5) if target == "cpu" else (BFLOAT16_TOLERANCE,) * 2
+        np.testing.assert_allclose(found[name], array, rtol=rtol, atol=atol * scale)
 
 
 def summary_lines(text: str) -> dict[str, str]:

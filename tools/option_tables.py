@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from vermilion.backends.npu_cost import BF16_ERRORS, INT8_ERRORS
 from vermilion.backends.npu_published import BF16_MS, INT8_MS
 from vermilion.errors import UnsupportedError
-from vermilion.hardware.options.gpu import TABLES
+from vermilion.hardware.options.gpu import AMDGPU, MIGRAPHX, PLUGIN, TABLES
+from vermilion.hardware.options.gpu_rules import plugin_name
 from vermilion.hardware.options.option import Option, OptionTable
 from vermilion.hardware.options.vitisai import RELEASES, all_options
 from vermilion.hardware.options.vitisai_build import Precision, Request, build_options
@@ -40,6 +41,11 @@ def options_page() -> str:
         "## VitisAI: what Vermilion sets, by device and release",
         "On Windows, with a cache folder. `bf16` also writes the file that `config_file` names.",
         table(["device", "release", "numbers", "options", "environment"], _built_rows()),
+    ]
+    sections += [
+        "## MIGraphX: one option in every build",
+        "What an option is called in each build; empty where the build does not take it.",
+        _builds_table(),
     ]
     for one in TABLES:
         sections += [f"## {one.title}", *_gpu_section(one)]
@@ -101,6 +107,25 @@ def _built(device: str, release: str, precision: Precision) -> tuple[str, str]:
     pairs = [f"`{name}` = `{value}`" for name, value in built.options.items()]
     environment = [f"`{name}` = `{value}`" for name, value in built.environment.items()]
     return ", ".join(pairs), ", ".join(environment)
+
+
+def _builds_table() -> str:
+    """Give a row an option, built-in names first, and a column a build."""
+    builds = [t for t in TABLES if t.provider in (MIGRAPHX, AMDGPU)]
+    names: dict[str, str] = {}  # in the plugin → in the built-in provider, either may be missing
+    for one in builds:
+        for option in one.options:
+            if one.build == PLUGIN:
+                names.setdefault(option.name, "")
+            else:
+                names[plugin_name(option.name) or option.name] = option.name
+    rows = []
+    for plugin, built_in in sorted(names.items(), key=lambda pair: (not pair[1], pair[1], pair[0])):
+        spelt = [plugin if one.build == PLUGIN else built_in for one in builds]
+        found = [one.find(name) if name else None for one, name in zip(builds, spelt, strict=True)]
+        rows.append([f"`{option.name}`" if option else "" for option in found])
+    heads = [f"{'umbrella, ' if t.provider == AMDGPU else ''}{t.build}" for t in builds]
+    return table(heads, rows)
 
 
 def _gpu_section(one: OptionTable) -> list[str]:

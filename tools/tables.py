@@ -49,6 +49,17 @@ def _row(target: Target) -> list[str]:
     return [names, target.title, formats, _COMPILED_BY[target.kind], _RUNS[target.kind]]
 
 
+def gpus_table() -> str:
+    """Give every GPU and what its matrix instructions multiply."""
+    rows = []
+    for target in all_targets():
+        if target.gpu is not None:
+            inputs = ", ".join(sorted(target.gpu.matrix_inputs))
+            does = f"{target.gpu.matrix_instructions.upper()}: {inputs}"
+            rows.append([f"`{target.name}`", target.title, does])
+    return table(["named", "chips", "matrix instructions"], rows)
+
+
 def schemes_table() -> str:
     """Give every quantization scheme."""
     rows = [[f"`{name}`", scheme.title] for name, scheme in sorted(SCHEMES.items())]
@@ -96,12 +107,14 @@ def documents() -> dict[Path, str]:
     readme = ROOT / "README.md"
     text = fill(readme.read_text(encoding="utf-8"), "targets", targets_table())
     text = fill(text, "schemes", schemes_table())
+    gpu = ROOT / "docs" / "gpu.md"
     npu = ROOT / "docs" / "npu.md"
     npu_text = fill(npu.read_text(encoding="utf-8"), "latencies", latency_table())
     return {
         readme: text,
         ROOT / "docs" / "operators.md": operators_page() + "\n",
         ROOT / "docs" / "options.md": options_page() + "\n",
+        gpu: fill(gpu.read_text(encoding="utf-8"), "gpus", gpus_table()),
         npu: fill(npu_text, "errors", error_table()),
     }
 

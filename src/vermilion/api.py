@@ -26,6 +26,7 @@ from vermilion.runtime.build import (
     BuildRequest,
     backends_for,
     build_artifact,
+    check_provider_options,
 )
 from vermilion.runtime.cache import Cache, cache_digest, model_digest
 from vermilion.runtime.gate import OffloadGate
@@ -37,6 +38,8 @@ from vermilion.version import code_digest
 
 PRECISIONS = ("fp32", "bf16", "int8")
 GPU_PRECISIONS = ("fp32", "fp16")
+# Of float models. `bfp16`: products of blocks that share an exponent, all else bfloat16.
+NPU_PRECISIONS = ("bf16", "bfp16")
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ def compile_model(
     fix: bool = False,
     winograd: bool = True,
     dump: str | os.PathLike[str] | None = None,
+    backend: str | None = None,
+    provider_options: Mapping[str, str] | None = None,
     progress: Progress = no_progress,
 ) -> Compiled:
     """Compile a model for a target, or find it compiled in the cache.
@@ -91,16 +96,20 @@ def compile_model(
     Args:
         model: an ONNX file, or a graph in memory.
         target: what to compile for; `vermilion devices --targets` lists them.
-        precision: `fp32`, `bf16` or `int8` on a CPU target, `fp32` or `fp16` on a GPU; `auto`
-            computes in the model's own number format.
+        precision: `fp32`, `bf16` or `int8` on a CPU target, `fp32` or `fp16` on a GPU,
+            `bf16` or `bfp16` for float models on an NPU; `auto` computes in the model's own
+            number format, on an NPU floats as bfloat16.
         dims: values for symbolic dimensions (`{"batch": 1}`) or whole inputs.
         cache_dir: folder of compiled models; the user's cache folder by default.
         cache_key: name of the folder in it; the digest of all that matters by default.
         output: also write everything as one file, NAME.rai.
         min_offload: a gate, `gops=95%` or `operators=90%`.
         fix: for an NPU, also rewrite what it does not take, where the outputs stay the same.
-        winograd: compute 3×3 convolutions with fewer multiplications where that is faster.
+        winograd: compute with fewer multiplications where that is faster: 3×3 convolutions by
+            Winograd's algorithm, large matrix products in float32 by Strassen's.
         dump: a folder for kernels, IR and assembly of generated parts; compiles anew.
+        backend: what compiles for the device, `iree` or `migraphx` for a GPU; the best by default.
+        provider_options: for a backend that is a provider: its options, and session entries.
         progress: told of each step.
 
     Raises: VermilionError of the kind that says who can mend it.
@@ -108,13 +117,15 @@ def compile_model(
     begin = time.perf_counter()
     gate = OffloadGate.parse(min_offload) if min_offload else None
     chosen = find_target(target)
-    device_backend, cpu_backend, availability = backends_for(chosen)
+    device_backend, cpu_backend, availability = backends_for(chosen, backend or "")
     options = CompileOptions(
         precision=checked_precision(precision, chosen),
         winograd=winograd,
         dump=None if dump is None else Path(dump),
         progress=progress,
+        provider_options=dict(provider_options or {}),
     )
+    check_provider_options(device_backend, chosen, options)
     fix = fix and chosen.kind == "npu"
     rai = _rai_path(output)
     source = load_model(model) if not isinstance(model, ir.Model) else model
@@ -137,7 +148,7 @@ def compile_model(
     entry = cache.get_or_build(digest, cache_key, build, parts=parts)
     report = read_report(entry.open())
     if gate is not None:
-        gate.check(report.summary, ran=device_backend.name == SEEN_TO_RUN)
+        gate.check(report.summary, ran=device_backend.name in SEEN_TO_RUN)
     if rai is not None:
         pack(entry.path, rai)
     return Compiled(
@@ -161,7 +172,7 @@ def checked_precision(precision: str, target: Target) -> str:
     """
     if precision == "auto":
         return precision
-    words = GPU_PRECISIONS if target.kind == "gpu" else PRECISIONS
+    words = {"gpu": GPU_PRECISIONS, "npu": NPU_PRECISIONS}.get(target.kind, PRECISIONS)
     if precision not in words:
         raise OptionError(
             f"unknown precision `{precision}`",
@@ -170,12 +181,14 @@ def checked_precision(precision: str, target: Target) -> str:
         )
     if target.kind == "gpu":
         return precision
-    if target.kind != "cpu":
+    if target.kind == "npu" and "bf16" not in target.formats:
         raise OptionError(
             f"{target.name} computes in the model's own number format",
             where="--precision",
             hint="quantize the model first, or leave the option out",
         )
+    if target.kind == "npu":
+        return precision
     if precision == "bf16" and not isa_of(target).has_bf16:
         raise OptionError(
             f"{target.name} has no bfloat16 products", where="--precision", hint="use `fp32`"
@@ -184,8 +197,14 @@ def checked_precision(precision: str, target: Target) -> str:
 
 
 def _check_numbers(model: ir.Model, precision: str, target: Target) -> None:
-    """Refuse `int8` for a model that has no integers: nothing would be computed in them."""
+    """Refuse `int8` for a model without integers, and a float format for one that has them."""
     found = number_format(model)
+    if target.kind == "npu" and precision != "auto" and not found.startswith("fp"):
+        raise OptionError(
+            f"the model is {found}, which {target.name} computes as it is",
+            where=f"--precision {precision}",
+            hint="leave the option out, or give the float model",
+        )
     if precision == "int8" and target.kind == "cpu" and found.startswith(("fp", "bf")):
         raise OptionError(
             f"the model is {found}: compiling does not quantize it",
@@ -220,6 +239,7 @@ def _cache_parts(
         "target": target.name,
         "precision": options.precision,
         "winograd": str(options.winograd),
+        "provider_options": repr(sorted(options.provider_options.items())),
         "backend": f"{device_backend.name}, {CPU_BACKEND}",
         "device": repr(sorted(_versions(device_backend, target).items())),
         "tools": repr(sorted(tool_versions().items())),

@@ -18,6 +18,7 @@ from vermilion.backends import BACKENDS
 from vermilion.backends.base import CompileOptions, Part, Program
 from vermilion.backends.npu_model import NpuModelBackend
 from vermilion.errors import ModelError, OptionError, UnsupportedError
+from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.inputs import sample_inputs
@@ -26,8 +27,9 @@ from vermilion.runtime.session import Session
 
 HEADER = '<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
 
-# Simplified and as it came differ by float32 roundings alone.
-TOLERANCE = 1e-4
+# Simplified and as it came differ by float32 roundings alone; on an NPU floats are bfloat16, whose
+# every rounding is off by 2^-9, with up to ten of them on the way here.
+TOLERANCE, BFLOAT16_TOLERANCE = 1e-4, 2.0**-5
 
 
 def parse(text: str, **weights: np.ndarray) -> ir.Model:
@@ -48,7 +50,9 @@ def check_runs(model: ir.Model, compiled: Compiled) -> None:
     with compiled.session(threads=1) as session:
         found = session.run(list(expected), inputs)
     for name, array in zip(expected, found, strict=True):
-        np.testing.assert_allclose(array, expected[name], rtol=TOLERANCE, atol=TOLERANCE)
+        most = BFLOAT16_TOLERANCE if compiled.target.kind == "npu" else TOLERANCE
+        largest = max(1.0, float(np.abs(expected[name]).max()))
+        np.testing.assert_allclose(array, expected[name], rtol=most, atol=most * largest)
 
 
 @pytest.mark.parametrize("target", ["cpu", "strix"])
@@ -297,3 +301,45 @@ def test_int8_is_for_models_that_have_it(tmp_path: Path) -> None:
         compile_model(small_cnn(), precision="int8", cache_dir=tmp_path)
     assert "vermilion quantize" in error.value.hint
     assert list(tmp_path.glob("*")) == []
+
+
+def test_an_npu_takes_floats_in_the_format_that_is_asked_for(tmp_path: Path) -> None:
+    model = small_cnn()
+    errors = {}
+    for precision in ("auto", "bf16", "bfp16"):
+        compiled = compile_model(model, target="strix", precision=precision, cache_dir=tmp_path)
+        (row,) = compiled.report.verification
+        assert row["modelled_in"] == ("bfp16" if precision == "bfp16" else "bf16")
+        errors[precision] = row["sqnr_db"]
+        check_runs(model, compiled)
+    assert errors["auto"] == errors["bf16"] > errors["bfp16"]
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "words"),
+    [
+        ("strix", "int8", "unknown precision `int8`"),
+        ("phoenix", "bf16", "phoenix computes in the model's own number format"),
+    ],
+)
+def test_an_npu_refuses_other_formats(target: str, precision: str, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        compile_model(small_cnn(), target=target, precision=precision)
+
+
+def test_a_float_format_is_refused_for_a_quantized_model() -> None:
+    model = parse(
+        """g (float[1,8] x) => (float[1,8] y) <float s = {0.5}, int8 z = {0}> {
+          a = QuantizeLinear (x, s, z) b = DequantizeLinear (a, s, z) c = Relu (b)
+          d = QuantizeLinear (c, s, z) y = DequantizeLinear (d, s, z)
+        }"""
+    )
+    with pytest.raises(OptionError, match="the model is xint8, which strix computes as it is"):
+        compile_model(model, target="strix", precision="bf16")
+
+
+def test_generated_code_of_a_modelled_part_says_what_it_needs(tmp_path: Path) -> None:
+    compiled = compile_model(small_cnn(), target="strix", cache_dir=tmp_path)
+    with compiled.session(threads=1) as session:
+        assert "native code" in session.runs_on[0]
+        assert set(session.manifest.features) == find_target("cpu").features

@@ -28,7 +28,7 @@ from vermilion.ir.measure import Agreement, agreement
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.progress import Progress, no_progress
-from vermilion.runtime.artifact import open_artifact
+from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import checked_feeds
 from vermilion.runtime.session import Session
 from vermilion.runtime.write import tensor_record
@@ -301,8 +301,19 @@ def artifact_side(label: str, artifact: Path) -> Side:
 
     places = sorted({place.partition(": ")[2] for place in session.runs_on})
     modelled = any(part.modelled for part in session.manifest.parts)
-    model = open_artifact(artifact).model()
+    model = _in_its_numbers(open_artifact(artifact))
     return Side(label, "; ".join(places), run, model, modelled, session.notes)
+
+
+def _in_its_numbers(reader: ArtifactReader) -> ir.Model:
+    """Give the bundle's graph; of a modelled device that runs all of it, with its roundings."""
+    model = reader.model()
+    numbers = {part.details.get("numbers", "") for part in reader.manifest.parts}
+    if numbers not in ({"bf16"}, {"bfp16"}):
+        return model
+    from vermilion.backends.npu_numbers import in_standard_operators
+
+    return in_standard_operators(model, "bf16" if numbers == {"bf16"} else "bfp16")
 
 
 def open_side(

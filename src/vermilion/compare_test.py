@@ -147,8 +147,11 @@ def test_compiled_models_against_the_file(form: str, tmp_path: Path) -> None:
         other = open_side(str(compiled.artifact))
         assert not other.modelled
     found = compare_sides(open_side(str(file)), other, runs=1)
-    assert found.outputs[0].cosine > 0.999999
+    # What is modelled is computed in the chip's bfloat16.
+    assert found.outputs[0].cosine > (0.9999 if form == "@strix" else 0.999999)
     assert found.layers, "the layers that kept their names"
+    worst = min(layer.agreement.sqnr_db for layer in found.layers)
+    assert (worst < 70.0) == (form == "@strix"), "layers too have the chip's roundings"
     assert found.first_divergence is None
 
 

@@ -215,6 +215,7 @@ def bisect_model(
     folder: str | os.PathLike[str],
     dims: Dimensions | None = None,
     fix: bool = False,
+    backend: str | None = None,
     progress: Progress = no_progress,
 ) -> tuple[CulpritFile, ...]:
     """Write the smallest model that fails to compile for each part that does, into `folder`.
@@ -222,7 +223,7 @@ def bisect_model(
     Raises: VermilionError of the kind that says who can mend it.
     """
     chosen = find_target(target)
-    device_backend, cpu_backend, _ = backends_for(chosen)
+    device_backend, cpu_backend, _ = backends_for(chosen, backend or "")
     source = load_model(model) if not isinstance(model, ir.Model) else model
     simplified = simplify(source, dims=dims, progress=progress)
     if fix and chosen.kind == "npu":

@@ -13,6 +13,7 @@ from typing import Annotated, cast
 import typer
 
 from vermilion.cli import (
+    batch,
     bench,
     cache,
     compare,
@@ -24,6 +25,10 @@ from vermilion.cli import (
     hipify,
     inspect,
     llm,
+    model_benchmark,
+    model_generate,
+    onnx_utils,
+    optimize,
     quantize,
     run,
 )
@@ -38,13 +43,18 @@ VERBS: Mapping[str, Callable[..., int] | typer.Typer] = {
     "doctor": doctor.doctor,
     "export": export.export,
     "inspect": inspect.inspect,
+    "optimize": optimize.optimize,
     "quantize": quantize.quantize,
     "compile": compile.compile,
     "run": run.run,
+    "batch": batch.batch,
     "compare": compare.compare,
     "bench": bench.bench,
     "cache": cache.app,
     "llm": llm.app,
+    "onnx_utils": onnx_utils.app,
+    "model_generate": model_generate.model_generate,
+    "model_benchmark": model_benchmark.model_benchmark,
     "hipify": hipify.hipify,
 }
 

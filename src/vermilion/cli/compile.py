@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vermilion.cli.options import CacheDir, Dims, Model, parse_dims
+from vermilion.cli.options import CacheDir, Dims, Model, parse_dims, parse_pairs
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 
@@ -31,7 +31,9 @@ def compile(
     ] = "cpu",
     precision: Annotated[
         str,
-        typer.Option("--precision", "-p", help="Auto; on a CPU fp32, bf16, int8, on a GPU fp16."),
+        typer.Option(
+            "--precision", "-p", help="Auto; CPU: fp32, bf16, int8; GPU: fp16; NPU: bf16, bfp16."
+        ),
     ] = "auto",
     dim: Dims = None,
     cache_dir: CacheDir = None,
@@ -56,7 +58,9 @@ def compile(
     ] = False,
     winograd: Annotated[
         bool,
-        typer.Option("--winograd/--no-winograd", help="3×3 convolutions with fewer products."),
+        typer.Option(
+            "--winograd/--no-winograd", help="Fewer multiplications (Winograd, Strassen)."
+        ),
     ] = True,
     dump: Annotated[
         Path | None,
@@ -68,6 +72,18 @@ def compile(
             "--bisect",
             metavar="DIR",
             help="For each part that fails to compile, write the smallest model that does, too.",
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option("--backend", help="What compiles for the device; for a GPU: iree, migraphx."),
+    ] = None,
+    provider_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--provider-option",
+            metavar="NAME=VALUE",
+            help="With --backend migraphx: an option of the provider's, or a session entry.",
         ),
     ] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node's place.")] = False,
@@ -90,6 +106,8 @@ def compile(
         min_offload=min_offload,
         winograd=winograd,
         dump=dump,
+        backend=backend,
+        provider_options=parse_pairs(provider_option, "--provider-option"),
         fix=fix,
         progress=terminal.progress,
     )
@@ -105,6 +123,7 @@ def compile(
             folder=bisect,
             dims=parse_dims(dim),
             fix=fix,
+            backend=backend,
             progress=terminal.progress,
         )
         for culprit in culprits:
@@ -157,7 +176,8 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
         facts.add_row(
             "proven",
             f"output {row['name']}: cosine {_number(row['cosine'], '.8f')}, "
-            f"SQNR {_number(row['sqnr_db'], '.1f')} dB against the model as it came",
+            f"SQNR {_number(row['sqnr_db'], '.1f')} dB against the model as it came"
+            + (f", modelled in {row['modelled_in']}" if "modelled_in" in row else ""),
         )
     views: list[RenderableType] = [
         f"{state} for {target.name} ({target.title}) in {compiled.seconds:.2f} s",

@@ -39,11 +39,28 @@ def inspect(
         Path | None,
         typer.Option("--summary", help="With `--target`: also write the summary to this file."),
     ] = None,
+    shapes: Annotated[
+        Path | None,
+        typer.Option(
+            "--shapes",
+            metavar="TRACE.jsonl",
+            exists=True,
+            dir_okay=False,
+            help="Instead: which sizes to compile for, from requests, a line of shapes each.",
+        ),
+    ] = None,
+    buckets: Annotated[
+        int, typer.Option("--buckets", min=1, help="With `--shapes`: how many sets of sizes.")
+    ] = 4,
 ) -> Result:
     """Show a model's operators, work and shapes; with `--target`, every node's place and reason.
 
     Nothing is compiled. Latencies of devices are modelled.
     """
+    if shapes is not None:
+        from vermilion.cli.bucket_view import inspect_shapes
+
+        return inspect_shapes(model, shapes, buckets, parse_dims(dim), terminal.progress)
     from vermilion.inspection import inspect_model
 
     if summary is not None and target in (None, "all"):

@@ -86,6 +86,22 @@ def parse_dims(words: Sequence[str] | None) -> dict[str, int | tuple[int, ...]]:
     return dims
 
 
+def parse_pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Read NAME=VALUE words of an option. Raises: OptionError."""
+    pairs: dict[str, str] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not (name and equals) or name in pairs:
+            what = "names an option twice" if name in pairs else "is not NAME=VALUE"
+            raise OptionError(
+                f"`{word}` {what}",
+                where=option,
+                hint=f"write `{option} fp16_enable=1`",
+            )
+        pairs[name] = value
+    return pairs
+
+
 def parse_shape(text: str, *, where: str) -> tuple[int, ...]:
     """Read a shape written as `1x3x224x224`.
 

@@ -40,11 +40,31 @@ def run(
     schema: Annotated[
         bool, typer.Option("--schema", help="Only print which inputs are needed.")
     ] = False,
+    bucket: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--bucket",
+            metavar="NAME.rai",
+            help="The same model compiled for another size: the one that fits is run.",
+        ),
+    ] = None,
+    pad: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pad",
+            metavar="VALUE|INPUT=VALUE",
+            help="With --bucket: pad what fits none, if that changes nothing; else it is refused.",
+        ),
+    ] = None,
 ) -> Result:
     """Run a model once and write its outputs.
 
     Without `--input`, sample inputs with a fixed seed are used, and a warning says so.
     """
+    if bucket:
+        from vermilion.cli.bucket_run import run_bucketed
+
+        return run_bucketed([model, *bucket], input, pad, output)
     from vermilion.compare import open_side
     from vermilion.ir.inputs import sample_inputs
 
@@ -63,7 +83,7 @@ def run(
     outputs = side.run(inputs)
     milliseconds = (time.perf_counter() - begin) * 1e3
     if output is not None:
-        _write(output, outputs)
+        write_outputs(output, outputs)
     data = {
         "model": model,
         "runs_on": side.runs_on,
@@ -102,7 +122,8 @@ def _schema(side: Side) -> Result:
     return Result({"inputs": rows}, view)
 
 
-def _write(path: Path, outputs: dict[str, Array]) -> None:
+def write_outputs(path: Path, outputs: dict[str, Array]) -> None:
+    """Write the outputs as one .npz, aside and then under its name."""
     import uuid
 
     import numpy as np

@@ -69,7 +69,7 @@ def test_for_machines(vermilion: Command, model: Path, inputs: Path) -> None:
 
 def test_what_stands_in_for_a_device_says_so(vermilion: Command, model: Path) -> None:
     done = vermilion("run", f"{model}@strix", "--dim", "n=1")
-    assert "ran on strix (modelled: computed by CPU" in done.words
+    assert "ran on strix (modelled: bfloat16 computed by CPU" in done.words
     data = vermilion("run", f"{model}@strix", "--dim", "n=1", "--json").data
     assert data["modelled"] is True
 

@@ -31,6 +31,7 @@ Unary = Literal[
     "softplus",
     "sin",
     "cos",
+    "bf16",
 ]
 Binary = Literal[
     "add",

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+# One cache line each: the generation; then what each worker has finished; then, for each step, a
+# counter for each worker's share.
 CONTEXT_LINE_BYTES = 64
-GENERATION, FINISHED, COUNTERS = (line * CONTEXT_LINE_BYTES for line in range(3))
+GENERATION, FINISHED = (line * CONTEXT_LINE_BYTES for line in range(2))
 ROW_WORDS = 5
 
 RUN, WAIT = "vermilion_run", "vermilion_wait"
+
+
+def context_bytes(steps: int, workers: int) -> int:
+    """Give the size of what the workers of one program share."""
+    return FINISHED + (1 + steps) * workers * CONTEXT_LINE_BYTES

@@ -1,4 +1,4 @@
-"""Steps → a program: memory plan, meetings of workers, object code, tables.
+"""Steps → a program: meetings of workers, object code, tables.
 
 A program is machine code (`program.o`, and more where it was compiled by several processes),
 `packed.bin` (weights in kernel order) and `kernels.json` (which function on which addresses).
@@ -8,23 +8,25 @@ output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vermilion.codegen.emit.builder import Module
 from vermilion.codegen.emit.driver import write_driver
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
+from vermilion.codegen.memory import aligned, offsets_of, plan_memory
 from vermilion.codegen.object import compile_objects
 from vermilion.codegen.table import Address, Call, ObjectCode
 from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View
 from vermilion.codegen.workers import usable_cores
 
-ALIGNMENT = 64
-# Chunks a worker takes: enough that the last one does not keep others waiting.
-_CHUNKS_PER_WORKER = 8
+# The smallest chunk: taking one costs a cache line, the last one keeps others waiting.
+_CHUNK_NS = 700.0
 # What a core does in a nanosecond, roughly: operations of a product, bytes through its caches.
 _OPERATIONS_A_NS, _BYTES_A_NS = 100.0, 20.0
 # Less than this is not worth sharing: a worker that takes part costs a cache line or two.
@@ -37,41 +39,65 @@ _APART_CHARACTERS = 500_000
 
 @dataclass(frozen=True)
 class CompiledSteps:
-    """Everything that is written to files. More workers than `most_workers` would be in the way."""
+    """Everything that is written to files. More workers than `most_workers` would be in the way.
+
+    `once` are the calls that prepare the arena, before the first run. `meets_again` says before
+    which calls workers meet in every entry of a batch but the first.
+    """
 
     objects: tuple[ObjectCode, ...]
-    packed: bytes
+    packed: NDArray[np.uint8]
     arena_bytes: int
+    once: tuple[Call, ...]
     calls: tuple[Call, ...]
+    meets_again: tuple[bool, ...]
     most_workers: int
 
 
 def compile_steps(
-    steps: Sequence[Step], inputs: Sequence[Buffer], outputs: Sequence[Buffer], isa: Isa
+    steps: Sequence[Step],
+    inputs: Sequence[Buffer],
+    outputs: Sequence[Buffer],
+    isa: Isa,
+    *,
+    entries: int = 1,
 ) -> CompiledSteps:
-    """Lay out memory, write all kernels into objects, and make the step table."""
-    offsets, arena_bytes = plan_memory(steps)
+    """Lay out memory, write all kernels into objects, and make the step table.
+
+    The table is run once for each of `entries`, whose inputs and outputs lie one after the other.
+    """
+    plan = plan_memory(steps)
+    offsets = offsets_of(plan)
     weights, packed = _pack(steps)
-    places: dict[int, Address] = {id(b): Address("arena", o) for b, o in offsets}
+    places = {key: Address("arena", offset) for key, offset in offsets.items()}
     places |= {id(b): Address("weights", o) for b, o in weights}
     places |= {id(b): Address("input", 0, i) for i, b in enumerate(inputs)}
     places |= {id(b): Address("output", 0, i) for i, b in enumerate(outputs)}
-    meets = plan_meetings(steps, {id(b): o for b, o in offsets})
-    calls = tuple(
-        Call(
-            function=step.function,
-            arguments=tuple(_address(view, places) for view in step.arguments),
-            units=step.spec.units,
-            chunk=chunk_of(step),
-            meet=meet,
-            label=step.nodes[-1] if step.nodes else step.spec.family,
-            operations=step.operations,
-        )
-        for step, meet in zip(steps, meets, strict=True)
-    )
-    work_ns = sum(map(expected_ns, steps))
+    # All later entries begin as the second does: after one that used the same memory.
+    twice = plan.steps * min(entries, 2)
+    meets = plan_meetings(twice, offsets)
+    count = len(plan.steps)
+    work_ns = sum(map(expected_ns, plan.steps))
     return CompiledSteps(
-        _compiled(steps, isa), packed, arena_bytes, calls, max(1, int(work_ns / _WORKER_NS))
+        _compiled(steps, isa),
+        packed,
+        plan.arena_bytes,
+        tuple(_call(step, False, places) for step in plan.once),
+        tuple(_call(s, meet, places) for s, meet in zip(plan.steps, meets[:count], strict=True)),
+        tuple(meets[count:]),
+        max(1, int(work_ns * entries / _WORKER_NS)),
+    )
+
+
+def _call(step: Step, meet: bool, places: Mapping[int, Address]) -> Call:
+    return Call(
+        function=step.function,
+        arguments=tuple(_address(view, places) for view in step.arguments),
+        units=step.spec.units,
+        chunk=chunk_of(step),
+        meet=meet,
+        label=step.nodes[-1] if step.nodes else step.spec.family,
+        operations=step.operations,
     )
 
 
@@ -86,11 +112,11 @@ def expected_ns(step: Step) -> float:
 
 
 def chunk_of(step: Step) -> int:
-    """Give the units that a worker takes at a time: all of them where sharing costs more."""
-    units = step.spec.units
-    if expected_ns(step) < _SHARED_NS:
+    """Give the least units that a worker takes at a time: all of them where sharing costs more."""
+    units, whole_ns = step.spec.units, expected_ns(step)
+    if whole_ns < _SHARED_NS:
         return max(1, units)
-    return max(1, units // (2 * _CHUNKS_PER_WORKER))
+    return max(1, int(units * _CHUNK_NS / whole_ns))
 
 
 def _compiled(steps: Iterable[Step], isa: Isa) -> tuple[ObjectCode, ...]:
@@ -137,75 +163,38 @@ def _modules(steps: Iterable[Step], isa: Isa) -> dict[str, Module]:
     return modules
 
 
-def _address(view: View, places: dict[int, Address]) -> Address:
+def _address(view: View, places: Mapping[int, Address]) -> Address:
     base = places[id(view.buffer)]
     return Address(base.place, base.offset + view.offset * view.item_bytes, base.index)
 
 
-def plan_memory(steps: Sequence[Step]) -> tuple[list[tuple[Buffer, int]], int]:
-    """Give every arena buffer an offset; two that live at once do not overlap.
-
-    A buffer lives from the first step that touches it to the last. Largest first, each at the
-    lowest place that is free throughout its life.
-    """
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    buffers: dict[int, Buffer] = {}
-    for at, step in enumerate(steps):
-        for view in step.arguments:
-            if view.buffer.place == "arena":
-                key = id(view.buffer)
-                buffers[key] = view.buffer
-                first.setdefault(key, at)
-                last[key] = at
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
-    result: list[tuple[Buffer, int]] = []
-    total = ALIGNMENT
-    for key in sorted(buffers, key=lambda k: (-buffers[k].size_bytes, first[k])):
-        size = _aligned(buffers[key].size_bytes + SLACK_BYTES)
-        offset = ALIGNMENT
-        for low, high, begins, ends in sorted(placed):
-            if ends < first[key] or begins > last[key]:
-                continue
-            if offset + size <= low:
-                break
-            offset = max(offset, high)
-        placed.append((offset, offset + size, first[key], last[key]))
-        result.append((buffers[key], offset))
-        total = max(total, offset + size)
-    return result, total
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _pack(steps: Sequence[Step]) -> tuple[list[tuple[Buffer, int]], bytes]:
-    """Lay weights one after the other, each once; equal bytes share a place."""
+def _pack(steps: Sequence[Step]) -> tuple[list[tuple[Buffer, int]], NDArray[np.uint8]]:
+    """Lay weights one after the other, each once, with slack; equal bytes share a place."""
     placed: list[tuple[Buffer, int]] = []
     seen: set[int] = set()
-    known: dict[bytes, int] = {}
-    pieces: list[bytes] = []
-    offset = 0
+    known: dict[tuple[int, bytes], int] = {}
+    pieces: list[tuple[int, NDArray[np.uint8]]] = []
+    total = 0
     for step in steps:
         for view in step.arguments:
             buffer = view.buffer
             if buffer.place != "weights" or id(buffer) in seen or buffer.data is None:
                 continue
             seen.add(id(buffer))
-            data = np.ascontiguousarray(buffer.data).tobytes()
-            if data in known:
-                placed.append((buffer, known[data]))
-                continue
-            known[data] = offset
-            placed.append((buffer, offset))
-            padded = _aligned(len(data) + SLACK_BYTES)
-            pieces.append(data + bytes(padded - len(data)))
-            offset += padded
-    return placed, b"".join(pieces)
+            data = np.ascontiguousarray(buffer.data).reshape(-1)
+            key = (data.size, hashlib.sha256(data.data).digest())
+            if key not in known:
+                known[key] = total
+                pieces.append((total, data))
+                total += aligned(data.size + SLACK_BYTES)
+            placed.append((buffer, known[key]))
+    packed = np.zeros(total, np.uint8)
+    for offset, data in pieces:
+        packed[offset : offset + data.size] = data
+    return placed, packed
 
 
-def plan_meetings(steps: Sequence[Step], offsets: dict[int, int]) -> list[bool]:
+def plan_meetings(steps: Sequence[Step], offsets: Mapping[int, int]) -> list[bool]:
     """Say before which steps all workers must meet.
 
     That is where a step touches what one since the last meeting wrote, or writes what one read.
@@ -242,7 +231,7 @@ class _Use:
     is_border: bool
 
 
-def _span(buffer: Buffer, offsets: dict[int, int]) -> tuple[int, int]:
+def _span(buffer: Buffer, offsets: Mapping[int, int]) -> tuple[int, int]:
     if buffer.place == "arena":
         start = offsets[id(buffer)]
         return start, start + buffer.size_bytes + SLACK_BYTES

@@ -18,20 +18,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.layout import (
-    CONTEXT_LINE_BYTES,
-    COUNTERS,
-    FINISHED,
-    ROW_WORDS,
-    RUN,
-    WAIT,
-)
+from vermilion.codegen.layout import ROW_WORDS, RUN, WAIT, context_bytes
 
 # Spins before a worker sleeps: about a millisecond. Long enough for what a caller does between two
 # runs; a worker that slept may come too late for a short run (on a virtual machine it is woken on
 # the caller's own core: MobileNetV2 took 2.9 ms instead of 1.6 with a tenth of this).
 _SPINS = 50_000
-_WORDS_A_LINE = CONTEXT_LINE_BYTES // 8
+# Runs that are told apart by their tags; after them the workers start anew.
+_TAGS = 2**31 - 1
 
 
 def aligned_bytes(size: int, alignment: int = 64) -> NDArray[np.uint8]:
@@ -60,7 +54,7 @@ class Crew:
     def __init__(
         self, functions: Mapping[str, int], table: NDArray[np.int64], workers: int
     ) -> None:
-        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3)(
+        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 5)(
             functions[RUN]
         )
         self._wait = ctypes.CFUNCTYPE(
@@ -70,11 +64,9 @@ class Crew:
         self._steps = len(table) // ROW_WORDS
         self._units = int(table[2::ROW_WORDS].sum())
         self.workers = max(1, workers)
-        size = COUNTERS + self._steps * CONTEXT_LINE_BYTES
-        self._context = aligned_bytes(max(size, COUNTERS + CONTEXT_LINE_BYTES)).view(np.int64)
+        self._context = aligned_bytes(context_bytes(self._steps, self.workers)).view(np.int64)
         # Asking an array for its address takes a microsecond.
         self._context_at, self._table_at = self._context.ctypes.data, table.ctypes.data
-        self._counters = self._context[COUNTERS // 8 :: _WORDS_A_LINE]
         self._awake = threading.Condition()
         self._sleeping = 0
         self._closing = False
@@ -85,19 +77,33 @@ class Crew:
     def run(self) -> None:
         """Run the table once. The caller makes sure that nobody else does at the same time."""
         if self.workers == 1 or self._closing:
-            self._run(self._context_at, self._table_at, self._steps, 0, 0)
+            self._run(self._context_at, self._table_at, self._steps, 0, 0, 0, 1)
             return
+        if int(self._context[0]) >= _TAGS:
+            self._forget()
         self._start()
         generation = int(self._context[0]) + 1
-        tag = _tag(generation)
-        self._counters[:] = tag
-        self._context[FINISHED // 8] = tag
-        self._context[0] = generation  # last: whoever spins sees it at once
+        tag = generation << 32
+        self._context[0] = generation  # whoever spins sees it at once
         if self._sleeping:
             self._make_room()
             with self._awake:
                 self._awake.notify_all()
-        self._run(self._context_at, self._table_at, self._steps, tag, self._units)
+        self._run(self._context_at, self._table_at, self._steps, tag, self._units, 0, self.workers)
+
+    def hold(self, row: NDArray[np.int64]) -> None:
+        """Make one row the whole table of a crew that was made for one, between two runs.
+
+        A worker that is late from the run before must find the next run's counter before it finds
+        the new row: it would hold the old count against the new units, and compute what it reads
+        of both rows.
+        """
+        if int(self._context[0]) >= _TAGS:
+            self._forget()
+        first = context_bytes(0, self.workers) // 8
+        self._context[first::8] = (int(self._context[0]) + 1) << 32
+        self._table[:] = row
+        self._units = int(row[2])
 
     def _make_room(self) -> None:
         """Keep those who are woken off the caller's core, where Linux may put them to wait for it.
@@ -123,6 +129,12 @@ class Crew:
             thread.join(timeout=1.0)
         self._threads = []
 
+    def _forget(self) -> None:
+        """End the threads, so that none can take an old tag for a new one, and begin to count."""
+        self.close()
+        self._closing = False
+        self._context[:] = 0
+
     def _start(self) -> None:
         """Start the threads at the first run, and again in a process that was forked since."""
         if self._threads and self._process == os.getpid():
@@ -132,21 +144,18 @@ class Crew:
         self._sleeping = 0
         self._cores = set()
         # What ran before the fork is no work for the new threads.
-        arguments = (weakref.ref(self), int(self._context[0]))
+        crew, seen = weakref.ref(self), int(self._context[0])
         self._threads = [
-            threading.Thread(target=_work, args=arguments, daemon=True, name=f"vermilion-{index}")
+            threading.Thread(
+                target=_work, args=(crew, seen, index), daemon=True, name=f"vermilion-{index}"
+            )
             for index in range(1, self.workers)
         ]
         for thread in self._threads:
             thread.start()
 
 
-def _tag(generation: int) -> int:
-    """Give what counters of a run have in their upper half: never 0, which means alone."""
-    return (generation % (2**31 - 1) + 1) << 32
-
-
-def _work(crew_of: weakref.ref[Crew], seen: int) -> None:
+def _work(crew_of: weakref.ref[Crew], seen: int, worker: int) -> None:
     """Wait for runs after `seen` and take part in them until the crew closes or is gone."""
     crew = crew_of()
     if crew is None:
@@ -165,4 +174,4 @@ def _work(crew_of: weakref.ref[Crew], seen: int) -> None:
         seen = now
         if crew._closing:
             return
-        crew._run(context, crew._table_at, crew._steps, _tag(now), 0)
+        crew._run(context, crew._table_at, crew._steps, now << 32, 0, worker, crew.workers)

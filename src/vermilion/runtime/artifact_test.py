@@ -13,7 +13,7 @@ import bundles
 from vermilion.errors import ArtifactError
 from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.digest import model_digest
-from vermilion.runtime.manifest import MANIFEST_FILE, WEIGHTS_FILE
+from vermilion.runtime.manifest import FORMAT_VERSION, MANIFEST_FILE, WEIGHTS_FILE
 from vermilion.runtime.write import pack, write_artifact
 
 
@@ -128,7 +128,7 @@ def test_files_that_are_not_listed_are_not_looked_at(tmp_path: Path) -> None:
 def test_the_manifest_on_disk_is_what_it_says(tmp_path: Path) -> None:
     bundles.write_small(tmp_path / "b", tmp_path / "scratch")
     rows = json.loads((tmp_path / "b" / MANIFEST_FILE).read_text())
-    assert rows["format_version"] == 1
+    assert rows["format_version"] == FORMAT_VERSION
     assert {row["name"] for row in rows["members"]} == {
         "weights.bin",
         "model.onnx",

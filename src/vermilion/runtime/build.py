@@ -10,9 +10,16 @@ from pathlib import Path
 import onnx_ir as ir
 
 from vermilion.backends import MACHINE_CODE, backend
-from vermilion.backends.base import Availability, Backend, CompileOptions, Part
+from vermilion.backends.base import (
+    Availability,
+    Backend,
+    CompileOptions,
+    Part,
+    TakesProviderOptions,
+)
 from vermilion.backends.npu_model import predict_ms
-from vermilion.errors import Refusal, UnsupportedError, VermilionError
+from vermilion.errors import OptionError, Refusal, UnsupportedError, VermilionError
+from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import complete_types
 from vermilion.ir.numbers import number_format
@@ -30,9 +37,11 @@ from vermilion.runtime.write import ArtifactContent, CompiledPart, write_artifac
 
 # Which backend compiles for a kind of target, best first; the first that is usable is taken.
 _BACKENDS = {"cpu": ("native", "ort"), "npu": ("vitisai", "npu_model"), "gpu": ("iree",)}
+# Taken only where they are asked for by name: they compile on the device itself.
+_BY_NAME = {"gpu": ("migraphx",)}
 CPU_BACKEND = "ort"
-# Keeps no part that was not seen to run on the device.
-SEEN_TO_RUN = "vitisai"
+# Keep no part that was not seen to run on the device.
+SEEN_TO_RUN = frozenset({"vitisai", "migraphx"})
 
 
 @dataclass(frozen=True)
@@ -118,28 +127,57 @@ def _compile_and_prove(
 
 def _features(parts: tuple[CompiledPart, ...], target: Target) -> tuple[str, ...]:
     """Give what a machine must have to run the parts: machine code needs its target's features."""
-    has_code = any(compiled.part.backend in MACHINE_CODE for compiled in parts)
-    return tuple(sorted(target.features)) if has_code else ()
+    needed: set[str] = set()
+    for compiled in parts:
+        if compiled.program.details.get("engine") == "native":  # a device, modelled by this machine
+            needed |= find_target("cpu").features
+        elif compiled.part.backend in MACHINE_CODE:
+            needed |= target.features
+    return tuple(sorted(needed))
 
 
-def backends_for(target: Target) -> tuple[Backend, Backend, Availability]:
+def backends_for(target: Target, wanted: str = "") -> tuple[Backend, Backend, Availability]:
     """Give what compiles for a target, what takes the rest on the CPU, and what to know of it.
 
-    Raises: UnsupportedError where nothing here compiles for the target.
+    `wanted` is the one backend to take, by its name.
+
+    Raises: UnsupportedError where nothing here compiles for the target; OptionError where the one
+    that is wanted is not for such targets.
     """
+    known = _BACKENDS.get(target.kind, ())
+    by_name = (*known, *_BY_NAME.get(target.kind, ()))
+    if wanted and wanted not in by_name:
+        raise OptionError(
+            f"`{wanted}` does not compile for {target.name}",
+            where="--backend",
+            hint=f"it is one of {', '.join(f'`{name}`' for name in by_name)}",
+        )
     reasons, hint = [], "compile for `cpu`, or for an NPU: strix, krackan, phoenix, ve2"
-    for name in _BACKENDS.get(target.kind, ()):
+    for name in (wanted,) if wanted else known:
         chosen = backend(name)
         availability = chosen.available(target)
         if availability.usable:
             return chosen, backend(CPU_BACKEND), availability
         reasons.append(f"{name}: {availability.reason}")
         hint = availability.hint or hint
+    what = f"`{wanted}` cannot compile" if wanted else "nothing here compiles"
     raise UnsupportedError(
-        f"nothing here compiles for {target.name} ({target.title}) yet",
+        f"{what} for {target.name} ({target.title}) yet",
         where="; ".join(reasons),
         hint=hint,
     )
+
+
+def check_provider_options(backend: Backend, target: Target, options: CompileOptions) -> None:
+    """Refuse provider options that this backend does not take. Raises: OptionError."""
+    if isinstance(backend, TakesProviderOptions):
+        backend.check_options(target, options)
+    elif options.provider_options:
+        raise OptionError(
+            f"`{backend.name}` is no provider and takes no options of one",
+            where="--provider-option",
+            hint="for AMD's provider on a GPU: `--backend migraphx`",
+        )
 
 
 def _place_and_compile(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -22,11 +20,8 @@ from vermilion.runtime.manifest import (
     Member,
     read_manifest,
 )
+from vermilion.runtime.pieces import digest_of
 
-# Bytes that are hashed before their pages are let go.
-_PIECE_BYTES = 8 * 1024 * 1024
-# Bundles from this size on are hashed by several threads.
-_SHARED_BYTES = 4 * 1024 * 1024
 _HINT = "the bundle is damaged or incomplete: compile the model again"
 _MAPPED_FROM_BYTES = 16 * 1024
 # Windows opens text unless told otherwise, and has no such thing as refusing links.
@@ -100,11 +95,32 @@ class ArchiveBundle:
         return found
 
 
-def open_bundle(path: Path, *, verify: bool) -> tuple[Bundle, Manifest]:
+class CheckedBundle:
+    """A bundle whose files are held to the manifest's digests when they are first read."""
+
+    def __init__(self, bundle: Bundle, manifest: Manifest, where: str) -> None:
+        self._bundle = bundle
+        self._unchecked = {member.name: member for member in manifest.members}
+        self._where = where
+
+    def view(self, name: str) -> memoryview:
+        """Give the bytes of a file, which are what was written."""
+        data = self._bundle.view(name)
+        member = self._unchecked.get(name)
+        if member is not None:
+            _check_member(data, member, self._where, verify=True, keep=True)
+            del self._unchecked[name]
+        return data
+
+
+Verify = Literal["all", "as read", "nothing"]
+
+
+def open_bundle(path: Path, *, verify: Verify) -> tuple[Bundle, Manifest]:
     """Give the files and the manifest of a folder or a single file, checked against each other.
 
-    With `verify`, every file is read once and must have the digest that the manifest states;
-    without, sizes are checked and the contents are not.
+    Sizes are checked always. With `all`, every file is read once and must have the digest that the
+    manifest states; with `as read`, each file when it is first asked for.
     """
     if not path.exists():
         raise ArtifactError(
@@ -114,13 +130,15 @@ def open_bundle(path: Path, *, verify: bool) -> tuple[Bundle, Manifest]:
         )
     try:
         bundle, manifest = _open_folder(path) if path.is_dir() else _open_archive(path)
-        _check_members(bundle, manifest, str(path), verify=verify)
+        _check_members(bundle, manifest, str(path), verify=verify == "all")
     except OSError as error:
         raise ArtifactError(
             f"the bundle cannot be read: {error.strerror or error}",
             where=str(path),
             hint="check that the file is there and that you may read it",
         ) from error
+    if verify == "as read":
+        return CheckedBundle(bundle, manifest, str(path)), manifest
     return bundle, manifest
 
 
@@ -159,31 +177,20 @@ def _manifest(bundle: Bundle, path: Path) -> Manifest:
 
 
 def _check_members(bundle: Bundle, manifest: Manifest, where: str, *, verify: bool) -> None:
-    views = [(bundle.view(member.name), member) for member in manifest.members]
-    total = sum(len(data) for data, _ in views)
-    if not verify or total < _SHARED_BYTES:
-        for data, member in views:
-            _check_member(data, member, where, verify=verify)
-        return
-    # hashlib lets go of the interpreter's lock: weights and packed weights are read side by side.
-    largest_first = sorted(views, key=lambda item: -len(item[0]))
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        checks = [
-            pool.submit(_check_member, data, member, where, verify=verify)
-            for data, member in largest_first
-        ]
-        for check in checks:
-            check.result()
+    for member in manifest.members:
+        _check_member(bundle.view(member.name), member, where, verify=verify)
 
 
-def _check_member(data: memoryview, member: Member, where: str, *, verify: bool) -> None:
+def _check_member(
+    data: memoryview, member: Member, where: str, *, verify: bool, keep: bool = False
+) -> None:
     if len(data) != member.size:
         raise ArtifactError(
             f"`{member.name}` has {len(data)} bytes, the manifest says {member.size}",
             where=where,
             hint=_HINT,
         )
-    if verify and _sha256(data) != member.sha256:
+    if verify and _digest(data, keep=keep) != member.sha256:
         raise ArtifactError(
             f"`{member.name}` is not what was written: its sha256 does not match the manifest",
             where=where,
@@ -191,20 +198,16 @@ def _check_member(data: memoryview, member: Member, where: str, *, verify: bool)
         )
 
 
-def _sha256(data: memoryview) -> str:
+def _digest(data: memoryview, *, keep: bool) -> str:
     """Give the digest of mapped bytes, and let go of their pages as they have been read.
 
     A bundle keeps the model as it came beside the compiled parts; checking it must not make a
-    process as large as both.
+    process as large as both. What is used next is kept.
     """
-    state = hashlib.sha256()
     mapped = data.obj
-    for start in range(0, len(data), _PIECE_BYTES):
-        piece = data[start : start + _PIECE_BYTES]
-        state.update(piece)
-        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            _let_go(mapped, piece)
-    return state.hexdigest()
+    if not keep and isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        return digest_of(data, lambda piece: _let_go(mapped, piece))
+    return digest_of(data)
 
 
 def _let_go(mapped: mmap.mmap, piece: memoryview) -> None:

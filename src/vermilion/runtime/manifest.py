@@ -16,7 +16,7 @@ from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.names import check_member_names
 from vermilion.runtime.seal import seal_of
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "weights.bin"
@@ -33,7 +33,7 @@ Dimension = int | str | None
 
 @dataclass(frozen=True)
 class Member:
-    """A file of the bundle."""
+    """A file of the bundle; its digest is that of its pieces, see `pieces`."""
 
     name: str
     size: int

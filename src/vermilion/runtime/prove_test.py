@@ -5,19 +5,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
 import bundles
-from vermilion.backends.base import CompileOptions
+from vermilion.backends.base import CompileOptions, Part
+from vermilion.backends.npu_model import NpuModelBackend
 from vermilion.backends.ort import OrtBackend
 from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.find import find_target
+from vermilion.ir.passes.infer_shapes import infer_shapes
+from vermilion.ir.passes.report import run_pass
 from vermilion.progress import no_progress
 from vermilion.runtime.prove import MIN_COSINE, prove
 from vermilion.runtime.write import CompiledPart
 
-CPU = find_target("x86-64-v3")
+CPU, STRIX = find_target("x86-64-v3"), find_target("strix")
 
 
 def proven(original: ir.Model, parts: Sequence[CompiledPart]) -> tuple[dict[str, object], ...]:
@@ -119,3 +123,52 @@ def test_an_output_that_bf16_cannot_hold_is_no_fault(tmp_path: Path) -> None:
         proven(model, (compiled,))
     (row,) = prove(model, (compiled,), CPU, no_progress, "bf16")
     assert row["reference_spread"] > row["max_abs_error"]  # type: ignore[operator]
+
+
+SEQUENCE = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[4] x) => (seq(float) y) { a = Relu (x)  y = SplitToSequence (a) }"""
+
+
+def test_a_sequence_is_compared_number_by_number(tmp_path: Path) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(SEQUENCE))
+    part = Part("cpu_par_0", "cpu", "ort", model, (), 0.0)
+    program = OrtBackend().compile(part, CPU, CompileOptions(), tmp_path)
+    (row,) = proven(model, [CompiledPart(part, program, tmp_path)])
+    assert (row["name"], row["cosine"]) == ("y", 1.0)
+
+
+# The difference of two products that are nearly one: what is left in bfloat16 is all rounding.
+FAR = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[8,32] x) => (float[8,16] y) {
+  a = MatMul (x, w)  b = MatMul (x, v)  y = Sub (a, b)
+}"""
+
+
+def modelled(text: str, weights: dict[str, np.ndarray], folder: Path) -> CompiledPart:
+    model = bundles.model_from_text(text, weights)
+    run_pass(infer_shapes, model)
+    part = Part("vaiml_par_0", "npu", "npu_model", model, (), 0.0)
+    program = NpuModelBackend().compile(part, STRIX, CompileOptions(threads=1), folder)
+    return CompiledPart(part, program, folder)
+
+
+def test_what_is_modelled_is_held_to_the_device_s_own_numbers(tmp_path: Path) -> None:
+    w = np.random.default_rng(1).standard_normal((32, 16)).astype(np.float32)
+    near = (w * np.float32(1 + 2.0**-10)).astype(np.float32)
+    weights = {"w": w, "v": near}
+    part = modelled(FAR, weights, tmp_path / "right")
+    (row,) = prove(part.part.model, [part], STRIX, no_progress)
+    assert row["modelled_in"] == "bf16"
+    assert isinstance(row["cosine"], float)
+    assert row["cosine"] < MIN_COSINE, "bfloat16 does not tell the two weights apart"
+    assert "reference_spread" in row
+
+
+def test_a_device_s_numbers_excuse_no_wrong_graph(tmp_path: Path) -> None:
+    w = np.random.default_rng(1).standard_normal((32, 16)).astype(np.float32)
+    weights = {"w": w, "v": -w}
+    right = modelled(FAR, weights, tmp_path / "right")
+    wrong = modelled(FAR.replace("Sub (a, b)", "Add (a, b)"), weights, tmp_path / "wrong")
+    mixed = CompiledPart(right.part, wrong.program, wrong.folder)
+    with pytest.raises(UnsupportedError, match="gives another `y`"):
+        prove(right.part.model, [mixed], STRIX, no_progress)

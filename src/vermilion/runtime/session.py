@@ -31,6 +31,7 @@ _PROVIDERS = {
     "ort": "CPUExecutionProvider",
     "npu_model": "CPUExecutionProvider",
     "vitisai": "VitisAIExecutionProvider",
+    "migraphx": "MIGraphXExecutionProvider",
     "iree": "VermilionIree",
 }
 
@@ -73,17 +74,17 @@ class Session:
     ) -> None:
         """Open a folder, a `.rai`, or what `open_artifact` gave.
 
-        `verify` compares every byte with the manifest when a path is opened. `backends` replaces
-        those that the parts were compiled by; `target` replaces the one that they name. Machine
-        code that was not made on this machine is not run: the model is compiled again, and `notes`
-        says so; `trust_code` runs it as it is.
+        `verify` compares every file that is read with the manifest, when it is first read.
+        `backends` replaces those that the parts were compiled by; `target` replaces the one that
+        they name. Machine code that was not made on this machine is not run: the model is compiled
+        again, and `notes` says so; `trust_code` runs it as it is.
         """
         if threads < 0:
             raise OptionError(f"a session cannot have {threads} threads", hint="0 means all cores")
         reader = (
             artifact
             if isinstance(artifact, ArtifactReader)
-            else open_artifact(artifact, verify=verify)
+            else open_artifact(artifact, verify="as read" if verify else False)
         )
         self.notes: tuple[str, ...] = ()
         reason = "" if trust_code or backends else why_not_run(reader.manifest)

@@ -20,6 +20,7 @@ from vermilion.backends.base import Array
 from vermilion.errors import ArtifactError
 from vermilion.runtime.digest import array_bytes
 from vermilion.runtime.manifest import WEIGHTS_FILE
+from vermilion.runtime.pieces import PieceHash
 
 ALIGNMENT = 64
 
@@ -33,7 +34,7 @@ class WeightsWriter:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._hash = hashlib.sha256()
+        self._hash = PieceHash()
         self._slots: dict[tuple[int, str], Slot] = {}
         # By address, so that a tensor which several models share is read once. The arrays are
         # kept, or another could come to lie at the same address.
@@ -56,7 +57,7 @@ class WeightsWriter:
 
     @property
     def sha256(self) -> str:
-        """Digest of all that was written."""
+        """Digest of all that was written, as `pieces` makes it."""
         return self._hash.hexdigest()
 
     def _write(self, data: bytes | memoryview) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -42,6 +41,7 @@ from vermilion.runtime.manifest import (
     sealed,
     tool_versions,
 )
+from vermilion.runtime.pieces import digest_of, digest_of_file
 from vermilion.runtime.summary import Summary
 from vermilion.runtime.weights import WeightsWriter, point_at_weights
 
@@ -198,15 +198,14 @@ def _write(folder: Path, name: str, data: bytes) -> Member:
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
-    return Member(name, len(data), hashlib.sha256(data).hexdigest())
+    return Member(name, len(data), digest_of(data))
 
 
 def _copy(folder: Path, name: str, source: Path) -> Member:
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     shutil.copyfile(source, path)
-    with path.open("rb") as file:
-        return Member(name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+    return Member(name, path.stat().st_size, digest_of_file(path))
 
 
 def _manifest(content: ArtifactContent, members: tuple[Member, ...]) -> Manifest:

@@ -316,17 +316,15 @@ class Arithmetic:
         }
         if operation in binary:
             return binary[operation](a[0], a[1])
-        unary = {"exp": m.exp, "log": m.log, "tanh": m.tanh, "erf": m.erf, "sigmoid": m.sigmoid,
-                 "one_plus_erf": m.one_plus_erf}  # fmt: skip
+        unary: dict[str, Callable[[Value], Value]] = {
+            "exp": m.exp, "log": m.log, "tanh": m.tanh, "erf": m.erf, "sigmoid": m.sigmoid,
+            "one_plus_erf": m.one_plus_erf,
+            "bf16": lambda value: self._widen("bf16", self.to_bf16(value)),
+        }  # fmt: skip
         if operation in unary:
             return unary[operation](a[0])
-        plain = {
-            "abs": "fabs",
-            "sqrt": "sqrt",
-            "floor": "floor",
-            "ceil": "ceil",
-            "round": "roundeven",
-        }
+        plain = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil"}
+        plain["round"] = "roundeven"
         if operation in plain:
             return m.unary(plain[operation], a[0])
         match operation:

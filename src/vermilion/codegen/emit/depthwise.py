@@ -12,6 +12,10 @@ from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
+# Units below which the channels are shared too, and the channels of such a part.
+_MANY_UNITS = 16
+_PART_CHANNELS = 64
+
 
 @dataclass(frozen=True)
 class DepthwiseSpec:
@@ -39,13 +43,30 @@ class DepthwiseSpec:
     family = "depthwise"
 
     @property
+    def tile_rows(self) -> int:
+        """Rows computed together: two share most of what they read, where they overlap so."""
+        overlap = self.in_row == self.in_tap_y and self.taps_y > 1
+        return 2 if overlap and self.rows > 1 else 1
+
+    @property
+    def row_tiles(self) -> int:
+        """Pairs of rows, or rows."""
+        return -(-self.rows // self.tile_rows)
+
+    @property
+    def channel_parts(self) -> int:
+        """Parts of the channels that are units of their own, where there are few rows."""
+        wanted = -(-_MANY_UNITS // (self.images * self.row_tiles))
+        return max(1, min(wanted, self.channels // _PART_CHANNELS))
+
+    @property
     def units(self) -> int:
-        """One unit a row of output."""
-        return self.images * self.rows
+        """One unit a row or pair of rows, and part of the channels."""
+        return self.images * self.row_tiles * self.channel_parts
 
     def pixels(self, isa: Isa) -> int:
         """Pixels computed side by side: independent sums hide the latency of each."""
-        return min(self.columns, 8 if isa.registers == 32 else 6)
+        return min(self.columns, 8 if isa.registers == 32 else 6 // self.tile_rows)
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function and its tiles."""
@@ -53,17 +74,40 @@ class DepthwiseSpec:
         pointers = [
             f.load("ptr", f.arguments[0], 8 * i, align=8) for i in range(3 + len(self.operands))
         ]
-        width = self.pixels(isa)
         vectors = -(-self.channels // isa.lanes)
+        making = (module, name, isa)
         with f.loop(f.arguments[1], f.arguments[2]) as unit:
-            image, row = f.divide(unit, self.rows), f.remainder(unit, self.rows)
-            with f.loop(0, vectors - (self.channels % isa.lanes > 0)) as vector:
-                self._row(f, (module, name, isa), (image, row, vector), pointers, width, 0)
-            if self.channels % isa.lanes:
-                last = f.index(vectors - 1)
-                tail = self.channels % isa.lanes
-                self._row(f, (module, name, isa), (image, row, last), pointers, width, tail)
+            part, rest = f.remainder(unit, self.channel_parts), f.divide(unit, self.channel_parts)
+            image, tile = f.divide(rest, self.row_tiles), f.remainder(rest, self.row_tiles)
+            row = f.multiply(tile, self.tile_rows)
+            first = f.divide(f.multiply(part, vectors), self.channel_parts)
+            last = f.divide(f.multiply(f.add(part, 1), vectors), self.channel_parts)
+            tail = self.channels % isa.lanes
+            whole = f.minimum(last, f.index(vectors - 1)) if tail else last
+            with f.loop(first, whole) as vector:
+                self._rows(f, making, (image, row, vector), pointers, 0)
+            if tail:
+                with f.when(f.compare("eq", f.index(last), f.index(vectors))):
+                    self._rows(f, making, (image, row, f.index(vectors - 1)), pointers, tail)
         f.finish()
+
+    def _rows(
+        self,
+        f: Function,
+        making: tuple[Module, str, Isa],
+        where: tuple[Value, Value, Value],
+        pointers: Sequence[Value],
+        tail: int,
+    ) -> None:
+        """Write the rows of a unit: a last row may have no second."""
+        if self.rows % self.tile_rows == 0:
+            self._row(f, making, where, pointers, self.tile_rows, tail)
+            return
+        is_full = f.compare("slt", where[1], f.index(self.rows - 1))
+        with f.when(is_full):
+            self._row(f, making, where, pointers, self.tile_rows, tail)
+        with f.when(f.binary("xor", is_full, Value("i1", "true"))):
+            self._row(f, making, where, pointers, 1, tail)
 
     def _row(
         self,
@@ -71,16 +115,17 @@ class DepthwiseSpec:
         making: tuple[Module, str, Isa],
         where: tuple[Value, Value, Value],
         pointers: Sequence[Value],
-        width: int,
+        rows: int,
         tail: int,
     ) -> None:
         module, name, isa = making
+        width = self.pixels(isa)
         image, row, vector = where
         channel = f.multiply(vector, isa.lanes)
         weights = f.at(pointers[1], f.multiply(channel, 4))
 
         def call(columns: int, column: Value) -> None:
-            tile = self._tile(module, name, isa, columns, tail)
+            tile = self._tile(module, name, isa, (rows, columns), tail)
             size = STORAGE_BYTES[self.storage]
             offset = f.multiply(image, self.in_image * size)
             offset = f.add(offset, f.multiply(row, self.in_row * size))
@@ -98,8 +143,9 @@ class DepthwiseSpec:
         if rest:
             call(rest, f.index(self.columns - rest))
 
-    def _tile(self, module: Module, name: str, isa: Isa, columns: int, tail: int) -> str:
-        tile = f"{name}_{columns}_{tail}"
+    def _tile(self, module: Module, name: str, isa: Isa, shape: tuple[int, int], tail: int) -> str:
+        rows, columns = shape
+        tile = f"{name}_{rows}x{columns}_{tail}"
         if module.has(tile):
             return tile
         labels = [
@@ -111,24 +157,38 @@ class DepthwiseSpec:
         f = Function(module, tile, [(label, "ptr") for label in labels])
         arithmetic = Arithmetic(f, isa.lanes)
         mask = arithmetic.tail_mask(tail) if tail else None
-        totals = [arithmetic.math.number(0.0) for _ in range(columns)]
+        totals = [[arithmetic.math.number(0.0) for _ in range(columns)] for _ in range(rows)]
         size = STORAGE_BYTES[self.storage]
-        for y in range(self.taps_y):
+
+        def weight(y: int, x: int) -> Value:
+            at = (y * self.taps_x + x) * self.channels * 4
+            return arithmetic.load("f32", f.at(f.arguments[1], at), mask=mask)
+
+        # A line of input is read once for all rows of output that it touches.
+        for line in range(self.taps_y + rows - 1):
+            values: dict[int, Value] = {}
             for x in range(self.taps_x):
-                at = (y * self.taps_x + x) * self.channels * 4
-                weight = arithmetic.load("f32", f.at(f.arguments[1], at), mask=mask)
-                for p in range(columns):
-                    offset = y * self.in_tap_y + x * self.in_tap_x + p * self.in_column
-                    value = arithmetic.load(
-                        self.storage, f.at(f.arguments[0], offset * size), mask=mask
-                    )
-                    if KIND_OF_STORAGE[self.storage] == "int":
-                        value = f.convert("sitofp", value, arithmetic.type("float"))
-                    totals[p] = arithmetic.math.fma(value, weight, totals[p])
+                for r in range(rows):
+                    if not 0 <= line - r < self.taps_y:
+                        continue
+                    factor = weight(line - r, x)
+                    for p in range(columns):
+                        offset = line * self.in_tap_y + x * self.in_tap_x + p * self.in_column
+                        if offset not in values:
+                            place = f.at(f.arguments[0], offset * size)
+                            values[offset] = self._load(arithmetic, place, mask)
+                        totals[r][p] = arithmetic.math.fma(values[offset], factor, totals[r][p])
         epilogue = Epilogue(
             arithmetic, self.expression, self.output, self.operands, f.arguments[2:]
         )
-        for p, total in enumerate(totals):
-            epilogue.finish((0, p, 0), total, mask)
+        for r, row in enumerate(totals):
+            for p, total in enumerate(row):
+                epilogue.finish((r, p, 0), total, mask)
         f.finish()
         return tile
+
+    def _load(self, arithmetic: Arithmetic, place: Value, mask: Value | None) -> Value:
+        value = arithmetic.load(self.storage, place, mask=mask)
+        if KIND_OF_STORAGE[self.storage] == "int":
+            value = arithmetic.f.convert("sitofp", value, arithmetic.type("float"))
+        return value

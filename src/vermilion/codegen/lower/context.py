@@ -99,6 +99,8 @@ class Lowering:
     views: dict[str, View] = field(default_factory=dict)
     # Weights as stored, by name and what was done to them, so that each is packed once.
     packed: dict[tuple[str, ...], View] = field(default_factory=dict)
+    # Sums of a product's left side, by that side: several products may share them.
+    left_sums: dict[View, View] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
 
     def storage(self, value: ir.Value) -> Storage:
@@ -106,6 +108,11 @@ class Lowering:
         assert value.dtype is not None, f"{value.name} has no type"
         storage = STORAGE_OF[value.dtype]
         return self.float_storage if storage == "f32" else storage
+
+    def result_storage(self, value: ir.Value) -> Storage:
+        """Give how a value is stored that a kernel has in float32: as it is where it leaves."""
+        is_final = value.is_graph_output() and not value.uses()
+        return "f32" if is_final and value.dtype == ir.DataType.FLOAT else self.storage(value)
 
     def demand(self, value: ir.Value) -> View:
         """Give the view of a value, computing it first if nobody did."""

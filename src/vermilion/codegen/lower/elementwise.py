@@ -147,6 +147,8 @@ def _unreached(node: ir.Node, a: list[Expression]) -> Expression:
 
 
 def _cast(node: ir.Node, a: list[Expression]) -> Expression:
+    if node.outputs[0].dtype == ir.DataType.BFLOAT16:
+        return apply("bf16", a[0] if a[0].kind == "float" else Convert(a[0], "float"))
     return a[0]  # `expression_of` converts every result to the kind of its type
 
 

@@ -135,3 +135,15 @@ def test_what_is_refused(text: str, reason: str) -> None:
     if "y2" in text:
         text = text.replace("(int32[2] y)", "(int32[2] y, int32[2] y2)")
     assert refusals(read(text)) == ([reason] if reason else [])
+
+
+def test_a_cast_to_bfloat16_rounds_inside_an_expression() -> None:
+    """Half to even: 1 + 2^-8 lies between 1 and 1 + 2^-7, 1 + 3·2^-8 above it."""
+    model = read(
+        """(float[40] x, float one) => (float[40] y) {
+            a = Add(x, one) b = Cast<to = 16>(a) c = Cast<to = 1>(b) y = Sub(c, one)
+        }""",
+        one=np.array(1.0, np.float32),
+    )
+    x = np.resize(np.array([2.0**-8, 3 * 2.0**-8, -(2.0**-9), 0.3], np.float32), 40)
+    assert differences(model, {"x": x})["y"] == 0.0

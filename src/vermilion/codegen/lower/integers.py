@@ -26,6 +26,7 @@ from vermilion.codegen.lower.quantized import (
     integer_product,
     is_constant,
 )
+from vermilion.codegen.lower.wide_product import wide_product
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 # What gives each number of its first input at another place, or the greatest of some.
@@ -289,7 +290,7 @@ class _Rewriter:
         value = node.outputs[0]
         if not is_operator(node, "DequantizeLinear") or not is_constant(value):
             return False
-        others = [use for use in value.uses() if integer_product(use.node) is None]
+        others = [use for use in value.uses() if not _multiplies_integers(use.node)]
         if not others:
             return False
         array = dequantized_constant(value)
@@ -315,6 +316,10 @@ class _Rewriter:
                 old.name = f"{name}/before"
                 new.name = name
                 self.graph.outputs[index] = new
+
+
+def _multiplies_integers(node: ir.Node) -> bool:
+    return integer_product(node) is not None or wide_product(node) is not None
 
 
 def _joins(node: ir.Node) -> bool:

@@ -6,6 +6,7 @@ columns lie side by side in float32, and packed by a step of its own otherwise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,8 +31,9 @@ from vermilion.codegen.lower.sides import (
     packed,
     right_side,
 )
+from vermilion.codegen.lower.strassen import halved_axis, is_cheaper, strassen_steps
 from vermilion.codegen.numeric import Numeric
-from vermilion.codegen.tensor import Storage, View, allocate, contiguous_strides
+from vermilion.codegen.tensor import View, allocate, contiguous_strides
 from vermilion.codegen.tile import Tile, candidates, cost
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
@@ -133,7 +135,7 @@ def open_rows(lowering: Lowering, root: ir.Value, shape: tuple[int, ...]) -> tup
 
     The two differ where the readers want another layout; `close_rows` then copies.
     """
-    storage: Storage | None = "f32" if _is_only_normalized(lowering, root) else None
+    storage = "f32" if _is_only_normalized(lowering, root) else lowering.result_storage(root)
     result = lowering.output(root, reader_order(root), storage)
     target = result.reshaped(shape)
     if target is None or (target.strides[-1] != 1 and shape[-1] > 1):
@@ -213,6 +215,10 @@ def matmul_steps(
     Shapes: left (…, M, K), right (…, K, N), target and operands (…, M, N).
     """
     left, right, numeric = common_numeric(lowering, left, right)
+    if _has_seven_products(lowering, left, right, numeric, target):
+        assert right.array is not None
+        strassen_steps(lowering, left, right.array, right.name, target, operands, expression, nodes)
+        return
     if left.strides[-1] != 1 and left.shape[-1] > 1:
         left = lowering.copied(left)
     pieces = _depth_pieces(left, numeric)
@@ -235,6 +241,22 @@ def matmul_steps(
                 substitute(expression, {0: total}), nodes,
             )  # fmt: skip
         lowering.add(step)
+
+
+def _has_seven_products(
+    lowering: Lowering, left: View, right: RightSide, numeric: Numeric, target: View
+) -> bool:
+    """Say whether a product with a constant is computed by Strassen's algorithm."""
+    *rows, columns = target.shape
+    return (
+        lowering.winograd
+        and numeric.name == "f32"
+        and right.array is not None
+        and len(right.shape) == 2
+        and left.shape[:-1] == target.shape[:-1]
+        and halved_axis(target.shape) is not None
+        and is_cheaper(math.prod(rows), left.shape[-1], columns, lowering.isa)
+    )
 
 
 def _depth_pieces(left: View, numeric: Numeric) -> list[tuple[int, int]]:
@@ -288,7 +310,8 @@ def matmul_step(
         side: Matrices | Panels = Matrices("f32", strides, right.view.strides[-2], 1)
     else:
         source, side = packed(lowering, right, numeric, tile), Panels(strides)
-    segment_rows = _segment_rows(rows, columns, tile, lowering.isa.lanes)
+    matrices_count = math.prod(size for size, _ in outer)
+    segment_rows = _segment_rows(matrices_count, rows, columns, tile, lowering.isa.lanes)
     is_far = right.array is not None and source.buffer.size_bytes > _FAR_BYTES
     spec = MatmulSpec(
         numeric=numeric.name, lanes=lowering.isa.lanes,
@@ -318,9 +341,9 @@ def choose_patch(rows: int, columns: int, steps: int, isa: Isa) -> Tile:
     return min(candidates(1, rows, columns, isa), key=estimate)
 
 
-def _segment_rows(rows: int, columns: int, tile: Tile, lanes: int) -> int:
+def _segment_rows(matrices: int, rows: int, columns: int, tile: Tile, lanes: int) -> int:
     """Give the rows of a unit: as many as stay near, fewer where there would be few units."""
-    blocks = -(-columns // (tile.vectors * lanes))
+    blocks = matrices * -(-columns // (tile.vectors * lanes))
     patches = max(1, min(SEGMENT_ROWS, rows) // tile.columns)
     while patches > 2 and blocks * -(-rows // (patches * tile.columns)) < _MANY_UNITS:
         patches = -(-patches // 2)

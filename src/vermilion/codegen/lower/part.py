@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -29,6 +30,7 @@ from vermilion.codegen.lower.product import emit_product, winograd_scheme
 from vermilion.codegen.lower.quantized import integer_product
 from vermilion.codegen.lower.rules import RULES, is_elementwise, is_product
 from vermilion.codegen.lower.transposed import transposed_border
+from vermilion.codegen.lower.wide_product import emit_wide_product, wide_product
 from vermilion.codegen.lower.winograd import Shape, needed_border
 from vermilion.codegen.tensor import STORAGE_BYTES, Buffer, View, contiguous_strides
 from vermilion.ir.opset import static_shape
@@ -65,15 +67,39 @@ def lower_part(
             lower = RULES[node.op_type].lower
             assert lower is not None, f"{node.op_type} has no lowering"
             lower(lowering, node)
+    results = [(lowering.demand(value), _external(value, "output")) for value in graph.outputs]
+    direct = [_can_be_output(lowering, results, number) for number in range(len(results))]
     outputs = []
-    for value in graph.outputs:
-        view = lowering.demand(value)
-        target = _external(value, "output")
-        lowering.add(
-            map_step([view], [target], [converted(view, target)], [f"result {value.name}"])
-        )
+    for (view, target), is_direct in zip(results, direct, strict=True):
+        name = target.buffer.name
+        if is_direct:
+            view.buffer.place, view.buffer.name = "output", name
+            outputs.append(view)
+            continue
+        lowering.add(map_step([view], [target], [converted(view, target)], [f"result {name}"]))
         outputs.append(target)
     return LoweredPart(tuple(lowering.steps), tuple(inputs), tuple(outputs))
+
+
+def _can_be_output(lowering: Lowering, results: Sequence[tuple[View, View]], number: int) -> bool:
+    """Say whether kernels may write a result straight to where the caller wants it.
+
+    Nobody else may need it: a caller's memory has no room behind it.
+    """
+    view, target = results[number]
+    return (
+        view.buffer.place == "arena"
+        and view.buffer.size_bytes == target.buffer.size_bytes
+        and view.storage == target.storage
+        and view.is_contiguous
+        and sum(other.buffer is view.buffer for other, _ in results) == 1
+        and not any(
+            other.buffer is view.buffer
+            for step in lowering.steps
+            for other in step.arguments
+            if other not in step.writes
+        )
+    )
 
 
 def _emit(lowering: Lowering, group: Group) -> None:
@@ -82,6 +108,8 @@ def _emit(lowering: Lowering, group: Group) -> None:
         emit_elementwise(lowering, group)
     elif integer is not None:
         emit_integer_product(lowering, group, integer)
+    elif (wide := wide_product(group.anchor)) is not None:
+        emit_wide_product(lowering, group, wide)
     else:
         emit_product(lowering, group)
 
@@ -124,6 +152,8 @@ def _borders(lowering: Lowering, graph: ir.Graph) -> dict[str, Border]:
     for node in graph:
         if node.op_type not in ("Conv", "ConvTranspose") or not is_product(node):
             continue
+        if wide_product(node) is not None:
+            continue  # its bytes are written apart, inside a border of their own
         integer = integer_product(node)
         data = node.inputs[0] if integer is None else integer.data
         if data is None or len(static_shape(data) or ()) != 4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,9 +24,10 @@ from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_dep
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.matmul import emit_gemm, emit_matmul
 from vermilion.codegen.lower.product_step import product_step
+from vermilion.codegen.lower.strassen import halved_axis, is_cheaper, strassen_steps
 from vermilion.codegen.lower.transposed import transposed_border, transposed_steps
 from vermilion.codegen.lower.winograd import Shape, choose_scheme, needed_border, winograd_steps
-from vermilion.codegen.numeric import numeric_for
+from vermilion.codegen.numeric import Numeric, numeric_for
 from vermilion.codegen.tensor import View
 from vermilion.ir.opset import constant_of
 
@@ -97,6 +99,11 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
         return
     numeric = numeric_for(source.storage, lowering.isa)
     assert numeric is not None, f"no product on {source.storage}"
+    if _has_seven_products(lowering, geometry, numeric, source, output):
+        matrix = taps.reshape(taps.shape[0], taps.shape[3]).T
+        left, target, *mine = (_pixels_first(v) for v in (source, output, *operands))
+        strassen_steps(lowering, left, matrix, "/".join(key), target, mine, expression, members)
+        return
     for number, (one, kernels, result, mine) in enumerate(
         group_slices(geometry, source, taps, output, operands)
     ):
@@ -105,6 +112,27 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
             members, numeric,
         )  # fmt: skip
         lowering.add(step if number == 0 else replace(step, operations=0))
+
+
+def _has_seven_products(
+    lowering: Lowering, geometry: ConvGeometry, numeric: Numeric, source: View, output: View
+) -> bool:
+    """Say whether a convolution is a matrix product that Strassen's algorithm does faster."""
+    pixels = _pixels_first(output).shape[:-1]
+    return (
+        lowering.winograd
+        and numeric.name == "f32"
+        and geometry.kernel == (1, 1)
+        and geometry.strides == (1, 1)
+        and geometry.group == 1
+        and geometry.border.is_empty
+        and halved_axis((*pixels, 1)) is not None
+        and is_cheaper(math.prod(pixels), source.shape[1], output.shape[1], lowering.isa)
+    )
+
+
+def _pixels_first(view: View) -> View:
+    return view.permuted((0, 2, 3, 1))
 
 
 def _emit_transposed(lowering: Lowering, group: Group, node: ir.Node) -> None:

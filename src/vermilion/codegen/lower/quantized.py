@@ -174,7 +174,7 @@ def integer_product(node: ir.Node) -> IntegerProduct | None:
     if grid is None or producer is None or parts is None or grid.storage not in ("u8", "s8"):
         return None
     weights, scale, axis = parts
-    channels = _channel_axis(node)
+    channels = channel_axis(node)
     if channels is None or weights.min() < -128 or weights.max() > 127:
         return None
     if scale.size > 1 and axis != channels:
@@ -200,7 +200,7 @@ def integer_product(node: ir.Node) -> IntegerProduct | None:
     )
 
 
-def _channel_axis(node: ir.Node) -> int | None:
+def channel_axis(node: ir.Node) -> int | None:
     """Give the weights' axis of output channels, None where the product is not a plain one."""
     if node.op_type == "Conv":
         return 0

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from vermilion.codegen.lower import moving, reduction, searching, shapes, transformer
+from vermilion.codegen.lower import (
+    block_rounding,
+    moving,
+    reduction,
+    searching,
+    shapes,
+    transformer,
+)
 from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.cells import check_recurrent
 from vermilion.codegen.lower.composed import COMPOSED_OF_FLOATS
@@ -267,4 +274,5 @@ RULES: Mapping[str, Rule] = {
     "CumSum": Rule(searching.check_scan, searching.lower_scan),
     "CumProd": Rule(searching.check_scan, searching.lower_scan),
     "GatherElements": Rule(_any, searching.lower_pick),
+    block_rounding.OPERATOR: Rule(_any, block_rounding.lower_block_rounding),
 }  # fmt: skip

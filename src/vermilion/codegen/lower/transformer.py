@@ -26,7 +26,8 @@ def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
     source = lowering.demand(data)
     rank = len(source.shape)
     axis = integer(node, "axis", -1) % rank
-    target = lowering.output(node.outputs[0], layout_like([source], rank))
+    result = node.outputs[0]
+    target = lowering.output(result, layout_like([source], rank), lowering.result_storage(result))
     kept = collapse(
         [size for at, size in enumerate(source.shape) if at != axis],
         [
@@ -68,7 +69,7 @@ def lower_normalization(lowering: Lowering, node: ir.Node) -> None:
     if source is None or (source.strides[-1] != 1 and size > 1):
         source = lowering.contiguous(data).reshaped(rows_shape)
         assert source is not None, "a row-major tensor takes any shape"
-    result = lowering.output(node.outputs[0])
+    result = lowering.output(node.outputs[0], None, lowering.result_storage(node.outputs[0]))
     target = result.reshaped(rows_shape)
     if target is None or (target.strides[-1] != 1 and size > 1):
         target = allocate(f"{node.outputs[0].name} in rows", result.storage, rows_shape)

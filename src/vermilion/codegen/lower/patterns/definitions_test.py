@@ -86,7 +86,7 @@ def test_a_batch_norm_that_no_convolution_takes_is_one_kernel_with_its_activatio
         }}""",
         **C,
     )
-    assert families(model) == ["map", "map"]  # and the copy to the output
+    assert families(model) == ["map"]
 
 
 @pytest.mark.parametrize(
