@@ -314,16 +314,19 @@ def test_a_reader_can_be_written_from_the_page_of_the_format(tmp_path: Path) -> 
         (tmp_path / "read" / row["name"]).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "read" / row["name"]).write_bytes(data)
     feed = sample_inputs(striped())
-    tensors = dict(feed)
-    for part in manifest["parts"]:
-        # External data lie beside the model for whoever reads by ONNX's own rules.
-        file = tmp_path / "read" / f"{part['name']}.onnx"
-        file.write_bytes(files[f"{part['name']}/part.onnx"])
-        session = ort.InferenceSession(file, providers=["CPUExecutionProvider"])
-        found = session.run(part["outputs"], {name: tensors[name] for name in part["inputs"]})
-        tensors |= dict(zip(part["outputs"], found, strict=True))
+    # External data lie beside the model for whoever reads by ONNX's own rules.
+    models = [name for name in names if name.endswith("part.onnx")]
+    for name in models:
+        moved = tmp_path / "read" / name.replace("/", "_")
+        moved.write_bytes(files[name])
+        ort.InferenceSession(moved, providers=["CPUExecutionProvider"])
+    assert models, "the part that stays on the CPU is a model of its own"
+    session = ort.InferenceSession(
+        tmp_path / "read" / "model.onnx", providers=["CPUExecutionProvider"]
+    )
+    (found,) = session.run(["output"], feed)
     expected = run_session(open_session(striped()), feed)
-    np.testing.assert_allclose(tensors["output"], expected["output"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, expected["output"], rtol=1e-4, atol=1e-5)
 
 
 FAULTS: dict[str, Callable[[Path], list[str | Path]]] = {

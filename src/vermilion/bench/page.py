@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from html import escape
 from importlib import import_module
@@ -135,7 +136,7 @@ def _speed_ups(network: str, axis: str, sizes: Sequence[Size], peers: Sequence[s
 
 
 def _chart(axis: str, labels: Sequence[str], series: int, colours: Sequence[str] = _COLOURS) -> Any:
-    pygal = import_module("pygal")
+    pygal = _pygal()
     style = import_module("pygal.style").Style(
         background="transparent",
         plot_background="transparent",
@@ -178,6 +179,17 @@ def _chart(axis: str, labels: Sequence[str], series: int, colours: Sequence[str]
     chart.x_labels = list(labels)
     chart.add_xml_filter(_without_scripts)
     return chart
+
+
+def _pygal() -> Any:
+    """Import pygal, and take back the finder of its plugins that it puts into every import.
+
+    It has no `find_spec`, so each module that is not there would be warned about for ever after.
+    """
+    before = list(sys.meta_path)
+    pygal = import_module("pygal")
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder in before]
+    return pygal
 
 
 def _short(value: float | None) -> str:

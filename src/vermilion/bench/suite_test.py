@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import onnx_ir as ir
 import pytest
 
 import models
-from vermilion.bench import quoted
+from vermilion.bench import page, quoted
 from vermilion.bench.figures import chance_of_difference
 from vermilion.bench.forms import write_forms
 from vermilion.bench.measure import Plan
@@ -158,15 +159,15 @@ def test_the_page_is_one_file_that_runs_nothing_and_fetches_nothing(
     found: SuiteResult, tmp_path: Path
 ) -> None:
     told = replace(found, concerns=("a <b> & c",))
-    page = write_forms(told, tmp_path, with_quoted=True)[-1].read_text(encoding="utf-8")
-    assert page.count("<svg") == 3
-    assert "<script" not in page
-    assert "a &lt;b&gt; &amp; c" in page
-    links = [word for word in ("src=", "href=", "@import", "url(") if word in page]
+    drawn = write_forms(told, tmp_path, with_quoted=True)[-1].read_text(encoding="utf-8")
+    assert drawn.count("<svg") == 3
+    assert "<script" not in drawn
+    assert "a &lt;b&gt; &amp; c" in drawn
+    links = [word for word in ("src=", "href=", "@import", "url(") if word in drawn]
     assert links == []
-    assert page.count('class="q"') > 6
+    assert drawn.count('class="q"') > 6
     # The same figures make the same bytes.
-    assert page == write_forms(told, tmp_path, with_quoted=True)[-1].read_text(encoding="utf-8")
+    assert drawn == write_forms(told, tmp_path, with_quoted=True)[-1].read_text(encoding="utf-8")
 
 
 def test_the_suite_has_the_sizes_of_the_published_tables_and_can_prove_a_change() -> None:
@@ -188,3 +189,10 @@ def test_cases_are_chosen_by_network_or_name() -> None:
     with pytest.raises(OptionError, match="no case `vgg`") as raised:
         chosen_cases(["vgg"])
     assert "bert_base-s512-b8" in raised.value.hint
+
+
+@pytest.mark.needs("pygal")
+def test_drawing_leaves_imports_alone() -> None:
+    sys.modules.pop("pygal", None)
+    page._chart("batch", ["1"], 1)
+    assert all(hasattr(finder, "find_spec") for finder in sys.meta_path)

@@ -102,7 +102,8 @@ def test_only_the_result_is_written(name: str) -> None:
 
 
 def test_a_reshape_that_needs_a_copy_makes_one() -> None:
-    assert len(steps(model("reshape that needs a copy"))) == 2
+    made = steps(model("reshape that needs a copy"))
+    assert [step.spec.family for step in made] == ["map"]
 
 
 @pytest.mark.parametrize(
