@@ -186,9 +186,8 @@ def _pygal() -> Any:
 
     It has no `find_spec`, so each module that is not there would be warned about for ever after.
     """
-    before = list(sys.meta_path)
     pygal = import_module("pygal")
-    sys.meta_path[:] = [finder for finder in sys.meta_path if finder in before]
+    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != "pygal"]
     return pygal
 
 
