@@ -69,10 +69,14 @@ def is_cheaper(rows: int, depth: int, columns: int, isa: Isa) -> bool:
 
 
 def halved_axis(shape: Sequence[int]) -> int | None:
-    """Give the first dimension of rows that has two equal halves."""
-    for axis, size in enumerate(shape[:-1]):
-        if size > 1:
-            return axis if size % 2 == 0 else None
+    """Give the first dimension of rows that has two equal halves.
+
+    A batch before other rows is not halved: what is no number in one entry would reach another.
+    """
+    rows = shape[:-1]
+    for axis in range(len(rows) > 1, len(rows)):
+        if rows[axis] > 1:
+            return axis if rows[axis] % 2 == 0 else None
     return None
 
 
@@ -88,8 +92,8 @@ def strassen_steps(
 ) -> None:
     """Add the steps of one product.
 
-    Shapes: left (…rows, K), right (K, N), target and operands (…rows, N); the first dimension of
-    rows that is not 1 is even, and so are K and N. `key` names the right side.
+    Shapes: left (…rows, K), right (K, N), target and operands (…rows, N); rows have a
+    `halved_axis`, and K and N are even. `key` names the right side.
     """
     from vermilion.codegen.lower.matmul import matmul_step
     from vermilion.codegen.lower.sides import RightSide

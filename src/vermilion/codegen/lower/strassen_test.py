@@ -7,6 +7,7 @@ import pytest
 
 from float_graphs import families
 from native_text import differences, normal, read
+from vermilion.api import compile_model
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.lower.part import lower_part
 from vermilion.codegen.lower.strassen import halved_axis, is_cheaper
@@ -103,6 +104,8 @@ def test_rows_are_halved_along_their_first_dimension() -> None:
     assert halved_axis((1, 14, 15, 8)) == 1
     assert halved_axis((1, 7, 14, 8)) is None
     assert halved_axis((1, 8)) is None
+    assert halved_axis((4, 96, 8)) == 1
+    assert halved_axis((4, 95, 8)) is None
 
 
 def test_a_large_common_value_costs_few_bits() -> None:
@@ -110,3 +113,15 @@ def test_a_large_common_value_costs_few_bits() -> None:
     model = feed_forward("128", 512, 512)
     x = (normal(128, 512) + np.float32(10)).astype(np.float32)
     assert differences(model, {"x": x, "r": normal(128, 512, seed=3)}, "cpu")["y"] < 1e-5
+
+
+def test_entries_of_a_batch_stay_apart() -> None:
+    model = feed_forward("4,96", 384, 1056)
+    assert is_used(model)
+    x, r = normal(4, 96, 384), normal(4, 96, 1056, seed=3)
+    with compile_model(model).session() as session:
+        (whole,) = session.run(None, {"x": x, "r": r})
+        x[2] = np.nan
+        (hurt,) = session.run(None, {"x": x, "r": r})
+    others = [0, 1, 3]
+    np.testing.assert_array_equal(hurt[others], whole[others])
