@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from bert import BERT_BASE, MINILM, BertGraph
 from builders import BUILD, BUILDERS_FILE
 
+from vermilion.bench import bert as bert_file
+from vermilion.bench.bert import BERT_BASE, MINILM, bert
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import bind_dimensions
 from vermilion.ir.passes.pipeline import simplify
@@ -104,7 +105,7 @@ def bert_base() -> ir.Model:
             return np.ones(shape, np.float32)
         return random.standard_normal(shape, dtype=np.float32) * np.float32(scale)
 
-    return BertGraph("bert_base", BERT_BASE, weights).model()
+    return bert("bert_base", BERT_BASE, weights)
 
 
 def minilm() -> ir.Model:
@@ -116,7 +117,7 @@ def minilm() -> ir.Model:
         assert array.shape == shape, f"{name} has shape {array.shape}, not {shape}"
         return array
 
-    return BertGraph("minilm", MINILM, weights).model()
+    return bert("minilm", MINILM, weights)
 
 
 def _read_safetensors(path: Path) -> dict[str, Array]:
@@ -268,7 +269,7 @@ def default_cache() -> Path:
 def _code_digest() -> str:
     state = hashlib.sha256()
     here = Path(__file__)
-    for file in (here, here.with_name("bert.py"), BUILDERS_FILE):
+    for file in (here, Path(bert_file.__file__), BUILDERS_FILE):
         state.update(file.read_bytes())
     return state.hexdigest()[:12]
 
