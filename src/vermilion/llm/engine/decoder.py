@@ -36,7 +36,7 @@ from vermilion.llm.engine.read_graph import read_graph
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.runtime.cache import default_root
 
-FEW_ROWS, MANY_ROWS = 16, 256
+FEW_ROWS, MANY_ROWS = 16, 512
 # A token is bound by memory, which a few cores exhaust: more would only wait for each other at each
 # of its three hundred steps.
 _MOST_TOKEN_THREADS = 8

@@ -104,8 +104,8 @@ class Program:
 def _chunk(step: Step) -> int:
     """Give the units a worker takes at a time, 0 where that follows from their number.
 
-    Rows that are not there cost nothing, and those that are come first: they are shared in small
-    pieces. Of few rows one worker does all.
+    A kernel makes of its units those that are there, so that a few hundred may be a few dozen. Of
+    few rows one worker does all.
     """
     family, units = step.spec.family, step.spec.units
     max_rows = getattr(step.spec, "max_rows", 0)

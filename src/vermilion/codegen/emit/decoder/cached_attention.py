@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant
 from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
-from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, ROWS, Control
+from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, Control
 from vermilion.codegen.emit.decoder.row import lanes_sum
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
@@ -69,7 +69,7 @@ class CachedAttentionSpec:
         args, begin, end = f.arguments
         pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(5)]
         writer = _Writer(self, module, name, isa, f, pointers)
-        with f.loop(begin, end) as unit:
+        with f.loop(*writer.share(begin, end)) as unit:
             writer.unit(unit)
         f.finish()
 
@@ -100,18 +100,28 @@ class _Writer:
         self.factors = f.scratch(self.lane_rows * 4)
         self.sums = f.scratch(spec.unit_rows * _SUM_BYTES)
 
+    def share(self, begin: Value, end: Value) -> tuple[Value, Value]:
+        """Give the units of a range that are there in this call."""
+        f = self.f
+        sequences = f.binary("udiv", self.control.rows, self.control.word(LENGTH))
+        there = f.multiply(f.multiply(sequences, self._blocks()), self.spec.key_heads)
+        return self.control.share(begin, end, self.spec.units, there)
+
+    def _blocks(self) -> Value:
+        """Give the blocks of positions of a sequence."""
+        s, f = self.spec, self.f
+        return f.divide(f.add(self.control.word(LENGTH), s.positions - 1), s.positions)
+
     def unit(self, unit: Value) -> None:
-        """Write one unit, if it is there."""
+        """Write one unit."""
         s, f = self.spec, self.f
         block, head = f.divide(unit, s.key_heads), f.remainder(unit, s.key_heads)
-        length = self.control.word(LENGTH)
-        blocks = f.divide(f.add(length, s.positions - 1), s.positions)
+        length, blocks = self.control.word(LENGTH), self._blocks()
         sequence = f.binary("udiv", block, blocks)
         first = f.multiply(f.binary("urem", block, blocks), s.positions)
         row = f.add(f.multiply(sequence, length), first)
-        with f.when(f.compare("slt", row, self.control.word(ROWS))):
-            count = f.minimum(f.subtract(length, first), s.positions)
-            self._positions(sequence, head, row, first, count)
+        count = f.minimum(f.subtract(length, first), s.positions)
+        self._positions(sequence, head, row, first, count)
 
     def _positions(
         self, sequence: Value, head: Value, row: Value, first: Value, count: Value

@@ -30,6 +30,11 @@ class Control:
         """Rows in all."""
         return self.word(ROWS)
 
-    def bounded(self, end: Value) -> Value:
-        """Give the end of a range of rows: those beyond are not there in this call."""
-        return self.f.minimum(end, self.rows)
+    def share(self, begin: Value, end: Value, units: int, there: Value) -> tuple[Value, Value]:
+        """Give what of the `there` units of this call is in a range of the `units` of any call.
+
+        The same part of them: a worker's share would else be all that is there, or nothing.
+        """
+        f = self.f
+        low, high = (f.divide(f.multiply(edge, there), units) for edge in (begin, end))
+        return low, high

@@ -58,7 +58,8 @@ class HeadsSpec:
         there = 4 + 2 * bool(self.turned) + norms + 3
         pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(there)]
         writer = _Heads(self, f, pointers)
-        with f.loop(begin, writer.control.bounded(end)) as row:
+        control = writer.control
+        with f.loop(*control.share(begin, end, self.units, control.rows)) as row:
             writer.row(row)
         f.finish()
 

@@ -60,7 +60,8 @@ class RowSpec:
         zero = Value(arithmetic.type("float"), "zeroinitializer")
         for at in range(self.width, padded, LANES):
             arithmetic.store("f32", zero, f.at(work, at * 4))
-        with f.loop(begin, Control(f, pointers[0]).bounded(end)) as row:
+        control = Control(f, pointers[0])
+        with f.loop(*control.share(begin, end, self.units, control.rows)) as row:
             _Row(self, f, arithmetic, work, row, pointers[1:]).write()
         f.finish()
 
