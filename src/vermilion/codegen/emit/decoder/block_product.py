@@ -13,7 +13,12 @@ from vermilion.codegen.emit.builder import Function, Module, Slot, Value, splat_
 from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.prepared import Prepared
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, BlockWeights
+from vermilion.codegen.emit.register_tile import prefetch_line
 from vermilion.codegen.isa import Isa
+
+# How far ahead of a single row's product its weights are asked for: the processor's own prefetching
+# ends at pages of this size (Zen 5, one core: 43 GB/s instead of 40 of the 44 that it can read).
+_AHEAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -88,8 +93,12 @@ class _Tile:
         f, w, form = self.f, self.spec.weights, self.spec.rows
         source, codes, out, *bias = f.arguments
         with f.loop(0, w.blocks) as block:
+            here = f.at(codes, f.multiply(block, w.block_bytes))
+            if self.spec.row_tile == 1:
+                for line in range(0, w.block_bytes, 64):
+                    prefetch_line(f, f.at(here, _AHEAD_BYTES + line))
             self._block(
-                f.at(codes, f.multiply(block, w.block_bytes)),
+                here,
                 f.at(source, f.multiply(block, w.block)),
                 f.at(source, f.add(f.multiply(block, 4), form.scales_at)),
                 f.at(source, f.add(f.multiply(block, 4), form.zeros_at)),
