@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from vermilion.codegen.emit.builder import Function, Value, splat_constant, splat_integer
 
 _EXP = (0.5, 0.166665181517601, 0.04166620597243309, 0.008368954062461853, 0.0013950599823147058)
+# 2^x for |x| ≤ 1/2 within 2.6e-6 of itself: least squares, weighted until the errors are level.
+_EXP2 = (0.9999992614, 0.6931218148, 0.2402474497, 0.0559178599, 0.0095700963)
 _TANH = (
     -0.3333328068256378,
     0.1333138346672058,
@@ -140,6 +142,15 @@ class VectorMath:
         half = f.binary("ashr", whole, splat_integer(1, self.lanes))
         rest = f.binary("sub", whole, half)
         return self.multiply(self.multiply(y, self._power_of_two(half)), self._power_of_two(rest))
+
+    def exp2_coarse(self, x: Value) -> Value:
+        """Give 2^x within 3e-6 of itself, in half the work of `exp`; AVX-512 alone.
+
+        For what is stored in bfloat16, which rounds to 4e-3.
+        """
+        assert self.f.module.has_scale, "the scaling instruction is AVX-512's"
+        n = self.unary("roundeven", x)
+        return self._scaled(self.polynomial(self.subtract(x, n), _EXP2), n)
 
     def _scaled(self, y: Value, n: Value) -> Value:
         """Give y·2^n by the one instruction for it."""

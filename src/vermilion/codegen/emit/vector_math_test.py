@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function as Code
 from vermilion.codegen.emit.builder import Module
 from vermilion.codegen.emit.map import Access, MapSpec
 from vermilion.codegen.expression import Operand, apply
@@ -99,3 +101,31 @@ def test_exp_beyond_its_range(target: str) -> None:
     x = np.array([-np.inf, -1000, 1000, np.inf, np.nan, 0.0], np.float32)
     wanted = np.array([0, 0, np.inf, np.inf, np.nan, 1], np.float32)
     assert np.array_equal(computed("exp", x, target), wanted, equal_nan=True)
+
+
+def test_powers_of_two_for_bfloat16() -> None:
+    isa = isa_of(find_target("cpu"))
+    if isa.lanes != 16:
+        pytest.skip("this machine has no AVX-512")
+    module = Module(has_scale=True)
+    f = Code(module, "kernel", [("source", "ptr"), ("target", "ptr"), ("count", "i64")])
+    source, target, count = f.arguments
+    arithmetic = Arithmetic(f, isa.lanes)
+    with f.loop(0, count, isa.lanes) as at:
+        value = arithmetic.load("f32", f.at(source, f.multiply(at, 4)))
+        power = arithmetic.math.exp2_coarse(value)
+        arithmetic.store("f32", power, f.at(target, f.multiply(at, 4)))
+    f.finish()
+    module.export("kernel")
+    library, functions = link_object(compile_object(module.text(), isa), ["kernel"], isa)
+    random = np.random.default_rng(3).uniform(-100, 100, 40_000).astype(np.float32)
+    far = np.array([0, 1, -200, -1e30, -np.inf, 130, np.nan, -0.5] * 2, np.float32)
+    x = np.concatenate([random, far])
+    result = np.empty_like(x)
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    signature(functions["kernel"])(x.ctypes.data, result.ctypes.data, x.size)
+    del library
+    exact = np.exp2(random.astype(np.float64))
+    assert (np.abs(result[: random.size] / exact - 1)).max() < 3e-6
+    wanted = np.array([1, 2, 0, 0, 0, np.inf, np.nan, np.sqrt(0.5)], np.float32)
+    np.testing.assert_allclose(result[-8:], wanted, rtol=3e-6, atol=1e-38)

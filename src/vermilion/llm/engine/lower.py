@@ -17,6 +17,7 @@ from vermilion.codegen.emit.decoder.heads import HeadsSpec
 from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
 from vermilion.codegen.emit.decoder.prepared import Prepared, PreparedKind
 from vermilion.codegen.emit.decoder.row import RowSpec
+from vermilion.codegen.emit.decoder.running_softmax import score_unit
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, BlockWeights, Weights
 from vermilion.codegen.kernel import Spec, Step
 from vermilion.codegen.tensor import Buffer, View
@@ -315,7 +316,7 @@ def _lower_attention(state: _Lowering, operation: Attention, layer: int) -> None
     )
     heads = HeadsSpec(
         form, operation.query_heads, operation.key_heads, (steps[0], steps[1], steps[2]),
-        operation.scale, 2 * rotation.cosines.shape[1] if rotation else 0,
+        operation.scale * score_unit(form), 2 * rotation.cosines.shape[1] if rotation else 0,
         query_epsilon, key_epsilon, shape.max_rows,
     )  # fmt: skip
     arguments = [state.control, *views, *waves, *norms, keys, values, queries]

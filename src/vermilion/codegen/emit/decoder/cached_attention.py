@@ -6,7 +6,6 @@ multiplied with the same keys and values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
@@ -14,6 +13,7 @@ from vermilion.codegen.emit.builder import Function, Module, Value, constant
 from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
 from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, Control
 from vermilion.codegen.emit.decoder.row import lanes_sum
+from vermilion.codegen.emit.decoder.running_softmax import LOWEST, RunningSoftmax, power
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
 from vermilion.codegen.isa import Isa
@@ -24,8 +24,6 @@ _TOGETHER = 2
 _SCORE_ROW_BYTES = _TOGETHER * BLOCK_TOKENS * 4
 # Bytes of a row's sums of weights: one in each lane, added up at the end.
 _SUM_BYTES = LANES * 4
-# Lower than any score; its difference to one is finite.
-_LOWEST = -1e30
 
 
 @dataclass(frozen=True)
@@ -171,14 +169,21 @@ class _Writer:
                 place = f.at(target, number * BLOCK_TOKENS * 4)
                 f.call_void(self._score_tile(), [source, block_keys, place])
         base = f.subtract(start, f.multiply(block, BLOCK_TOKENS))
-        self._weights(rows, base, count)
+        if s.window:
+            self._weights(rows, base, count, is_masked=True)
+        else:
+            # Most blocks lie before the first row's own key, and every row sees all of them.
+            last = constant("i64", count * BLOCK_TOKENS - 1)
+            for predicate, is_masked in (("sge", False), ("slt", True)):
+                with f.when(f.compare(predicate, base, last)):
+                    self._weights(rows, base, count, is_masked=is_masked)
         with f.loop(0, rows, s.row_tile) as y:
             weights = f.at(self.scores, f.multiply(y, _SCORE_ROW_BYTES))
             context = f.at(self.context, f.multiply(y, form.head_size * 4))
             factors = f.at(self.factors, f.multiply(y, 4))
             f.call_void(self._context_tile(count), [weights, block_values, context, factors])
 
-    def _weights(self, rows: Value, base: Value, count: int) -> None:
+    def _weights(self, rows: Value, base: Value, count: int, *, is_masked: bool) -> None:
         """Make the scores of all rows weights; `base` is the first row's own key in the block.
 
         In three passes, each of which has many rows in flight: one after the other, the chain from
@@ -194,16 +199,18 @@ class _Writer:
                 others = [f.at(array, f.multiply(y, step)) for array, step in arrays]
                 f.call_void(function, [scores, own, *others])
 
-        each(self._peak(count), (self.tops, 4), (self.factors, 4))
+        each(self._peak(count, is_masked=is_masked), (self.tops, 4), (self.factors, 4))
         with f.loop(0, rows, LANES) as y:
             place = f.at(self.factors, f.multiply(y, 4))
-            arithmetic.store("f32", arithmetic.math.exp(arithmetic.load("f32", place)), place)
-        each(self._weigh(count), (self.tops, 4), (self.factors, 4), (self.sums, _SUM_BYTES))
+            factor = power(s.cache, arithmetic.math, arithmetic.load("f32", place))
+            arithmetic.store("f32", factor, place)
+        weigh = self._weigh(count, is_masked=is_masked)
+        each(weigh, (self.tops, 4), (self.factors, 4), (self.sums, _SUM_BYTES))
 
     def _clear(self) -> None:
         s, f = self.spec, self.f
         arithmetic = Arithmetic(f, LANES)
-        lowest, zero = arithmetic.math.number(_LOWEST), arithmetic.math.number(0.0)
+        lowest, zero = arithmetic.math.number(LOWEST), arithmetic.math.number(0.0)
         for at in range(0, self.lane_rows, LANES):
             arithmetic.store("f32", lowest, f.at(self.tops, at * 4))
             arithmetic.store("f32", zero, f.at(self.factors, at * 4))
@@ -254,24 +261,29 @@ class _Writer:
 
         return fetch
 
-    def _peak(self, count: int) -> str:
+    def _softmax(self, f: Function, count: int, *, is_masked: bool) -> RunningSoftmax:
+        s = self.spec
+        vectors = count * _VECTORS
+        return RunningSoftmax(s.cache, s.window, s.bound, f, vectors, is_masked=is_masked)
+
+    def _peak(self, count: int, *, is_masked: bool) -> str:
         """Write the function (scores, own, top, gap) that updates a row's highest score."""
-        name = f"{self.name}_peak{count}"
+        name = f"{self.name}_peak{count}{'m' * is_masked}"
         if not self.module.has(name):
             labels = [("scores", "ptr"), ("own", "i64"), ("top", "ptr"), ("gap", "ptr")]
             f = Function(self.module, name, labels)
-            _Softmax(self.spec, f, count * _VECTORS).write_peak()
+            self._softmax(f, count, is_masked=is_masked).write_peak()
             f.finish()
         return name
 
-    def _weigh(self, count: int) -> str:
+    def _weigh(self, count: int, *, is_masked: bool) -> str:
         """Write the function (scores, own, top, factor, sums) that makes scores weights."""
-        name = f"{self.name}_weigh{count}"
+        name = f"{self.name}_weigh{count}{'m' * is_masked}"
         if not self.module.has(name):
             labels = [("scores", "ptr"), ("own", "i64")]
             labels += [(label, "ptr") for label in ("top", "factor", "sums")]
             f = Function(self.module, name, labels)
-            _Softmax(self.spec, f, count * _VECTORS).write_weights()
+            self._softmax(f, count, is_masked=is_masked).write_weights()
             f.finish()
         return name
 
@@ -321,78 +333,3 @@ class _Writer:
             for at in range(0, form.head_size, LANES):
                 value = m.multiply(arithmetic.load("f32", f.at(context, 4 * at)), share)
                 arithmetic.store("f32", value, f.at(target, 4 * at))
-
-
-class _Softmax:
-    """The running softmax of one row and some vectors of keys.
-
-    Keys beyond the row's own position, or too far before it, weigh nothing.
-    """
-
-    def __init__(self, spec: CachedAttentionSpec, f: Function, vectors: int) -> None:
-        self.spec = spec
-        self.vectors = vectors
-        self.f = f
-        self.arithmetic = Arithmetic(f, LANES)
-
-    def write_peak(self) -> None:
-        """Write the highest score, and how far it went up."""
-        f, m = self.f, self.arithmetic.math
-        scores, own, top_at, gap_at = f.arguments
-        lowest = m.number(_LOWEST)
-        values = [
-            f.select(self._seen(own, v), self._score(scores, v), lowest)
-            for v in range(self.vectors)
-        ]
-        before = f.load("float", top_at, align=4)
-        highest = self._folded(values, m.maximum)
-        top = f.intrinsic(f"llvm.vector.reduce.fmax.v{LANES}f32", "float", [highest])
-        top = f.select(f.compare_floats("ogt", top, before), top, before)
-        f.store(top, top_at, align=4)
-        f.store(f.binary("fsub", before, top), gap_at, align=4)
-
-    def write_weights(self) -> None:
-        """Write the weights over the scores, and their sums."""
-        f, m = self.f, self.arithmetic.math
-        scores, own, top_at, factor_at, sums_at = f.arguments
-        base = self.arithmetic.load_splat("f32", top_at)
-        nothing = m.number(0.0)
-        weights = [
-            f.select(
-                self._seen(own, v), m.exp(m.subtract(self._score(scores, v), base)), nothing
-            )
-            for v in range(self.vectors)
-        ]  # fmt: skip
-        size = self.spec.cache.item_bytes
-        for v, weight in enumerate(weights):
-            # A 16-bit weight lies at or before its score, and all scores are read already.
-            self.arithmetic.store(self.spec.cache.storage, weight, f.at(scores, v * LANES * size))
-        factor = self.arithmetic.load_splat("f32", factor_at)
-        sums = self.arithmetic.load("f32", sums_at)
-        total = m.fma(sums, factor, self._folded(weights, m.add))
-        self.arithmetic.store("f32", total, sums_at)
-
-    def _score(self, scores: Value, v: int) -> Value:
-        m, bound = self.arithmetic.math, self.spec.bound
-        value = self.arithmetic.load("f32", self.f.at(scores, v * LANES * 4))
-        if not bound:
-            return value
-        return m.multiply(m.tanh(m.multiply(value, m.number(1.0 / bound))), m.number(bound))
-
-    def _seen(self, own: Value, v: int) -> Value:
-        f = self.f
-        numbers = ", ".join(f"i32 {v * LANES + lane}" for lane in range(LANES))
-        lanes = Value(f"<{LANES} x i32>", f"<{numbers}>")
-        here = f.convert("trunc", own, "i32")
-        seen = f.compare("sle", lanes, self.arithmetic.splat(here))
-        if self.spec.window:
-            far = f.binary("sub", here, constant("i32", self.spec.window))
-            seen = f.binary("and", seen, f.compare("sgt", lanes, self.arithmetic.splat(far)))
-        return seen
-
-    @staticmethod
-    def _folded(values: list[Value], join: Callable[[Value, Value], Value]) -> Value:
-        result = values[0]
-        for value in values[1:]:
-            result = join(result, value)
-        return result
