@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Index, Slot, Value, constant
@@ -184,7 +185,7 @@ class RegisterTile:
         return self.f.intrinsic(name, total.type, [total, value, vector])
 
 
-def prefetch_line(f: Function, pointer: Value) -> None:
-    """Ask for a cache line to be brought into the second-level cache."""
+def prefetch_line(f: Function, pointer: Value, level: Literal[1, 2] = 2) -> None:
+    """Ask for a cache line to be brought into the first- or second-level cache."""
     name = f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
-    f.call_void(name, [pointer, constant("i32", 0), constant("i32", 2), constant("i32", 1)])
+    f.call_void(name, [pointer, constant("i32", 0), constant("i32", 4 - level), constant("i32", 1)])

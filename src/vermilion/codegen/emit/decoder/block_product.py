@@ -17,7 +17,8 @@ from vermilion.codegen.emit.register_tile import prefetch_line
 from vermilion.codegen.isa import Isa
 
 # How far ahead of a single row's product its weights are asked for: the processor's own prefetching
-# ends at pages of this size (Zen 5, one core: 43 GB/s instead of 40 of the 44 that it can read).
+# ends at pages of this size. Into the first level: with the second, a line is asked for twice.
+# One billion weights on one Zen 5 core: 63 tokens a second, 58 without, 58 with the second level.
 _AHEAD_BYTES = 4096
 
 
@@ -96,7 +97,7 @@ class _Tile:
             here = f.at(codes, f.multiply(block, w.block_bytes))
             if self.spec.row_tile == 1:
                 for line in range(0, w.block_bytes, 64):
-                    prefetch_line(f, f.at(here, _AHEAD_BYTES + line))
+                    prefetch_line(f, f.at(here, _AHEAD_BYTES + line), level=1)
             self._block(
                 here,
                 f.at(source, f.multiply(block, w.block)),
