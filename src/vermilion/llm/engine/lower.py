@@ -33,6 +33,7 @@ from vermilion.llm.engine.description import (
 Prefill = Literal["bf16", "int8", "bfp16", "fp32"]
 # Rows that are computed beyond the last one, at most: buffers have room for them.
 _SPARE_ROWS = 4
+_PAGE_BYTES = 4096
 # Rows in a register tile of whole-number products.
 _ROW_TILE = 6
 
@@ -272,14 +273,16 @@ def _lower_product(state: _Lowering, operation: Product, *, is_given: bool) -> N
         state.add(plain, [state.control, view, target], [target], operation.node)
     source = _whole(state.prepared[(*key, form)])
     width = packed.form.panels * PANEL
-    out = _whole(state.rows(operation.output, width, is_given=is_given))
+    # Rows a multiple of a page apart would have what a panel writes in one set of a cache.
+    step = width if is_given or width * 4 % _PAGE_BYTES else width + LANES
+    out = _whole(state.rows(operation.output, step, is_given=is_given))
     bias = []
     if operation.bias is not None:
         padded = np.zeros(width, np.float32)
         padded[: operation.bias.size] = operation.bias
         bias = [state.constant(padded)]
     weights = state.given(packed.buffer.name, packed.buffer.size_bytes)
-    spec = _product_spec(packed.form, form, width, state.shape, has_bias=bool(bias))
+    spec = _product_spec(packed.form, form, step, state.shape, has_bias=bool(bias))
     operations = 2 * state.shape.max_rows * packed.form.depth * packed.form.columns
     arguments = [state.control, source, _whole(weights), out, *bias]
     state.add(spec, arguments, [out], operation.node, operations)

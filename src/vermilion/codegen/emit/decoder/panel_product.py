@@ -23,16 +23,21 @@ from vermilion.codegen.emit.decoder.block_product import load_scale
 from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.prepared import Prepared, share_exponent
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, PlainWeights, Weights
-from vermilion.codegen.emit.register_tile import RegisterTile, Side
+from vermilion.codegen.emit.register_tile import RegisterTile, Side, prefetch_line
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS
 
-# Values of the depth that are unpacked at a time: 32 columns of them in bfloat16 are 36 KiB.
-_RUN = 576
+# Values of the depth that are unpacked at a time, about: 32 columns of them are 16 KiB in bfloat16,
+# so that a tile's rows have room beside them in the first-level cache (48 KiB on Zen 5).
+_RUN = 256
+# Panels that are computed together: their rows of 512 and a run of what they read are 512 KiB.
+_GROUP = 4
 # Values of the depth that are unpacked together: what a shared exponent is for, too.
 _EIGHT = 8
 # Rows of a tile: 24 accumulators with two vectors; then four at a time.
 _ROW_TILES = (12, 4)
+# Cache lines of the next run's weights that are asked for at each tile: a run in ten tiles.
+_AHEAD_LINES = 8
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,8 @@ class PanelProductSpec:
         if self.is_unpacked:
             return self.weights.depth
         step = LANES if isinstance(self.weights, PlainWeights) else self.weights.block
-        padded = -(-self.weights.depth // step) * step
-        return min(padded, max(step, _RUN // step * step))
+        runs = max(1, round(self.weights.depth / _RUN))
+        return -(-self.weights.depth // (runs * step)) * step
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
@@ -77,8 +82,7 @@ class PanelProductSpec:
         args, begin, end = f.arguments
         pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(4 + self.has_bias)]
         writer = _Writer(self, module, name, isa, f, pointers)
-        with f.loop(begin, end) as panel:
-            writer.panel(panel)
+        writer.panels(begin, end)
         f.finish()
 
 
@@ -103,34 +107,44 @@ class _Writer:
         self.value_bytes = item
         self.scratch = None if spec.is_unpacked else f.scratch(spec.run * PANEL * item)
 
-    def panel(self, panel: Value) -> None:
-        """Write one panel: the depth in runs, all rows for each."""
+    def panels(self, begin: Value, end: Value) -> None:
+        """Write a range of panels: a few of them together, their depth in runs.
+
+        What the rows hold in a run stays in the second-level cache for all panels of a group.
+        """
         s, f = self.spec, self.f
-        weights = f.at(self.weights, f.multiply(panel, s.weights.panel_bytes))
-        out = f.at(self.out, f.multiply(panel, PANEL * 4))
-        bias = [f.at(self.bias[0], f.multiply(panel, PANEL * 4))] if self.bias else []
         run, depth = s.run, s.weights.depth
-        if run >= depth:
-            self._run(weights, out, bias, f.index(0), depth, is_first=True)
-            return
-        self._run(weights, out, bias, f.index(0), run, is_first=True)
-        whole = depth // run
-        if whole > 1:
-            with f.loop(run, whole * run, run) as start:
-                self._run(weights, out, bias, start, run, is_first=False)
-        if depth % run:
-            self._run(weights, out, bias, f.index(whole * run), depth % run, is_first=False)
+        with f.loop(begin, end, _GROUP) as first:
+            last = f.minimum(f.add(first, _GROUP), end)
+
+            def run_at(start: Value, length: int, *, is_first: bool) -> None:
+                with f.loop(first, last) as panel:
+                    self._run((first, panel, last), start, length, is_first=is_first)
+
+            run_at(f.index(0), min(run, depth), is_first=True)
+            whole = depth // run
+            if whole > 1:
+                with f.loop(run, whole * run, run) as start:
+                    run_at(start, run, is_first=False)
+            if depth > run and depth % run:
+                run_at(f.index(whole * run), depth % run, is_first=False)
 
     def _run(
-        self, weights: Value, out: Value, bias: list[Value], start: Value, depth: int, *,
-        is_first: bool,
-    ) -> None:  # fmt: skip
+        self, panels: tuple[Value, Value, Value], start: Value, depth: int, *, is_first: bool
+    ) -> None:
+        """Write a run of one panel, of those from a first to a last."""
         f, s = self.f, self.spec
-        right = weights
+        first, panel, last = panels
+        out = f.at(self.out, f.multiply(panel, PANEL * 4))
+        bias = [f.at(self.bias[0], f.multiply(panel, PANEL * 4))] if self.bias else []
+        right = here = self._weights_at(panel, start)
         if self.scratch is not None:
             right = self.scratch
             unpack = _unpack(s, self.module, self.name, depth)
-            f.call_void(unpack, [self._at_depth(weights, start), right])
+            f.call_void(unpack, [here, right])
+        is_inside = f.compare("slt", f.add(panel, 1), last)
+        after = f.at(self._weights_at(first, start), self._bytes(depth))
+        ahead = f.select(is_inside, f.at(here, s.weights.panel_bytes), after)
         source = f.at(self.rows, f.multiply(start, self.value_bytes))
         sizes = (1,) if s.is_single else _ROW_TILES
         begin: Value = f.index(0)
@@ -140,6 +154,8 @@ class _Writer:
             if not is_last:
                 stop = f.subtract(self.count, f.remainder(self.count, size))
             with f.loop(begin, stop, size) as row:
+                if not s.is_single and size == _ROW_TILES[0]:
+                    self._fetch(ahead, f.divide(row, size), self._bytes(depth))
                 f.call_void(
                     self._tile(size, depth, is_first=is_first),
                     [
@@ -149,8 +165,25 @@ class _Writer:
                 )  # fmt: skip
             begin = stop
 
-    def _at_depth(self, weights: Value, start: Value) -> Value:
+    def _fetch(self, ahead: Value, tile: Value, size: int) -> None:
+        """Ask for a piece of the weights that are unpacked next, while rows are multiplied."""
+        f = self.f
+        first = f.multiply(tile, _AHEAD_LINES * 64)
+        with f.when(f.compare("slt", first, f.index(size))):
+            for line in range(_AHEAD_LINES):
+                prefetch_line(f, f.at(f.at(ahead, first), line * 64))
+
+    def _bytes(self, depth: int) -> int:
+        """Give the bytes of a panel's weights for some of the depth."""
+        w = self.spec.weights
+        if isinstance(w, PlainWeights):
+            return depth * PANEL * 4
+        return -(-depth // w.block) * w.block_bytes
+
+    def _weights_at(self, panel: Value, start: Value) -> Value:
+        """Give a panel's weights from some depth on."""
         w, f = self.spec.weights, self.f
+        weights = f.at(self.weights, f.multiply(panel, w.panel_bytes))
         if isinstance(w, PlainWeights):
             return f.at(weights, f.multiply(start, PANEL * 4))
         return f.at(weights, f.multiply(f.divide(start, w.block), w.block_bytes))
