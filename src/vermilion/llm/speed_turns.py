@@ -122,7 +122,7 @@ def compare_speed(
         for length in lengths
     )
     limits = tuple(
-        Limit(max(rates), _bytes_per_token(setting.folder, length + request.new_tokens // 2))
+        Limit(max(rates), bytes_per_token(setting.folder, length + request.new_tokens // 2))
         for length in lengths
     )
     return Comparison(engines, ratios, limits)
@@ -193,7 +193,7 @@ def _ratio(peer: str, length: int, ours: Sequence[Sample], theirs: Sequence[Samp
     )
 
 
-def _bytes_per_token(folder: Path, context: int) -> float:
+def bytes_per_token(folder: Path, context: int) -> float:
     """Count the weights and the cache that one decoded token reads."""
     listed = list_operators(folder, Wanted(prompt=1, context=context))
     return float(sum(row.decode.bytes for row in listed.rows))

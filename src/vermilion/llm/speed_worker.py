@@ -4,7 +4,7 @@ Reads one JSON object a line, answers with one a line, and sleeps in between.
 
     open   name, setting          → engine, reason, load_s, load_cpu_s
     once   prompt, new, seed      → the four times of a `Sample`, peak_rss_mb
-    bandwidth  threads            → gb_per_s
+    bandwidth  threads, buffer_bytes (of each; may be left out) → gb_per_s
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from vermilion.errors import OptionError, VermilionError
-from vermilion.llm.bandwidth import read_bandwidth_gb_per_s
+from vermilion.llm.bandwidth import BUFFER_BYTES, read_bandwidth_gb_per_s
 from vermilion.llm.speed_engines import OpenEngine, SpeedSetting, open_engine
 from vermilion.memory import peak_rss_mb
 
@@ -50,7 +50,8 @@ class Worker:
                 sample = self._engine.once(message["prompt"], message["new"], message["seed"])
                 return {**dataclasses.asdict(sample), "peak_rss_mb": peak_rss_mb()}
             case "bandwidth":
-                return {"gb_per_s": read_bandwidth_gb_per_s(message["threads"])}
+                size = message.get("buffer_bytes", BUFFER_BYTES)
+                return {"gb_per_s": read_bandwidth_gb_per_s(message["threads"], size)}
         raise OptionError(f"a worker cannot `{message.get('do')}` now")
 
 
