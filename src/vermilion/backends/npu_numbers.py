@@ -137,7 +137,7 @@ class _Writer:
         """Round every constant of float32 that operators compute with."""
         for value in list(self.graph.initializers.values()):
             tensor = constant_of(value)
-            if tensor is None or tensor.dtype != ir.DataType.FLOAT or not _is_data(value):
+            if tensor is None or tensor.dtype != ir.DataType.FLOAT or not is_data(value):
                 continue
             array = tensor.numpy()
             self._original[value] = array
@@ -252,6 +252,6 @@ class _Writer:
         return output
 
 
-def _is_data(value: ir.Value) -> bool:
+def is_data(value: ir.Value) -> bool:
     """Say whether operators compute with a constant, rather than being told by it what to do."""
     return all(use.idx < _DATA_INPUTS.get(use.node.op_type, use.idx + 1) for use in value.uses())

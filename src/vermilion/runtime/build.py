@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -27,10 +27,10 @@ from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.ir.passes.fixes import fix_simplified
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.passes.report import PassStep
-from vermilion.partition.place import Placement, plan, settle
+from vermilion.partition.place import Placement, Plan, plan, settle
 from vermilion.progress import Progress
 from vermilion.runtime.cache import cache_digest
-from vermilion.runtime.prove import WrongNumbersError, prove
+from vermilion.runtime.prove import WrongNumbersError, prove, wrong_parts
 from vermilion.runtime.report import Report
 from vermilion.runtime.summarize import summarize
 from vermilion.runtime.write import ArtifactContent, CompiledPart, write_artifact
@@ -60,23 +60,30 @@ class BuildRequest:
 
 def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> None:
     """Walk the path: bind → simplify → place → compile → prove → write."""
+    # What rewrites graphs is loaded by who compiles.
+    from vermilion.runtime.block_numbers import settled_numbers
+
     bound = bind_dimensions(request.source, request.dims)
     simplified = simplify(bound, progress=progress)
     if request.fix:
         simplified = fix_simplified(simplified, request.target.limits.max_batch, progress)
     complete_types(simplified.model)
+    placed, precision, told = settled_numbers(
+        simplified.model, request.target, request.options.precision
+    )
+    request = replace(request, options=replace(request.options, precision=precision))
     with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as scratch:
         placement, parts, verification, notes = _compile_and_prove(
-            request, bound, simplified.model, Path(scratch), progress
+            request, bound, placed, Path(scratch), progress
         )
         digest = cache_digest(request.cache_parts)
         report = Report(
-            summary=summarize(simplified.model, placement, request.label, digest),
+            summary=summarize(placed, placement, request.label, digest),
             nodes=tuple(node.as_json() for node in placement.nodes),
             verification=verification,
             passes=tuple(_pass_row(step) for step in simplified.steps),
-            predicted_ms=predicted_ms(simplified.model, placement),
-            notes=(*notes, *(note for part in parts for note in part.program.notes)),
+            predicted_ms=predicted_ms(placed, placement),
+            notes=(*told, *notes, *(note for part in parts for note in part.program.notes)),
             machine_code=tuple(
                 {"part": part.part.name, **row}
                 for part in parts
@@ -100,29 +107,69 @@ def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> N
 def _compile_and_prove(
     request: BuildRequest, bound: ir.Model, model: ir.Model, scratch: Path, progress: Progress
 ) -> tuple[Placement, tuple[CompiledPart, ...], tuple[Mapping[str, object], ...], tuple[str, ...]]:
-    """Compile and prove; where generated code is wrong, ONNX Runtime takes all, and a note says so.
+    """Compile and prove; parts that are wrong go to ONNX Runtime, and notes say which and why.
 
-    Nothing is handed out whose numbers are not the model's.
+    Where no part alone is wrong and the whole is, all go. Nothing is handed out whose numbers are
+    not the model's.
     """
-    target, (device_backend, cpu_backend) = request.target, request.backends
-    placement, parts = _place_and_compile(
-        model, target, request.backends, request.options, scratch, progress
-    )
+    work = _Work(model, request, progress)
+    attempt = work.first(scratch / "first")
     try:
-        return (
-            placement,
-            parts,
-            prove(bound, parts, target, progress, request.options.precision),
-            (),
-        )
+        return _proven(request, bound, attempt, progress)
     except WrongNumbersError as error:
-        if target.kind != "cpu" or device_backend is cpu_backend:
+        if request.backends[0] is request.backends[1] or not attempt.device_parts:
             raise
-        note = f"generated code was left out: {error.message}"
-    placement, parts = _place_and_compile(
-        model, target, (cpu_backend, cpu_backend), request.options, scratch / "again", progress
+        whole = Refusal(error.message, error.hint)  # of no part alone, or of the only one
+    wrong = wrong_parts(
+        bound, attempt.parts, request.target, request.options.precision, trusted=CPU_BACKEND
     )
-    return placement, parts, prove(bound, parts, target, progress), (note,)
+    if wrong:
+        try:
+            fewer = work.without(attempt, wrong, scratch / "fewer")
+            return _proven(request, bound, fewer, progress)
+        except WrongNumbersError:
+            wrong = {}
+    none = work.without(attempt, dict.fromkeys(attempt.device_parts, whole), scratch / "none")
+    return _proven(request, bound, none, progress)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A model, compiled; `failed` are the parts that the CPU had to take over, with the reason."""
+
+    plan: Plan
+    placement: Placement
+    parts: tuple[CompiledPart, ...]
+    failed: Mapping[str, Refusal]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def device_parts(self) -> tuple[str, ...]:
+        """The names of the parts that are the device backend's."""
+        return tuple(p.part.name for p in self.parts if p.part.backend == self.plan.backend)
+
+
+def _proven(
+    request: BuildRequest, bound: ir.Model, attempt: _Attempt, progress: Progress
+) -> tuple[Placement, tuple[CompiledPart, ...], tuple[Mapping[str, object], ...], tuple[str, ...]]:
+    precision = request.options.precision if attempt.device_parts else "auto"
+    rows = prove(
+        bound, attempt.parts, request.target, progress, precision, simplified=attempt.plan.model
+    )
+    notes = tuple(filter(None, map(_not_numbers, rows)))
+    return attempt.placement, attempt.parts, rows, (*attempt.notes, *notes)
+
+
+def _not_numbers(row: Mapping[str, object]) -> str:
+    """Give what a user should know of an output that is not all numbers; empty where it is."""
+    if row.get("number_places") == 0:
+        return f"`{row['name']}` is NaN or infinite everywhere on random inputs: nothing is proven"
+    if not row.get("unlike_places"):
+        return ""
+    return (
+        f"`{row['name']}` is NaN or infinite where the model as it came is not, or the other way"
+        f" round, at {row['unlike_places']} places: rounding does that here"
+    )
 
 
 def _features(parts: tuple[CompiledPart, ...], target: Target) -> tuple[str, ...]:
@@ -180,38 +227,70 @@ def check_provider_options(backend: Backend, target: Target, options: CompileOpt
         )
 
 
-def _place_and_compile(
-    model: ir.Model,
-    target: Target,
-    backends: tuple[Backend, Backend],
-    options: CompileOptions,
-    folder: Path,
-    progress: Progress,
-) -> tuple[Placement, tuple[CompiledPart, ...]]:
-    """Place by rule, compile the device's parts, give the failed ones to the CPU, compile those."""
-    device_backend, cpu_backend = backends
-    decided = plan(model, target, device_backend, cpu_backend)
-    compiled: dict[str, CompiledPart] = {}
-    failed: dict[str, Refusal] = {}
-    candidates = decided.device_parts()
-    for done, part in enumerate(candidates):
-        progress("compile", done, len(candidates))
-        result = _try_compile(part, device_backend, target, options, folder)
-        if isinstance(result, Refusal):
-            if device_backend is cpu_backend:
-                raise UnsupportedError(result.reason, where=part.name, hint=result.hint)
-            failed[part.name] = result
-        else:
-            compiled[part.name] = result
-    placement = settle(decided, failed)
-    ordered = []
-    for part in placement.parts:
-        if part.name not in compiled:
-            program = cpu_backend.compile(part, target, options, folder / part.name)
-            compiled[part.name] = CompiledPart(part, program, folder / part.name)
-        ordered.append(compiled[part.name])
-    progress("compile", len(candidates), len(candidates))
-    return placement, tuple(ordered)
+@dataclass(frozen=True)
+class _Work:
+    """Placing and compiling one simplified model, once or again with fewer parts."""
+
+    model: ir.Model
+    request: BuildRequest
+    progress: Progress
+
+    def first(self, folder: Path) -> _Attempt:
+        """Place by rule, compile the device's parts, give the failed ones to the CPU."""
+        device_backend, cpu_backend = self.request.backends
+        target, options = self.request.target, self.request.options
+        decided = plan(self.model, target, device_backend, cpu_backend)
+        compiled: dict[str, CompiledPart] = {}
+        failed: dict[str, Refusal] = {}
+        candidates = decided.device_parts()
+        for done, part in enumerate(candidates):
+            self.progress("compile", done, len(candidates))
+            result = _try_compile(part, device_backend, target, options, folder)
+            if isinstance(result, Refusal):
+                if device_backend is cpu_backend:
+                    raise UnsupportedError(result.reason, where=part.name, hint=result.hint)
+                failed[part.name] = result
+            else:
+                compiled[part.name] = result
+        attempt = self._settled(decided, compiled, failed, folder)
+        self.progress("compile", len(candidates), len(candidates))
+        return attempt
+
+    def without(self, before: _Attempt, wrong: Mapping[str, Refusal], folder: Path) -> _Attempt:
+        """Give the same with some more parts on the CPU; the others stay as they are compiled."""
+        kept = {
+            p.part.name: p
+            for p in before.parts
+            if p.part.backend == before.plan.backend and p.part.name not in wrong
+        }
+        notes = tuple(
+            f"{name} was left out, and ONNX Runtime computes it: {refusal.reason}"
+            for name, refusal in wrong.items()
+        )
+        failed = {**before.failed, **wrong}
+        return replace(self._settled(before.plan, kept, failed, folder), notes=notes)
+
+    def _settled(
+        self,
+        decided: Plan,
+        compiled: Mapping[str, CompiledPart],
+        failed: Mapping[str, Refusal],
+        folder: Path,
+    ) -> _Attempt:
+        """Give what is not compiled to the CPU, and compile that."""
+        cpu_backend = self.request.backends[1]
+        placement = settle(decided, failed)
+        ordered = []
+        for part in placement.parts:
+            known = compiled.get(part.name)
+            if known is None:
+                place = folder / part.name
+                program = cpu_backend.compile(
+                    part, self.request.target, self.request.options, place
+                )
+                known = CompiledPart(part, program, place)
+            ordered.append(known)
+        return _Attempt(decided, placement, tuple(ordered), failed)
 
 
 def _try_compile(

@@ -18,7 +18,8 @@ from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.report import run_pass
 from vermilion.progress import no_progress
-from vermilion.runtime.prove import MIN_COSINE, prove
+from vermilion.runtime.judge import MIN_COSINE
+from vermilion.runtime.prove import prove
 from vermilion.runtime.write import CompiledPart
 
 CPU, STRIX = find_target("x86-64-v3"), find_target("strix")
@@ -172,3 +173,21 @@ def test_a_device_s_numbers_excuse_no_wrong_graph(tmp_path: Path) -> None:
     mixed = CompiledPart(right.part, wrong.program, wrong.folder)
     with pytest.raises(UnsupportedError, match="gives another `y`"):
         prove(right.part.model, [mixed], STRIX, no_progress)
+
+
+def test_a_reference_in_bf16_keeps_what_is_no_number_to_compute_with(tmp_path: Path) -> None:
+    # Scales of a Resize stand in the file, or ONNX Runtime does not know the output's shape.
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[1,1,8,8] x) => (float[1,1,12,12] y) {
+      [a] s = Mul (x, k) [b] t = Mul (x, l) [c] d = Sub (s, t) [d] y = Resize (d, , scales)
+    }"""
+    random = np.random.default_rng(2)
+    k = random.random((1, 1, 8, 8), dtype=np.float32) + 1
+    scales = np.array([1, 1, 1.5, 1.5], np.float32)
+    weights = {"k": k, "l": k * np.float32(1.0005), "scales": scales}
+    model = bundles.model_from_text(text, weights)
+    part, _ = bundles.small_parts(tmp_path)
+    noise = random.normal(0, 2e-3, k.shape).astype(np.float32)
+    compiled = replaced(part, text, weights | {"l": weights["l"] + noise})
+    (row,) = prove(model, (compiled,), CPU, no_progress, "bf16")
+    assert row["reference_spread"] > row["max_abs_error"]  # type: ignore[operator]

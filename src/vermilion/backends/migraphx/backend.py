@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -27,7 +27,7 @@ from vermilion.backends.base import (
     Program,
 )
 from vermilion.backends.migraphx.context import check_context
-from vermilion.backends.migraphx.found import Stack, differences, find_stack
+from vermilion.backends.migraphx.found import WORDS, Stack, find_stack
 from vermilion.backends.migraphx.options import (
     CONTEXT_FILE,
     NO_CPU_FALLBACK,
@@ -43,6 +43,7 @@ from vermilion.backends.process.loaded import Loaded
 from vermilion.backends.process.packed import pack_folder, unpack_folder
 from vermilion.backends.process.part import check_numbers, tensor_files, write_model
 from vermilion.backends.process.profile import CPU
+from vermilion.backends.process.stack import Limits, Stacks
 from vermilion.backends.process.worker import RECORD_ASSIGNMENT
 from vermilion.errors import ArtifactError, DeviceError, Refusal
 from vermilion.hardware.options.gpu import PLUGIN
@@ -56,21 +57,10 @@ PROVIDER_FILE = "provider.tar"
 WHO = "MIGraphX provider"
 
 # The first start compiles; with exhaustive tuning a large model takes the better part of an hour.
-COMPILE_LIMIT_S = 3600.0
-LOAD_LIMIT_S = 300.0
-RUN_LIMIT_S = 60.0
+LIMITS = Limits(compile_s=3600.0, load_s=300.0, run_s=60.0)
 _MAX_LOG_CHARACTERS = 1 << 16
 
 FindStack = Callable[[Target], Stack | Availability]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long the child may take, in seconds."""
-
-    compile_s: float = COMPILE_LIMIT_S
-    load_s: float = LOAD_LIMIT_S
-    run_s: float = RUN_LIMIT_S
 
 
 class MigraphxBackend:
@@ -87,19 +77,16 @@ class MigraphxBackend:
     ) -> None:
         """Take another `command` for the child, or another way to `find` the provider."""
         self._command = tuple(command)
-        self._find = find
-        self._limits = limits or Limits()
-        self._found: dict[str, Stack | Availability] = {}
+        self._stacks = Stacks(find, WORDS)
+        self._limits = limits or LIMITS
 
     def available(self, target: Target) -> Availability:
         """Say whether provider, libraries and GPU are here; the reason where they are not."""
-        stack = self._stack(target)
-        return stack if isinstance(stack, Availability) else Availability(usable=True)
+        return self._stacks.available(target)
 
     def versions(self, target: Target) -> Mapping[str, str]:
         """Give what a compiled part depends on; empty where nothing is here."""
-        stack = self._stack(target)
-        return {} if isinstance(stack, Availability) else stack.as_details()
+        return self._stacks.versions(target)
 
     def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
         """Say whether the provider lists this node."""
@@ -107,7 +94,7 @@ class MigraphxBackend:
 
     def check_options(self, target: Target, options: CompileOptions) -> None:
         """Raise OptionError for what this build of the provider does not take."""
-        stack = self._needed_stack(target)
+        stack = self._stacks.needed(target)
         session_options(stack, options.precision, options.provider_options)
 
     def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
@@ -116,7 +103,7 @@ class MigraphxBackend:
         Raises: OptionError for options that the build does not take; DeviceError with what went
         wrong.
         """
-        stack = self._needed_stack(target)
+        stack = self._stacks.needed(target)
         folder.mkdir(parents=True, exist_ok=True)
         wanted = session_options(stack, options.precision, options.provider_options)
         serialized, weights = split_weights(part.model)
@@ -159,13 +146,7 @@ class MigraphxBackend:
         Raises: ArtifactError where provider, libraries or GPU are no longer what they were, or the
         part is not the one that was compiled; DeviceError where the child fails.
         """
-        stack = self._needed_stack(target)
-        changed = differences(program.details, stack.as_details())
-        if changed:
-            raise ArtifactError(
-                f"the part was compiled for another machine: {'; '.join(changed)}",
-                hint="compile the model again: the provider itself would not notice",
-            )
+        stack = self._stacks.same(target, program.details)
         with ExitStack() as stays:
             work = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
             stays.callback(work.cleanup)
@@ -209,17 +190,6 @@ class MigraphxBackend:
             who=WHO,
         )
         return child, bool(set(provider.rglob("*")) - before)
-
-    def _stack(self, target: Target) -> Stack | Availability:
-        if target.name not in self._found:
-            self._found[target.name] = self._find(target)
-        return self._found[target.name]
-
-    def _needed_stack(self, target: Target) -> Stack:
-        stack = self._stack(target)
-        if isinstance(stack, Availability):
-            raise DeviceError(stack.reason, where=target.name, hint=stack.hint)
-        return stack
 
 
 def _request(

@@ -15,13 +15,14 @@ import pytest
 import fake_gpu_provider
 from bundles import small_summary
 from vermilion.backends.base import Array, Availability, CompileOptions, Part, Program
-from vermilion.backends.migraphx.backend import PROVIDER_FILE, Limits, MigraphxBackend
+from vermilion.backends.migraphx.backend import PROVIDER_FILE, MigraphxBackend
 from vermilion.backends.migraphx.found import Stack
 from vermilion.backends.migraphx.options import CONTEXT_FILE, session_options, with_folder
 from vermilion.backends.process.child import Child, ChildFailure
 from vermilion.backends.process.contract import Request
 from vermilion.backends.process.packed import unpack_folder
 from vermilion.backends.process.part import tensor_files, write_model
+from vermilion.backends.process.stack import Limits
 from vermilion.errors import ArtifactError, DeviceError, OptionError, VermilionError
 from vermilion.hardware.options.gpu import BUILT_IN_WHEEL, MIGRAPHX, PLUGIN
 from vermilion.hardware.targets.find import find_target

@@ -68,7 +68,8 @@ class Stack:
         return next(t for t in TABLES if (t.provider, t.build) == (self.provider, self.build))
 
 
-_WORDS = {
+# What each of them is called for people.
+WORDS: Mapping[str, str] = {
     "provider": "the provider",
     "build": "the provider's build",
     "provider_version": "the provider's version",
@@ -76,15 +77,6 @@ _WORDS = {
     "hip": "HIP",
     "migraphx": "MIGraphX",
 }
-
-
-def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Say what has changed since a part was compiled."""
-    return [
-        f"{words} was {then[key] or 'unknown'} and is {now.get(key) or 'unknown'}"
-        for key, words in _WORDS.items()
-        if key in then and then[key] != now.get(key, "")
-    ]
 
 
 @dataclass(frozen=True)

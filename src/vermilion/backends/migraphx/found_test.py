@@ -14,15 +14,16 @@ import pytest
 
 from vermilion.backends.base import Availability
 from vermilion.backends.migraphx.found import (
+    WORDS,
     Stack,
     Surroundings,
     build_of,
-    differences,
     file_of,
     find_stack,
 )
 from vermilion.backends.migraphx.hip import Hip, ask_hip
 from vermilion.backends.migraphx.libraries import installs, missing_for, needed_libraries
+from vermilion.backends.process.stack import differences
 from vermilion.hardware.options.gpu import (
     AMDGPU,
     BUILT_IN,
@@ -133,9 +134,9 @@ def test_a_plugin_is_found_in_its_package(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_changed_is_named() -> None:
     stack = Stack(MIGRAPHX, BUILT_IN, "1.23.1", "", "gfx942", 0, "70051831", "2.13")
-    assert differences(stack.as_details(), stack.as_details()) == []
+    assert differences(WORDS, stack.as_details(), stack.as_details()) == []
     other = replace(stack, gfx="gfx950", provider_version="")
-    assert differences(stack.as_details(), other.as_details()) == [
+    assert differences(WORDS, stack.as_details(), other.as_details()) == [
         "the provider's version was 1.23.1 and is unknown",
         "the GPU was gfx942 and is gfx950",
     ]

@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -32,6 +32,7 @@ from vermilion.backends.process.contract import LOG_FILE, MODEL_FILE, Request
 from vermilion.backends.process.loaded import Loaded
 from vermilion.backends.process.packed import pack_folder, unpack_folder
 from vermilion.backends.process.part import check_numbers, tensor_files, write_model
+from vermilion.backends.process.stack import Limits, Stacks
 from vermilion.backends.process.worker import RECORD_ASSIGNMENT
 from vermilion.backends.vitisai.evidence import (
     NPU,
@@ -42,9 +43,9 @@ from vermilion.backends.vitisai.evidence import (
     read_ep_report,
     read_summary_counts,
 )
-from vermilion.backends.vitisai.found import Stack, differences, find_stack
+from vermilion.backends.vitisai.found import WORDS, Stack, find_stack
 from vermilion.backends.vitisai.xrt import submitted_commands
-from vermilion.errors import ArtifactError, DeviceError, Refusal
+from vermilion.errors import DeviceError, Refusal
 from vermilion.hardware.options.vitisai_build import (
     INSTALLATION,
     BuiltOptions,
@@ -77,20 +78,9 @@ WHO = "VitisAI provider"  # what errors call the child
 
 # BF16 models take five to seven minutes (summaries in AMD's tutorials, 300 to 370 s), large ones
 # longer; loading a compiled one takes seconds.
-COMPILE_LIMIT_S = 3600.0
-LOAD_LIMIT_S = 120.0
-RUN_LIMIT_S = 60.0
+LIMITS = Limits(compile_s=3600.0, load_s=120.0, run_s=60.0)
 
 FindStack = Callable[[Target], Stack | Availability]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long the child may take, in seconds."""
-
-    compile_s: float = COMPILE_LIMIT_S
-    load_s: float = LOAD_LIMIT_S
-    run_s: float = RUN_LIMIT_S
 
 
 class VitisAiBackend:
@@ -107,21 +97,16 @@ class VitisAiBackend:
     ) -> None:
         """Take another `command` for the child, or another way to `find` the provider."""
         self._command = tuple(command)
-        self._find = find
-        self._limits = limits or Limits()
-        self._found: dict[str, Stack | Availability] = {}
+        self._stacks = Stacks(find, WORDS)
+        self._limits = limits or LIMITS
 
     def available(self, target: Target) -> Availability:
         """Say whether provider, driver and NPU are here; the reason where they are not."""
-        stack = self._stack(target)
-        if isinstance(stack, Availability):
-            return stack
-        return Availability(usable=True)
+        return self._stacks.available(target)
 
     def versions(self, target: Target) -> Mapping[str, str]:
         """Give what a compiled part depends on; empty where nothing is here."""
-        stack = self._stack(target)
-        return {} if isinstance(stack, Availability) else stack.as_details()
+        return self._stacks.versions(target)
 
     def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
         """Say whether the vendor documents this node as supported."""
@@ -132,7 +117,7 @@ class VitisAiBackend:
 
         Raises: DeviceError with what went wrong.
         """
-        stack = self._needed_stack(target)
+        stack = self._stacks.needed(target)
         folder.mkdir(parents=True, exist_ok=True)
         model = part.model.clone()
         write_attributes(model, Notes())  # the INT8 compiler aborts on a Conv without `strides`
@@ -191,13 +176,7 @@ class VitisAiBackend:
         Raises: ArtifactError where provider, driver or device are no longer what they were;
         DeviceError where the child fails.
         """
-        stack = self._needed_stack(target)
-        changed = differences(program.details, stack.as_details())
-        if changed:
-            raise ArtifactError(
-                f"the part was compiled for another machine: {'; '.join(changed)}",
-                hint="compile the model again: the provider itself would not notice",
-            )
+        stack = self._stacks.same(target, program.details)
         runs_on = f"{target.title}, Ryzen AI {stack.release}, in a child process"
         with ExitStack() as stays:
             work = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
@@ -228,17 +207,6 @@ class VitisAiBackend:
             run_limit_s=self._limits.run_s,
             who=WHO,
         )
-
-    def _stack(self, target: Target) -> Stack | Availability:
-        if target.name not in self._found:
-            self._found[target.name] = self._find(target)
-        return self._found[target.name]
-
-    def _needed_stack(self, target: Target) -> Stack:
-        stack = self._stack(target)
-        if isinstance(stack, Availability):
-            raise DeviceError(stack.reason, where=target.name, hint=stack.hint)
-        return stack
 
 
 def _options(model: ir.Model, stack: Stack, folder: Path) -> BuiltOptions:

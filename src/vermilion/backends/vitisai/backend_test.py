@@ -22,8 +22,9 @@ from vermilion.backends.process.child import Child, ChildFailure
 from vermilion.backends.process.contract import Request, TensorFile
 from vermilion.backends.process.packed import pack_folder, unpack_folder
 from vermilion.backends.process.profile import CPU
+from vermilion.backends.process.stack import Limits
 from vermilion.backends.process.worker import RECORD_ASSIGNMENT
-from vermilion.backends.vitisai.backend import Limits, VitisAiBackend
+from vermilion.backends.vitisai.backend import VitisAiBackend
 from vermilion.backends.vitisai.found import Stack
 from vermilion.errors import ArtifactError, DeviceError, VermilionError
 from vermilion.hardware.targets.find import find_target

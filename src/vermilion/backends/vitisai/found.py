@@ -46,24 +46,16 @@ class Stack:
         }
 
 
-def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Say what has changed since a part was compiled; the vendor's provider does not look.
-
-    Source: Ryzen AI documentation, modelrun.rst: a cache is not to be used with another version of
-    provider or driver; https://github.com/microsoft/winml-cli/issues/1224 shows what happens.
-    """
-    words = {
-        "release": "Ryzen AI",
-        "provider_version": "the provider",
-        "driver": "the NPU driver",
-        "firmware": "the NPU's firmware",
-        "device": "the NPU",
-    }
-    return [
-        f"{words[key]} was {then[key] or 'unknown'} and is {now.get(key) or 'unknown'}"
-        for key in words
-        if key in then and then[key] != now.get(key, "")
-    ]
+# What each of them is called for people. A cache is not to be used with another version of provider
+# or driver (Ryzen AI documentation, modelrun.rst); the vendor's provider does not look, and
+# https://github.com/microsoft/winml-cli/issues/1224 shows what happens.
+WORDS: Mapping[str, str] = {
+    "release": "Ryzen AI",
+    "provider_version": "the provider",
+    "driver": "the NPU driver",
+    "firmware": "the NPU's firmware",
+    "device": "the NPU",
+}
 
 
 def find_stack(

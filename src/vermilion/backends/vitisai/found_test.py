@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from vermilion.backends.base import Availability
-from vermilion.backends.vitisai.found import Stack, differences, find_stack, release_of
+from vermilion.backends.process.stack import differences
+from vermilion.backends.vitisai.found import WORDS, Stack, find_stack, release_of
 from vermilion.hardware.cpu import detect_cpu
 from vermilion.hardware.devices import Machine
 from vermilion.hardware.npu import NpuInfo
@@ -79,8 +80,8 @@ def test_the_release(monkeypatch, folder: str, version: str, release: str) -> No
 def test_differences_are_named() -> None:
     one = Stack("1.7", "1.23.0", "", "a", "", "strix").as_details()
     other = Stack("1.8", "1.23.0", "", "b", "", "strix").as_details()
-    assert differences(one, one) == []
-    assert differences(one, other) == [
+    assert differences(WORDS, one, one) == []
+    assert differences(WORDS, one, other) == [
         "Ryzen AI was 1.7 and is 1.8",
         "the NPU driver was a and is b",
     ]

@@ -351,28 +351,26 @@ class Arithmetic:
         raise AssertionError(f"no float operation {operation}")
 
     def _divided(self, operation: str, element: str, a: list[Value]) -> Value:
-        """Divide towards 0. Processors trap on 0, which lanes behind a row's end are, and on -1."""
+        """Divide towards 0; by 0 gives 0, and the lowest number by -1 itself, with no rest.
+
+        Processors trap on both, and lanes behind a row's end are 0. ONNX leaves them open. So do
+        numpy and onnx's reference, and ONNX Runtime where it gives anything: it refuses 0, and the
+        lowest int64 by -1 ends its process.
+        """
         f = self.f
         one, minus_one, zero = (splat_integer(n, self.lanes, element) for n in (1, -1, 0))
         is_minus = f.compare("eq", a[1], minus_one)
-        traps = f.binary("or", is_minus, f.compare("eq", a[1], zero))
-        divisor = f.select(traps, one, a[1])
+        is_zero = f.compare("eq", a[1], zero)
+        divisor = f.select(f.binary("or", is_minus, is_zero), one, a[1])
         if operation == "mod":
-            return f.binary("srem", a[0], divisor)
-        return f.select(is_minus, f.binary("sub", zero, a[0]), f.binary("sdiv", a[0], divisor))
+            return f.select(is_zero, zero, f.binary("srem", a[0], divisor))
+        quotient = f.select(is_minus, f.binary("sub", zero, a[0]), f.binary("sdiv", a[0], divisor))
+        return f.select(is_zero, zero, quotient)
 
     def _integer(self, operation: str, kind: Kind, a: list[Value]) -> Value:
         f = self.f
-        plain = {
-            "add": "add",
-            "sub": "sub",
-            "mul": "mul",
-            "and": "and",
-            "or": "or",
-            "xor": "xor",
-        }
-        if operation in plain:
-            return f.binary(plain[operation], a[0], a[1])
+        if operation in ("add", "sub", "mul", "and", "or", "xor"):
+            return f.binary(operation, a[0], a[1])
         element = _ELEMENT[kind]
         suffix = f"v{self.lanes}{element}"
         match operation:

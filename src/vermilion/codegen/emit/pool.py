@@ -16,12 +16,14 @@ class PoolSpec:
     """Reduce a window of pixels to one, for each channel.
 
     Strides count elements: image, row, column of input and output; channels lie side by side.
+    Both storages are floats, or both are the same integers.
     Windows that hang over the edge are cut; `divisor` is the full window's size, or 0 to divide an
     average by the pixels that are inside.
     """
 
     operation: Literal["max", "average"]
     storage: Storage
+    out_storage: Storage
     images: int
     channels: int
     in_rows: int
@@ -48,18 +50,18 @@ class PoolSpec:
         f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
         source = f.load("ptr", f.arguments[0], 0, align=8)
         target = f.load("ptr", f.arguments[0], 8, align=8)
-        size = STORAGE_BYTES[self.storage]
+        size, out_size = STORAGE_BYTES[self.storage], STORAGE_BYTES[self.out_storage]
         with f.loop(f.arguments[1], f.arguments[2]) as unit:
             image, row = f.divide(unit, self.rows), f.remainder(unit, self.rows)
             from_image = f.at(source, f.multiply(image, self.source[0] * size))
-            to_row = f.at(target, f.multiply(image, self.target[0] * size))
-            to_row = f.at(to_row, f.multiply(row, self.target[1] * size))
+            to_row = f.at(target, f.multiply(image, self.target[0] * out_size))
+            to_row = f.at(to_row, f.multiply(row, self.target[1] * out_size))
             top, bottom = self._window(f, row, 0, self.in_rows)
             y = f.subtract(f.multiply(row, self.strides[0]), self.pads[0])
             line = f.at(from_image, f.multiply(y, self.source[1] * size))
             with f.loop(0, self.columns) as column:
                 left, right = self._window(f, column, 1, self.in_columns)
-                pixel = f.at(to_row, f.multiply(column, self.target[2] * size))
+                pixel = f.at(to_row, f.multiply(column, self.target[2] * out_size))
                 # The window's first tap may lie outside; the taps inside are reached from it.
                 x = f.subtract(f.multiply(column, self.strides[1]), self.pads[1])
                 origin = f.at(line, f.multiply(x, self.source[2] * size))
@@ -120,7 +122,8 @@ class PoolSpec:
             ones = f.convert("sitofp", count, "float")
             result = arithmetic.math.divide(result, arithmetic.splat(ones))
         assert kind == "float" or self.operation == "max"
-        arithmetic.store(self.storage, result, f.at(pixel, f.multiply(channel, size)), mask=mask)
+        place = f.at(pixel, f.multiply(channel, STORAGE_BYTES[self.out_storage]))
+        arithmetic.store(self.out_storage, result, place, mask=mask)
 
     def _start(self, arithmetic: Arithmetic) -> Value:
         if self.operation == "average":

@@ -73,15 +73,21 @@ def reference(case: Case, x: Array, operation: str) -> Array:
 
 
 def pooled(
-    case: Case, x: Array, operation: Literal["max", "average"], storage: Storage, target: str
+    case: Case,
+    x: Array,
+    operation: Literal["max", "average"],
+    storage: Storage,
+    target: str,
+    out_storage: Storage | None = None,
 ) -> Array:
     memory = Memory()
     source = memory.tensor("x", x, storage, LAST)
-    out = allocate("y", storage, (*case.shape[:2], *case.result), LAST)
+    out_storage = out_storage or storage
+    out = allocate("y", out_storage, (*case.shape[:2], *case.result), LAST)
     n, c, h, w = case.shape
     spec = PoolSpec(
-        operation, storage, n, c, h, w, *case.result, case.kernel, case.strides, case.dilations,
-        case.pads[:2], (source.strides[0], source.strides[2], source.strides[3]),
+        operation, storage, out_storage, n, c, h, w, *case.result, case.kernel, case.strides,
+        case.dilations, case.pads[:2], (source.strides[0], source.strides[2], source.strides[3]),
         (out.strides[0], out.strides[2], out.strides[3]),
         case.kernel[0] * case.kernel[1] if case.whole else 0,
     )  # fmt: skip
@@ -105,3 +111,16 @@ def test_the_greatest_of_other_types(storage: Storage, target: str) -> None:
     x = x + 100 if storage == "u8" else x
     got = pooled(CASES[1], x, "max", storage, target)
     assert np.array_equal(got, reference(CASES[1], x, "max"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("operation", ["max", "average"])
+@pytest.mark.parametrize("storages", [("bf16", "f32"), ("f32", "bf16"), ("f16", "f32")], ids=str)
+def test_input_and_output_of_two_float_types(
+    storages: tuple[Storage, Storage], operation: Literal["max", "average"], target: str
+) -> None:
+    x = np.random.default_rng(2).integers(-9, 9, CASES[1].shape)
+    got = pooled(CASES[1], x, operation, storages[0], target, storages[1])
+    # Whole numbers up to 9 are exact in each; an average is rounded to what the output can hold.
+    rtol = 2.0**-8 if storages[1] == "bf16" else 1e-6
+    assert np.allclose(got, reference(CASES[1], x, operation), rtol=rtol, atol=0)

@@ -49,7 +49,8 @@ def lower_pool(lowering: Lowering, node: ir.Node) -> None:
     whole = integer(node, "count_include_pad", 0)
     spec = PoolSpec(
         operation="max" if node.op_type == "MaxPool" else "average",
-        storage=source.storage, images=n, channels=c, in_rows=h, in_columns=w,
+        storage=source.storage, out_storage=target.storage,
+        images=n, channels=c, in_rows=h, in_columns=w,
         rows=target.shape[2], columns=target.shape[3],
         kernel=(kernel[0], kernel[1]), strides=(strides[0], strides[1]),
         dilations=(dilations[0], dilations[1]), pads=(pads[0], pads[1]),
