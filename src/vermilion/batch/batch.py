@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from filelock import FileLock, Timeout
 
 from vermilion.batch.assemble import ASSEMBLING, Failed, assemble, output_form
-from vermilion.batch.cluster import RayWorker, cluster
-from vermilion.batch.devices import ALL, BatchDevice, parse_devices
+from vermilion.batch.devices import ALL, BatchDevice, Kind, parse_devices
 from vermilion.batch.job import JOB_FILE, Job, Range
 from vermilion.batch.journal import (
     RANGES_FOLDER,
@@ -25,10 +24,12 @@ from vermilion.batch.journal import (
     read_range,
     write_range,
 )
-from vermilion.batch.plan import Planned, Request, plan
+from vermilion.batch.plan import Request, plan
 from vermilion.batch.process import LOGS_FOLDER, LocalWorker
 from vermilion.batch.schedule import DeviceRecord, Start, Watch, run_devices
+from vermilion.batch.standby import Standby
 from vermilion.batch.work import Status, Work
+from vermilion.batch.worker_contract import Worker
 from vermilion.errors import DeviceError, OptionError, UnsupportedError
 from vermilion.progress import Progress, no_progress
 
@@ -47,7 +48,7 @@ class Result:
     failed: tuple[Failed, ...]
     resumed: int
     batch: int
-    seconds: float  # from the first worker's start to the last range's end
+    seconds: float  # from when the workers get the job to the last range's end
     rate: float  # inputs a second, in these seconds
     devices: tuple[DeviceRecord, ...]
 
@@ -62,26 +63,26 @@ def run_batch(
     limit_s: float = RANGE_LIMIT_S,
     progress: Progress = no_progress,
     watch: Watch | None = None,
+    standby: Standby | None = None,
 ) -> Result:
     """Compute a model's outputs for many inputs, in their order.
 
     What is done so far lies in the folder `OUTPUT.job` beside the output until all is; `resume`
     continues from there. Inputs that cannot be read, or that end every worker which tries them,
     are in `failed`: their rows hold NaN or the lowest integer, null in Parquet, and no file in a
-    folder.
+    folder. `standby` holds processes that were started ahead, for the local engine.
 
     Raises: VermilionError; DeviceError where no device is left, and `resume` can go on later.
     """
     form = output_form(request.output)
     folder = request.output.with_name(request.output.name + ".job")
     _check_place(request.output, folder, is_folder=form == "folder", resume=resume)
-    planned = plan(request, progress=progress)
-    with (
-        _engine(engine, planned, devices, address, folder, limit_s) as (start, places),
-        _alone_in(folder),
-    ):
-        job = _prepared(planned.for_devices(len(places)), folder)
-        result = _computed(job, request.output, folder, places, start, watch)
+    with _fleet(engine, address, folder, limit_s, standby) as fleet:
+        planned = plan(request, progress=progress)
+        places = fleet.places(devices, planned.kind)
+        with _alone_in(folder):
+            job = _prepared(planned.for_devices(len(places)), folder)
+            result = _computed(job, request.output, folder, places, fleet.start, watch)
     # Renamed first: half a folder must not look like a job to resume.
     done = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:12]}.done")
     folder.rename(done)
@@ -141,24 +142,47 @@ def _prepared(job: Job, folder: Path) -> Job:
     return known
 
 
+class Fleet(Protocol):
+    """Where workers are started."""
+
+    def places(self, devices: str, kind: Kind) -> tuple[BatchDevice, ...]:
+        """Give the places for workers that the words name."""
+
+    def start(self, device: BatchDevice) -> Worker:
+        """Start a worker. Raises: WorkerDied, RangeFailed."""
+
+
+@dataclass(frozen=True)
+class LocalFleet:
+    """Processes on this machine, of which some may have been started ahead."""
+
+    folder: Path
+    limit_s: float
+    standby: Standby
+
+    def places(self, devices: str, kind: Kind) -> tuple[BatchDevice, ...]:
+        """Give the places for workers that the words name."""
+        return parse_devices(devices, kind)
+
+    def start(self, device: BatchDevice) -> LocalWorker:
+        """Start a worker. Raises: WorkerDied, RangeFailed."""
+        ready = self.standby.take(device)
+        return LocalWorker(self.folder, device, limit_s=self.limit_s, process=ready)
+
+
 @contextmanager
-def _engine(
-    engine: Engine,
-    planned: Planned,
-    devices: str,
-    address: str | None,
-    folder: Path,
-    limit_s: float,
-) -> Iterator[tuple[Start, tuple[BatchDevice, ...]]]:
-    """Give what starts a worker, and the places for workers."""
-    if engine == "local":
-        if address is not None:
-            raise OptionError("only Ray has an address", where="--address", hint="`--engine ray`")
-        places = parse_devices(devices, planned.kind)
-        yield lambda device: LocalWorker(folder, device, limit_s=limit_s), places
+def _fleet(
+    engine: Engine, address: str | None, folder: Path, limit_s: float, standby: Standby | None
+) -> Iterator[Fleet]:
+    if engine == "ray":
+        from vermilion.batch.cluster import cluster
+
+        with cluster(address, folder, limit_s) as fleet:
+            yield fleet
         return
-    with cluster(address, devices, planned.kind) as places:
-        yield lambda device: RayWorker(folder, device, limit_s=limit_s), places
+    if address is not None:
+        raise OptionError("only Ray has an address", where="--address", hint="`--engine ray`")
+    yield LocalFleet(folder, limit_s, standby or Standby({}))
 
 
 def _computed(
@@ -179,7 +203,7 @@ def _computed(
     begin = time.perf_counter()
     records: tuple[DeviceRecord, ...] = ()
     if left:
-        work = Work(left, job.total, report_failed, proof=_proof(folder, done))
+        work = Work(left, job.total, report_failed, proof=_proof(folder, done), devices=len(places))
         records = run_devices(places, work, start, watch or _nobody)
         if not work.is_finished:
             raise _unfinished(work, records)

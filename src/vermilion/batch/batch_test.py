@@ -22,9 +22,10 @@ from vermilion.batch.devices import BatchDevice, parse_devices
 from vermilion.batch.job import Job, Range
 from vermilion.batch.journal import finished_ranges, missing_ranges
 from vermilion.batch.plan import Request, plan
-from vermilion.batch.process import LocalWorker, WorkerDied
+from vermilion.batch.process import LocalWorker
 from vermilion.batch.schedule import DEATHS, run_devices
 from vermilion.batch.work import Work
+from vermilion.batch.worker_contract import WorkerDied
 from vermilion.errors import DeviceError, OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session
 
@@ -190,8 +191,9 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path) -> None:
     _, folder = prepared(asked, tmp_path)
     (device,) = parse_devices("cpu", "cpu")
     worker = LocalWorker(folder, device, limit_s=1)
+    worker.begin(Range(1, 2))
     with pytest.raises(WorkerDied, match="took more than 1 s"):
-        worker.compute(Range(1, 2))
+        worker.finish()
 
 
 def prepared(asked: Request, tmp_path: Path) -> tuple[Job, Path]:

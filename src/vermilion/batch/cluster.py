@@ -8,46 +8,59 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from vermilion import errors
 from vermilion.batch.devices import ALL, KINDS, BatchDevice, Kind, own_cores
 from vermilion.batch.job import Job, Range
 from vermilion.batch.journal import Computed, write_range
-from vermilion.batch.process import OPEN_LIMIT_S, RangeFailed, Report, WorkerDied, environment
-from vermilion.errors import DeviceError, OptionError
+from vermilion.batch.standby import environment
+from vermilion.batch.worker_contract import OPEN_LIMIT_S, RangeFailed, Report, WorkerDied
+from vermilion.errors import DeviceError, OptionError, VermilionError
 
 _CONNECT_LIMIT_S = 10.0
 
 
-class Actor:
-    """What runs on the cluster. Gives failures as values: an exception may not travel well."""
+@dataclass(frozen=True)
+class Failure:
+    """Why there is nothing, as a value: an exception may not travel well."""
 
-    def __init__(self, job: Job, threads: int, device: int) -> None:
-        """Open the job's program."""
+    reason: str
+    fatal: bool  # no other range, or no other worker, will fare better
+
+
+class Actor:
+    """What runs on the cluster."""
+
+    def open(self, job: Job, threads: int, device: int) -> tuple[str, tuple[str, ...]] | Failure:
+        """Open the job's program and say where it runs."""
         from vermilion.batch.compute import Computer, open_program
 
-        opened = open_program(job.program, job.outputs, threads, device)
+        try:
+            opened = open_program(job.program, job.outputs, threads, device)
+        except Exception as error:  # a backend may raise anything; the scheduler decides
+            hopeless = isinstance(error, VermilionError) and not isinstance(error, DeviceError)
+            return Failure(_words(error), hopeless)
         self._computer = Computer(job, opened)
-        self._said = opened.runs_on, opened.notes
+        return opened.runs_on, opened.notes
 
-    def opened(self) -> tuple[str, tuple[str, ...]]:
-        """Say where it runs, once it can."""
-        return self._said
-
-    def compute(self, start: int, stop: int) -> tuple[Computed, Report] | tuple[str, bool]:
-        """Give a range's outputs, or why there are none and whether no other will have any."""
+    def compute(self, start: int, stop: int) -> tuple[Computed, Report] | Failure:
+        """Give a range's outputs, or why there are none."""
         from vermilion.batch.compute import BatchError
         from vermilion.memory import peak_rss_mb
 
         try:
             computed, spent = self._computer.compute(Range(start, stop))
-        except Exception as error:  # a backend may raise anything; the scheduler decides
-            lines = str(error).splitlines() or [type(error).__name__]
-            return lines[0], isinstance(error, BatchError)
+        except Exception as error:  # as above
+            return Failure(_words(error), isinstance(error, BatchError))
         return computed, Report(computed.failed, spent.read_s, spent.run_s, peak_rss_mb())
 
 
@@ -55,24 +68,38 @@ class RayWorker:
     """One actor, as the scheduler sees it."""
 
     def __init__(self, folder: Path, device: BatchDevice, *, limit_s: float) -> None:
-        """Start it and wait until its model is open. Raises: WorkerDied."""
+        """Start it and wait until its model is open. Raises: WorkerDied, RangeFailed."""
         import ray
 
         self._folder, self._limit_s = folder, limit_s
+        self._asked: deque[tuple[Any, bool]] = deque()
         options = {"num_cpus": device.threads, "max_restarts": 0}
         if device.kind == "gpu":
             options["num_gpus"] = 1
+        self._actor = ray.remote(Actor).options(**options).remote()
         # Ray shows an actor its own GPU alone: there it is number 0.
-        actor = ray.remote(Actor).options(**options)
-        self._actor = actor.remote(Job.read(folder), device.threads, 0)
-        self.runs_on, self.notes = self._ask(self._actor.opened.remote(), OPEN_LIMIT_S)
+        opened = self._actor.open.remote(Job.read(folder), device.threads, 0)
+        found = self._wait(opened, OPEN_LIMIT_S)
+        if isinstance(found, Failure):
+            self.close()
+            words = f"the model could not be opened: {found.reason}"
+            raise RangeFailed(words, fatal=True) if found.fatal else WorkerDied(words)
+        self.runs_on, self.notes = found
 
-    def compute(self, wanted: Range, *, keep: bool = True) -> Report:
-        """Compute a range; its file is written here. Raises: WorkerDied, RangeFailed."""
-        found = self._ask(self._actor.compute.remote(wanted.start, wanted.stop), self._limit_s)
+    def begin(self, wanted: Range, *, keep: bool = True) -> None:
+        """Ask for a range: the actor has it before it is done with the one before."""
+        self._asked.append((self._actor.compute.remote(wanted.start, wanted.stop), keep))
+
+    def finish(self) -> Report:
+        """Give what became of the first range; its file is written here.
+
+        Raises: WorkerDied, RangeFailed.
+        """
+        asked, keep = self._asked.popleft()
+        found = self._wait(asked, self._limit_s)
+        if isinstance(found, Failure):
+            raise RangeFailed(found.reason, fatal=found.fatal)
         computed, report = found
-        if isinstance(computed, str):
-            raise RangeFailed(computed, fatal=bool(report))
         if keep:
             write_range(self._folder, computed)
         kept: Report = report
@@ -84,7 +111,7 @@ class RayWorker:
 
         ray.kill(self._actor)
 
-    def _ask(self, asked: Any, limit_s: float) -> Any:
+    def _wait(self, asked: Any, limit_s: float) -> Any:
         import ray
 
         try:
@@ -97,14 +124,36 @@ class RayWorker:
             raise WorkerDied(_words(error)) from error
 
 
+@dataclass(frozen=True)
+class RayFleet:
+    """The cluster's places for workers, once it answers."""
+
+    folder: Path
+    limit_s: float
+    joining: _Joining
+
+    def places(self, devices: str, kind: Kind) -> tuple[BatchDevice, ...]:
+        """Give them: `all` is a worker for each machine with all of its cores, or for each GPU.
+
+        Names such as `cpu:0,cpu:1` share out the cluster's cores.
+
+        Raises: DeviceError where no cluster answers, or it has too few devices.
+        """
+        self.joining.wait()
+        return _places(devices, kind)
+
+    def start(self, device: BatchDevice) -> RayWorker:
+        """Start a worker. Raises: WorkerDied, RangeFailed."""
+        return RayWorker(self.folder, device, limit_s=self.limit_s)
+
+
 @contextmanager
-def cluster(address: str | None, devices: str, kind: Kind) -> Iterator[tuple[BatchDevice, ...]]:
-    """Join a cluster, or start one on this machine, and give the places for workers on it.
+def cluster(address: str | None, folder: Path, limit_s: float) -> Iterator[RayFleet]:
+    """Begin to join a cluster, or to start one on this machine; leave or end it at last.
 
-    `all` is a worker for each machine with all of its cores, or for each GPU; names such as
-    `cpu:0,cpu:1` share out the cluster's cores.
+    Without an `address` it is the one that `RAY_ADDRESS` names, as for Ray's own commands.
 
-    Raises: DeviceError where Ray is not installed or no cluster answers.
+    Raises: DeviceError where Ray is not installed.
     """
     if find_spec("ray") is None:
         raise DeviceError(
@@ -112,40 +161,108 @@ def cluster(address: str | None, devices: str, kind: Kind) -> Iterator[tuple[Bat
         )
     # Ray reports its use over the network unless told not to.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-
-    own = not ray.is_initialized()
-    if own:
-        _join(address)
+    joining = _Joining(address or os.environ.get("RAY_ADDRESS") or None)
     try:
         # Ray tells of actors that died on stdout, where results belong.
         with redirect_stdout(sys.stderr):
-            yield _places(devices, kind)
+            yield RayFleet(folder, limit_s, joining)
     finally:
-        if own:
+        joining.end()
+
+
+class _Joining:
+    """A thread that joins: it takes a second, or several where a cluster is started.
+
+    It lives as long as the membership. Ray ties the processes that it starts to the life of what
+    starts them, and to Linux (`PR_SET_PDEATHSIG`) that is a thread.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+        self._error: Exception | None = None
+        self._is_own = False
+        self._joined, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until it has joined. Raises: DeviceError."""
+        self._joined.wait()
+        if self._error is not None:
+            raise self._error
+
+    def end(self) -> None:
+        """Leave the cluster, unless this process was in it before."""
+        self._joined.wait()
+        if self._is_own:
+            import ray
+
             ray.shutdown()
+        self._over.set()
+        self._thread.join()
+
+    def _live(self) -> None:
+        try:
+            import ray
+
+            if not ray.is_initialized():
+                _join(self._address)
+                self._is_own = True
+        except Exception as error:  # raised where somebody waits for it
+            self._error = error
+        finally:
+            self._joined.set()
+        self._over.wait()
 
 
 def _join(address: str | None) -> None:
     import ray
 
+    # What is started here inherits this process's environment.
+    local = {"num_cpus": len(own_cores()), "include_dashboard": False}
     if address is not None:
         _check_answers(address)
-    here = {"num_cpus": len(own_cores()), "include_dashboard": False} if address is None else {}
     try:
-        ray.init(
-            address=address or "local",
-            runtime_env={"env_vars": {"PYTHONPATH": environment()["PYTHONPATH"]}},
-            log_to_driver=False,
-            logging_level="ERROR",
-            **here,
-        )
+        with _environment_set(environment() if address is None else {}):
+            ray.init(
+                address=address or "local",
+                runtime_env=_runtime_environment() if address is not None else None,
+                log_to_driver=False,
+                logging_level="ERROR",
+                **(local if address is None else {}),
+            )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise DeviceError(
-            f"no Ray cluster answers: {_words(error)}",
-            where=f"--address {address}" if address else "",
-            hint="`ray status --address ADDRESS` says whether one runs there",
-        ) from error
+        raise _no_answer(error, address) from error
+
+
+@contextmanager
+def _environment_set(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+
+
+def _runtime_environment() -> dict[str, Any] | None:
+    """Give what lets workers find this package, where it is not installed.
+
+    Only where they need it: such workers are none of those that Ray keeps ready, and start
+    seconds later.
+    """
+    root = Path(errors.__file__).parent.parent
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    beside = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    # Found also where it was installed in place.
+    installed = any(Distribution.discover(name="vermilion", path=beside))
+    if installed and str(root) not in named:
+        return None
+    return {"env_vars": {"PYTHONPATH": environment()["PYTHONPATH"]}}
 
 
 def _check_answers(address: str) -> None:
@@ -159,11 +276,16 @@ def _check_answers(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_LIMIT_S).close()
     except (OSError, OverflowError) as error:
-        raise DeviceError(
-            f"no Ray cluster answers: {_words(error)}",
-            where=f"--address {address}",
-            hint="`ray status --address ADDRESS` says whether one runs there",
-        ) from error
+        raise _no_answer(error, address) from error
+
+
+def _no_answer(error: Exception, address: str | None) -> DeviceError:
+    return DeviceError(
+        f"no Ray cluster answers: {_words(error)}",
+        where=f"--address {address}" if address else "",
+        hint="`ray status --address ADDRESS` says whether one runs there; one that asks for a "
+        "token is joined with RAY_AUTH_MODE=token",
+    )
 
 
 def _places(devices: str, kind: Kind) -> tuple[BatchDevice, ...]:

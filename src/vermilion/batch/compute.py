@@ -47,7 +47,7 @@ def open_program(program: Program, outputs: Sequence[str], threads: int, device:
     from vermilion.runtime.recompile import why_not_run
     from vermilion.runtime.session import Session
 
-    reader = open_artifact(Path(program.path))
+    reader = open_artifact(Path(program.path), verify="as read")
     # Machine code of another machine is compiled again, which only a session of its own does.
     foreign = why_not_run(reader.manifest)
     backends = None if foreign else backends_on(reader.manifest, device)

@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vermilion.codegen.workers import usable_cores
 from vermilion.errors import DeviceError, OptionError, Refusal
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def own_cores() -> tuple[int, ...]:
     """Give the numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(usable_cores()))
+    return tuple(range(os.cpu_count() or 1))
 
 
 def shared_out(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,17 +14,19 @@ import numpy as np
 
 from vermilion.backends.base import Array
 from vermilion.errors import ArtifactError
+from vermilion.ir.pictures import PictureOptions
 
 JOB_FILE = "job.json"
 
-# Ranges that each device gets in a job, at the least: the last one leaves the others idle for no
-# longer than it takes, which is then under 2 % of the whole.
-RANGES_PER_DEVICE = 64
+# Ranges that each device gets in a job, at the least: a kill costs what each was computing.
+RANGES_PER_DEVICE = 16
+# Towards the end ranges become shorter, so that each device still gets this many of what is left:
+# none waits long for another's last one.
+RANGES_OF_THE_REST = 3
 # Inputs in a range, at the most: what a kill can cost, and what a worker holds in memory.
 MAX_RANGE = 256
 
 SourceKind = Literal["pictures", "rows"]
-Layout = Literal["nchw", "nhwc"]
 
 
 @dataclass(frozen=True)
@@ -33,27 +36,6 @@ class Slot:
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...] | None
-
-
-@dataclass(frozen=True)
-class PictureOptions:
-    """How a picture becomes an array; what `quantize.samples.ImageOptions` takes and checks.
-
-    Here again because that module loads the library of graphs, which costs the parent of a job
-    half a second and is of no use to it.
-    """
-
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    layout: Layout = "nchw"
-    resize: tuple[int, int] | None = None
-
-
-def described(dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> str:
-    """Give type and shape as messages show them: `float32[?,3,224,224]`."""
-    if shape is None:
-        return f"{dtype}"
-    return f"{dtype}[{','.join('?' if n is None else str(n) for n in shape)}]"
 
 
 @dataclass(frozen=True, order=True)
@@ -109,15 +91,21 @@ class Job:
     outputs: tuple[str, ...]
     batch: int
     total: int
-    range_length: int
+    range_length: int  # of the longest range
+    devices: int
     fingerprint: str
 
     def ranges(self) -> tuple[Range, ...]:
-        """Give the ranges that the job is handed out in."""
-        return tuple(
-            Range(start, min(start + self.range_length, self.total))
-            for start in range(0, self.total, self.range_length)
-        )
+        """Give the ranges that the job is handed out in: whole batches, but for the last one."""
+        found: list[Range] = []
+        start = 0
+        while start < self.total:
+            share = (self.total - start) // (self.devices * RANGES_OF_THE_REST)
+            batches = max(1, min(share, self.range_length) // self.batch)
+            stop = min(start + batches * self.batch, self.total)
+            found.append(Range(start, stop))
+            start = stop
+        return tuple(found)
 
     def write(self, folder: Path) -> None:
         """Write it to the job's folder, whole or not at all."""
@@ -144,7 +132,7 @@ class Job:
 
 
 def range_length(total: int, batch: int, devices: int) -> int:
-    """Give the inputs that are handed out at a time: whole batches, many ranges a device."""
+    """Give the most inputs that are handed out at a time: whole batches, many ranges a device."""
     share = total // max(1, devices * RANGES_PER_DEVICE)
     batches = max(1, min(share, MAX_RANGE) // batch)
     return batches * batch
@@ -158,7 +146,8 @@ def fingerprint(*parts: object) -> str:
 
 def seen(folder: Path, names: Sequence[str]) -> list[tuple[str, int, int]]:
     """Give name, size and date of files: what tells that one was changed meanwhile."""
-    stats = ((name, (folder / name).stat()) for name in names)
+    place = str(folder)  # a `Path` for each of many files takes longer than asking for its date
+    stats = ((name, os.stat(os.path.join(place, name))) for name in names)  # noqa: PTH116, PTH118
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
@@ -181,7 +170,6 @@ def _plain(job: Job) -> dict[str, Any]:
 def _from_plain(found: Mapping[str, Any]) -> Job:
     source, program = found["source"], found["program"]
     pictures = source["pictures"]
-    layout: Layout = pictures["layout"]
     return Job(
         program=Program(
             program["kind"],
@@ -199,7 +187,7 @@ def _from_plain(found: Mapping[str, Any]) -> Job:
             PictureOptions(
                 tuple(pictures["mean"]),
                 tuple(pictures["std"]),
-                layout,
+                pictures["layout"],
                 None if pictures["resize"] is None else tuple(pictures["resize"]),
             ),
         ),
@@ -215,5 +203,6 @@ def _from_plain(found: Mapping[str, Any]) -> Job:
         batch=int(found["batch"]),
         total=int(found["total"]),
         range_length=int(found["range_length"]),
+        devices=int(found["devices"]),
         fingerprint=str(found["fingerprint"]),
     )

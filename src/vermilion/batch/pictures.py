@@ -1,4 +1,4 @@
-"""Pictures as inputs, read as calibration reads them."""
+"""Pictures as inputs, of which one that cannot be read does not keep the others from it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vermilion.backends.base import Array
-from vermilion.batch.job import PictureOptions, Slot
+from vermilion.batch.job import Slot
 from vermilion.errors import OptionError
-from vermilion.quantize.feeds import InputSlot
-from vermilion.quantize.samples import ImageOptions, Samples
-
-
-def image_options(options: PictureOptions) -> ImageOptions:
-    """Give the options as the reader of calibration data takes them.
-
-    Raises: OptionError for a layout, a mean or a deviation that makes no sense.
-    """
-    return ImageOptions(options.mean, options.std, options.layout, options.resize)
+from vermilion.ir.pictures import PictureOptions, read_picture
 
 
 def read_pictures(
@@ -27,14 +18,11 @@ def read_pictures(
 
     `slot` has an open first dimension.
     """
-    slots = (InputSlot(slot.name, slot.dtype, slot.shape),)
-    images = image_options(options)
     rows: dict[int, Array] = {}
     failed: dict[int, str] = {}
     for at, path in paths.items():
         try:
-            (sample,) = Samples(path.parent, slots, 1, (path,), images)
-            rows[at] = sample[slot.name]
+            rows[at] = read_picture(path, slot, options)
         except OptionError as error:
             failed[at] = error.message
     return rows, failed

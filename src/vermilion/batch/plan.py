@@ -11,7 +11,6 @@ import numpy as np
 from vermilion.batch.devices import Kind
 from vermilion.batch.job import (
     Job,
-    PictureOptions,
     Program,
     Slot,
     Source,
@@ -23,6 +22,7 @@ from vermilion.batch.source import count_inputs, find_source
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.element_types import numpy_type
+from vermilion.ir.pictures import PictureOptions
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.manifest import TensorRecord
@@ -62,7 +62,7 @@ class Planned:
     def for_devices(self, count: int) -> Job:
         """Give the job in ranges that suit so many devices."""
         most = min(self.job.range_length, range_length(self.job.total, self.job.batch, count))
-        return replace(self.job, range_length=most)
+        return replace(self.job, range_length=most, devices=count)
 
 
 def plan(request: Request, *, progress: Progress = no_progress) -> Planned:
@@ -89,7 +89,8 @@ def _plan_bundle(request: Request) -> Planned:
             where="--dim" if request.dims else "--ort",
             hint="give the ONNX file instead",
         )
-    manifest = open_artifact(request.model).manifest
+    # Only its manifest is read here; workers compare the rest with the digests, as they read it.
+    manifest = open_artifact(request.model, verify="as read").manifest
     slots = tuple(_slot(record) for record in manifest.inputs)
     batch = settled_batch(slots, request.batch)
     program = Program("bundle", str(request.model.resolve()))
@@ -125,6 +126,7 @@ def planned_job(
         batch=batch,
         total=total,
         range_length=_longest_range(outputs, batch),
+        devices=1,
         fingerprint=fingerprint(
             digest, program.kind, sorted(program.dims.items()), batch, files, repr(source.pictures)
         ),

@@ -1,75 +1,37 @@
-"""A worker as the scheduler sees it: one that computes ranges, or dies of them.
-
-This is the local one, a process; the one on a Ray cluster is in `cluster`.
-"""
+"""The local worker: a process that computes ranges, or dies of them."""
 
 from __future__ import annotations
 
 import json
-import os
 import queue
 import subprocess
-import sys
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
-from vermilion import errors
 from vermilion.backends.process.child import exit_words, last_words
 from vermilion.batch.devices import BatchDevice
 from vermilion.batch.job import Range
+from vermilion.batch.standby import start_process
+from vermilion.batch.worker_contract import OPEN_LIMIT_S, RangeFailed, Report, WorkerDied
 
 LOGS_FOLDER = "logs"
-
-_WORKER = ("-P", "-m", "vermilion.batch.worker")
-OPEN_LIMIT_S = 600.0
-
-
-class WorkerDied(Exception):
-    """The process is gone, or was ended because it hung. The words say how."""
-
-
-class RangeFailed(Exception):
-    """The worker lives and could not compute the range. `fatal`: nor will any other."""
-
-    def __init__(self, words: str, *, fatal: bool = False) -> None:
-        super().__init__(words)
-        self.fatal = fatal
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a worker says of a range that it finished."""
-
-    failed: Mapping[int, str] = field(default_factory=dict)
-    read_s: float = 0.0
-    run_s: float = 0.0
-    peak_rss_mb: float = 0.0
-
-
-class Worker(Protocol):
-    """Computes ranges; not for several threads at once, but `close` may come from another."""
-
-    runs_on: str
-    notes: tuple[str, ...]
-
-    def compute(self, wanted: Range, *, keep: bool = True) -> Report:
-        """Compute a range; with `keep`, its file is in the journal when this returns.
-
-        Raises: WorkerDied, RangeFailed.
-        """
-
-    def close(self) -> None:
-        """End it, whatever it is doing."""
 
 
 class LocalWorker:
     """A process on this machine."""
 
-    def __init__(self, folder: Path, device: BatchDevice, *, limit_s: float) -> None:
-        """Start it and wait until its model is open.
+    def __init__(
+        self,
+        folder: Path,
+        device: BatchDevice,
+        *,
+        limit_s: float,
+        process: subprocess.Popen[str] | None = None,
+    ) -> None:
+        """Give it the job, and wait until its model is open.
+
+        `process` is one that was started ahead, and is taken over.
 
         Raises: WorkerDied, also where the device would not open the model; a fatal RangeFailed
         where the model itself is at fault.
@@ -77,15 +39,8 @@ class LocalWorker:
         self._limit_s = limit_s
         self._log = folder / LOGS_FOLDER / f"{device.name.replace(':', '-')}.log"
         self._replies: queue.Queue[str | None] = queue.Queue()
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *_WORKER, str(folder), *_arguments(device)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment(),
-                encoding="utf-8",
-            )
+        self._log.write_bytes(b"")
+        self._process = process or start_process(device, self._log)
         assert self._process.stdout is not None, "stdout is a pipe"
         # A pipe cannot be read with a time limit on Windows; a thread and a queue can.
         self._listener = threading.Thread(
@@ -93,6 +48,12 @@ class LocalWorker:
         )
         self._listener.start()
         try:
+            self._say(
+                folder=str(folder),
+                log=str(self._log),
+                threads=device.threads,
+                device=device.index,
+            )
             said = self._reply(OPEN_LIMIT_S)
         except RangeFailed as error:
             self.close()
@@ -108,15 +69,12 @@ class LocalWorker:
         """The process id."""
         return self._process.pid
 
-    def compute(self, wanted: Range, *, keep: bool = True) -> Report:
-        """Compute a range. Raises: WorkerDied, RangeFailed."""
-        assert self._process.stdin is not None, "stdin is a pipe"
-        message = {"start": wanted.start, "stop": wanted.stop, "keep": keep}
-        try:
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
-        except OSError as error:
-            raise self._gone() from error
+    def begin(self, wanted: Range, *, keep: bool = True) -> None:
+        """Ask for a range. Raises: WorkerDied."""
+        self._say(start=wanted.start, stop=wanted.stop, keep=keep)
+
+    def finish(self) -> Report:
+        """Give what became of the first range. Raises: WorkerDied, RangeFailed."""
         said = self._reply(self._limit_s)
         return Report(
             {int(at): str(why) for at, why in said["failed"].items()},
@@ -138,6 +96,14 @@ class LocalWorker:
             except OSError:  # what was still to be written to a dead process
                 continue
 
+    def _say(self, **facts: object) -> None:
+        assert self._process.stdin is not None, "stdin is a pipe"
+        try:
+            self._process.stdin.write(json.dumps(facts) + "\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._gone() from error
+
     def _reply(self, limit_s: float) -> dict[str, Any]:
         try:
             line = self._replies.get(timeout=limit_s)
@@ -158,21 +124,6 @@ class LocalWorker:
         return WorkerDied(
             f"its process ended: {exit_words(code)}" + (f": {words}" if words else "")
         )
-
-
-def _arguments(device: BatchDevice) -> tuple[str, str, str]:
-    return ",".join(map(str, device.cores)), str(device.threads), str(device.index)
-
-
-def environment() -> dict[str, str]:
-    """Give this process's environment, in which the child finds this same package."""
-    root = str(Path(errors.__file__).parent.parent)
-    known = os.environ.get("PYTHONPATH")
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, known] if known else [root]),
-        "PYTHONIOENCODING": "utf-8",
-    }
 
 
 def _listen(pipe: IO[str], replies: queue.Queue[str | None]) -> None:

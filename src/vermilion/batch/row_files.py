@@ -14,9 +14,10 @@ import numpy as np
 from numpy.lib import format as npy
 
 from vermilion.backends.base import Array
-from vermilion.batch.job import Slot, described
+from vermilion.batch.job import Slot
 from vermilion.errors import OptionError
 from vermilion.ir.arrays import npz_names, read_npy, read_npz
+from vermilion.ir.pictures import described
 
 # A local file header of a ZIP: its length, and where the lengths of what follows stand.
 # Source: PKWARE's APPNOTE, section 4.3.7.

@@ -1,6 +1,7 @@
 """Devices at work: each takes ranges from the queue, is retried when it dies, and left out at last.
 
-One thread a device waits for its worker; the work itself is in the workers' processes.
+One thread a device waits for its worker; the work itself is in the workers' processes. A worker
+has its next range before it is done with one, and never waits for the queue.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import dataclass, field
 
 from vermilion.batch.devices import BatchDevice
 from vermilion.batch.job import Range
-from vermilion.batch.process import RangeFailed, Report, Worker, WorkerDied
 from vermilion.batch.work import Status, Work
+from vermilion.batch.worker_contract import RangeFailed, Report, Worker, WorkerDied
 
 # Deaths in a row, with nothing computed in between, after which a device is left out.
 DEATHS = 5
@@ -60,6 +61,7 @@ class _Line:
     work: Work
     start: Start
     worker: Worker | None = None
+    ahead: Range | None = None  # the worker was asked for it, behind the one that it computes
     deaths: int = 0
     closing: bool = False
     error: Exception | None = None
@@ -68,8 +70,8 @@ class _Line:
     def serve(self) -> None:
         """Take ranges until there are none, or the device is left out."""
         try:
-            while not self.record.left_out and (wanted := self.work.take()) is not None:
-                self._one(wanted)
+            while not self.record.left_out and (wanted := self._next()) is not None:
+                self._one(*wanted)
         except Exception as error:  # it must not leave the other devices waiting for ever
             self.error = error
             self.work.stop()
@@ -84,12 +86,20 @@ class _Line:
         if worker is not None:
             worker.close()
 
-    def _one(self, wanted: Range) -> None:
+    def _next(self) -> tuple[Range, bool] | None:
+        """Give the range that is due, and whether the worker was asked for it already."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None:
+            return ahead, True
+        taken = self.work.take()
+        return None if taken is None else (taken, False)
+
+    def _one(self, wanted: Range, begun: bool) -> None:
         if not self._ready():
             self.work.give_back(wanted)
             return
         try:
-            report = self._compute(wanted)
+            report = self._compute(wanted, begun)
         except RangeFailed as error:
             if error.fatal:
                 self.work.stop(str(error))
@@ -112,9 +122,18 @@ class _Line:
         else:
             self.work.give_back(wanted)
 
-    def _compute(self, wanted: Range, *, keep: bool = True) -> Report:
-        assert self.worker is not None, "it is ready"
-        report = self.worker.compute(wanted, keep=keep)
+    def _compute(self, wanted: Range, begun: bool) -> Report:
+        worker = self.worker
+        assert worker is not None, "it is ready"
+        if not begun:
+            worker.begin(wanted)
+        self.ahead = self.work.take_ahead()
+        if self.ahead is not None:
+            worker.begin(self.ahead)
+        return self._finish(worker)
+
+    def _finish(self, worker: Worker) -> Report:
+        report = worker.finish()
         self.deaths = 0
         self.record.read_s += report.read_s
         self.record.run_s += report.run_s
@@ -146,6 +165,9 @@ class _Line:
         worker, self.worker = self.worker, None
         if worker is not None:
             worker.close()
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None:
+            self.work.give_back(ahead)
         self.deaths += 1
         if self.deaths >= DEATHS:
             self.record.left_out = f"its worker died {self.deaths} times in a row: {words}"
@@ -160,8 +182,11 @@ class _Line:
         """
         proof = self.work.proof
         while proof is not None and self._ready():
+            worker = self.worker
+            assert worker is not None, "it is ready"
             try:
-                self._compute(proof, keep=False)
+                worker.begin(proof, keep=False)
+                self._finish(worker)
             except (WorkerDied, RangeFailed) as error:
                 self._died(str(error))
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vermilion.backends.base import Array
-from vermilion.batch.job import PictureOptions, Range, Slot, Source
+from vermilion.batch.job import Range, Slot, Source
 from vermilion.errors import OptionError
+from vermilion.ir.pictures import SUFFIXES as PICTURE_SUFFIXES
+from vermilion.ir.pictures import PictureOptions
 
 if TYPE_CHECKING:
     from vermilion.batch.row_files import RowFile
 
-# What `quantize.samples` reads; a test holds that.
-PICTURE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 ROW_SUFFIXES = frozenset({".npy", ".npz", ".parquet"})
 
 
@@ -36,9 +37,9 @@ def find_source(path: Path, slots: Sequence[Slot], pictures: PictureOptions) -> 
 
     Raises: OptionError where there is nothing of use.
     """
-    folder, files = (path, _listed(path)) if path.is_dir() else (path.parent, [path])
-    images = [file for file in files if file.suffix.lower() in PICTURE_SUFFIXES]
-    rows = [file for file in files if file.suffix.lower() in ROW_SUFFIXES]
+    folder, files = (path, _listed(path)) if path.is_dir() else (path.parent, [path.name])
+    images = [file for file in files if _ending(file) in PICTURE_SUFFIXES]
+    rows = [file for file in files if _ending(file) in ROW_SUFFIXES]
     if not path.exists() or not (images or rows):
         wrong = "holds no inputs" if path.exists() else "does not exist"
         known = ", ".join(sorted(PICTURE_SUFFIXES | ROW_SUFFIXES))
@@ -51,11 +52,10 @@ def find_source(path: Path, slots: Sequence[Slot], pictures: PictureOptions) -> 
         )
     place = str(folder.resolve())
     if images:
-        names = tuple(file.name for file in images)
-        return Source("pictures", place, names, tuple(range(len(names))), pictures)
-    counts = [_open_rows(file, slots).count for file in rows]
+        return Source("pictures", place, tuple(images), tuple(range(len(images))), pictures)
+    counts = [_open_rows(folder / file, slots).count for file in rows]
     starts = [0, *np.cumsum(counts).tolist()][:-1]
-    return Source("rows", place, tuple(file.name for file in rows), tuple(starts))
+    return Source("rows", place, tuple(rows), tuple(starts))
 
 
 def count_inputs(source: Source, slots: Sequence[Slot]) -> int:
@@ -124,7 +124,7 @@ class Reader:
 
 
 def _open_rows(path: Path, slots: Sequence[Slot]) -> RowFile:
-    # Loads ONNX Runtime, by way of its checks of files: nothing that a folder of pictures needs.
+    # A folder of pictures needs none of it.
     from vermilion.batch.row_files import open_rows
 
     return open_rows(path, slots)
@@ -141,5 +141,12 @@ def _joined(arrays: Sequence[Array], name: str) -> Array:
     return np.concatenate(arrays)
 
 
-def _listed(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.is_file())
+def _listed(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_file())
+
+
+def _ending(name: str) -> str:
+    """Give what `Path(name).suffix.lower()` would, without a `Path` for each of many files."""
+    stem, dot, ending = name.rpartition(".")
+    return dot + ending.lower() if stem else ""

@@ -7,11 +7,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from vermilion.batch.job import PictureOptions, Range, Slot
+from vermilion.batch.job import Range, Slot
 from vermilion.batch.row_files import open_rows
-from vermilion.batch.source import PICTURE_SUFFIXES, Reader, count_inputs, find_source, input_name
+from vermilion.batch.source import Reader, count_inputs, find_source, input_name
 from vermilion.errors import OptionError
-from vermilion.quantize.samples import IMAGE_SUFFIXES
+from vermilion.ir.pictures import PictureOptions
 
 FLOATS = Slot("x", np.dtype(np.float32), (8, 2, None))
 NUMBERS = Slot("n", np.dtype(np.int64), (8,))
@@ -132,7 +132,3 @@ def test_a_parquet_file_that_does_not_fit(tmp_path: Path) -> None:
     path.write_bytes(b"nothing")
     with pytest.raises(OptionError, match="no Parquet file"):
         open_rows(path, (NUMBERS,))
-
-
-def test_the_pictures_are_those_that_calibration_reads() -> None:
-    assert PICTURE_SUFFIXES == IMAGE_SUFFIXES

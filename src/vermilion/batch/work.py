@@ -40,8 +40,10 @@ class Work:
         report_failed: Callable[[int, str], None],
         *,
         proof: Range | None = None,
+        devices: int = 1,
     ) -> None:
         """Queue `ranges` of a job of `total` inputs; `proof` is a range known to work."""
+        self._devices = devices
         self.proof = proof
         self.stopped = False
         self.reason = ""
@@ -70,6 +72,14 @@ class Work:
                     return None
                 self._changed.wait()
             return None
+
+    def take_ahead(self) -> Range | None:
+        """Give a range for a device that still computes one, if enough are left for the others."""
+        with self._changed:
+            if self.stopped or len(self._queue) < self._devices:
+                return None
+            self._in_flight += 1
+            return self._queue.popleft()
 
     def done(self, one: Range, failed: int = 0) -> None:
         """Note that a range is in the journal, with so many inputs that could not be read."""

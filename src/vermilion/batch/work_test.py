@@ -22,6 +22,19 @@ def test_ranges_come_in_order_and_then_nothing_does() -> None:
     assert queue.status().done == 6
 
 
+def test_a_device_gets_its_next_range_early_unless_others_would_starve() -> None:
+    ranges = [Range(at, at + 1) for at in range(4)]
+    queue = Work(ranges, 4, lambda at, why: None, devices=2)
+    assert queue.take() == ranges[0]
+    assert queue.take_ahead() == ranges[1]
+    assert queue.take_ahead() == ranges[2], "two are left, one for each"
+    assert queue.take_ahead() is None, "the last one is the other device's"
+    queue.give_back(ranges[2])
+    assert queue.take() == ranges[2]
+    queue.stop()
+    assert queue.take_ahead() is None
+
+
 def test_a_poisoned_input_is_found_by_halving_and_the_rest_is_done() -> None:
     queue, failed = work(Range(0, 8), Range(8, 16))
     computed: list[Range] = []

@@ -1,7 +1,8 @@
 """A local worker: opens the job's program, then computes one range after another on request.
 
-Messages are lines of JSON. From the parent: `{"start": 0, "stop": 64}`. Back: `{"ok": true, …}`
-once the range's file is in its place, or `{"ok": false, "fatal": …, "reason": …}`.
+Messages are lines of JSON. From the parent first the job, `{"folder": …, "log": …, …}`, then
+ranges, `{"start": 0, "stop": 64, "keep": true}`. Back: `{"ok": true, …}` once the model is open or
+the range's file is in its place, or `{"ok": false, "fatal": …, "reason": …}`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from vermilion.memory import peak_rss_mb
 
 
 def main() -> None:
-    """Serve the job in the folder that the first argument names."""
-    folder, cores, threads, device = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+    """Serve the job that the first line names, on the cores that the argument lists."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
     replies = _private_stdout()
-    _stay_on([int(core) for core in cores.split(",") if core])
-    _serve(folder, int(threads), int(device), replies)
+    _stay_on([int(core) for core in sys.argv[1].split(",") if core])
+    _load_libraries()
+    line = sys.stdin.readline()
+    if not line:  # the command ended before there was a job
+        return
+    job = json.loads(line)
+    _print_to(Path(job["log"]))
+    _serve(Path(job["folder"]), int(job["threads"]), int(job["device"]), replies)
 
 
 def _private_stdout() -> TextIO:
@@ -35,10 +41,31 @@ def _private_stdout() -> TextIO:
 
 def _stay_on(cores: list[int]) -> None:
     """Use no other cores than these, before any library counts them."""
+    if not cores:
+        return
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+        return
     import psutil
 
-    if cores and hasattr(psutil.Process, "cpu_affinity"):  # macOS has none
+    if hasattr(psutil.Process, "cpu_affinity"):  # macOS has none
         psutil.Process().cpu_affinity(cores)
+
+
+def _load_libraries() -> None:
+    """Load what every job of a compiled model needs, while the parent plans it."""
+    from vermilion.backends import native
+    from vermilion.batch import compute, pictures
+    from vermilion.runtime import session
+
+    del native, compute, pictures, session
+
+
+def _print_to(log: Path) -> None:
+    """Send what anything here prints to the job's folder."""
+    with log.open("ab", buffering=0) as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
 
 
 def _serve(folder: Path, threads: int, device: int, replies: TextIO) -> None:

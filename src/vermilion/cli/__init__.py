@@ -1,69 +1,51 @@
 """The command line: arguments → one call → printed result.
 
-A verb is one file and one line in `VERBS`. Nothing heavy is imported here or at the top of a
-verb's file, so that `vermilion --help` is instant; a test holds that.
+A verb is one file and one line in `VERBS`. Only the file of the verb that is named is loaded, all
+of them for `vermilion --help`; nothing heavy is imported there either, which a test holds.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Annotated, cast
 
 import typer
 
-from vermilion.cli import (
-    batch,
-    bench,
-    cache,
-    compare,
-    compile,
-    devices,
-    doctor,
-    export,
-    hello,
-    hipify,
-    inspect,
-    llm,
-    model_benchmark,
-    model_generate,
-    onnx_utils,
-    optimize,
-    quantize,
-    run,
-)
 from vermilion.cli.output import Failure, emit_failure
 from vermilion.cli.verb import INTERRUPTED
 from vermilion.version import VERSION
 
-# In the order in which `--help` lists them. A verb with verbs of its own is a `typer.Typer`.
-VERBS: Mapping[str, Callable[..., int] | typer.Typer] = {
-    "hello": hello.hello,
-    "devices": devices.devices,
-    "doctor": doctor.doctor,
-    "export": export.export,
-    "inspect": inspect.inspect,
-    "optimize": optimize.optimize,
-    "quantize": quantize.quantize,
-    "compile": compile.compile,
-    "run": run.run,
-    "batch": batch.batch,
-    "compare": compare.compare,
-    "bench": bench.bench,
-    "cache": cache.app,
-    "llm": llm.app,
-    "onnx_utils": onnx_utils.app,
-    "model_generate": model_generate.model_generate,
-    "model_benchmark": model_benchmark.model_benchmark,
-    "hipify": hipify.hipify,
+# In the order in which `--help` lists them: a verb is a file of its name, and what in it is the
+# verb, a function or, for a verb with verbs of its own, a `typer.Typer`.
+VERBS: Mapping[str, str] = {
+    "hello": "hello",
+    "devices": "devices",
+    "doctor": "doctor",
+    "export": "export",
+    "inspect": "inspect",
+    "optimize": "optimize",
+    "quantize": "quantize",
+    "compile": "compile",
+    "run": "run",
+    "batch": "batch",
+    "compare": "compare",
+    "bench": "bench",
+    "cache": "app",
+    "llm": "app",
+    "onnx_utils": "app",
+    "model_generate": "model_generate",
+    "model_benchmark": "model_benchmark",
+    "hipify": "hipify",
 }
 
 # What typer raises for wrong use: `UsageError`, which its versions keep in different modules.
 _WRONG_USE = cast(type[Exception], typer.BadParameter.__base__)
 
 
-def build_app() -> typer.Typer:
-    """Give the whole command line."""
+def build_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
+    """Give the command line with these verbs."""
     app = typer.Typer(
         name="vermilion",
         help="Take a model to AMD CPUs, GPUs and NPUs: quantize, place, compile, run, prove.",
@@ -72,7 +54,8 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name, command in VERBS.items():
+    for name in verbs:
+        command = load_verb(name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
@@ -80,11 +63,20 @@ def build_app() -> typer.Typer:
     return app
 
 
+def load_verb(name: str) -> Callable[..., int] | typer.Typer:
+    """Give what carries out a verb."""
+    found = getattr(import_module(f"vermilion.cli.{name}"), VERBS[name])
+    return cast("Callable[..., int] | typer.Typer", found)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line and give its exit code: 0 done, 1 failed, 2 wrong use."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # Without a verb in front, all are needed: for help, or to say which is nearest.
+    verbs = words[:1] if words and words[0] in VERBS else tuple(VERBS)
+    app = build_app(() if words == ["--version"] else verbs)
     try:
-        code = build_app()(words or ["--help"], prog_name="vermilion", standalone_mode=False)
+        code = app(words or ["--help"], prog_name="vermilion", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except _WRONG_USE as error:

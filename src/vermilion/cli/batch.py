@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from vermilion.batch.batch import Engine
     from vermilion.batch.batch import Result as BatchResult
-    from vermilion.batch.job import PictureOptions
+    from vermilion.ir.pictures import PictureOptions
 
 _FAILED_SHOWN = 10
 
@@ -89,7 +90,9 @@ def batch(
     ] = "local",
     address: Annotated[
         str | None,
-        typer.Option("--address", help="A Ray cluster; without it, one is started here."),
+        typer.Option(
+            "--address", help="A Ray cluster; without it, RAY_ADDRESS, or one that is started here."
+        ),
     ] = None,
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds that a worker may take for one range.")
@@ -101,33 +104,39 @@ def batch(
     A kill loses nothing: `--resume` goes on. Inputs that cannot be computed are reported and the
     rest is done; the exit code is 1 then.
     """
-    from vermilion.batch.batch import run_batch
-    from vermilion.batch.plan import Request
-    from vermilion.cli.batch_progress import rates
+    from vermilion.batch.standby import standing_by
 
-    request = Request(
-        model=model,
-        input=input,
-        output=output,
-        target=target,
-        precision=precision,
-        as_it_is=ort,
-        dims=parse_dims(dim),
-        batch=batch,
-        pictures=_pictures(mean, std, layout, resize),
-        cache_dir=cache_dir,
-    )
-    with rates() as shown:
-        done = run_batch(
-            request,
-            devices=devices,
-            engine=_engine(engine),
-            address=address,
-            resume=resume,
-            limit_s=timeout,
-            progress=shown.step,
-            watch=shown.watch,
+    local = _engine(engine) == "local"
+    with standing_by(devices) if local else nullcontext() as standby:
+        # Loaded while the processes start.
+        from vermilion.batch.batch import run_batch
+        from vermilion.batch.plan import Request
+        from vermilion.cli.batch_progress import rates
+
+        request = Request(
+            model=model,
+            input=input,
+            output=output,
+            target=target,
+            precision=precision,
+            as_it_is=ort,
+            dims=parse_dims(dim),
+            batch=batch,
+            pictures=_pictures(mean, std, layout, resize),
+            cache_dir=cache_dir,
         )
+        with rates() as shown:
+            done = run_batch(
+                request,
+                devices=devices,
+                engine=_engine(engine),
+                address=address,
+                resume=resume,
+                limit_s=timeout,
+                progress=shown.step,
+                watch=shown.watch,
+                standby=standby,
+            )
     _warn(terminal, done)
     data = {
         "model": model,
@@ -156,24 +165,19 @@ def _warn(terminal: Terminal, done: BatchResult) -> None:
 
 
 def _pictures(mean: str | None, std: str | None, layout: str, resize: str | None) -> PictureOptions:
-    from vermilion.batch.job import PictureOptions
+    from vermilion.ir.pictures import PictureOptions
 
     size = parse_shape(resize, where="--resize") if resize is not None else None
     if size is not None and len(size) != 2:
         raise OptionError(f"`{resize}` is not HEIGHTxWIDTH", where="--resize")
     if layout not in ("nchw", "nhwc"):
         raise OptionError(f"unknown layout `{layout}`", hint="known layouts: `nchw`, `nhwc`")
-    options = PictureOptions(
+    return PictureOptions(
         _numbers(mean, "--mean", (0.0,)),
         _numbers(std, "--std", (1.0,)),
         "nchw" if layout == "nchw" else "nhwc",
         (size[0], size[1]) if size is not None else None,
     )
-    if (mean, std) != (None, None):
-        from vermilion.batch.pictures import image_options
-
-        image_options(options)  # wrong ones are found here, not by a worker at every picture
-    return options
 
 
 def _numbers(text: str | None, where: str, default: tuple[float, ...]) -> tuple[float, ...]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 from vermilion.cli.output import console_on
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress, TaskID
 
     from vermilion.batch.work import Status
@@ -33,9 +32,8 @@ class Shown(Protocol):
 @contextmanager
 def rates() -> Iterator[Shown]:
     """Show progress until the block ends: bars on a terminal, else lines."""
-    console = console_on(sys.stderr)
     if not sys.stderr.isatty():
-        yield _Lines(console)
+        yield _Lines()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Bars
@@ -47,7 +45,7 @@ def rates() -> Iterator[Shown]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[words]}"),
     )
-    with Bars(*columns, console=console, transient=True) as bars:
+    with Bars(*columns, console=console_on(sys.stderr), transient=True) as bars:
         yield _Bars(bars)
 
 
@@ -82,8 +80,7 @@ class _Bars:
 
 
 class _Lines:
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self) -> None:
         self._next: float | None = None
 
     def step(self, stage: str, done: int, total: int) -> None:
@@ -96,6 +93,7 @@ class _Lines:
             self._next = now + _LINE_EVERY_S
         if not is_due:
             return
-        self._console.print(
+        # A short job prints nothing, and never loads what prints.
+        console_on(sys.stderr).print(
             f"{status.done:,} of {status.total:,} inputs, {words(status)}", soft_wrap=True
         )

@@ -265,9 +265,10 @@ def _suite(
     from vermilion.bench.page import check_plots
     from vermilion.bench.suite import chosen_cases, run_suite
 
+    chosen = chosen_cases(words)
     if html:
         check_plots()  # before a quarter of an hour, not after it
-    found = run_suite(chosen_cases(words), plan, folder, progress=terminal.progress)
+    found = run_suite(chosen, plan, folder, progress=terminal.progress)
     for concern in (*(f"failed: {words}" for words in found.failed), *found.concerns):
         terminal.warn(concern)
     deltas, passed = gate.check(found.data["results"])

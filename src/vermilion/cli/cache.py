@@ -1,4 +1,4 @@
-"""`vermilion cache`: look at the compiled models that are kept, check them, throw some away."""
+"""`vermilion cache`: look at what is kept, check it, throw some away."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from vermilion.runtime.cache import CacheCheck, CacheRow, Pruned
 
-app = typer.Typer(help="List, check and prune the cache of compiled models.")
+app = typer.Typer(help="List, check and prune the cache: compiled models, language models.")
 
 
 @app.command("ls")
 @verb("cache ls")
 def ls(terminal: Terminal, *, cache_dir: CacheDir = None) -> Result:
-    """List the compiled models, those used last first."""
+    """List compiled models and what language models keep, those used last first."""
     from vermilion.runtime.cache import Cache
 
     cache = Cache(cache_dir)
@@ -91,7 +91,7 @@ def prune(
     everything: Annotated[bool, typer.Option("--all", help="Remove every entry.")] = False,
     cache_dir: CacheDir = None,
 ) -> Result:
-    """Remove compiled models, and what interrupted compilations left behind.
+    """Remove what is kept, and what interrupted compilations left behind.
 
     One that a process is compiling at this moment is left alone.
     """
@@ -122,6 +122,7 @@ def _row_as_json(row: CacheRow) -> dict[str, object]:
         "target": row.target,
         "created": row.created,
         "parts": row.parts,
+        "kind": row.kind or "compiled model",
         "problem": row.problem,
     }
 
@@ -140,7 +141,8 @@ def _list_view(root: Path, rows: Sequence[CacheRow]) -> RenderableType:
     table = Table("key", "target", "parts", "size", "last used", box=None, pad_edge=False)
     for row in rows:
         used = _moment(row).astimezone().strftime("%Y-%m-%d %H:%M")
-        target, parts = (row.problem, "") if row.problem else (row.target, str(row.parts))
+        words = row.problem or row.kind
+        target, parts = (words, "") if words else (row.target, str(row.parts))
         table.add_row(row.key, target, parts, bytes_for_people(row.size_bytes), used)
     total = bytes_for_people(sum(row.size_bytes for row in rows))
     return Group(Text(f"{root}: {total}"), table)
@@ -151,9 +153,7 @@ def _verify_view(root: Path, checks: Sequence[CacheCheck]) -> RenderableType:
 
     damaged = [check for check in checks if not check.is_whole]
     lines = [f"damaged: {check.key}: {check.problem}" for check in damaged]
-    lines.append(
-        f"{len(checks) - len(damaged)} of {len(checks)} compiled models in {root} are whole"
-    )
+    lines.append(f"{len(checks) - len(damaged)} of {len(checks)} entries in {root} are whole")
     return Text("\n".join(lines))
 
 
@@ -162,5 +162,5 @@ def _prune_view(pruned: Pruned) -> RenderableType:
 
     lines = [f"removed {key}" for key in pruned.keys]
     freed = bytes_for_people(pruned.freed_bytes)
-    lines.append(f"{len(pruned.keys)} compiled models removed, {freed} freed")
+    lines.append(f"{len(pruned.keys)} entries removed, {freed} freed")
     return Text("\n".join(lines))

@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import bundles
 from vermilion.cli import main
 from vermilion.cli.cli_test import only_object, vermilion
+from vermilion.runtime.array_folder import DATA_FILE, new_array, write_arrays
 from vermilion.runtime.cache import Cache, cache_digest
+from vermilion.runtime.kept import IMAGES, new_folder
 
 
 @pytest.fixture
@@ -68,7 +71,7 @@ def test_prune_needs_to_be_told_what_and_removes_only_that(
     assert code == 2
     assert "--all" in refused["error"]["hint"]
     assert main(["cache", "prune", "--older-than", "1", "--cache-dir", str(root)]) == 0
-    assert "0 compiled models removed" in capsys.readouterr().out
+    assert "0 entries removed" in capsys.readouterr().out
     assert len(Cache(root).ls()) == 2
     kept = Cache(root).ls()[0].size_bytes
     limits = ["--max-size", str(kept)]
@@ -78,3 +81,23 @@ def test_prune_needs_to_be_told_what_and_removes_only_that(
     code, pruned = objects("cache", "prune", "--all", "--cache-dir", str(root))
     assert (code, len(pruned["removed"]), Cache(root).ls()) == (0, 1, ())
     assert json.dumps(pruned["busy"]) == "[]"
+
+
+def test_what_language_models_keep_is_listed_checked_and_removed(tmp_path: Path) -> None:
+    place = tmp_path / IMAGES / "aa"
+    with new_folder(place) as aside:
+        write_arrays(aside, [new_array("x", np.arange(1000, dtype=np.int32))], {}, 1)
+        aside.rename(place)
+    _, listed = objects("cache", "ls", "--cache-dir", str(tmp_path))
+    (row,) = listed["entries"]
+    assert (row["key"], row["kind"]) == ("decoder-images/aa", "language engine: packed weights")
+    assert "packed weights" in vermilion("cache", "ls", "--cache-dir", str(tmp_path)).stdout
+    assert objects("cache", "verify", "--cache-dir", str(tmp_path))[0] == 0
+    with (place / DATA_FILE).open("r+b") as file:
+        file.write(b"x")
+    code, found = objects("cache", "verify", "--cache-dir", str(tmp_path))
+    assert (code, found["damaged"]) == (1, 1)
+    code, pruned = objects("cache", "prune", "--all", "--cache-dir", str(tmp_path))
+    assert (code, pruned["removed"]) == (0, ["decoder-images/aa"])
+    assert pruned["freed_bytes"] > 4000
+    assert not place.exists()

@@ -136,11 +136,11 @@ def test_promise_that_is_kept(vermilion: Command, model: Path, many: Path, tmp_p
     done = vermilion(*words, "--scheme", "a8w8", "--min-sqnr", "20")
     assert done.code == 0
     assert "the promise is kept" in done.words
-    data = vermilion(*words, "--max-drop", "50%", "--json").data
+    data = vermilion(*words, "--max-drop", "70%", "--json").data
     assert data["promise_met"] is True
     assert data["held_out"] == 3
     assert "on 3 samples held out" in done.words
-    assert set(data["ladder"][0]) >= {"what", "sqnr_db", "drop", "eight_bit_share", "met"}
+    assert set(data["ladder"][0]) >= {"what", "sqnr_db", "drop", "bound", "samples_needed", "met"}
 
 
 def test_promise_that_is_not_kept_is_exit_code_1(
@@ -152,6 +152,18 @@ def test_promise_that_is_not_kept_is_exit_code_1(
     assert done.data["promise_met"] is False
     assert done.data["ok"] is False
     assert (tmp_path / "q.onnx").is_file()
+
+
+def test_promise_that_too_few_samples_can_show_says_how_many_would(
+    vermilion: Command, model: Path, many: Path, tmp_path: Path
+) -> None:
+    words = ("quantize", model, "--calib", many, "--dim", "n=1", "-o", tmp_path / "q.onnx")
+    done = vermilion(*words, "--scheme", "a8w8", "--max-drop", "5%")
+    assert done.code == 1
+    assert "the promise is not kept" in done.words
+    enough = int(done.words.rpartition("--samples ")[2].split("`")[0])
+    assert 59 < enough < 120  # 59 held out: 0.95^59 < 0.05
+    assert "63.16%" in done.words  # what 0 of 3 shows: 1 - 0.05^(1/3)
 
 
 def test_metric_of_the_user(

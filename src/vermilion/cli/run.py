@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.compare import Array, Side
+    from vermilion.runtime.whole import Whole
 
 
 @verb("run")
@@ -65,20 +66,26 @@ def run(
         from vermilion.cli.bucket_run import run_bucketed
 
         return run_bucketed([model, *bucket], input, pad, output)
-    from vermilion.compare import open_side
-    from vermilion.ir.inputs import sample_inputs
-
     if output is not None and output.suffix != ".npz":
         raise OptionError(f"the output `{output}` does not end in .npz", hint="name it NAME.npz")
-    side = open_side(model, dims=parse_dims(dim), cache_dir=cache_dir, progress=terminal.progress)
-    for note in side.notes:
-        terminal.warn(note)
-    if schema:
-        return _schema(side)
+    from vermilion.runtime.whole import is_artifact, open_whole
+
     inputs = load_inputs(input)
-    if not inputs:
-        terminal.warn("no --input given: ran on sample inputs, which mean nothing")
-        inputs = sample_inputs(side.model)
+    side: Side | Whole
+    # What a bundle needs beside its graph loads in a tenth of the time.
+    if inputs and not schema and Path(model).exists() and is_artifact(Path(model)):
+        side = open_whole(Path(model))
+        _tell_notes(terminal, side)
+    else:
+        from vermilion.compare import open_side
+
+        side = open_side(
+            model, dims=parse_dims(dim), cache_dir=cache_dir, progress=terminal.progress
+        )
+        _tell_notes(terminal, side)
+        if schema:
+            return _schema(side)
+        inputs = inputs or _samples(terminal, side)
     begin = time.perf_counter()
     outputs = side.run(inputs)
     milliseconds = (time.perf_counter() - begin) * 1e3
@@ -96,6 +103,18 @@ def run(
         ],
     }
     return Result(data, lambda: _view(side, outputs, milliseconds, output))
+
+
+def _tell_notes(terminal: Terminal, side: Side | Whole) -> None:
+    for note in side.notes:
+        terminal.warn(note)
+
+
+def _samples(terminal: Terminal, side: Side) -> dict[str, Array]:
+    from vermilion.ir.inputs import sample_inputs
+
+    terminal.warn("no --input given: ran on sample inputs, which mean nothing")
+    return sample_inputs(side.model)
 
 
 def _schema(side: Side) -> Result:
@@ -138,7 +157,7 @@ def write_outputs(path: Path, outputs: dict[str, Array]) -> None:
 
 
 def _view(
-    side: Side, outputs: dict[str, Array], milliseconds: float, output: Path | None
+    side: Side | Whole, outputs: dict[str, Array], milliseconds: float, output: Path | None
 ) -> RenderableType:
     from rich.console import Group
     from rich.table import Table

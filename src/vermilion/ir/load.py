@@ -25,6 +25,7 @@ from vermilion.ir.messages import (
     inner_tensors,
     sparse_tensors,
 )
+from vermilion.ir.quark import write_blocks_in_standard_operators
 from vermilion.ir.schemas import check_nodes
 from vermilion.ir.stored import MAX_ELEMENTS, MAX_RANK, check_tensor
 from vermilion.ir.verify import check_graph
@@ -55,6 +56,7 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         for tensor in inner_tensors(nodes):
             check_tensor(tensor, None, where)
+    write_blocks_in_standard_operators(proto)
     check_functions(proto, where)
     try:
         model = ir.from_proto(proto)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
-import onnxruntime as ort
 import psutil
 
 from vermilion.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 # `kSameAsRequested` in ONNX Runtime's `core/framework/arena_extend_strategy.h`: the other one
 # doubles, and would ask for more than is needed.
@@ -38,6 +41,8 @@ def bound_memory(options: ort.SessionOptions) -> None:
 
 def bounded_run() -> ort.RunOptions:
     """Give run options that return the arena's memory to the machine after the run."""
+    import onnxruntime as ort
+
     options = ort.RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     return options
@@ -65,6 +70,8 @@ def _node_of(text: str) -> str:
 
 @cache
 def _make_arena() -> None:
+    import onnxruntime as ort
+
     settings = {"max_mem": memory_limit_bytes(), "arena_extend_strategy": _AS_REQUESTED}
     place = ort.OrtMemoryInfo(
         "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT

@@ -1,4 +1,4 @@
-"""Compiled bundles kept by what they were compiled from.
+"""Compiled bundles kept by what they were compiled from; the cache as `vermilion cache` shows it.
 
 A key is the name of a folder; whether the folder holds what is asked for is decided by the
 digest inside. Whoever compiles holds the key's lock, works in a folder of its own, and renames
@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import platformdirs
 from filelock import FileLock, Timeout
 
 from vermilion.errors import ArtifactError, OptionError
 from vermilion.runtime.artifact import ArtifactReader, is_replaceable, open_artifact, swap_in
 from vermilion.runtime.digest import model_digest
 from vermilion.runtime.foreign import refuse_foreign_folder
+from vermilion.runtime.kept import kept_entries, kept_problem, remove_kept, sweep_kept
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.manifest import MANIFEST_FILE, Manifest
 from vermilion.runtime.names import check_key
+from vermilion.runtime.place import default_root
 
 __all__ = [
     "Cache",
@@ -75,7 +76,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class CacheRow:
-    """One entry as `cache ls` shows it. `problem` says why the rest is not known."""
+    """One entry as `cache ls` shows it. `problem` says why the rest is not known.
+
+    `kind` is empty for a compiled bundle, and says what anything else is.
+    """
 
     key: str
     path: Path
@@ -86,6 +90,7 @@ class CacheRow:
     created: str = ""
     parts: int = 0
     problem: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,12 +114,6 @@ class Pruned:
     keys: tuple[str, ...]
     freed_bytes: int
     busy: tuple[str, ...]
-
-
-def default_root() -> Path:
-    """Give the folder of this user's cache; the variable VERMILION_CACHE names another."""
-    named = os.environ.get("VERMILION_CACHE")
-    return Path(named) if named else Path(platformdirs.user_cache_dir("vermilion", appauthor=False))
 
 
 class Cache:
@@ -159,13 +158,19 @@ class Cache:
             self._remove(path)
 
     def ls(self) -> tuple[CacheRow, ...]:
-        """List the entries, those used last first."""
-        rows = filter(None, map(_row, self._entries()))
+        """List the entries, those used last first; what the language engine keeps among them."""
+        rows = [*filter(None, map(_row, self._entries()))]
+        rows += [
+            CacheRow(one.key, one.path, one.size_bytes, one.last_used, kind=one.title)
+            for one in kept_entries(self.root)
+        ]
         return tuple(sorted(rows, key=lambda row: (-row.last_used, row.key)))
 
     def verify(self) -> tuple[CacheCheck, ...]:
         """Read every byte of every entry and compare it with what was written."""
-        return tuple(CacheCheck(path.name, path, _problem(path)) for path in self._entries())
+        bundles = [CacheCheck(path.name, path, _problem(path)) for path in self._entries()]
+        kept = [CacheCheck(one.key, one.path, kept_problem(one)) for one in kept_entries(self.root)]
+        return (*bundles, *kept)
 
     def prune(
         self,
@@ -182,11 +187,12 @@ class Cache:
         removed: list[CacheRow] = []
         busy: list[str] = []
         for row in self._doomed(older_than_days, max_bytes, everything=everything):
-            match self._remove(row.path):
+            match remove_kept(row.path) if row.kind else self._remove(row.path):
                 case "removed":
                     removed.append(row)
                 case "busy":
                     busy.append(row.key)
+        sweep_kept(self.root)
         freed = sum(row.size_bytes for row in removed)
         return Pruned(tuple(row.key for row in removed), freed, tuple(busy))
 

@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 import fake_provider
 from vermilion.backends import backend
-from vermilion.backends.vitisai.backend import Limits, VitisAiBackend
+from vermilion.backends.process.stack import Limits
+from vermilion.backends.vitisai.backend import VitisAiBackend
 from vermilion.backends.vitisai.backend_test import STACK
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.infer_shapes import infer_shapes

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 
 from vermilion.errors import ArtifactError
 from vermilion.runtime.fields import Fields, parse_json
@@ -146,6 +145,9 @@ def now() -> str:
 
 
 def _version(tool: str) -> str:
+    # Reading manifests needs none of this, and it loads the libraries of mail.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(tool)
     except PackageNotFoundError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 PIECE_BYTES = 8 * 1024 * 1024
@@ -60,6 +59,8 @@ def digest_of(data: bytes | memoryview, done: Callable[[memoryview], None] | Non
 
     if len(pieces) == 1:
         return one(pieces[0]).hex()
+    from concurrent.futures import ThreadPoolExecutor  # not for small files, of which most are
+
     with ThreadPoolExecutor(min(len(pieces), os.cpu_count() or 1)) as pool:
         return hashlib.sha256(b"".join(pool.map(one, pieces))).hexdigest()
 

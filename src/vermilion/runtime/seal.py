@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import logging
 import os
-import secrets
 from functools import cache
 from pathlib import Path
 
@@ -53,6 +52,8 @@ def _read_or_make(file: Path) -> bytes:
         except FileExistsError:
             pass
         else:
+            import secrets
+
             with os.fdopen(descriptor, "wb") as made:
                 made.write(secrets.token_bytes(_KEY_BYTES))
         key = file.read_bytes()

@@ -1,0 +1,142 @@
+"""Pictures as arrays for a model: their size, their order of axes, their numbers.
+
+Loads no library of graphs: a process that only reads pictures and runs a compiled model starts
+in a fraction of the time that such a library takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.errors import OptionError
+
+Layout = Literal["nchw", "nhwc"]
+
+SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+
+
+@dataclass(frozen=True)
+class PictureOptions:
+    """How a picture becomes an array: value ÷ 255, less `mean`, divided by `std`.
+
+    Shapes: `mean` and `std` hold one value, or one a channel (red, green, blue). `resize` is
+    (height, width); without it the model's own size is taken.
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    layout: Layout = "nchw"
+    resize: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("nchw", "nhwc"):
+            raise OptionError(
+                f"unknown layout `{self.layout}`", hint="known layouts: `nchw`, `nhwc`"
+            )
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, 3):
+                raise OptionError(
+                    f"`{name}` has {len(values)} values and takes 1 or 3",
+                    hint="give one for all channels, or one for each: red, green, blue",
+                )
+        if not all(value > 0 for value in self.std):
+            raise OptionError("every value of `std` must be above 0")
+
+
+class Slot(Protocol):
+    """The input that takes a picture: None in `shape` takes any length."""
+
+    @property
+    def name(self) -> str:
+        """The input's name."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its type of numbers."""
+
+    @property
+    def shape(self) -> tuple[int | None, ...] | None:
+        """Its lengths; None where the model leaves even their count open."""
+
+
+def picture_size(slot: Slot, options: PictureOptions) -> tuple[int, int, int]:
+    """Give channels, height and width that the model wants.
+
+    Raises: OptionError where the input takes no pictures, or leaves their size open.
+    """
+    told = described(slot.dtype, slot.shape)
+    if slot.shape is None or len(slot.shape) != 4 or slot.dtype != np.float32:
+        raise OptionError(
+            f"input `{slot.name}` takes no pictures: it is {told}",
+            hint="pictures become float32 arrays of four dimensions; give .npy files instead",
+        )
+    order = (1, 2, 3) if options.layout == "nchw" else (3, 1, 2)
+    channels, height, width = (slot.shape[axis] for axis in order)
+    if channels not in (1, 3, None):
+        raise OptionError(
+            f"input `{slot.name}` has {channels} channels in layout `{options.layout}`: {told}",
+            hint="pictures have 1 or 3 channels; is the layout the other one?",
+        )
+    height, width = options.resize or (height, width)
+    if height is None or width is None:
+        raise OptionError(
+            f"input `{slot.name}` leaves the size of pictures open: {told}",
+            hint="bind it with `--dim`, or give `--resize HEIGHTxWIDTH`",
+        )
+    return (3 if channels is None else channels), height, width
+
+
+def read_picture(file: Path, slot: Slot, options: PictureOptions) -> NDArray[np.float32]:
+    """Give a picture as the input takes it.
+
+    Shapes: (1, channels, height, width), or (1, height, width, channels).
+
+    Raises: OptionError where the file is no picture that can be read, or does not fit.
+    """
+    image, unidentified = _pillow()
+    channels, height, width = picture_size(slot, options)
+    try:
+        with image.open(file) as opened:
+            picture = opened.convert("RGB" if channels == 3 else "L")
+            picture = picture.resize((width, height), image.BILINEAR)
+    except (unidentified, OSError, SyntaxError, image.DecompressionBombError) as error:
+        raise OptionError(
+            f"`{file.name}` is not a picture that can be read: {error}",
+            where=str(file),
+            hint="take it out of the folder, or save it again as PNG or JPEG",
+        ) from error
+    pixels = np.asarray(picture, np.float32).reshape(height, width, channels) / np.float32(255)
+    mean, std = np.asarray(options.mean, np.float32), np.asarray(options.std, np.float32)
+    scaled = (pixels - mean) / std
+    if scaled.shape[2] != channels:
+        raise OptionError(f"`mean` or `std` has 3 values and `{slot.name}` takes 1 channel")
+    ordered = scaled.transpose(2, 0, 1) if options.layout == "nchw" else scaled
+    return np.ascontiguousarray(ordered[None], np.float32)
+
+
+def described(dtype: np.dtype[Any], shape: Sequence[int | None] | None) -> str:
+    """Give type and shape as messages show them: `float32[?,3,224,224]`."""
+    if shape is None:
+        return f"{dtype}"
+    return f"{dtype}[{','.join('?' if n is None else str(n) for n in shape)}]"
+
+
+def _pillow() -> tuple[Any, type[Exception]]:
+    """Give Pillow's module of pictures and what it raises for a file that is none.
+
+    Raises: OptionError where it is not installed.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise OptionError(
+            "reading pictures needs Pillow, which is not installed",
+            hint="pip install 'vermilion[images]'",
+        ) from error
+    return Image, UnidentifiedImageError
