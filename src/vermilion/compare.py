@@ -30,7 +30,7 @@ from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import checked_feeds
-from vermilion.runtime.session import Session
+from vermilion.runtime.whole import is_artifact, open_whole
 from vermilion.runtime.write import tensor_record
 
 Array = NDArray[Any]
@@ -286,23 +286,11 @@ def onnx_side(label: str, model: ir.Model) -> Side:
     return Side(label, "CPU (ONNX Runtime)", run, model)
 
 
-def is_artifact(path: Path) -> bool:
-    """Say whether `path` is a compiled bundle: a folder or a `.rai`."""
-    return path.is_dir() or path.suffix == ".rai"
-
-
 def artifact_side(label: str, artifact: Path) -> Side:
     """Make a side of a compiled bundle, run as it is compiled."""
-    session = Session(artifact)
-    names = [output.name for output in session.get_outputs()]
-
-    def run(given: Tensors) -> dict[str, Array]:
-        return dict(zip(names, session.run(names, given), strict=True))
-
-    places = sorted({place.partition(": ")[2] for place in session.runs_on})
-    modelled = any(part.modelled for part in session.manifest.parts)
+    whole = open_whole(artifact)
     model = _in_its_numbers(open_artifact(artifact))
-    return Side(label, "; ".join(places), run, model, modelled, session.notes)
+    return Side(label, whole.runs_on, whole.run, model, whole.modelled, whole.notes)
 
 
 def _in_its_numbers(reader: ArtifactReader) -> ir.Model:

@@ -230,11 +230,12 @@ def bisect_model(
         simplified = fix_simplified(simplified, chosen.limits.max_batch, progress)
     complete_types(simplified.model)
     backends = (device_backend, cpu_backend)
-    return find_culprits(simplified.model, chosen, backends, Path(folder), progress=progress)
+    placed = _as_placed(simplified.model, chosen)
+    return find_culprits(placed, chosen, backends, Path(folder), progress=progress)
 
 
 def _predict(simplified: Simplified, target: Target, label: str) -> Prediction:
-    model = simplified.model
+    model = _as_placed(simplified.model, target)
     placement = _placement(model, target)
     digest = model_digest(model)
     summary = summarize(model, placement, label, digest)
@@ -251,6 +252,13 @@ def _predict(simplified: Simplified, target: Target, label: str) -> Prediction:
         fix=_fix_gain(simplified, target, summary, label),
         cautions=_cautions(placement),
     )
+
+
+def _as_placed(model: ir.Model, target: Target) -> ir.Model:
+    """Give the model without what the target does by itself."""
+    from vermilion.runtime.block_numbers import settled_numbers
+
+    return settled_numbers(model, target, "auto")[0]
 
 
 def _placement(model: ir.Model, target: Target) -> Placement:
@@ -303,11 +311,12 @@ def _fix_gain(
     )
     if not fired:
         return None
-    placement = _placement(fixed.model, target)
-    after = summarize(fixed.model, placement, label, model_digest(fixed.model))
+    model = _as_placed(fixed.model, target)
+    placement = _placement(model, target)
+    after = summarize(model, placement, label, model_digest(model))
     if after.offloaded_operators <= before.offloaded_operators:
         return None
-    latency = _latency(fixed.model, placement)
+    latency = _latency(model, placement)
     return FixGain(
         fixes=fired,
         offloaded_operators=after.offloaded_operators,

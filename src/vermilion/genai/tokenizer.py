@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vermilion.errors import OptionError
 from vermilion.genai.model import Model, own_model
 from vermilion.genai.tensor import Tensor
-from vermilion.llm.tokenizer import TextStream, open_tokenizer
+from vermilion.llm.tokenizer import TextStream
 
 
 class Tokenizer:
@@ -20,7 +20,7 @@ class Tokenizer:
     def __init__(self, model: Model) -> None:
         own = own_model(model)
         # Options are set on a tokenizer, not on the model that others use too.
-        self._own = open_tokenizer(own.config.folder)
+        self._own = own.tokenizer.another()
         self._model, self._ends = own.config.model, own.ends
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,8 +45,6 @@ class Generation:
         self._options = options.checked(decoder.vocabulary_size, decoder.context_length)
         if guides and self._options.num_beams > 1:
             raise OptionError("guidance and beams exclude each other", hint="`num_beams` 1")
-        seed = self._options.random_seed
-        self._random = np.random.default_rng(None if seed < 0 else seed)
         self._sequences = np.zeros((self._options.rows, self._options.max_length), np.int32)
         self._rows = Rows(
             decoder, self._options.batch_size, self._options.num_beams, self._options.max_length
@@ -56,6 +55,12 @@ class Generation:
         self._next = np.zeros(self._options.rows, np.int32)
         self._rewound = False
         self._start_again()
+
+    @cached_property
+    def _random(self) -> np.random.Generator:
+        """What chances are drawn with, loaded where any are."""
+        seed = self._options.random_seed
+        return np.random.default_rng(None if seed < 0 else seed)
 
     def append_tokens(self, tokens: ArrayLike) -> None:
         """Append a prompt, or more of the text: (n,), or (batch, n) padded on the right.
@@ -222,7 +227,8 @@ class Generation:
                 continue
             if self._guides:
                 self._guides[index].mask(row)
-            token = choose(row, self._options, self._random)
+            is_greedy = self._options.is_greedy
+            token = int(row.argmax()) if is_greedy else choose(row, self._options, self._random)
             if self._guides:
                 self._guides[index].take(token)
             self._next[index] = token

@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-import onnxruntime as ort
-
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.llm.decoder import Decoder
 from vermilion.llm.genai_config import GenaiConfig
-from vermilion.llm.open_ort_decoder import open_ort_decoder
 from vermilion.version import VERSION
 
 EngineName = Literal["auto", "native", "onnxruntime", "onnxruntime-genai"]
 Prefill = Literal["auto", "bf16", "int8", "bfp16", "fp32"]
 
+_OWN = f"Vermilion {VERSION}, own code"
 # The operator that a graph with weights of few bits has, as its name stands in the file.
 _FEW_BITS = b"MatMulNBits"
 
@@ -62,28 +60,60 @@ def open_decoder(config: GenaiConfig, options: EngineOptions) -> OpenedDecoder:
     reason = "asked for"
     if options.engine != "onnxruntime":
         try:
-            return OpenedDecoder(_native(config, options), f"Vermilion {VERSION}, own code", "")
+            return OpenedDecoder(_native(config, options), _OWN, "")
         except UnsupportedError as error:
             if options.engine == "native":
                 raise
             reason = f"{error.message} ({error.where})" if error.where else error.message
+    # ONNX Runtime is loaded by who needs it: that takes longer than opening a model without.
+    import onnxruntime as ort
+
+    from vermilion.llm.open_ort_decoder import open_ort_decoder
+
     decoder = open_ort_decoder(config, threads=options.threads)
     return OpenedDecoder(decoder, f"ONNX Runtime {ort.__version__}", reason)
 
 
+def open_known(config: GenaiConfig, options: EngineOptions) -> OpenedDecoder | None:
+    """Open a folder that was opened before and has not changed since; None for another.
+
+    What was found sound then is not looked at again: neither the model nor its configuration.
+    """
+    from vermilion.llm.engine.open_native import open_known_decoder
+
+    if options.engine not in ("auto", "native"):
+        return None
+    try:
+        decoder, _ = open_known_decoder(
+            config, threads=options.threads, prefill=options.prefill, cache=options.cache
+        )
+    except UnsupportedError:  # of the processor: who opens the folder anew says so
+        return None
+    return None if decoder is None else OpenedDecoder(decoder, _OWN, "")
+
+
 def _native(config: GenaiConfig, options: EngineOptions) -> Decoder:
-    from vermilion.llm.engine import open_native_decoder
+    from vermilion.llm.engine.open_native import open_known_decoder, open_native_decoder
     from vermilion.llm.hybrid_open import hybrid_place, is_hybrid
 
     if is_hybrid(config.folder):
         # One set of weights serves both of its stages, with the programs that it came with.
         place = hybrid_place(config.folder, options)
         config, options = place.config, place.options
+    known, opening = open_known_decoder(
+        config, threads=options.threads, prefill=options.prefill, cache=options.cache
+    )
+    if known is not None:
+        return known
     prefill = options.prefill
     if prefill == "auto":
         prefill = "bf16" if _has_few_bits(config) else "fp32"
     return open_native_decoder(
-        config.folder, threads=options.threads, prefill=prefill, cache=options.cache
+        config.folder,
+        threads=options.threads,
+        prefill=prefill,
+        cache=options.cache,
+        opening=opening,
     )
 
 

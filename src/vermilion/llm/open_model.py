@@ -12,7 +12,6 @@ from vermilion.llm.genai_config import GenaiConfig, read_genai_config
 from vermilion.llm.guidance import Guidance
 from vermilion.llm.open_decoder import EngineOptions
 from vermilion.llm.own_model import open_own_model, providers_of
-from vermilion.llm.stock_engine import open_folder
 
 
 class AnyModel(Protocol):
@@ -59,16 +58,23 @@ def open_model(folder: Path, options: EngineOptions) -> AnyModel:
     """
     config = read_genai_config(folder)
     if options.engine == "onnxruntime-genai":
-        return open_folder(folder, options)
+        return _stock(folder, options, "asked for")
     providers = providers_of(config)
     if options.engine == "auto" and providers and not options.on_cpu:
-        return open_folder(folder, options, f"the folder names the provider {providers[0]}")
+        return _stock(folder, options, f"the folder names the provider {providers[0]}")
     try:
         return open_own_model(config, options)
     except UnsupportedError as error:
         if options.engine != "auto" or find_spec("onnxruntime_genai") is None:
             raise
-        return open_folder(folder, options, error.message)
+        return _stock(folder, options, error.message)
+
+
+def _stock(folder: Path, options: EngineOptions, reason: str) -> AnyModel:
+    # With all that checks a configuration: nothing that a folder known to our engine needs.
+    from vermilion.llm.stock_engine import open_folder
+
+    return open_folder(folder, options, reason)
 
 
 def check_room(config: GenaiConfig, prompt: int, new: int) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.llm.decoder import Decoder
-from vermilion.llm.genai_check import check_genai_config
 from vermilion.llm.genai_config import GenaiConfig, session_options
 from vermilion.llm.generation import Ends, Generation
 from vermilion.llm.guidance import Guidance, Guide, start_guides
-from vermilion.llm.open_decoder import EngineOptions, open_decoder
+from vermilion.llm.open_decoder import EngineOptions, open_decoder, open_known
 from vermilion.llm.search_options import SearchOptions
 from vermilion.llm.tokenizer import FolderTokenizer, open_tokenizer
+from vermilion.runtime.place import default_root
 
 # Findings on providers and their options, which our engines do not read.
 _OTHERS = ("genai.provider", "genai.cpu-options", "genai.entry", "genai.packed", "genai.library")
@@ -26,9 +28,14 @@ class OwnModel:
 
     config: GenaiConfig
     decoder: Decoder = field(repr=False)
-    tokenizer: FolderTokenizer = field(repr=False)
     engine: str
     reason: str
+    cache: Path | None = None  # the user's own
+
+    @cached_property
+    def tokenizer(self) -> FolderTokenizer:
+        """The folder's tokenizer, loaded when text is first read or written."""
+        return open_tokenizer(self.config.folder, self.cache or default_root())
 
     @property
     def ends(self) -> Ends:
@@ -67,7 +74,9 @@ def open_own_model(config: GenaiConfig, options: EngineOptions) -> OwnModel:
 
     Raises: ModelError for a damaged folder; UnsupportedError where no engine of ours runs it.
     """
-    check_folder(config)
+    known = open_known(config, options)
+    if known is None:
+        check_folder(config)
     providers = providers_of(config)
     if providers and not options.on_cpu:
         raise UnsupportedError(
@@ -76,13 +85,17 @@ def open_own_model(config: GenaiConfig, options: EngineOptions) -> OwnModel:
             hint="`--cpu`, or `clear_providers()`, runs it on the CPU; onnxruntime-genai runs it"
             " on the device",
         )
-    opened = open_decoder(config, options)
-    tokenizer = open_tokenizer(config.folder)
-    return OwnModel(config, opened.decoder, tokenizer, opened.engine, opened.reason)
+    opened = known or open_decoder(config, options)
+    model = OwnModel(config, opened.decoder, opened.engine, opened.reason, options.cache)
+    if known is None:
+        model.tokenizer.encode("")  # a damaged one is found when the folder is first opened
+    return model
 
 
 def check_folder(config: GenaiConfig) -> None:
     """Raise ModelError for the first thing that keeps a folder from loading at all."""
+    from vermilion.llm.genai_check import check_genai_config
+
     for found in check_genai_config(config):
         if found.level == "error" and found.id.startswith("genai.") and found.id not in _OTHERS:
             raise ModelError(found.what, where=config.where, hint=found.fix)

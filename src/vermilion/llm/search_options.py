@@ -7,7 +7,6 @@ Source: microsoft/onnxruntime-genai, `struct Search` in `src/config.h` and the c
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -78,6 +77,8 @@ class SearchOptions:
 
 def _as_type(name: str, value: object, types: Mapping[str, object]) -> object:
     if name not in types:
+        import difflib  # for the mistake alone
+
         near = difflib.get_close_matches(name, types, n=1, cutoff=0.6)
         hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(types)}"
         raise OptionError(f"`{name}` is no search option", hint=hint)

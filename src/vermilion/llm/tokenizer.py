@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.llm.chat import ChatTemplate, read_chat_template
+from vermilion.llm.kept_vocabulary import load_library
 
 NAME = "tokenizer.json"
 
@@ -51,6 +53,10 @@ class FolderTokenizer:
     def has_template(self) -> bool:
         """Whether the model takes conversations."""
         return bool(self._template.source)
+
+    def another(self) -> FolderTokenizer:
+        """Give one with options of its own; the vocabulary, which is only read, is the same."""
+        return FolderTokenizer(self._library, self._template, self._where)
 
     def encode(self, text: str) -> list[int]:
         """Give the tokens of a text; special tokens that are written in it are recognised."""
@@ -114,25 +120,23 @@ class TextStream:
         return whole[len(before) :]
 
 
-def open_tokenizer(folder: Path) -> FolderTokenizer:
-    """Open a folder's tokenizer.
+def open_tokenizer(folder: Path, cache: Path | None = None) -> FolderTokenizer:
+    """Open a folder's tokenizer; `cache` keeps large ones in a form that loads faster.
 
     Raises: ModelError where it is missing or damaged; UnsupportedError without `tokenizers`.
     """
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
+    if find_spec("tokenizers") is None:
         raise UnsupportedError(
             "reading and writing text needs the package `tokenizers`",
             hint="pip install 'vermilion[llm]'",
-        ) from error
+        )
     file = folder / NAME
     if not file.is_file():
         raise ModelError(
             f"the folder has no `{NAME}`", where=str(folder), hint="copy it from the model"
         )
     try:
-        library = Tokenizer.from_file(str(file))
+        library = load_library(file, cache)
     except Exception as error:  # the library raises bare Exception
         raise ModelError(
             f"the tokenizer cannot be read: {error}",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from vermilion.llm.engine.decoder import open_native_decoder
+from vermilion.llm.engine.open_native import open_native_decoder
 
 __all__ = ["open_native_decoder"]

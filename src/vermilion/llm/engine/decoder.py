@@ -4,115 +4,62 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS
 from vermilion.codegen.emit.decoder.control import CAPACITY, CONTROL_WORDS, LENGTH, PAST, ROWS
-from vermilion.codegen.emit.decoder.weights import LANES, PANEL
-from vermilion.codegen.isa import Isa, isa_of
-from vermilion.codegen.tensor import SLACK_BYTES, Buffer
-from vermilion.codegen.workers import aligned_bytes, usable_cores
-from vermilion.errors import OptionError, UnsupportedError
-from vermilion.hardware.targets.find import find_target
-from vermilion.ir.load import load_model
-from vermilion.llm.engine.description import Attention, Description, Operation, Product, Rows
-from vermilion.llm.engine.lower import (
-    PackedMatrix,
-    Prefill,
-    Shape,
-    Weighed,
-    join_products,
-    lower,
+from vermilion.codegen.emit.decoder.weights import PANEL
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.tensor import SLACK_BYTES
+from vermilion.codegen.workers import aligned_bytes
+from vermilion.errors import OptionError
+from vermilion.llm.engine.image import (
+    CONTROL,
+    FEW,
+    FIRST,
+    HEAD,
+    HEAD_INPUT,
+    HIDDEN,
+    LOGITS,
+    MANY,
+    Image,
 )
 from vermilion.llm.engine.program import Program
-from vermilion.llm.engine.read_graph import read_graph
-from vermilion.llm.genai_config import read_genai_config
-from vermilion.runtime.cache import default_root
 
 FEW_ROWS, MANY_ROWS = 16, 512
 # A token is bound by memory, which a few cores exhaust: more would only wait for each other at each
 # of its three hundred steps.
 _MOST_TOKEN_THREADS = 8
-# What the head program reads: no value of a graph has an empty name.
-_HEAD_INPUT = ""
-
-
-def open_native_decoder(
-    folder: Path, *, threads: int = 0, prefill: Prefill = "bf16", cache: Path | None = None
-) -> NativeDecoder:
-    """Open the decoder of an OGA folder on our own machine code.
-
-    `prefill` is in which numbers prompts are multiplied; with `int8` that is products whose weights
-    are codes, and bfloat16 for others. `cache` keeps the machine code; None is the user's own.
-    Raises: UnsupportedError for a graph or a processor that it cannot take, with the reason.
-    """
-    if prefill not in get_args(Prefill):
-        raise OptionError(
-            f"a prompt cannot be computed in `{prefill}`",
-            hint=f"there are {', '.join(get_args(Prefill))}",
-        )
-    isa = _isa()
-    config = read_genai_config(folder)
-    if len(config.model_files()) != 1:
-        raise UnsupportedError(
-            "the native decoder takes folders of one model",
-            where=str(folder),
-            hint="it runs on ONNX Runtime",
-        )
-    description = read_graph(load_model(folder / config.model_files()[0]))
-    return NativeDecoder(
-        description,
-        config.context_length(),
-        isa,
-        threads or usable_cores(),
-        prefill,
-        default_root() if cache is None else cache,
-    )
-
-
-def _isa() -> Isa:
-    isa = isa_of(find_target("cpu"))
-    if isa.lanes != LANES or not isa.has_vnni or not isa.has_bf16:
-        raise UnsupportedError(
-            "the native decoder needs AVX-512 with VNNI and BF16 (Zen 4 or later)",
-            where=f"processor `{isa.llvm_cpu}`",
-            hint="it runs on ONNX Runtime",
-        )
-    return isa
 
 
 class NativeDecoder:
     """A decoder whose work is machine code. States of several threads take turns."""
 
-    def __init__(
-        self,
-        description: Description,
-        context_length: int,
-        isa: Isa,
-        threads: int,
-        prefill: Prefill,
-        cache: Path,
-    ) -> None:
-        self.vocabulary_size = description.vocabulary
-        self.tokens = min(description.vocabulary, description.embedding.tokens)
+    def __init__(self, image: Image, context_length: int, isa: Isa, threads: int) -> None:
+        facts = image.facts
+        self.vocabulary_size = facts.vocabulary
+        self.tokens = min(facts.vocabulary, image.embedding.tokens)
         # A position beyond the cosines that are stored cannot be turned.
-        self.context_length = min([context_length, *_positions(description)])
+        self.context_length = min(context_length, facts.positions or context_length)
         self.turn = threading.Lock()
-        self._embedding = description.embedding
-        self._bound = description.logits_bound
-        operations = join_products(description.operations)
-        self._layers = [one for one in operations if isinstance(one, Attention)]
-        self._storage = np.dtype(np.float32 if prefill == "fp32" else ml_dtypes.bfloat16)
-        self._matrices, self._weights = pack_matrices(operations, threads)
+        self._facts, self._embedding = facts, image.embedding
+        self._bound = facts.logits_bound
+        self._arrays = image.arrays  # what the programs read: held, for it may be mapped
         self._control = np.zeros(CONTROL_WORDS, np.int64)
-        self._programs = self._compile(operations, isa, threads, prefill, cache)
+        self._few = _matrix(FEW_ROWS, facts.embedding_width)
+        self._many = _matrix(MANY_ROWS, facts.embedding_width)
+        self._hidden = _matrix(MANY_ROWS, facts.hidden_width)
+        self._head_input = _matrix(FEW_ROWS, facts.hidden_width)
+        self._logits = _matrix(FEW_ROWS, -(-facts.vocabulary // PANEL) * PANEL)
+        few_threads = min(threads, _MOST_TOKEN_THREADS)
+        self._programs = {
+            name: Program(table, isa, threads if name == MANY else few_threads)
+            for name, table in image.programs.items()
+        }
+        self._connect(image)
         self._state: weakref.ref[NativeState] | None = None
 
     def start(self, batch: int, capacity: int) -> NativeState:
@@ -141,9 +88,8 @@ class NativeDecoder:
         """Give keys and values of every layer: (batch, heads, blocks, bytes of a block), zeros."""
         blocks = -(-capacity // BLOCK_TOKENS)
         caches = []
-        for layer in self._layers:
-            block_bytes = BLOCK_TOKENS * layer.head_size * self._storage.itemsize
-            shape = (batch, layer.key_heads, blocks, block_bytes)
+        for heads, size in self._facts.layers:
+            shape = (batch, heads, blocks, BLOCK_TOKENS * size * self._facts.cache_item_bytes)
             pair = [aligned_bytes(int(np.prod(shape)) + SLACK_BYTES) for _ in range(2)]
             keys, values = (one[: int(np.prod(shape))].reshape(shape) for one in pair)
             caches.append((keys, values))
@@ -156,7 +102,7 @@ class NativeDecoder:
         self._point(state)
         batch, count = tokens.shape
         if batch * count <= FEW_ROWS:
-            self._run("few", state, tokens, 0)
+            self._run(FEW, state, tokens, 0)
             logits = self._logits[: batch * count, : self.vocabulary_size]
             shaped = logits.reshape(batch, count, -1)
             return self._bounded(shaped if every_position else shaped[:, -1])
@@ -164,7 +110,7 @@ class NativeDecoder:
         pieces = []
         for first in range(0, count, step):
             piece = tokens[:, first : first + step]
-            self._run("many", state, piece, first)
+            self._run(MANY, state, piece, first)
             rows = self._hidden[: piece.size].reshape(batch, piece.shape[1], -1)
             if every_position:
                 pieces.append(
@@ -182,7 +128,7 @@ class NativeDecoder:
 
     def _run(self, name: str, state: NativeState, tokens: NDArray[np.int64], first: int) -> None:
         rows = self._embedding.rows(tokens.reshape(-1))
-        (self._few if name == "few" else self._many)[: len(rows)] = rows
+        (self._few if name == FEW else self._many)[: len(rows)] = rows
         self._control[[ROWS, LENGTH, PAST, CAPACITY]] = (
             tokens.size, tokens.shape[1], state.length + first, state.blocks * BLOCK_TOKENS
         )  # fmt: skip
@@ -194,7 +140,7 @@ class NativeDecoder:
             piece = rows[first : first + FEW_ROWS]
             self._head_input[: len(piece)] = piece
             self._control[ROWS] = len(piece)
-            self._programs["head"].run()
+            self._programs[HEAD].run()
             out[first : first + FEW_ROWS] = self._logits[: len(piece), : self.vocabulary_size]
         return out
 
@@ -207,74 +153,20 @@ class NativeDecoder:
                 program.point(f"values {layer}", values.ctypes.data)
         self._state = weakref.ref(state)
 
-    def _compile(
-        self,
-        operations: tuple[Operation, ...],
-        isa: Isa,
-        threads: int,
-        prefill: Prefill,
-        cache: Path,
-    ) -> dict[str, Program]:
-        head = operations[-1]
-        assert isinstance(head, Product), "a decoder ends with its head"
-        hidden = head.source
-        numbers = {"bf16": "bf16", "int8": "int8", "bfp16": "bfp16", "fp32": "f32"}
-        storage: Literal["bf16", "f32"] = "f32" if prefill == "fp32" else "bf16"
-        few = Shape(FEW_ROWS, "int8", "f32", storage, 1, is_single=True)
-        codes = numbers[prefill]
-        many = Shape(
-            MANY_ROWS, codes, "bf16" if codes == "int8" else codes, storage, 16, is_single=False  # type: ignore[arg-type]
-        )  # fmt: skip
-        first = (self._first_name(operations), self._embedding.width)
-        weighed = Weighed(operations, self._matrices)
-        body = Weighed(operations[:-1], self._matrices)
-        alone = Product(head.node, Rows(_HEAD_INPUT, 0, hidden.width), head.output, head.matrix)
-        lowered = {
-            "few": lower(weighed, few, first, [head.output]),
-            "many": lower(body, many, first, [hidden.buffer]),
-            "head": lower(
-                Weighed((alone,), self._matrices), few, (_HEAD_INPUT, hidden.width), [head.output]
-            ),
-        }
-        few_threads = min(threads, _MOST_TOKEN_THREADS)
-        programs = {
-            name: Program(one, isa, threads if name == "many" else few_threads, cache)
-            for name, one in lowered.items()
-        }
-        self._few = _matrix(FEW_ROWS, first[1])
-        self._many = _matrix(MANY_ROWS, first[1])
-        self._hidden = _matrix(MANY_ROWS, hidden.width)
-        self._head_input = _matrix(FEW_ROWS, hidden.width)
-        columns = -(-self.vocabulary_size // PANEL) * PANEL
-        self._logits = _matrix(FEW_ROWS, columns)
-        for name, program in programs.items():
-            program.point("control", self._control.ctypes.data)
-            program.point(f"rows {head.output}", self._logits.ctypes.data)
-            program.point(f"rows {hidden.buffer}", self._hidden.ctypes.data)
-            program.point(
-                f"rows {first[0]}", (self._few if name == "few" else self._many).ctypes.data
-            )
-            program.point(f"rows {_HEAD_INPUT}", self._head_input.ctypes.data)
-            for packed in self._matrices.values():
-                data = packed.buffer.data
-                assert data is not None, "weights are packed before programs are made"
-                program.point(packed.buffer.name, data.ctypes.data)
-        return programs
-
-    @staticmethod
-    def _first_name(operations: tuple[Operation, ...]) -> str:
-        first = operations[0]
-        if isinstance(first, Product):
-            return first.source.buffer
-        assert not isinstance(first, Attention), "nothing attends to embedded tokens"
-        return first.inputs[0].buffer
-
-
-def _positions(description: Description) -> Iterator[int]:
-    for layer in description.attentions:
-        for rows in (layer.query, layer.key):
-            if rows.rotation is not None:
-                yield len(rows.rotation.cosines)
+    def _connect(self, image: Image) -> None:
+        """Tell the programs where everything is but the caches, which each state has."""
+        buffers: dict[str, NDArray[Any]] = {
+            CONTROL: self._control, HIDDEN: self._hidden, HEAD_INPUT: self._head_input,
+            LOGITS: self._logits,
+        }  # fmt: skip
+        addresses = {name: array.ctypes.data for name, array in buffers.items()}
+        for name, program in self._programs.items():
+            program.point(FIRST, (self._few if name == FEW else self._many).ctypes.data)
+            for buffer in image.programs[name].buffers:
+                if buffer in addresses:
+                    program.point(buffer, addresses[buffer])
+                elif buffer in image.arrays:
+                    program.point(buffer, image.arrays[buffer].ctypes.data)
 
 
 def _matrix(rows: int, columns: int) -> NDArray[np.float32]:
@@ -284,29 +176,6 @@ def _matrix(rows: int, columns: int) -> NDArray[np.float32]:
         .view(np.float32)
         .reshape(rows + 4, columns)
     )
-
-
-def pack_matrices(
-    operations: Sequence[Operation], threads: int
-) -> tuple[dict[str, PackedMatrix], NDArray[np.uint8]]:
-    """Pack the weights of all products into one piece of memory."""
-    products = [one for one in operations if isinstance(one, Product)]
-    forms = [product.matrix.form() for product in products]
-    sizes = [-(-(form.size_bytes + SLACK_BYTES) // 64) * 64 for form in forms]
-    memory = aligned_bytes(sum(sizes))
-    packed: dict[str, PackedMatrix] = {}
-    work = []
-    at = 0
-    for product, form, size in zip(products, forms, sizes, strict=True):
-        data = memory[at : at + form.size_bytes]
-        name = f"weights {len(packed)}"
-        packed[product.output] = PackedMatrix(form, Buffer(name, form.size_bytes, "input", data))
-        work.append((product.matrix, form, data))
-        at += size
-    with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(matrix.pack, form, data) for matrix, form, data in work]:
-            done.result()
-    return packed, memory
 
 
 class NativeState:

@@ -16,7 +16,8 @@ from vermilion.codegen.isa import isa_of
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session
-from vermilion.llm.engine.decoder import NativeDecoder, open_native_decoder
+from vermilion.llm.engine.decoder import NativeDecoder
+from vermilion.llm.engine.open_native import open_native_decoder
 
 # Sums in another order, and an exponential that is off by two units in the last place: 1e-5 of the
 # largest logit leaves room for two layers.

@@ -30,7 +30,6 @@ from vermilion.llm.engine.description import (
     Rows,
 )
 
-Prefill = Literal["bf16", "int8", "bfp16", "fp32"]
 # Rows that are computed beyond the last one, at most: buffers have room for them.
 _SPARE_ROWS = 4
 _PAGE_BYTES = 4096

@@ -19,7 +19,7 @@ from vermilion.codegen.emit.decoder.row import RowSpec
 from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights
 from vermilion.codegen.kernel import Spec, Step
 from vermilion.codegen.tensor import View, allocate
-from vermilion.llm.engine.description import unpacked_nibbles
+from vermilion.llm.engine.embedding import unpacked_nibbles
 from vermilion.llm.engine.matrices import BlockMatrix, Matrix, PlainMatrix
 
 Array = NDArray[Any]

@@ -1,199 +1,52 @@
-"""Steps of a decoder → machine code in this process, its addresses, and one call to run them."""
+"""A decoder's program in this process: its code, its arena, its arguments, and one call to run."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from vermilion.codegen.isa import Isa
-from vermilion.codegen.kernel import Step
-from vermilion.codegen.layout import ROW_WORDS, RUN, WAIT
 from vermilion.codegen.load import load_object
-from vermilion.codegen.table import Address, Call
 from vermilion.codegen.tensor import SLACK_BYTES
 from vermilion.codegen.workers import Crew, aligned_bytes
-from vermilion.errors import ArtifactError
-from vermilion.llm.engine.lower import Lowered
-from vermilion.version import code_digest
-
-# Chunks of a step for each worker: enough that the last does not keep the others waiting.
-_CHUNKS_A_WORKER = 4
-_OBJECT, _TABLE = "decoder_{}.o", "decoder.json"
-
-
-@dataclass(frozen=True, eq=False)
-class _Compiled:
-    objects: tuple[tuple[bytes, tuple[str, ...]], ...]
-    arena_bytes: int
-    calls: tuple[Call, ...]
+from vermilion.llm.engine.table import ProgramTable
 
 
 class Program:
     """Machine code with its arena; one call runs all steps. The caller makes sure of turns."""
 
-    def __init__(self, lowered: Lowered, isa: Isa, threads: int, cache: Path) -> None:
-        compiled = _compiled(lowered, isa, cache)
+    def __init__(self, table: ProgramTable, isa: Isa, threads: int) -> None:
         functions: dict[str, int] = {}
-        self._keep: list[object] = [lowered.constants]
-        for number, (data, names) in enumerate(compiled.objects):
-            wanted = [*names, *((RUN, WAIT) if number == 0 else ())]
-            library, found = load_object(data, wanted, isa)
+        self._keep: list[object] = []
+        for number, (data, _) in enumerate(table.objects):
+            library, found = load_object(data, table.symbols(number), isa)
             self._keep.append(library)
             functions.update(found)
-        self._arena = aligned_bytes(compiled.arena_bytes + SLACK_BYTES)
-        flat = [address for call in compiled.calls for address in call.arguments]
-        self._arguments = aligned_bytes(8 * max(1, len(flat))).view(np.int64)
-        self._places: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        self._resolve(flat, [buffer.name for buffer in lowered.inputs])
-        for name, values in lowered.constants.items():
-            self.point(name, values.ctypes.data)
-        self._table = self._rows(compiled.calls, functions, threads)
-        self._crew = Crew(functions, self._table, threads)
+        self._arena = aligned_bytes(table.arena_bytes + SLACK_BYTES)
+        self._buffers = {name: index for index, name in enumerate(table.buffers)}
+        # Where each buffer is, the arena last: its number is -1.
+        self._bases = np.zeros(len(table.buffers) + 1, np.int64)
+        self._bases[-1] = self._arena.ctypes.data
+        self._of, self._offsets = table.addresses[:, 0], table.addresses[:, 1]
+        self._arguments = aligned_bytes(8 * max(1, len(self._of))).view(np.int64)
+        self._is_placed = False
+        rows = table.rows(functions, self._arguments.ctypes.data, threads)
+        self._crew = Crew(functions, rows, threads)
 
     def point(self, name: str, address: int) -> None:
-        """Say where a buffer of the caller's is."""
-        found = self._places.get(name)
-        if found is not None:
-            positions, offsets = found
-            self._arguments[positions] = offsets + address
+        """Say where a buffer of the caller's is, if the program has one of that name."""
+        index = self._buffers.get(name)
+        if index is not None:
+            self._bases[index] = address
+            self._is_placed = False
 
     def run(self) -> None:
         """Run all steps once."""
+        if not self._is_placed:
+            count = len(self._of)
+            np.add(self._bases[self._of], self._offsets, out=self._arguments[:count])
+            self._is_placed = True
         self._crew.run()
 
     def close(self) -> None:
         """End the workers."""
         self._crew.close()
-
-    def _resolve(self, flat: Sequence[Address], names: Sequence[str]) -> None:
-        places: dict[str, list[tuple[int, int]]] = {}
-        for position, address in enumerate(flat):
-            if address.place == "arena":
-                self._arguments[position] = self._arena.ctypes.data + address.offset
-            else:
-                entry = (position, address.offset)
-                places.setdefault(names[address.index], []).append(entry)
-        for name, entries in places.items():
-            pairs = np.array(entries, np.int64).T
-            self._places[name] = (pairs[0], pairs[1])
-
-    def _rows(
-        self, calls: Sequence[Call], functions: Mapping[str, int], threads: int
-    ) -> NDArray[np.int64]:
-        rows = np.zeros((len(calls), ROW_WORDS), np.int64)
-        at, before = self._arguments.ctypes.data, 0
-        for row, call in zip(rows, calls, strict=True):
-            chunk = (
-                max(1, call.units // (threads * _CHUNKS_A_WORKER)) if not call.chunk else call.chunk
-            )
-            row[:] = (functions[call.function], at, call.units, chunk, before if call.meet else 0)
-            at += 8 * len(call.arguments)
-            before += call.units
-        return rows.reshape(-1)
-
-
-def _chunk(step: Step) -> int:
-    """Give the units a worker takes at a time, 0 where that follows from their number.
-
-    A kernel makes of its units those that are there, so that a few hundred may be a few dozen. Of
-    few rows one worker does all.
-    """
-    family, units = step.spec.family, step.spec.units
-    max_rows = getattr(step.spec, "max_rows", 0)
-    if family in ("row", "heads"):
-        return units if max_rows <= 16 else 4
-    if family == "cached_attention":
-        return 1 if max_rows <= 16 else units // max_rows
-    return 0
-
-
-def _key(lowered: Lowered, isa: Isa) -> str:
-    """Give what the machine code depends on: shapes and numbers, not the weights' values."""
-    names = {id(buffer): index for index, buffer in enumerate(lowered.inputs)}
-    parts: list[str] = [code_digest(), repr(isa)]
-    for step in lowered.steps:
-        parts.append(repr(step.spec))
-        for view in step.arguments:
-            buffer = view.buffer
-            index = names.get(id(buffer), -1)
-            parts.append(f"{buffer.place} {index} {buffer.size_bytes} {view.offset} {buffer.name}")
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _compiled(lowered: Lowered, isa: Isa, cache: Path) -> _Compiled:
-    folder = cache / "decoder" / _key(lowered, isa)
-    found = _read(folder)
-    if found is None:
-        found = _compile(lowered, isa)
-        _write(found, folder)
-    return found
-
-
-def _compile(lowered: Lowered, isa: Isa) -> _Compiled:
-    # The compiler is loaded by who compiles; who finds its work in the cache does without.
-    from vermilion.codegen.program import compile_steps
-
-    compiled = compile_steps(lowered.steps, lowered.inputs, [], isa)
-    calls = tuple(
-        replace(call, chunk=_chunk(step))
-        for call, step in zip(compiled.calls, lowered.steps, strict=True)
-    )
-    objects = tuple((code.data, code.functions) for code in compiled.objects)
-    return _Compiled(objects, compiled.arena_bytes, calls)
-
-
-def _write(compiled: _Compiled, folder: Path) -> None:
-    """Write a cache entry aside and rename it: it is there as a whole or not at all."""
-    table = {
-        "arena_bytes": compiled.arena_bytes,
-        "objects": [list(names) for _, names in compiled.objects],
-        "digests": [hashlib.sha256(data).hexdigest() for data, _ in compiled.objects],
-        "calls": [asdict(call) for call in compiled.calls],
-    }
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
-        for number, (data, _) in enumerate(compiled.objects):
-            (aside / _OBJECT.format(number)).write_bytes(data)
-        (aside / _TABLE).write_text(json.dumps(table), encoding="utf-8")
-        if folder.exists():  # damaged: whoever reads it meanwhile finds nothing, and compiles
-            shutil.rmtree(folder, ignore_errors=True)
-    except OSError as error:
-        raise ArtifactError(
-            f"the cache cannot be written: {error.strerror or error}",
-            where=str(folder.parent),
-            hint="choose another folder with the variable VERMILION_CACHE",
-        ) from error
-    try:
-        aside.rename(folder)
-    except OSError:  # another process was faster: its entry is as good
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _read(folder: Path) -> _Compiled | None:
-    """Read a cache entry; None where it is missing or not what was written."""
-    try:
-        table: dict[str, Any] = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
-        count = len(table["objects"])
-        datas = [(folder / _OBJECT.format(number)).read_bytes() for number in range(count)]
-    except (OSError, ValueError, KeyError):
-        return None
-    if [hashlib.sha256(data).hexdigest() for data in datas] != table["digests"]:
-        return None
-    calls = tuple(
-        Call(**{**row, "arguments": tuple(Address(**one) for one in row["arguments"])})
-        for row in table["calls"]
-    )
-    objects = tuple(
-        (data, tuple(names)) for data, names in zip(datas, table["objects"], strict=True)
-    )
-    return _Compiled(objects, int(table["arena_bytes"]), calls)

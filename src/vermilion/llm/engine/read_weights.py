@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.errors import ModelError
-from vermilion.llm.engine.description import Embedding, unpacked_nibbles
+from vermilion.llm.engine.embedding import Embedding, unpacked_nibbles
 from vermilion.llm.engine.graph_values import (
     array_of,
     floats_of,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from vermilion.codegen.emit.decoder.row import Source
-from vermilion.llm.engine.description import Embedding, Operation, Rows
+from vermilion.llm.engine.description import Operation, Rows
+from vermilion.llm.engine.embedding import Embedding
 from vermilion.llm.engine.graph_values import refuse
 
 # Inputs that only say which tokens are there: everything computed from them alone is known here.

@@ -1,0 +1,122 @@
+"""Ten thousand tokens in one process, and two threads at once: the memory stays, the text too."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny_llama
+import vermilion.genai as og
+from vermilion.errors import UnsupportedError
+
+# A folder of a real model makes the long run one on it (10,000 tokens of SmolLM2 take a minute).
+FOLDER = os.environ.get("VERMILION_LLM_FOLDER", "")
+# Generators come and go, and take most at the end of their room: two in the first part at least.
+SETTLED, WHOLE, SAMPLE = 4_000, 10_000, 100
+# A token that leaked 60 bytes would be over this.
+MOST_GROWTH_BYTES = 360_000
+STATUS = Path("/proc/self/status")
+
+
+def own_bytes() -> int:
+    """Give the memory that is this process's alone: of a mapped file, new tokens touch new rows."""
+    gc.collect()
+    rows = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+    return int(rows["RssAnon"].split()[0]) * 1024
+
+
+def open_folder(folder: Path, cache: Path) -> og.Model:
+    try:
+        return og.Model(folder, engine="native", cache=cache)
+    except UnsupportedError as error:
+        pytest.skip(f"needs generated code: {error.message}")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> og.Model:
+    folder = tiny_llama.write_folder(tmp_path / "model", tiny_llama.Tiny(bits=4, end=4))
+    return open_folder(folder, tmp_path / "cache")
+
+
+def generated(model: og.Model, prompt: list[int], room: int) -> Iterator[int]:
+    """Give tokens without end: at the end of its room a text goes back, or a new one begins."""
+    turn = 0
+    while True:
+        params = og.GeneratorParams(model)
+        params.set_search_options(max_length=room, do_sample=False, min_length=room)
+        generator = og.Generator(model, params)
+        generator.append_tokens(prompt)
+        for _ in range(2):  # from the beginning, and again from half its length
+            while generator.token_count() < room:
+                generator.generate_next_token()
+                yield int(generator.get_next_tokens()[0])
+            generator.rewind_to(room // 2)
+        turn += 1
+        prompt = [*prompt[1:], prompt[0]] if turn % 2 else prompt
+
+
+def check_memory(model: og.Model, prompt: list[int], room: int) -> None:
+    """Compare the most that the first tokens took with the most that all later ones did."""
+    tokens = generated(model, prompt, room)
+    most = []
+    for _ in range(WHOLE // SAMPLE):
+        for _ in range(SAMPLE):
+            next(tokens)
+        most.append(own_bytes())
+    first = SETTLED // SAMPLE
+    assert max(most[first:]) - max(most[:first]) < MOST_GROWTH_BYTES
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="needs /proc/self/status")
+def test_ten_thousand_tokens_take_no_more_memory_than_four_thousand(model: og.Model) -> None:
+    check_memory(model, list(range(20, 44)), 250)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STATUS.exists(), reason="needs /proc/self/status")
+@pytest.mark.skipif(not FOLDER, reason="VERMILION_LLM_FOLDER names no folder of a model")
+def test_ten_thousand_tokens_of_a_real_model(tmp_path: Path) -> None:
+    model = open_folder(Path(FOLDER), tmp_path / "cache")
+    tokenizer = og.Tokenizer(model)
+    check_memory(model, tokenizer.encode("Once upon a time there was").tolist(), 1024)
+
+
+def texts(model: og.Model, prompts: list[list[int]], count: int) -> list[list[int]]:
+    found: list[list[int]] = []
+    for prompt in prompts:
+        tokens = generated(model, prompt, 200)
+        found.append([next(tokens) for _ in range(count)])
+    return found
+
+
+def test_two_threads_give_what_each_gives_alone(model: og.Model) -> None:
+    random = np.random.default_rng(0)
+    prompts = [random.integers(20, 300, count).tolist() for count in (5, 31)]
+    alone = texts(model, prompts, 400)
+    assert alone[0] != alone[1]
+    found: list[list[int]] = [[], []]
+
+    def work(number: int) -> Callable[[], None]:
+        def run() -> None:
+            found[number] = texts(model, [prompts[number]], 400)[0]
+
+        return run
+
+    threads = [threading.Thread(target=work(number)) for number in range(2)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # as often as can be
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == alone

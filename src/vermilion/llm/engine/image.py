@@ -1,0 +1,112 @@
+"""All that a decoder needs to run: facts, arrays that may be mapped, and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.llm.engine.embedding import Embedding
+from vermilion.llm.engine.table import ProgramTable
+
+# Buffers that the decoder gives its programs, beside `keys i` and `values i` of each layer; what
+# else they read is among the arrays.
+CONTROL, FIRST, HIDDEN, HEAD_INPUT, LOGITS = "control", "first", "hidden", "head input", "logits"
+# Programs: for a token or a few, for prompts without their head, and the head alone.
+FEW, MANY, HEAD = "few", "many", "head"
+PROGRAMS = (FEW, MANY, HEAD)
+# In which numbers prompts are multiplied.
+Prefill = Literal["bf16", "int8", "bfp16", "fp32"]
+_EMBEDDING = ("plain", "codes", "scales", "zeros")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Sizes of a decoder. `layers` has the heads of keys and the size of a head, of each."""
+
+    vocabulary: int
+    positions: int  # that have cosines; 0 where none are turned
+    logits_bound: float
+    cache_item_bytes: int
+    layers: tuple[tuple[int, int], ...]
+    hidden_width: int
+    embedding_width: int
+    embedding_factor: float
+    embedding_bits: Literal[4, 8]
+    embedding_block: int
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """A decoder, packed and compiled."""
+
+    facts: Facts
+    embedding: Embedding
+    arrays: Mapping[str, NDArray[np.generic]]
+    programs: Mapping[str, ProgramTable]
+
+
+def about_image(facts: Facts, programs: Mapping[str, ProgramTable]) -> dict[str, object]:
+    """Give what is said of an image beside its arrays: numbers and names."""
+    tables = {
+        name: {
+            "arena_bytes": table.arena_bytes,
+            "functions": list(table.functions),
+            "buffers": list(table.buffers),
+            "objects": [list(names) for _, names in table.objects],
+        }
+        for name, table in programs.items()
+    }
+    return {"facts": asdict(facts), "programs": tables}
+
+
+def program_arrays(name: str, table: ProgramTable) -> dict[str, NDArray[np.generic]]:
+    """Give the arrays of a program."""
+    objects = {
+        _object(name, number): np.frombuffer(data, np.uint8)
+        for number, (data, _) in enumerate(table.objects)
+    }
+    return {f"{name} calls": table.calls, f"{name} addresses": table.addresses, **objects}
+
+
+def embedding_arrays(embedding: Embedding) -> dict[str, NDArray[np.generic]]:
+    """Give the arrays of an embedding."""
+    found = {f"embedding {name}": getattr(embedding, name) for name in _EMBEDDING}
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def image_of(arrays: Mapping[str, NDArray[np.generic]], about: Mapping[str, Any]) -> Image:
+    """Put an image together from its arrays and what was said about them."""
+    given = about["facts"]
+    facts = Facts(**{**given, "layers": tuple(tuple(layer) for layer in given["layers"])})
+    stored: dict[str, Any] = {name: arrays.get(f"embedding {name}") for name in _EMBEDDING}
+    embedding = Embedding(
+        facts.embedding_width, facts.embedding_factor,
+        bits=facts.embedding_bits, block=facts.embedding_block, **stored,
+    )  # fmt: skip
+    programs = {name: _program(arrays, name, row) for name, row in about["programs"].items()}
+    return Image(facts, embedding, arrays, programs)
+
+
+def _program(
+    arrays: Mapping[str, NDArray[np.generic]], name: str, row: Mapping[str, Any]
+) -> ProgramTable:
+    names: Sequence[Sequence[str]] = row["objects"]
+    objects = tuple(
+        (arrays[_object(name, number)].tobytes(), tuple(functions))
+        for number, functions in enumerate(names)
+    )
+    calls, addresses = (
+        cast("NDArray[np.int64]", arrays[f"{name} {part}"]) for part in ("calls", "addresses")
+    )
+    return ProgramTable(
+        objects, row["arena_bytes"], tuple(row["functions"]), tuple(row["buffers"]),
+        calls, addresses,
+    )  # fmt: skip
+
+
+def _object(program: str, number: int) -> str:
+    return f"{program} object {number}"

@@ -1,0 +1,120 @@
+"""A folder → its decoder on our own code: from its image where there is one, else made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.codegen.isa import Isa, isa_of
+from vermilion.codegen.workers import usable_cores
+from vermilion.errors import OptionError, UnsupportedError
+from vermilion.hardware.targets.cpu import resolve_cpu
+from vermilion.llm.engine.decoder import NativeDecoder
+from vermilion.llm.engine.image import Image, Prefill
+from vermilion.llm.engine.kept_image import Opening, kept_image, known_image
+from vermilion.llm.genai_config import GenaiConfig, read_genai_config
+from vermilion.runtime.place import default_root
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from vermilion.llm.engine.build_image import ImageDraft
+
+
+def open_native_decoder(
+    folder: Path,
+    *,
+    threads: int = 0,
+    prefill: Prefill = "bf16",
+    cache: Path | None = None,
+    opening: Opening | None = None,
+) -> NativeDecoder:
+    """Open the decoder of an OGA folder on our own machine code.
+
+    `prefill` is in which numbers prompts are multiplied; with `int8` that is products whose weights
+    are codes, and bfloat16 for others. `cache` keeps the machine code; None is the user's own.
+    With `opening`, packed weights are kept as well, and shared with all who open the same model.
+
+    Raises: UnsupportedError for a graph or a processor that it cannot take, with the reason.
+    """
+    if prefill not in get_args(Prefill):
+        raise OptionError(
+            f"a prompt cannot be computed in `{prefill}`",
+            hint=f"there are {', '.join(get_args(Prefill))}",
+        )
+    isa = this_isa()
+    config = read_genai_config(folder)
+    threads = threads or usable_cores()
+    image = _image(config, isa, prefill, cache or default_root(), opening, threads)
+    return NativeDecoder(image, config.context_length(), isa, threads)
+
+
+def open_known_decoder(
+    config: GenaiConfig, *, threads: int, prefill: str, cache: Path | None
+) -> tuple[NativeDecoder | None, Opening]:
+    """Open a folder that was opened before and is as it was, without reading its model.
+
+    Give None for another, and what `open_native_decoder` is to keep an image for.
+    Raises: UnsupportedError for a processor that it cannot take.
+    """
+    isa = this_isa()
+    opening = Opening(config.folder, config.data, prefill, isa, cache or default_root())
+    image = known_image(opening)
+    if image is None:
+        return None, opening
+    return NativeDecoder(image, config.context_length(), isa, threads or usable_cores()), opening
+
+
+def this_isa() -> Isa:
+    """Give what this processor has.
+
+    Raises: UnsupportedError where the decoder's kernels need more.
+    """
+    isa = isa_of(resolve_cpu())
+    if isa.lanes != LANES or not isa.has_vnni or not isa.has_bf16:
+        raise UnsupportedError(
+            "the native decoder needs AVX-512 with VNNI and BF16 (Zen 4 or later)",
+            where=f"processor `{isa.llvm_cpu}`",
+            hint="it runs on ONNX Runtime",
+        )
+    return isa
+
+
+def _image(
+    config: GenaiConfig,
+    isa: Isa,
+    prefill: Prefill,
+    cache: Path,
+    opening: Opening | None,
+    threads: int,
+) -> Image:
+    # Graphs and compilers are loaded by who needs them; an image needs none.
+    from vermilion.ir.load import load_model
+    from vermilion.llm.engine.build_image import draft_image
+    from vermilion.llm.engine.read_graph import read_graph
+
+    if len(config.model_files()) != 1:
+        raise UnsupportedError(
+            "the native decoder takes folders of one model",
+            where=str(config.folder),
+            hint="it runs on ONNX Runtime",
+        )
+    path = config.folder / config.model_files()[0]
+    model = load_model(path)
+
+    def draft() -> ImageDraft:
+        return draft_image(read_graph(model), isa, prefill, cache)
+
+    if opening is None:
+        return draft().in_memory(threads)
+    return kept_image(opening, [path, *_stored_beside(model)], prefill, draft, threads)
+
+
+def _stored_beside(model: ir.Model) -> list[Path]:
+    """Give the files that a model's weights lie in, beside its own."""
+    import onnx_ir as ir
+
+    values = model.graph.initializers.values()
+    tensors = [value.const_value for value in values]
+    return sorted({Path(one.path) for one in tensors if isinstance(one, ir.ExternalTensor)})
