@@ -32,6 +32,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,11 +110,18 @@ def _photo(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
     if not files:
         small = Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8))
         return np.asarray(small.resize((224, 224), Image.BICUBIC), np.float64)
-    image = Image.open(files[int(rng.integers(len(files)))]).convert("RGB")
+    image = _opened(files[int(rng.integers(len(files)))])
     side = int(rng.integers(min(224, *image.size), min(image.size) + 1))
     left, top = (int(rng.integers(0, length - side + 1)) for length in image.size)
     crop = image.crop((left, top, left + side, top + side)).resize((224, 224), Image.BILINEAR)
     return np.asarray(crop, np.float64)
+
+
+@cache
+def _opened(file: Path) -> Any:
+    from PIL import Image
+
+    return Image.open(file).convert("RGB")
 
 
 def _draw_text(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.quantization import QuantizedFile
-    from vermilion.quantize.guard import Metric, Promise
+    from vermilion.quantize.guard import Guarded, Promise
+    from vermilion.quantize.losses import Metric
     from vermilion.quantize.samples import Layout
 
 _WORST_LAYERS = 8
@@ -96,8 +97,9 @@ def quantize(
         typer.Option(
             "--max-drop",
             metavar="1%",
-            help="Raise precision until no more than this is lost on samples held out: of the "
-            "metric, or of the decisions that agree with the float model's. Else exit 1.",
+            help="Raise precision until samples held out show with 95 % confidence that no more "
+            "than this is lost: of the metric, or of the decisions that agree with the float "
+            "model's. Else exit 1, and how many samples would show it.",
         ),
     ] = None,
     min_sqnr: Annotated[
@@ -285,17 +287,28 @@ def _ladder(file: QuantizedFile) -> list[RenderableType]:
 
     if file.guarded is None:
         return []
+    guarded = file.guarded
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"tried, on {file.guarded.held_out} samples held out")
-    for heading in ("SQNR dB", "drop", "GOPs on 8 bits", "s"):
+    table.add_column(f"tried, on {guarded.held_out} samples held out")
+    for heading in ("SQNR dB", "drop", "at most", "GOPs on 8 bits", "s"):
         table.add_column(heading, justify="right")
-    for rung in file.guarded.ladder:
+    for rung in guarded.ladder:
         table.add_row(
             rung.what,
             f"{rung.sqnr_db:.1f}",
             f"{rung.drop:.2%}",
+            f"{rung.bound:.2%}",
             f"{rung.eight_bit_share:.1%}",
             f"{rung.seconds:.1f}",
         )
-    kept = "the promise is kept" if file.met else "the promise is not kept; the best was saved"
-    return ["", table, kept]
+    note = "`at most` is what the drop does not exceed with 95 % confidence"
+    return ["", table, note, *_verdict(guarded)]
+
+
+def _verdict(guarded: Guarded) -> list[str]:
+    """Say whether the promise is kept, and what would help where it is not."""
+    if guarded.met:
+        return ["the promise is kept"]
+    enough = min((rung.samples_needed for rung in guarded.ladder if rung.samples_needed), default=0)
+    hint = f"hint: {enough} samples that lose alike would show it: `--samples {enough}`"
+    return ["the promise is not kept; the best was saved", *([hint] if enough else [])]

@@ -52,6 +52,9 @@ def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
 
 def tensor_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, TensorFacts]:
     """Give type and size of every tensor of the main graph, for inputs shaped as in `sample`."""
+    known = _known_facts(model, sample)
+    if known is not None:
+        return known
     names = [str(v.name) for node in model.graph for v in node.outputs if v.name]
     shaped = with_outputs(model, names)
     for value in shaped.graph.inputs:
@@ -67,6 +70,23 @@ def tensor_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, Tens
     facts = {output.name: _facts(output) for output in session.get_outputs()}
     facts |= {given.name: _facts(given) for given in session.get_inputs()}
     return facts
+
+
+def _known_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, TensorFacts] | None:
+    """Give what the graph says of all its tensors, None where it leaves something open.
+
+    A session only to ask for shapes costs as much as several runs of a large model. What the
+    graph says holds where its inputs have the shapes of the sample.
+    """
+    values = [*model.graph.inputs, *(v for n in model.graph for v in n.outputs if v.name)]
+    facts: dict[str, TensorFacts] = {}
+    for value in values:
+        if value.dtype is None or value.shape is None or not value.shape.is_static():
+            return None
+        facts[str(value.name)] = TensorFacts(value.dtype, math.prod(value.shape.numpy()))
+    shapes = {str(v.name): v.shape.numpy() for v in model.graph.inputs if v.shape is not None}
+    fits = all(shapes.get(name) == array.shape for name, array in sample.items())
+    return facts if fits else None
 
 
 def _facts(argument: ort.NodeArg) -> TensorFacts:

@@ -3,7 +3,7 @@
 The cheapest remedies come first: other ranges, a scale for each channel, more careful rounding.
 Then precision is raised where it removes most damage for the fewest operations that leave 8 bits:
 activations to 16 bits, at last single nodes to float. Every step is measured on samples that were
-not calibrated on.
+not calibrated on. A largest drop counts as kept where they show it with 95 % confidence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,22 +22,23 @@ from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.ir.measure import sqnr_from_sums
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize.cost import eight_bit_share
+from vermilion.quantize.evidence import samples_needed, upper_bound
 from vermilion.quantize.formats import scheme_named
+from vermilion.quantize.hold_out import (
+    HELD_OUT_BYTES,
+    HELD_OUT_EVERY,
+    HELD_OUT_SAMPLES,
+    hold_out,
+    most_for,
+    samples_for,
+)
+from vermilion.quantize.losses import Metric, Outputs, disagreement, lost_by_each
 from vermilion.quantize.options import Options
 from vermilion.quantize.quantize import Decided, Seen, decide, finish, look, write
 from vermilion.quantize.result import Quantized
 from vermilion.quantize.sensitivity import Damage, measure_damage
 
-Outputs = Sequence[Mapping[str, Array]]
-Metric = Callable[[Outputs], float]
-"""Gives a figure for the outputs on all held-out samples in their order; larger is better."""
-
-HELD_OUT_SAMPLES = 32
-_HELD_OUT_EVERY = 4  # of the first samples, every fourth is not calibrated on
 _DAMAGE_SAMPLES = 4
-# A drop counted on a few samples is above that on all others as often as below: remedies that cost
-# nothing at run time are tried until only this part of what was promised is left.
-_SURE_PART = 0.5
 _STEP = 2.0  # 3 dB: noise that a rung leaves, relative to the one before
 _MOST_RUNGS = 8
 
@@ -48,7 +49,8 @@ class Promise:
 
     Units: `max_drop` is a part of the metric that the float model reaches; without a metric, of
     the decisions (largest of the classes, or above one half) that agree with the float model's.
-    `min_sqnr_db` holds for every output.
+    It has to be shown with 95 % confidence: of one yes or no a sample, 3 ÷ `max_drop` samples that
+    lose nothing show it. `min_sqnr_db` holds for every output, as measured.
     """
 
     max_drop: float | None = None
@@ -68,7 +70,10 @@ class Promise:
 class Rung:
     """One thing that was tried.
 
-    Units: `drop` as in `Promise`; `seconds` of wall clock; `eight_bit_share` of all operations.
+    Units: `drop` as in `Promise`, and `bound` what it does not exceed with 95 % confidence;
+    `seconds` of wall clock; `eight_bit_share` of all operations. `samples_needed` is how many
+    samples in all, losing alike, would show that the drop is as small as promised; 0 where none
+    would.
     """
 
     what: str
@@ -78,6 +83,8 @@ class Rung:
     eight_bit_share: float
     seconds: float
     met: bool
+    bound: float = 0.0
+    samples_needed: int = 0
 
     def as_json(self) -> dict[str, object]:
         """Give the row of the ladder."""
@@ -90,7 +97,7 @@ class Rung:
 class Guarded:
     """The cheapest result that keeps the promise; where none does, the best one.
 
-    It was held to the promise on `held_out` samples, and is as sure as their number allows.
+    `held_out` samples were not calibrated on.
     """
 
     quantized: Quantized
@@ -115,36 +122,18 @@ def quantize_guarded(
     """
     held_out: list[dict[str, Array]] = []
     looked = dataclasses.replace(options, rounding="compensated")
-    seen = look(model, _hold_out(samples, held_out), looked, progress, histograms=True)
+    most = HELD_OUT_SAMPLES if promise.max_drop is None else most_for(promise.max_drop)
+    seen = look(model, hold_out(samples, held_out, most), looked, progress, histograms=True)
     if not held_out:
         raise OptionError(
             "an accuracy promise needs samples to hold out",
-            hint=f"give at least {_HELD_OUT_EVERY}; 32 or more are usual",
+            hint=f"give at least {HELD_OUT_EVERY}; 32 or more are usual",
         )
     climb = _Climb(model, seen, promise, held_out, progress)
     climb.go(options)
     best = climb.best()
     quantized = finish(model, seen, best.options, progress, details=details)
-    return Guarded(quantized, tuple(climb.ladder), best.met, tuple(climb.damage), len(held_out))
-
-
-def held_out_of(
-    samples: Iterable[Mapping[str, Array]],
-) -> tuple[list[Mapping[str, Array]], list[Mapping[str, Array]]]:
-    """Give the samples that a promise is held to, and those that are calibrated on."""
-    kept: list[dict[str, Array]] = []
-    rest = list(_hold_out(samples, kept))
-    return list(kept), rest
-
-
-def _hold_out(
-    samples: Iterable[Mapping[str, Array]], kept: list[dict[str, Array]]
-) -> Iterator[Mapping[str, Array]]:
-    for number, sample in enumerate(samples):
-        if number % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1 and len(kept) < HELD_OUT_SAMPLES:
-            kept.append(dict(sample))
-        else:
-            yield sample
+    return Guarded(quantized, tuple(climb.ladder), best.met, tuple(climb.damage), climb.held_out)
 
 
 class _Climb:
@@ -161,36 +150,39 @@ class _Climb:
         self._seen, self._promise, self._held_out = seen, promise, held_out
         self._progress = progress
         self._reference = self._run(model)
+        self._held_out = held_out[: len(self._reference)]
         self._float_metric = None if promise.metric is None else promise.metric(self._reference)
+        self._unit = 1.0  # the least that a sample was seen to lose
+        self._lost = True
         self.ladder: list[Rung] = []
         self.damage: list[Damage] = []
 
+    @property
+    def held_out(self) -> int:
+        """How many samples the ladder was measured on."""
+        return len(self._reference)
+
     def best(self) -> Rung:
-        """Give the last rung where that is sure, else the one with least damage."""
-        last = self.ladder[-1]
-        if self._is_sure(last):
-            return last
+        """Give the rung that keeps the promise, the last one, else that with least damage."""
         kept = [rung for rung in self.ladder if rung.met] or self.ladder
-        return max(kept, key=lambda rung: (-rung.drop, rung.sqnr_db))
+        if self._promise.max_drop is None:
+            return max(kept, key=lambda rung: (rung.met, -rung.drop, rung.sqnr_db))
+        return max(kept, key=lambda rung: (-rung.bound, rung.sqnr_db))
 
     def go(self, options: Options) -> None:
-        """Climb until the promise is surely kept, or kept and only what costs speed is left."""
-        if self._is_sure(self._try("as asked", options)):
+        """Climb until the promise is kept, or nothing is lost and more samples would be needed."""
+        if self._is_end(self._try("as asked", options)):
             return
         for what, change in _cheap_changes(options):
             rung = self._try(what, dataclasses.replace(options, **change))  # type: ignore[arg-type]
-            if self._is_sure(rung):
+            if self._is_end(rung):
                 return
-        if not self.best().met:
-            self._raise(self.best().options)
+        self._raise(self.best().options)
 
-    def _is_sure(self, rung: Rung) -> bool:
-        """Say whether a drop leaves room for the chance of which samples were held out."""
-        most = self._promise.max_drop
-        if most is None:
-            return rung.met
-        # Not to have seen a thing among n samples does not say that it is rarer than 1 in n.
-        return max(rung.drop, 1.0 / len(self._held_out)) <= most * _SURE_PART
+    def _is_end(self, rung: Rung) -> bool:
+        """Say whether no other rung could show more: this one is good, or lost nothing at all."""
+        lost_nothing = self._promise.max_drop is not None and not self._lost
+        return rung.met or lost_nothing
 
     def _try(self, what: str, options: Options) -> Rung:
         begin = time.perf_counter()
@@ -198,15 +190,21 @@ class _Climb:
         share = eight_bit_share(decided.plan, decided.constants.parameters)
         write(decided)
         found = self._run(decided.work)
-        sqnr_db, drop = self._sqnr_db(found), self._drop(found)
-        promise = self._promise
-        met = (
-            drop <= promise.max_drop
-            if promise.max_drop is not None
-            else sqnr_db >= (promise.min_sqnr_db or 0.0)
-        )
+        sqnr_db = self._sqnr_db(found)
+        losses = self._losses(found)
+        drop, mean = self._drop(found, losses), float(np.mean(losses))
+        # Where samples do not simply add up, their spread still is that of the metric.
+        bound = drop - mean + upper_bound(losses, self._unit)
+        self._lost = any(losses)
+        promise, needed = self._promise, 0
+        if promise.max_drop is None:
+            met = sqnr_db >= (promise.min_sqnr_db or 0.0)
+        else:
+            met = bound <= promise.max_drop
+            needed = samples_needed(losses, self._unit, promise.max_drop - drop + mean)
         seconds = time.perf_counter() - begin
-        rung = Rung(what, options, sqnr_db, drop, share, seconds, met)
+        total = samples_for(needed) if needed else 0
+        rung = Rung(what, options, sqnr_db, drop, share, seconds, met, bound, total)
         self.ladder.append(rung)
         self._progress("ladder", len(self.ladder), 0)
         return rung
@@ -239,13 +237,21 @@ class _Climb:
                 wide=(*options.wide, *wide),
                 exclude=(*options.exclude, *exclude),
             )
-            if self._try(", ".join(words), raised).met:
+            if self._is_end(self._try(", ".join(words), raised)):
                 return
             aim /= _STEP
 
     def _run(self, model: ir.Model) -> list[dict[str, Array]]:
         session = open_session(model, quiet=True)
-        return [run_session(session, sample) for sample in self._held_out]
+        found: list[dict[str, Array]] = []
+        size = 0
+        for sample in self._held_out:
+            if size > HELD_OUT_BYTES and len(found) >= HELD_OUT_SAMPLES:
+                break
+            # Copied: an array of ONNX Runtime's keeps all memory of the session alive.
+            found.append({n: array.copy() for n, array in run_session(session, sample).items()})
+            size += sum(array.nbytes for array in found[-1].values())
+        return found
 
     def _sqnr_db(self, found: Outputs) -> float:
         worst = [200.0]
@@ -260,32 +266,23 @@ class _Climb:
             worst.append(sqnr_from_sums(signal, noise))
         return min(worst)
 
-    def _drop(self, found: Outputs) -> float:
+    def _drop(self, found: Outputs, losses: Sequence[float]) -> float:
         metric = self._promise.metric
-        if metric is not None and self._float_metric is not None:
-            whole = abs(self._float_metric) or 1.0
-            return (self._float_metric - metric(found)) / whole
-        agreed = [
-            float(np.mean(decisions(exact[name]) == decisions(other[name])))
-            for exact, other in zip(self._reference, found, strict=True)
-            for name in exact
-        ]
-        return 1.0 - float(np.mean(agreed)) if agreed else 0.0
+        if metric is None or self._float_metric is None:
+            return float(np.mean(losses))
+        return (self._float_metric - metric(found)) / (abs(self._float_metric) or 1.0)
 
-
-def decisions(output: Array) -> Array:
-    """Give what an output decides: the largest class, or whether a single figure is above ½.
-
-    Shapes: classes lie along axis 1 of images (N, C, H, W), along the last axis of all else.
-    """
-    axis = 1 if output.ndim == 4 else output.ndim - 1
-    if output.dtype.kind != "f":
-        return output
-    if output.ndim == 0 or output.shape[axis] == 1:
-        above: Array = output > 0.5
-        return above
-    largest: Array = output.argmax(axis=axis)
-    return largest
+    def _losses(self, found: Outputs) -> list[float]:
+        """Give what each sample lost, in parts of what the float model reaches."""
+        metric, reached = self._promise.metric, self._float_metric
+        if metric is None or reached is None:
+            shares = [disagreement(a, b) for a, b in zip(self._reference, found, strict=True)]
+            self._unit = min(self._unit, min(unit for _, unit in shares))
+            return [share for share, _ in shares]
+        part = len(found) / (abs(reached) or 1.0)
+        losses = [part * x for x in lost_by_each(metric, self._reference, found, reached)]
+        self._unit = min([self._unit, *(loss for loss in losses if loss > 0.0)])
+        return losses
 
 
 def _cheap_changes(options: Options) -> Iterator[tuple[str, dict[str, object]]]:

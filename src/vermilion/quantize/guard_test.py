@@ -10,8 +10,10 @@ from vermilion.errors import OptionError
 from vermilion.ir.execute import open_session, run_session
 from vermilion.progress import no_progress
 from vermilion.quantize import Options, Promise, quantize_guarded
-from vermilion.quantize.guard import decisions, raised_for
+from vermilion.quantize.evidence import binomial_bound
+from vermilion.quantize.guard import raised_for
 from vermilion.quantize.html import html_report
+from vermilion.quantize.losses import Outputs, decisions
 from vermilion.quantize.options import from_json
 from vermilion.quantize.quantize import decide, look
 from vermilion.quantize.sensitivity import Damage, measure_damage
@@ -56,28 +58,42 @@ def test_promise_that_cannot_hold_gives_the_best_and_says_so() -> None:
     assert next(r for r in done.ladder if r.options == done.quantized.options).sqnr_db == best
 
 
+def many_images(count: int) -> list[dict[str, np.ndarray]]:
+    shape = (1, 3, 16, 16)
+    return [{"input": RNG.standard_normal(shape).astype(np.float32)} for _ in range(count)]
+
+
 def test_metric_of_the_user_decides() -> None:
-    calls = []
+    """Each figure is that of all samples, and how far it falls for each is found out."""
+    exact: list[np.ndarray] = []
 
-    def metric(outputs: object) -> float:
-        calls.append(outputs)
-        return 1.0 if len(calls) != 2 else 0.25  # float, then the first try, then better
+    def worst(outputs: Outputs) -> float:
+        rows = np.stack([np.asarray(row["output"]) for row in outputs])
+        if not exact:
+            exact.append(rows)
+        return 1.0 - float(np.mean(np.abs(rows - exact[0]).max(axis=(1, 2)) > 0.01))
 
-    promise = Promise(max_drop=0.7, metric=metric)
-    done = quantize_guarded(models.small_cnn(), IMAGES, promise, A8W8)
-    assert [(rung.drop, rung.met) for rung in done.ladder] == [(0.75, False), (0.0, True)]
-    assert len(calls[0]) == done.held_out == 3
-
-
-def test_a_promise_that_few_samples_cannot_vouch_for_takes_the_best_cheap_remedy() -> None:
-    """None of three samples changed: that does not show that fewer than one in ten do."""
-    figures = iter([1.0, 0.95, 1.0, 0.97])
-    promise = Promise(max_drop=0.1, metric=lambda outputs: next(figures))
-    done = quantize_guarded(models.small_cnn(), IMAGES, promise, A8W8)
-    assert [rung.met for rung in done.ladder] == [True, True, True]
+    images = many_images(40)
+    done = quantize_guarded(models.small_cnn(), images, Promise(max_drop=0.45, metric=worst), A8W8)
+    assert done.held_out == 10
     assert done.met
-    assert done.quantized.options == done.ladder[1].options
-    assert not done.damage  # nothing that costs speed was looked at
+    assert done.ladder[-1].bound <= 0.45 < done.ladder[0].bound
+    for rung in done.ladder:
+        lost = round(rung.drop * done.held_out)
+        assert rung.bound == pytest.approx(binomial_bound(lost, done.held_out))
+        assert rung.met == (rung.bound <= 0.45)
+
+
+def test_a_promise_that_few_samples_cannot_show_is_not_kept() -> None:
+    """None of three samples changed: that does not show that fewer than one in ten do."""
+    done = quantize_guarded(models.small_cnn(), IMAGES, Promise(max_drop=0.1), A8W8)
+    assert not done.met
+    assert [rung.drop for rung in done.ladder] == [0.0]  # nothing is lost: no rung shows more
+    assert done.ladder[0].bound == pytest.approx(1.0 - 0.05 ** (1.0 / 3.0))
+    enough = done.ladder[0].samples_needed
+    done = quantize_guarded(models.small_cnn(), many_images(enough), Promise(max_drop=0.1), A8W8)
+    assert done.held_out >= 29  # 0.9^29 < 0.05 < 0.9^28
+    assert done.met == (done.ladder[-1].bound <= 0.1)
 
 
 def test_too_few_samples_are_refused() -> None:

@@ -80,6 +80,7 @@ def _ladder(guarded: Guarded) -> str:
                 rung.what,
                 f"{rung.sqnr_db:.1f}",
                 f"{rung.drop:.2%}",
+                f"{rung.bound:.2%}",
                 f"{rung.eight_bit_share:.1%}",
                 f"{rung.seconds:.1f}",
             ),
@@ -97,7 +98,7 @@ def _ladder(guarded: Guarded) -> str:
         if damage
         else ""
     )
-    head = ("what was tried", "SQNR dB", "drop", "on 8 bits", "s")
+    head = ("what was tried", "SQNR dB", "drop", "at most (95 %)", "on 8 bits", "s")
     return f"<h2>The promise was {kept}</h2>{_table(head, rows)}{shown}"
 
 

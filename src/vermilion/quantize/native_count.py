@@ -1,21 +1,23 @@
 """Counting values as machine code: what ranges and histograms ask of every tensor of every sample.
 
-NumPy needs three passes and a count for each value; here the ends and whether all is finite come
-from one pass, and a value goes straight to its bin. Measured on a Zen 5 core: 0.07 ns a value for
-the ends (NumPy 0.2), 0.4 to 0.9 ns for the count (NumPy 1.5, with its pieces in the cache).
+NumPy needs three passes and a count for each value; here a block of values is read once: its ends,
+whether all is finite, and while it lies in the first cache each value goes straight to its bin.
+Measured on a Zen 5 core: 0.07 ns a value for the ends (NumPy 0.2), 0.35 to 0.45 ns for the count
+(NumPy 1.5, with its pieces in the cache).
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
+import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
+
+from vermilion.quantize.native_code import machine_code
 
 LANES = 16
 """Values that are looked at together; fewer cannot be given."""
@@ -80,6 +82,9 @@ exit:
 }}
 """
 
+# Values whose ends are looked at before they are counted: 8 KB, a sixth of the first cache.
+_BLOCK = 2048
+
 # One lane after the other; a bin that comes twice in a row is found as it was left.
 _LANE = """
   %slot{lane} = getelementptr i32, ptr %buffer, i64 {lane}
@@ -91,68 +96,114 @@ _LANE = """
   store i64 %with{lane}, ptr %cell{lane}
 """
 
+# The table has four parts: bins, a cell for each lane where zeros go, one for each lane that is
+# never read, and bins for large values. Zeros, half of what comes out of a Relu, would in turn with
+# other values wait for each other's stores in one cell (measured: 0.84 ns a value, now 0.35).
 _COUNT = f"""
-define void @count(ptr %values, i64 %size, float %factor, float %offset, ptr %table) {{
+define i64 @count(ptr %values, i64 %size, float %factor, float %offset, i32 %bins_end, i32 %limit,
+                  i32 %large, i64 %skip, ptr %table, ptr %ends) {{
 entry:
   %buffer = alloca {_WORD}, align 64
 {_everywhere("factors", "float", "%factor")}
 {_everywhere("offsets", "float", "%offset")}
-  br label %loop
+{_everywhere("mask", "i32", "2147483647")}
+{_everywhere("end", "i32", "%bins_end")}
+{_everywhere("larges", "i32", "%large")}
+{_everywhere("lanes", "i32", str(LANES))}
+  %zeros = add {_WORD} %end, <{", ".join(f"i32 {lane}" for lane in range(LANES))}>
+  %unread = add {_WORD} %zeros, %lanes
+  %both = add {_WORD} %lanes, %lanes
+  %second_bins = add {_WORD} %end, %both
+  %second = getelementptr float, ptr %ends, i64 1
+  %third = getelementptr float, ptr %ends, i64 2
+  br label %block
+block:
+  %start = phi i64 [0, %entry], [%stop, %counted]
+  %ahead = add i64 %start, {_BLOCK}
+  %short = icmp slt i64 %size, %ahead
+  %stop = select i1 %short, i64 %size, i64 %ahead
+  br label %look
+look:
+  %i = phi i64 [%start, %block], [%i_next, %look]
+  %low = phi {_REAL} [zeroinitializer, %block], [%lower, %look]
+  %high = phi {_REAL} [zeroinitializer, %block], [%higher, %look]
+  %bits = phi {_WORD} [zeroinitializer, %block], [%most, %look]
+  %seen_at = getelementptr float, ptr %values, i64 %i
+  %seen = load {_REAL}, ptr %seen_at, align 4
+  %below = fcmp olt {_REAL} %seen, %low
+  %lower = select <{LANES} x i1> %below, {_REAL} %seen, {_REAL} %low
+  %above = fcmp ogt {_REAL} %seen, %high
+  %higher = select <{LANES} x i1> %above, {_REAL} %seen, {_REAL} %high
+  %raw = bitcast {_REAL} %seen to {_WORD}
+  %magnitude = and {_WORD} %raw, %mask
+  %most = call {_WORD} @llvm.umax.v{LANES}i32({_WORD} %bits, {_WORD} %magnitude)
+  %i_next = add i64 %i, {LANES}
+  %i_more = icmp slt i64 %i_next, %stop
+  br i1 %i_more, label %look, label %looked
+looked:
+  %lowest = call float @llvm.vector.reduce.fmin.v{LANES}f32({_REAL} %lower)
+  %low_before = load float, ptr %ends
+  %is_lower = fcmp olt float %lowest, %low_before
+  %low_now = select i1 %is_lower, float %lowest, float %low_before
+  store float %low_now, ptr %ends
+  %highest = call float @llvm.vector.reduce.fmax.v{LANES}f32({_REAL} %higher)
+  %high_before = load float, ptr %second
+  %is_higher = fcmp ogt float %highest, %high_before
+  %high_now = select i1 %is_higher, float %highest, float %high_before
+  store float %high_now, ptr %second
+  %largest = call i32 @llvm.vector.reduce.umax.v{LANES}i32({_WORD} %most)
+  store i32 %largest, ptr %third
+  %fits = icmp ult i32 %largest, %limit
+  br i1 %fits, label %loop, label %stopped
 loop:
-  %at = phi i64 [0, %entry], [%next, %loop]
+  %at = phi i64 [%start, %looked], [%next, %passed]
   %place = getelementptr float, ptr %values, i64 %at
   %here = load {_REAL}, ptr %place, align 4
+  %here_raw = bitcast {_REAL} %here to {_WORD}
+  %here_magnitude = and {_WORD} %here_raw, %mask
+  %is_large = icmp uge {_WORD} %here_magnitude, %larges
+  %large_lanes = bitcast <{LANES} x i1> %is_large to i{LANES}
+  %any_large = icmp ne i{LANES} %large_lanes, 0
+  %turn = and i64 %at, %skip
+  %in_turn = icmp eq i64 %turn, 0
+  %counts = or i1 %any_large, %in_turn
+  br i1 %counts, label %put, label %passed
+put:
   %scaled = fmul {_REAL} %here, %factors
   %moved = fadd {_REAL} %scaled, %offsets
   %bins = fptosi {_REAL} %moved to {_WORD}
-  store {_WORD} %bins, ptr %buffer
+  %zero = fcmp oeq {_REAL} %here, zeroinitializer
+  %small = select <{LANES} x i1> %zero, {_WORD} %zeros, {_WORD} %bins
+  %small_in_turn = select i1 %in_turn, {_WORD} %small, {_WORD} %unread
+  %upper = add {_WORD} %bins, %second_bins
+  %chosen = select <{LANES} x i1> %is_large, {_WORD} %upper, {_WORD} %small_in_turn
+  store {_WORD} %chosen, ptr %buffer
 {"".join(_LANE.format(lane=lane) for lane in range(LANES))}
+  br label %passed
+passed:
   %next = add i64 %at, {LANES}
-  %more = icmp slt i64 %next, %size
-  br i1 %more, label %loop, label %exit
+  %more = icmp slt i64 %next, %stop
+  br i1 %more, label %loop, label %counted
+counted:
+  %left = icmp slt i64 %stop, %size
+  br i1 %left, label %block, label %exit
+stopped:
+  ret i64 %start
 exit:
-  ret void
+  ret i64 %size
 }}
 """
 
 
-@dataclass(frozen=True)
-class _Functions:
-    ends: Callable[[int, int, int], int]
-    count: Callable[[int, int, float, float, int], None]
-    library: Any  # keeps the code alive
-
-
 @cache
-def _functions() -> _Functions:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    llvm.initialize_native_asmparser()
-    module = llvm.parse_assembly(_ENDS + _COUNT)
-    module.verify()
-    # A target machine belongs to the engine it is given to: one for each use.
-    code = _machine(jit=False).emit_object(module)
-    compiler = llvm.create_lljit_compiler(_machine(jit=True))
-    builder = llvm.JITLibraryBuilder().add_object_img(code)
-    for name in ("ends", "count"):
-        builder = builder.export_symbol(name)
-    library = builder.add_current_process().link(compiler, "vermilion_count")
+def _functions() -> dict[str, Callable[..., int]]:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    real = ctypes.c_float
+    real, word = ctypes.c_float, ctypes.c_uint32
     ends = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, number, pointer)
-    count = ctypes.CFUNCTYPE(None, pointer, number, real, real, pointer)
-    return _Functions(ends(library["ends"]), count(library["count"]), (compiler, library))
-
-
-def _machine(*, jit: bool) -> Any:
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
-        opt=3,
-        reloc="pic",
-        codemodel="small",
-        jit=jit,
+    count = ctypes.CFUNCTYPE(
+        number, pointer, number, real, real, word, word, word, number, pointer, pointer
     )
+    return machine_code(_ENDS + _COUNT, {"ends": ends, "count": count})
 
 
 def native_ends(values: NDArray[np.float32]) -> tuple[float, float] | None:
@@ -161,19 +212,61 @@ def native_ends(values: NDArray[np.float32]) -> tuple[float, float] | None:
     Shapes: `values` is flat, contiguous, and has `LANES` numbers or more.
     """
     ends = np.empty(2, np.float32)
-    finite = _functions().ends(values.ctypes.data, values.size, ends.ctypes.data)
+    finite = _functions()["ends"](values.ctypes.data, values.size, ends.ctypes.data)
     return (float(ends[0]), float(ends[1])) if finite else None
+
+
+def cells(offset: int) -> int:
+    """Give how many cells the table of `native_count` has."""
+    return 2 * (2 * offset + 1 + LANES)
 
 
 def native_count(
     values: NDArray[np.float32],
     factor: float,
     offset: int,
+    limit: float,
     table: NDArray[np.int64],
-) -> None:
+    ends: NDArray[np.float32],
+    every: int = 1,
+    apart: float = math.inf,
+) -> int:
     """Add 1 to `table` at the bin of each value, its number ⌊value · factor + offset⌋.
 
-    Shapes: `values` is flat, contiguous, a multiple of `LANES` long. Nothing is checked: every bin
-    must lie in the table.
+    Stops before a block that holds a magnitude of `limit` or more; gives how many were passed.
+    `ends` takes the lowest and the highest so far, and the largest magnitude of the last block,
+    which is infinite or no number where one of its values is.
+
+    With `every` above 1, a power of two, only one in `every` groups of `LANES` neighbours is
+    counted, but each magnitude of `apart` or more, in bins of its own: `sums` puts both together.
+
+    Shapes: `values` is flat, contiguous, a multiple of `LANES` long; `table` has `cells(offset)`.
     """
-    _functions().count(values.ctypes.data, values.size, factor, float(offset), table.ctypes.data)
+    return _functions()["count"](
+        values.ctypes.data,
+        values.size,
+        factor,
+        float(offset),
+        2 * offset + 1,
+        _bits(limit),
+        _bits(apart),
+        (every - 1) * LANES,
+        table.ctypes.data,
+        ends.ctypes.data,
+    )
+
+
+def sums(table: NDArray[np.int64], offset: int, every: int = 1) -> NDArray[np.int64]:
+    """Give the counts by bin, 2 · `offset` of them, from a table of `native_count`."""
+    bins = 2 * offset + 1
+    counts = table[:bins].copy()
+    counts[offset] += table[bins : bins + LANES].sum()
+    counts *= every
+    counts += table[bins + 2 * LANES :]
+    # What lies just below the upper end may be rounded onto it.
+    counts[-2] += counts[-1]
+    return counts[:-1]
+
+
+def _bits(value: float) -> int:
+    return int.from_bytes(struct.pack("<f", value), "little")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vermilion.quantize.native_count import LANES, native_count, native_ends
+from vermilion.quantize.native_count import LANES, cells, native_count, native_ends, sums
 
 RNG = np.random.default_rng(1)
 OFFSET = 512
@@ -34,8 +34,37 @@ def test_every_value_finds_its_bin(kind: str) -> None:
         values = np.maximum(values, 0.0)
     if kind == "one value":
         values = np.full_like(values, 0.37)
-    table = np.zeros(2 * OFFSET, np.int64)
-    native_count(values, 100.0, OFFSET, table)
-    native_count(values, 100.0, OFFSET, table)  # adds to what is there
+    table, ends = np.zeros(cells(OFFSET), np.int64), np.zeros(3, np.float32)
+    for _ in range(2):  # adds to what is there
+        assert native_count(values, 100.0, OFFSET, 5.12, table, ends) == values.size
     bins = (values * np.float32(100.0) + np.float32(OFFSET)).astype(np.intp)
-    np.testing.assert_array_equal(table, 2 * np.bincount(bins, minlength=2 * OFFSET))
+    expected = 2 * np.bincount(bins, minlength=2 * OFFSET)
+    np.testing.assert_array_equal(sums(table, OFFSET), expected)
+    assert ends[:2].tolist() == [min(values.min(), 0.0), values.max()]
+    assert ends[2] == np.abs(values).max()
+
+
+@pytest.mark.parametrize("place", [0, 5000, 9999])
+@pytest.mark.parametrize("large", [8.0, np.nan, -np.inf])
+def test_counting_stops_before_a_block_that_does_not_fit(place: int, large: float) -> None:
+    values = RNG.uniform(-1.0, 1.0, 10_000).astype(np.float32)
+    values[place] = large
+    table, ends = np.zeros(cells(OFFSET), np.int64), np.zeros(3, np.float32)
+    done = native_count(values, OFFSET / 2.0, OFFSET, 2.0, table, ends)
+    assert place - 2048 < done <= place
+    assert table.sum() == done
+    assert not abs(ends[2]) < 2.0
+
+
+def test_of_small_values_a_part_is_counted_and_of_large_ones_all() -> None:
+    values = RNG.standard_normal(4096 * LANES).astype(np.float32)
+    table, ends = np.zeros(cells(OFFSET), np.int64), np.zeros(3, np.float32)
+    assert native_count(values, 60.0, OFFSET, 8.5, table, ends, 4, 2.0) == values.size
+    found = sums(table, OFFSET, 4)
+    bins = (values * np.float32(60.0) + np.float32(OFFSET)).astype(np.intp)
+    expected = np.bincount(bins, minlength=2 * OFFSET)
+    large = np.abs(np.arange(2 * OFFSET) - OFFSET + 0.5) > 121.0
+    np.testing.assert_array_equal(found[large], expected[large])
+    part = bins.reshape(-1, 4, LANES)[:, 0]
+    expected_small = 4 * np.bincount(part.reshape(-1), minlength=2 * OFFSET)
+    np.testing.assert_array_equal(found[~large][2:-2], expected_small[~large][2:-2])

@@ -99,3 +99,22 @@ def test_range_keeps_the_ends_and_zero() -> None:
     assert (seen.lowest, seen.highest) == (0.0, 3.0)
     assert not seen.add(np.asarray([np.nan], np.float32))
     assert not seen.add(np.asarray([np.inf], np.float32))
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_part_of_the_values_tells_what_all_do(every: int) -> None:
+    rng = np.random.default_rng(8)
+    values = np.maximum(rng.standard_normal(300_007), 0.0).astype(np.float32)
+    values[rng.integers(0, values.size, 50)] = 6.0
+    exact, partly = Histogram(), Histogram(every)
+    for part in (values, values * np.float32(2.5), values[:100]):  # the range grows
+        assert exact.add(part)
+        assert partly.add(part)
+    assert (partly.lowest, partly.highest) == (exact.lowest, exact.highest)
+    top = 3 * BINS // 2
+    if every == 1:
+        np.testing.assert_array_equal(partly.signed, exact.signed)
+    np.testing.assert_array_equal(partly.signed[top:], exact.signed[top:])
+    a, b = (h.signed[BINS:].reshape(8, -1).sum(axis=1)[:2] for h in (exact, partly))
+    np.testing.assert_allclose(b, a, rtol=0.05)
+    assert partly.signed.sum() == pytest.approx(exact.signed.sum(), rel=0.01)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from vermilion.errors import OptionError
 from vermilion.ir.execute import Array
+from vermilion.ir.measure import Agreement
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize.algorithms.equalize import equalize_layers
 from vermilion.quantize.algorithms.layers import layers_of
@@ -35,7 +36,7 @@ from vermilion.quantize.options import Options, Settings, make_options
 from vermilion.quantize.other_schemes import quantize_other
 from vermilion.quantize.plan import Plan, make_plan
 from vermilion.quantize.refine import refine
-from vermilion.quantize.report import compare_layers, compare_outputs
+from vermilion.quantize.report import LayerError, compare_both, compare_layers, compare_outputs
 from vermilion.quantize.result import LAYER_SAMPLES, OUTPUT_SAMPLES, Quantized
 from vermilion.quantize.rewrite import write_plan
 from vermilion.quantize.scales import choose_scales
@@ -43,6 +44,9 @@ from vermilion.quantize.working_copy import keeping, working_copy
 
 # Outputs of one sample that are kept rather than computed again, at most.
 _KEPT_BYTES = 16 * 1024 * 1024
+
+# Of the values of large tensors, where the scale is a power of two: one group in so many.
+_COUNTED_EVERY = 4
 
 # Samples that show which channels lie far out.
 _MIGRATE_SAMPLES = 8
@@ -124,8 +128,9 @@ def look(
         first, feeds = some[0], itertools.chain(some[1:], feeds)
     plan = make_plan(work, types_of(facts), options.exclude, scheme)
     observed = touched(plan, types_of(facts)) if histograms else plan.observed
+    every = 1 if histograms or not scheme.power_of_two else _COUNTED_EVERY
     statistics: dict[str, Statistics] = {
-        name: Histogram() if histograms or _needs_histogram(scheme, options) else Range()
+        name: Histogram(every) if histograms or _needs_histogram(scheme, options) else Range()
         for name in observed
     }
     layers = layers_of(plan.nodes) if options.rounding == "compensated" else []
@@ -212,9 +217,7 @@ def finish(
     write(decided)
     work = decided.work
     progress("compare", 0, 2)
-    outputs = compare_outputs(seen.outputs or model, work, seen.kept)
-    progress("compare", 1, 2)
-    layers = compare_layers(seen.work, work, seen.facts, seen.kept[:LAYER_SAMPLES])
+    outputs, layers = _compare(model, seen, work)
     progress("compare", 2, 2)
     return Quantized(
         model=work,
@@ -227,6 +230,19 @@ def finish(
         moved=decided.moved,
         unmet=decided.unmet,
         details=described,
+    )
+
+
+def _compare(
+    model: ir.Model, seen: Seen, work: ir.Model
+) -> tuple[tuple[Agreement, ...], tuple[LayerError, ...]]:
+    if seen.outputs:
+        both = compare_both(seen.outputs, seen.work, work, seen.facts, seen.kept, LAYER_SAMPLES)
+        if both is not None:
+            return both
+    return (
+        compare_outputs(seen.outputs or model, work, seen.kept),
+        compare_layers(seen.work, work, seen.facts, seen.kept[:LAYER_SAMPLES]),
     )
 
 

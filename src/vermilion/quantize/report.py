@@ -7,6 +7,7 @@ Sums run over the samples; no tensor outlives its sample.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ _PIECE_ELEMS = 1 << 13
 
 # Of one sample's layers, fetched at once from each of the two models.
 _GROUP_BYTES = 128 * 1024 * 1024
+
+# The same where the sessions that fetch them are those that give the outputs: both are alive then.
+_TOGETHER_BYTES = 96 * 1024 * 1024
 
 _ENOUGH_BYTES = 16 * 1024 * 1024
 
@@ -107,28 +111,81 @@ def compare_layers(
 
     One sample has to do where its layers alone hold millions of numbers.
     """
-    layers = {
+    layers = _layers(reference, facts)
+    samples = samples[: _enough(layers, facts, len(samples))]
+    sums: dict[str, _Sums] = {}
+    for group in grouped(layers, facts, _GROUP_BYTES):
+        ours, theirs = (with_outputs(model, group) for model in (reference, quantized))
+        sums |= _add_up(_run(ours, group, samples), _run(theirs, group, samples), group)
+    return _rows(layers, sums)
+
+
+def compare_both(
+    reference: Sequence[Mapping[str, Array]],
+    float_model: ir.Model,
+    quantized: ir.Model,
+    facts: Mapping[str, TensorFacts],
+    samples: Sequence[Mapping[str, Array]],
+    layer_samples: int,
+) -> tuple[tuple[Agreement, ...], tuple[LayerError, ...]] | None:
+    """Compare outputs over all `samples` and layers over the first, with one run of each sample.
+
+    `reference` is what the float model gave. None where the layers are too large to be fetched at
+    once: then both have to be compared one after the other.
+    """
+    layers = _layers(float_model, facts)
+    names = [str(value.name) for value in quantized.graph.outputs]
+    inner = [name for name in layers if name not in names]
+    if len(grouped(inner, facts, _TOGETHER_BYTES)) > 1:
+        return None
+    count = _enough(layers, facts, layer_samples)
+    # It runs once or twice: what ONNX Runtime would make of the graph first takes longer.
+    exact = (
+        _run(with_outputs(float_model, inner), inner, samples[:count], optimize=False)
+        if inner
+        else itertools.repeat({}, count)
+    )
+    session = open_session(with_outputs(quantized, [*names, *inner]), quiet=True)
+    outputs: dict[str, _Sums] = {}
+    sums: dict[str, _Sums] = {}
+    for number, (sample, given) in enumerate(zip(samples, reference, strict=True)):
+        if number < count:
+            found = run_session(session, sample, [*names, *inner])
+            _add(sums, {**next(exact), **given}, found, list(layers))
+        else:
+            found = run_session(session, sample, names)
+        _add(outputs, given, found, names)
+    return tuple(outputs[n].agreement(n) for n in names if n in outputs), _rows(layers, sums)
+
+
+def _layers(model: ir.Model, facts: Mapping[str, TensorFacts]) -> dict[str, ir.Node]:
+    return {
         name: node
-        for node in reference.graph
+        for node in model.graph
         if (name := str(node.outputs[0].name)) in facts
         and facts[name].data_type == ir.DataType.FLOAT
     }
-    if sum(facts[name].size_bytes for name in layers) > _ENOUGH_BYTES:
-        samples = samples[:1]
-    rows: list[LayerError] = []
-    for group in grouped(layers, facts, _GROUP_BYTES):
-        ours, theirs = (with_outputs(model, group) for model in (reference, quantized))
-        sums = _add_up(_run(ours, group, samples), _run(theirs, group, samples), group)
-        for name in group:
-            row = sums[name].agreement(name)
-            rows.append(LayerError(str(layers[name].name), layers[name].op_type, row.sqnr_db))
-    return tuple(rows)
+
+
+def _enough(layers: Iterable[str], facts: Mapping[str, TensorFacts], samples: int) -> int:
+    return 1 if sum(facts[name].size_bytes for name in layers) > _ENOUGH_BYTES else samples
+
+
+def _rows(layers: Mapping[str, ir.Node], sums: Mapping[str, _Sums]) -> tuple[LayerError, ...]:
+    return tuple(
+        LayerError(str(node.name), node.op_type, sums[name].agreement(name).sqnr_db)
+        for name, node in layers.items()
+    )
 
 
 def _run(
-    model: ir.Model, names: Sequence[str], samples: Iterable[Mapping[str, Array]]
+    model: ir.Model,
+    names: Sequence[str],
+    samples: Iterable[Mapping[str, Array]],
+    *,
+    optimize: bool = True,
 ) -> Iterator[dict[str, Array]]:
-    session = open_session(model, quiet=True)
+    session = open_session(model, quiet=True, optimize=optimize)
     for sample in samples:
         yield run_session(session, sample, names)
 
@@ -140,7 +197,16 @@ def _add_up(
 ) -> dict[str, _Sums]:
     sums: dict[str, _Sums] = {}
     for ours, theirs in zip(reference, quantized, strict=True):
-        for name in names:
-            if ours[name].dtype.kind in "fiub":
-                sums.setdefault(name, _Sums()).add(ours[name], theirs[name])
+        _add(sums, ours, theirs, names)
     return sums
+
+
+def _add(
+    sums: dict[str, _Sums],
+    ours: Mapping[str, Array],
+    theirs: Mapping[str, Array],
+    names: Sequence[str],
+) -> None:
+    for name in names:
+        if ours[name].dtype.kind in "fiub":
+            sums.setdefault(name, _Sums()).add(ours[name], theirs[name])

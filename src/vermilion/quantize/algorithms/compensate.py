@@ -15,13 +15,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.quantize.algorithms.native_cancel import BLOCK, native_cancel
+
 Float32 = NDArray[np.float32]
 
 # Part of the mean diagonal that is added to it. Source: Frantar et al., section 3.3.
 _DAMPING = 0.01
 _MOST_DAMPING = 10.0
-
-_BLOCK = 64
 
 
 def round_compensated(
@@ -89,27 +89,36 @@ def _cancel(
     limits: tuple[int, int],
 ) -> Float32:
     """Round weights, given with scales and zero points as (G, K, O), in the order of K."""
-    width = weights.shape[1]
+    groups, width, rows = weights.shape
+    weights, scales, lowest, highest = (
+        _spread(array, groups, rows)
+        for array in (weights, scales, limits[0] - zeros, limits[1] - zeros)
+    )
     errors = np.zeros_like(weights)
     integers = np.empty_like(weights)
     inverse = 1.0 / scales
-    lowest, highest = limits[0] - zeros, limits[1] - zeros
     taken_over = np.ascontiguousarray(factors.transpose(0, 2, 1))  # row j: what j takes over
-    for start in range(0, width, _BLOCK):
-        end = min(start + _BLOCK, width)
-        targets = weights[:, start:end]
+    for start in range(0, width, BLOCK):
+        end = min(start + BLOCK, width)
+        targets = np.ascontiguousarray(weights[:, start:end])
         if start:
             targets = targets + taken_over[:, start:end, :start] @ errors[:, :start]
-        for j in range(start, end):
-            target, rounded, error = targets[:, j - start], integers[:, j], errors[:, j]
-            if j > start:
-                own = taken_over[:, j : j + 1, start:j] @ errors[:, start:j]
-                target = target + own[:, 0]
-            np.multiply(target, inverse[:, j % inverse.shape[1]], out=rounded)
-            np.rint(rounded, out=rounded)
-            np.maximum(rounded, lowest[:, j % lowest.shape[1]], out=rounded)
-            np.minimum(rounded, highest[:, j % lowest.shape[1]], out=rounded)
-            np.multiply(rounded, scales[:, j % scales.shape[1]], out=error)
-            np.subtract(weights[:, j], error, out=error)
+        native_cancel(
+            weights,
+            targets,
+            taken_over,
+            scales,
+            inverse,
+            (lowest, highest),
+            errors,
+            integers,
+            start,
+        )
     integers += zeros
     return integers
+
+
+def _spread(array: Float32, groups: int, rows: int) -> Float32:
+    """Give (G, K or 1, O) in memory of its own."""
+    wide = np.broadcast_to(np.asarray(array, np.float32), (groups, array.shape[1], rows))
+    return np.ascontiguousarray(wide)

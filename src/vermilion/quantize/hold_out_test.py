@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vermilion.quantize.hold_out import (
+    HELD_OUT_SAMPLES,
+    held_out_of,
+    most_for,
+    samples_for,
+)
+
+
+def numbered(count: int) -> list[dict[str, np.ndarray]]:
+    return [{"x": np.full(1, number, np.float32)} for number in range(count)]
+
+
+def test_every_sample_goes_one_way() -> None:
+    samples = numbered(300)
+    held_out, rest = held_out_of(samples, 150)
+    both = sorted(int(sample["x"][0]) for sample in (*held_out, *rest))
+    assert both == list(range(300))
+    assert len(held_out) == 150
+
+
+@pytest.mark.parametrize("held_out", [1, 5, 10, 11, 12, 60, 149, 400])
+def test_so_many_samples_hold_out_as_many_as_are_wanted(held_out: int) -> None:
+    total = samples_for(held_out)
+    assert held_out <= len(held_out_of(numbered(total), 1000)[0]) <= held_out + 3
+    assert len(held_out_of(numbered(total - 5), 1000)[0]) < held_out
+
+
+def test_few_are_held_out_of_few_and_many_of_many() -> None:
+    assert len(held_out_of(numbered(32), 300)[0]) == 8
+    held_out, rest = held_out_of(numbered(400), 300)
+    assert len(held_out) == 300
+    assert len(rest) == 100
+    # Both are drawn from all over the data.
+    assert max(float(sample["x"][0]) for sample in rest[:80]) > 300
+
+
+def test_smaller_drops_take_more_samples() -> None:
+    assert most_for(0.5) == HELD_OUT_SAMPLES
+    assert most_for(0.02) == 315
+    assert most_for(0.0) == most_for(1e-6) == 1024
