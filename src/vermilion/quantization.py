@@ -19,6 +19,7 @@ from vermilion.errors import OptionError
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.ir.passes.pipeline import simplify
+from vermilion.ir.pictures import Layout
 from vermilion.memory import peak_rss_mb
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize import (
@@ -31,7 +32,7 @@ from vermilion.quantize import (
 )
 from vermilion.quantize.html import html_report
 from vermilion.quantize.options import make_options
-from vermilion.quantize.samples import Layout, open_samples
+from vermilion.quantize.samples import open_samples
 
 Array = NDArray[Any]
 

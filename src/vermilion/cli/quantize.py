@@ -18,10 +18,10 @@ from vermilion.errors import OptionError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from vermilion.ir.pictures import Layout
     from vermilion.quantization import QuantizedFile
     from vermilion.quantize.guard import Guarded, Promise
     from vermilion.quantize.losses import Metric
-    from vermilion.quantize.samples import Layout
 
 _WORST_LAYERS = 8
 

@@ -127,6 +127,11 @@ def described(dtype: np.dtype[Any], shape: Sequence[int | None] | None) -> str:
     return f"{dtype}[{','.join('?' if n is None else str(n) for n in shape)}]"
 
 
+def check_pillow() -> None:
+    """Make sure that pictures can be read. Raises: OptionError where Pillow is not installed."""
+    _pillow()
+
+
 def _pillow() -> tuple[Any, type[Exception]]:
     """Give Pillow's module of pictures and what it raises for a file that is none.
 

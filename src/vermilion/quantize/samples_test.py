@@ -245,7 +245,7 @@ def test_missing_pillow_says_the_install_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture(tmp_path / "a.png")
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(OptionError, match="Pillow") as caught:
         open_samples(tmp_path, PICTURES)
     assert "pip install 'vermilion[images]'" in caught.value.hint
