@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import vermilion
 from small_decoders import VOCABULARY, Options, decoder_folder
 from vermilion.codegen.isa import isa_of
 from vermilion.hardware.targets.find import find_target
@@ -80,7 +81,9 @@ def test_the_second_opening_gives_the_same_and_loads_no_library(folder: Path, ca
     plain = open_native_decoder(folder, threads=1, cache=cache)
     assert np.array_equal(plain.start(1, 64).forward(TOKENS, True), first)
     command = [sys.executable, "-c", _OPEN, str(folder), str(cache)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # The very code of this process: an image is found by the code that made it.
+    environment = os.environ | {"PYTHONPATH": str(Path(vermilion.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == ["True"]
 
 
