@@ -36,7 +36,7 @@ _PIECE_ELEMS = 1 << 13
 
 
 # Of one sample's layers, fetched at once from each of the two models.
-_GROUP_BYTES = 128 * 1024 * 1024
+_GROUP_BYTES = 112 * 1024 * 1024
 
 # The same where the sessions that fetch them are those that give the outputs: both are alive then.
 _TOGETHER_BYTES = 96 * 1024 * 1024
