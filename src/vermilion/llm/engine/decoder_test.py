@@ -16,7 +16,7 @@ from vermilion.codegen.isa import isa_of
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session
-from vermilion.llm.engine.decoder import NativeDecoder
+from vermilion.llm.engine.decoder import MANY_ROWS, NativeDecoder
 from vermilion.llm.engine.open_native import open_native_decoder
 
 # Sums in another order, and an exponential that is off by two units in the last place: 1e-5 of the
@@ -139,20 +139,30 @@ def test_rewind_and_reorder(tmp_path: Path, cache: Path) -> None:
 
 
 def test_long_prompts_in_chunks(tmp_path: Path, cache: Path) -> None:
-    options = Options(bits=32)
-    tokens = tokens_of(1, CONTEXT)
+    options, batch = Options(bits=32), 5
+    assert batch * CONTEXT > 2 * MANY_ROWS
+    tokens = tokens_of(batch, CONTEXT)
     decoder = opened(tmp_path, cache, options)
-    found = decoder.start(1, CONTEXT).forward(tokens)
-    assert difference(found, expected(options, tokens)[:, -1]) < EXACT
+    wanted = expected(options, tokens)
+    assert difference(decoder.start(batch, CONTEXT).forward(tokens), wanted[:, -1]) < EXACT
+    assert difference(decoder.start(batch, CONTEXT).forward(tokens, True), wanted) < EXACT
 
 
-def test_threads_give_the_same_numbers(tmp_path: Path, cache: Path) -> None:
-    options = Options()
-    tokens = tokens_of(1, 60)
-    one = opened(tmp_path / "a", cache, options, prefill="bf16").start(1, 64)
-    two = opened(tmp_path / "a", cache, options, prefill="bf16", threads=2).start(1, 64)
-    for part in (tokens[:, :50], tokens[:, 50:51], tokens[:, 51:]):
-        assert np.array_equal(one.forward(part), two.forward(part))
+@pytest.mark.parametrize("prefill", ["bf16", "int8"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_threads_give_the_same_numbers(
+    prefill: str, batch: int, tmp_path: Path, cache: Path
+) -> None:
+    """Whatever part of the rows that are there, or of the panels, each of them has."""
+    tokens = tokens_of(batch, 240)
+    parts = (tokens[:, :50], tokens[:, 50:51], tokens[:, 51:])
+    found = []
+    for threads in (1, 2, 5):
+        decoder = opened(tmp_path / "a", cache, Options(), prefill=prefill, threads=threads)
+        state = decoder.start(batch, 240)
+        found.append([state.forward(part) for part in parts])
+    for others in found[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(found[0], others, strict=True))
 
 
 def test_states_of_two_threads_do_not_disturb_each_other(tmp_path: Path, cache: Path) -> None:
