@@ -60,7 +60,7 @@ def quantize(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option("--method", help="Ranges of activations: minmax, percentile, mse, entropy."),
+        typer.Option("--method", help="Ranges of activations: mse, minmax, percentile, entropy."),
     ] = None,
     rounding: Annotated[
         str | None, typer.Option("--rounding", help="Of weights: compensated or nearest.")

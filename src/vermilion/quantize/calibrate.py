@@ -50,6 +50,19 @@ def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
     return copy
 
 
+def open_fetching(model: ir.Model, names: Sequence[str]) -> ort.InferenceSession:
+    """Open a session that gives the tensors called `names`; `model` stays as it is."""
+    outputs = model.graph.outputs
+    own = list(outputs)
+    by_name = {str(value.name): value for value in model.graph.inputs}
+    by_name |= {str(value.name): value for node in model.graph for value in node.outputs}
+    try:
+        outputs[:] = [by_name[name] for name in names]
+        return open_session(model, quiet=True)
+    finally:
+        outputs[:] = own
+
+
 def tensor_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, TensorFacts]:
     """Give type and size of every tensor of the main graph, for inputs shaped as in `sample`."""
     known = _known_facts(model, sample)
@@ -172,8 +185,7 @@ class Calibrator:
         self._inputs = [name for name in names if name in inputs]
         fetched = [name for name in names if name not in inputs]
         self._groups = [
-            (group, open_session(with_outputs(model, group), quiet=True))
-            for group in grouped(fetched, facts, GROUP_BYTES)
+            (group, open_fetching(model, group)) for group in grouped(fetched, facts, GROUP_BYTES)
         ]
 
     def add(self, number: int, sample: Mapping[str, Array]) -> None:

@@ -84,6 +84,9 @@ class Parameters:
 
 Column = Literal["xint8", "a8w8", "a16w8"]
 
+# 8 bits have fewer, 16 bits many more.
+_FEW_STEPS = 1 << 10
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -105,6 +108,11 @@ class Scheme:
     power_of_two: bool = False
     per_channel: bool = False
     source: str = ""
+
+    @property
+    def has_fine_steps(self) -> bool:
+        """Say whether activations have so many steps that no range needs to be cut."""
+        return self.activation.high - self.activation.low > _FEW_STEPS
 
 
 @dataclass(frozen=True)

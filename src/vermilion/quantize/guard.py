@@ -36,6 +36,7 @@ from vermilion.quantize.losses import Metric, Outputs, disagreement, lost_by_eac
 from vermilion.quantize.options import Options
 from vermilion.quantize.quantize import Decided, Seen, decide, finish, look, write
 from vermilion.quantize.result import Quantized
+from vermilion.quantize.scales import own_method
 from vermilion.quantize.sensitivity import Damage, measure_damage
 
 _DAMAGE_SAMPLES = 4
@@ -298,8 +299,8 @@ def _cheap_changes(options: Options) -> Iterator[tuple[str, dict[str, object]]]:
     if not per_channel:
         base["per_channel"] = True
         yield "a scale for each channel", dict(base)
-    for method in ("mse", "percentile"):
-        if options.method != method:
+    for method in ("mse", "percentile", "minmax"):
+        if (options.method or own_method(scheme)) != method:
             yield f"ranges by {method}", {**base, "method": method}
 
 

@@ -18,7 +18,7 @@ class Settings(TypedDict, total=False):
     """The fields of `Options`, as keyword arguments."""
 
     scheme: str
-    method: Method
+    method: Method | None
     rounding: Rounding
     per_channel: bool | None
     symmetric: bool
@@ -35,16 +35,16 @@ class Options:
     """How a model is quantized.
 
     `method` chooses the ranges of activations where scales may be any number (power-of-two scales
-    always take the least squared error). `rounding` is that of weights. `per_channel` None is
-    what the scheme does by itself. `symmetric` asks for zero points of zero. `equalize` evens out
-    weights across layers, `migrate` moves outlying channels of what a transformer's products read
-    into their weights; both before anything is rounded. `wide` names tensors
-    (`*` matches anything) that get 16 bits, `exclude` nodes that stay in float. `block` is how
-    many weights share a scale in weight-only schemes.
+    always take the least squared error). `rounding` is that of weights. `method` and
+    `per_channel` None are what the scheme does by itself. `symmetric` asks for zero points of
+    zero. `equalize` evens out weights across layers, `migrate` moves outlying channels of what a
+    transformer's products read into their weights; both before anything is rounded. `wide` names
+    tensors (`*` matches anything) that get 16 bits, `exclude` nodes that stay in float. `block` is
+    how many weights share a scale in weight-only schemes.
     """
 
     scheme: str = "xint8"
-    method: Method = "minmax"
+    method: Method | None = None
     rounding: Rounding = "compensated"
     per_channel: bool | None = None
     symmetric: bool = False
@@ -56,7 +56,8 @@ class Options:
     block: int = 32
 
     def __post_init__(self) -> None:
-        _among("method", self.method, METHODS)
+        if self.method is not None:
+            _among("method", self.method, METHODS)
         _among("rounding", self.rounding, ROUNDINGS)
         if self.block not in BLOCKS:
             raise OptionError(
@@ -71,6 +72,9 @@ class Options:
             for name, value in dataclasses.asdict(self).items()
         }
 
+
+# What may be None, and of which type it is otherwise.
+_LEFT_TO_SCHEME: dict[str, type] = {"method": str, "per_channel": bool}
 
 # Source: ONNX Runtime, docs/ContribOperators.md, MatMulNBits: a power of 2, not below 16.
 BLOCKS = (16, 32, 64, 128, 256)
@@ -104,10 +108,9 @@ def from_json(recipe: Mapping[str, Any]) -> Options:
 def _fits(name: str, value: object, default: object) -> bool:
     if isinstance(default, tuple):
         return isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
-    if name == "per_channel" and value is None:
+    if name in _LEFT_TO_SCHEME and value is None:
         return True
-    wanted = bool if name == "per_channel" else type(default)
-    return type(value) is wanted
+    return type(value) is _LEFT_TO_SCHEME.get(name, type(default))
 
 
 def _among(name: str, value: str, known: Sequence[str]) -> None:

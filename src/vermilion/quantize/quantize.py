@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from vermilion.errors import OptionError
 from vermilion.ir.execute import Array
-from vermilion.ir.measure import Agreement
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize.algorithms.equalize import equalize_layers
 from vermilion.quantize.algorithms.layers import layers_of
@@ -36,10 +35,10 @@ from vermilion.quantize.options import Options, Settings, make_options
 from vermilion.quantize.other_schemes import quantize_other
 from vermilion.quantize.plan import Plan, make_plan
 from vermilion.quantize.refine import refine
-from vermilion.quantize.report import LayerError, compare_both, compare_layers, compare_outputs
+from vermilion.quantize.report import LayerKeeper, compare_both
 from vermilion.quantize.result import LAYER_SAMPLES, OUTPUT_SAMPLES, Quantized
 from vermilion.quantize.rewrite import write_plan
-from vermilion.quantize.scales import choose_scales
+from vermilion.quantize.scales import choose_scales, own_method
 from vermilion.quantize.working_copy import keeping, working_copy
 
 # Outputs of one sample that are kept rather than computed again, at most.
@@ -95,6 +94,7 @@ class Seen:
     moments: Mapping[str, Moments]
     kept: Sequence[dict[str, Array]]
     outputs: Sequence[dict[str, Array]]  # of the float model for those kept; none: run it again
+    layers: Mapping[str, Sequence[Array]]  # some values of each, for the first samples
     count: int
 
 
@@ -128,19 +128,20 @@ def look(
         first, feeds = some[0], itertools.chain(some[1:], feeds)
     plan = make_plan(work, types_of(facts), options.exclude, scheme)
     observed = touched(plan, types_of(facts)) if histograms else plan.observed
-    every = 1 if histograms or not scheme.power_of_two else _COUNTED_EVERY
+    every = _COUNTED_EVERY if scheme.power_of_two and not histograms else 1
     statistics: dict[str, Statistics] = {
         name: Histogram(every) if histograms or _needs_histogram(scheme, options) else Range()
         for name in observed
     }
-    layers = layers_of(plan.nodes) if options.rounding == "compensated" else []
-    moments = MomentsObserver(layers)
+    compensated = options.rounding == "compensated"
+    moments = MomentsObserver(layers_of(plan.nodes) if compensated else ())
     outputs = OutputKeeper(_kept_outputs(model, work, facts, options), OUTPUT_SAMPLES)
-    calibrator = Calibrator(work, statistics, facts, [moments, outputs])
+    layers = LayerKeeper(_layers(work, statistics), LAYER_SAMPLES)
+    calibrator = Calibrator(work, statistics, facts, [moments, outputs, layers])
     kept: list[dict[str, Array]] = []
     feeds = keeping(itertools.chain([first], feeds), kept)
     count = observe(calibrator, feeds, total=_length(samples), progress=progress)
-    return Seen(work, facts, statistics, moments.by_weight, kept, outputs.kept, count)
+    return Seen(work, facts, statistics, moments.by_weight, kept, outputs.kept, layers.kept, count)
 
 
 def _kept_outputs(
@@ -158,6 +159,12 @@ def _kept_outputs(
     if not known or sum(facts[name].size_bytes for name in names) > _KEPT_BYTES:
         return {}
     return names
+
+
+def _layers(work: ir.Model, observed: Iterable[str]) -> list[str]:
+    """Give the tensors among those `observed` that a node makes."""
+    made = {str(value.name) for node in work.graph for value in node.outputs}
+    return [name for name in observed if name in made]
 
 
 @dataclass(frozen=True)
@@ -187,7 +194,7 @@ def decide(seen: Seen, options: Options) -> Decided:
         parameters = choose_scales(
             plan,
             statistics,
-            method=options.method,
+            method=options.method or own_method(scheme),
             symmetric=options.symmetric,
             wide=options.wide,
         )
@@ -217,7 +224,9 @@ def finish(
     write(decided)
     work = decided.work
     progress("compare", 0, 2)
-    outputs, layers = _compare(model, seen, work)
+    outputs, layers = compare_both(
+        seen.outputs or model, seen.layers, seen.work, work, seen.facts, seen.kept
+    )
     progress("compare", 2, 2)
     return Quantized(
         model=work,
@@ -230,19 +239,6 @@ def finish(
         moved=decided.moved,
         unmet=decided.unmet,
         details=described,
-    )
-
-
-def _compare(
-    model: ir.Model, seen: Seen, work: ir.Model
-) -> tuple[tuple[Agreement, ...], tuple[LayerError, ...]]:
-    if seen.outputs:
-        both = compare_both(seen.outputs, seen.work, work, seen.facts, seen.kept, LAYER_SAMPLES)
-        if both is not None:
-            return both
-    return (
-        compare_outputs(seen.outputs or model, work, seen.kept),
-        compare_layers(seen.work, work, seen.facts, seen.kept[:LAYER_SAMPLES]),
     )
 
 
@@ -268,7 +264,7 @@ def touched(plan: Plan, types: Mapping[str, ir.DataType]) -> tuple[str, ...]:
 
 
 def _needs_histogram(scheme: Scheme, options: Options) -> bool:
-    return scheme.power_of_two or options.method != "minmax"
+    return scheme.power_of_two or (options.method or own_method(scheme)) != "minmax"
 
 
 def _length(samples: object) -> int:

@@ -7,9 +7,17 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.measure import EXACT_DB
-from vermilion.quantize.calibrate import tensor_facts
-from vermilion.quantize.report import compare_layers, compare_outputs
+from vermilion.quantize import report
+from vermilion.quantize.calibrate import tensor_facts, with_outputs
+from vermilion.quantize.report import (
+    LayerKeeper,
+    compare_both,
+    compare_layers,
+    compare_outputs,
+    some_of,
+)
 
 
 def model_of(second: str, result: str = "float[n] y") -> ir.Model:
@@ -67,3 +75,36 @@ def test_layers_are_named_by_their_nodes_and_first_divergence_shows() -> None:
     assert [(row.name, row.op_type) for row in rows] == [("one", "Add"), ("two", "Mul")]
     assert rows[0].sqnr_db == EXACT_DB
     assert rows[1].sqnr_db < 10
+
+
+@pytest.mark.parametrize("bytes_at_once", [1, report._GROUP_BYTES])
+def test_few_values_of_a_layer_tell_what_all_do(
+    bytes_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "_GROUP_BYTES", bytes_at_once)
+    rough = "r = Round(h) \n y = Add(h, half)", "r = Sub(h, half) \n y = Add(h, half)"
+    a, b = (model_of(words, "float[n] r, float[n] y") for words in rough)
+    facts = tensor_facts(a, SAMPLES[0])
+    keeper = LayerKeeper(["h", "r"], most=2)
+    runs = [run_session(open_session(with_outputs(a, ["h", "r", "y"])), x) for x in SAMPLES]
+    for run in runs:
+        for name, array in run.items():
+            keeper.add(name, array)
+    assert [len(kept) for kept in keeper.kept.values()] == [2, 2]
+    assert max(kept[0].size for kept in keeper.kept.values()) < 10_000, "of 40,000"
+    outputs, layers = compare_both(a, keeper.kept, a, b, facts, SAMPLES)
+    whole = {row.name: row for row in compare_layers(a, b, facts, SAMPLES[:2])}
+    assert outputs == compare_outputs(a, b, SAMPLES)
+    assert [row.name for row in layers] == ["one", whole["two"].name]
+    assert layers[0].sqnr_db == EXACT_DB
+    assert layers[1].sqnr_db == pytest.approx(whole["two"].sqnr_db, abs=0.2)
+
+
+def test_places_that_are_looked_at_lie_all_over_a_tensor() -> None:
+    """Also where a row is as long as the way from one place to the next."""
+    places = some_of(np.arange(128 * 56 * 56, dtype=np.float32)).reshape(-1)
+    assert len(np.unique(places)) == places.size
+    columns = np.bincount((places % 56).astype(int), minlength=56)
+    channels = np.bincount((places // (56 * 56)).astype(int), minlength=256)
+    assert columns.min() > 0.8 * columns.mean()
+    assert channels.max() <= 4 * 64

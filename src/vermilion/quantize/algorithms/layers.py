@@ -19,8 +19,13 @@ from vermilion.ir.execute import Array
 
 Float32 = NDArray[np.float32]
 
-LONGEST = 320
-"""Numbers in a block, at most; time and memory grow with the square and the cube of it."""
+LONGEST = 160
+"""Numbers in a block, at most; time and memory grow with the square and the cube of it.
+
+(Measured on a trained ResNet-50 with five sets of samples: blocks of up to 160 and up to 320 give
+the same accuracy, 15.5 and 15.6 dB in XINT8, 22.3 dB in A8W8; single sets differ by half a
+decibel either way.)
+"""
 
 
 @dataclass(frozen=True)

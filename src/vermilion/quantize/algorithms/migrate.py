@@ -21,8 +21,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.ir.execute import Array, open_session, run_session
-from vermilion.quantize.calibrate import with_outputs
+from vermilion.ir.execute import Array, run_session
+from vermilion.quantize.calibrate import open_fetching
 from vermilion.quantize.names import Names
 
 Float32 = NDArray[np.float32]
@@ -64,7 +64,7 @@ def _largest(
     """Give the largest magnitude of each channel, the last axis, over the samples."""
     if not names:
         return {}
-    session = open_session(with_outputs(model, names), quiet=True)
+    session = open_fetching(model, names)
     largest: dict[str, Float32] = {}
     for sample in samples:
         for name, array in run_session(session, sample, names).items():
