@@ -8,7 +8,7 @@
 An engine is a tool, then its settings: for `vermilion` the fields of its options, for
 `onnxruntime` `per_channel` or a calibration method (`Percentile`), for `quark` a preset
 (`quark:XINT8`), nothing for `nncf` and `neural_compressor`. Each peer runs in the environment
-that it is installed in. `vermilion:…+min_sqnr_db=18` asks for a promise.
+that it is installed in. `vermilion:…+min_sqnr_db=18` and `…+max_drop=0.02` ask for a promise.
 
 Every run is a child process of its own. Time is that of the quantize call alone, as wall clock and
 as CPU time of the process; peak memory is that of the whole process. Accuracy is measured on
@@ -30,14 +30,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from quantize_data import noise, photo, picture, text_label, text_line, text_page
 from quantize_peers import PEERS, Run, Sample, session_options
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ Draw = Callable[[np.random.Generator, argparse.Namespace], np.ndarray]
 
 CALIBRATION_SEED = 1234
 EVALUATION_SEED = 9999
-EVALUATION_SAMPLES = 16
+EVALUATION_SAMPLES = defaultdict(lambda: 16, rec=48)
 ENGINES = ("vermilion", "vermilion:scheme=a8w8", "onnxruntime", "onnxruntime:per_channel")
 
 
@@ -63,97 +64,6 @@ class Case:
     shape: tuple[int, ...]
     draw: Draw
     last_node: str = ""  # cut the model after this tensor
-
-
-def noise(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give an image of normal noise."""
-    return rng.standard_normal((1, 3, 224, 224)).astype(np.float32)
-
-
-def text_line(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give a line of text, 48 × 320, as PP-OCR's recognition is fed."""
-    return _ocr_input(_draw_text(rng, options, (320, 48), lines=1), 0.5, 0.5)
-
-
-def text_label(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give a line of text, upright or not, 48 × 192, as PP-OCR's direction classifier is fed."""
-    image = _draw_text(rng, options, (192, 48), lines=1)
-    return _ocr_input(image[::-1, ::-1] if rng.integers(2) else image, 0.5, 0.5)
-
-
-def text_page(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give a page of text, 320 × 320, as PP-OCR's detection is fed."""
-    image = _draw_text(rng, options, (320, 320), lines=int(rng.integers(3, 8)))
-    return _ocr_input(image, np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225]))
-
-
-def picture(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give a crop as YOLOv8 is fed: 320 × 320, red first, from 0 to 1."""
-    from PIL import Image
-
-    crop = Image.fromarray(_photo(rng, options).astype(np.uint8)).resize((320, 320), Image.BILINEAR)
-    return (np.asarray(crop, np.float32) / 255.0).transpose(2, 0, 1)[None].copy()
-
-
-def photo(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give a crop as open_nsfw is fed: blue first, means taken off, channels last."""
-    image = _photo(rng, options)[:, :, ::-1] - np.array([104.0, 117.0, 123.0])
-    return image.astype(np.float32)[None]
-
-
-def _photo(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    from PIL import Image
-
-    files = sorted(p for p in Path(options.photos).iterdir()) if options.photos else []
-    # Calibration sees the even photographs, evaluation the odd ones.
-    files = files[options.evaluating :: 2]
-    if not files:
-        small = Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8))
-        return np.asarray(small.resize((224, 224), Image.BICUBIC), np.float64)
-    image = _opened(files[int(rng.integers(len(files)))])
-    side = int(rng.integers(min(224, *image.size), min(image.size) + 1))
-    left, top = (int(rng.integers(0, length - side + 1)) for length in image.size)
-    crop = image.crop((left, top, left + side, top + side)).resize((224, 224), Image.BILINEAR)
-    return np.asarray(crop, np.float64)
-
-
-@cache
-def _opened(file: Path) -> Any:
-    from PIL import Image
-
-    return Image.open(file).convert("RGB")
-
-
-def _draw_text(
-    rng: np.random.Generator, options: argparse.Namespace, size: tuple[int, int], lines: int
-) -> np.ndarray:
-    from PIL import Image, ImageDraw, ImageFont
-
-    width, height = size
-    paper = tuple(int(v) for v in rng.integers(170, 256, 3))
-    ink = tuple(int(v) for v in rng.integers(0, 90, 3))
-    image = Image.new("RGB", size, paper)
-    letters = list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
-    pitch = height // lines
-    for line in range(lines):
-        words = ("".join(rng.choice(letters, int(rng.integers(2, 9)))) for _ in range(4))
-        text = " ".join(words)
-        points = int(rng.integers(pitch // 2, max(pitch // 2 + 1, (3 * pitch) // 4)))
-        if options.font:
-            font = ImageFont.truetype(options.font, min(points, 36))
-            ImageDraw.Draw(image).text((4, line * pitch + 2), text, fill=ink, font=font)
-            continue
-        # The built-in font has one size: drawn small, then enlarged.
-        strip = Image.new("L", (6 * len(text) + 4, 12))
-        ImageDraw.Draw(strip).text((2, 0), text, fill=255, font=ImageFont.load_default())
-        strip = strip.resize((int(strip.width * points / 12), points), Image.BICUBIC)
-        image.paste(ink, (4, line * pitch + 2), strip)
-    dirt = rng.normal(0.0, 4.0, (height, width, 3))
-    return np.clip(np.asarray(image, np.float64) + dirt, 0, 255)
-
-
-def _ocr_input(image: np.ndarray, mean: Any, deviation: Any) -> np.ndarray:
-    return ((image / 255.0 - mean) / deviation).transpose(2, 0, 1).astype(np.float32)[None]
 
 
 CASES = {
@@ -239,18 +149,21 @@ def _vermilion(words: str) -> Run:
         name, _, value = word.partition("=")
         is_json = value in ("true", "false", "null") or value[:1].isdigit()
         settings[name] = json.loads(value) if is_json else value
-    floor = settings.pop("min_sqnr_db", None)
+    promised = {k: float(settings.pop(k)) for k in ("min_sqnr_db", "max_drop") if k in settings}
 
     def run(folder: Path, samples: Sequence[Sample]) -> dict[str, Any]:
         model = ir.load(folder / "float.onnx")
         ladder: list[str] = []
-        if floor is None:
+        if not promised:
             done = quantize_model(model, iter(samples), **settings)
         else:
-            promise = Promise(min_sqnr_db=float(floor))
+            promise = Promise(**promised)
             guarded = quantize_guarded(model, iter(samples), promise, Options(**settings))
             done = guarded.quantized
-            ladder = [f"{rung.what}: {rung.sqnr_db:.1f} dB" for rung in guarded.ladder]
+            ladder = [
+                f"{rung.what}: {rung.sqnr_db:.1f} dB, {rung.drop:.1%}" for rung in guarded.ladder
+            ]
+            ladder.append("met" if guarded.met else "not met")
         ir.save(done.model, folder / "result.onnx")
         found = {"eight_bit_share": round(done.eight_bit_share, 3), "moved": done.moved}
         return found | ({"ladder": ladder} if ladder else {})
@@ -267,10 +180,10 @@ def _accuracy(case: Case, folder: Path, options: argparse.Namespace) -> dict[str
     ours, theirs = (
         ort.InferenceSession(f, given, providers=["CPUExecutionProvider"]) for f in files
     )
-    pairs = [
-        (ours.run(None, sample)[0], theirs.run(None, sample)[0])
-        for sample in drawn(case, EVALUATION_SEED, EVALUATION_SAMPLES, options)
-    ]
+    pairs, texts = [], []
+    for sample in drawn(case, EVALUATION_SEED, EVALUATION_SAMPLES[options.models], options):
+        pairs.append((ours.run(None, sample)[0], theirs.run(None, sample)[0]))
+        texts.append(getattr(options, "text", ""))
     reference = np.stack([pair[0] for pair in pairs]).astype(np.float64)
     noise = float(np.sum((reference - np.stack([pair[1] for pair in pairs])) ** 2))
     centred = reference - reference.mean(axis=0)
@@ -279,6 +192,10 @@ def _accuracy(case: Case, folder: Path, options: argparse.Namespace) -> dict[str
     if options.models == "rec":
         same = [np.array_equal(_decoded(a), _decoded(b)) for a, b in pairs]
         row["same_text_percent"] = 100.0 * sum(same) / len(same)
+        letters = ours.get_modelmeta().custom_metadata_map["character"].splitlines()
+        for name, side in (("float", 0), ("quantized", 1)):
+            read = [_text(_decoded(pair[side]), letters) for pair in pairs]
+            row[f"{name}_cer_percent"] = _error_rate(read, texts)
     if options.models == "det":
         row["mask_iou"] = round(_iou(pairs), 3)
     return row
@@ -293,6 +210,29 @@ def _decoded(scores: np.ndarray) -> np.ndarray:
     best = scores[0].argmax(axis=-1)
     kept = best[np.append(True, best[1:] != best[:-1])]
     return kept[kept != 0]
+
+
+def _text(classes: np.ndarray, letters: Sequence[str]) -> str:
+    """Spell what was read; spaces are left out, as the network drops most of them."""
+    return "".join(letters[number - 1] for number in classes if number <= len(letters)).replace(
+        " ", ""
+    )
+
+
+def _error_rate(read: Sequence[str], meant: Sequence[str]) -> float:
+    """Give insertions, deletions and changes, in percent of the characters meant."""
+    wrong = total = 0
+    for ours, line in zip(read, meant, strict=True):
+        true = line.replace(" ", "")
+        row = list(range(len(true) + 1))
+        for at, letter in enumerate(ours, 1):
+            before, row[0] = row[0], at
+            for place, other in enumerate(true, 1):
+                changed = before + (letter != other)
+                before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, changed)
+        wrong += row[-1]
+        total += len(true)
+    return round(100.0 * wrong / total, 2)
 
 
 def _iou(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ from vermilion.quantize.sensitivity import Damage, measure_damage
 _DAMAGE_SAMPLES = 4
 _STEP = 2.0  # 3 dB: noise that a rung leaves, relative to the one before
 _MOST_RUNGS = 8
+_HALVINGS = 3
 
 
 @dataclass(frozen=True)
@@ -164,11 +166,13 @@ class _Climb:
         return len(self._reference)
 
     def best(self) -> Rung:
-        """Give the rung that keeps the promise, the last one, else that with least damage."""
-        kept = [rung for rung in self.ladder if rung.met] or self.ladder
+        """Give the cheapest rung that keeps the promise, or where none does, the best."""
+        kept = [rung for rung in self.ladder if rung.met]
+        if kept:
+            return max(kept, key=lambda rung: (rung.eight_bit_share, rung.sqnr_db))
         if self._promise.max_drop is None:
-            return max(kept, key=lambda rung: (rung.met, -rung.drop, rung.sqnr_db))
-        return max(kept, key=lambda rung: (-rung.bound, rung.sqnr_db))
+            return max(self.ladder, key=lambda rung: (-rung.drop, rung.sqnr_db))
+        return max(self.ladder, key=lambda rung: (-rung.bound, rung.sqnr_db))
 
     def go(self, options: Options) -> None:
         """Climb until the promise is kept, or nothing is lost and more samples would be needed."""
@@ -225,22 +229,35 @@ class _Climb:
             # Straight to the noise that the promise leaves room for.
             missing_db = self._promise.min_sqnr_db - self.best().sqnr_db
             aim = min(aim, total / 10.0 ** (missing_db / 10.0))
-        wide_possible = not scheme_named(options.scheme).power_of_two
+        missed = total  # the noise that was left where the promise was not kept
         for _ in range(_MOST_RUNGS):
-            wide, exclude = raised_for(self.damage, aim, wide_possible)
-            if not wide and not exclude:
-                aim /= _STEP
-                continue
-            words = [f"{len(wide)} activations in 16 bits"] if wide else []
-            words += [f"{len(exclude)} nodes in float"] if exclude else []
-            raised = dataclasses.replace(
-                options,
-                wide=(*options.wide, *wide),
-                exclude=(*options.exclude, *exclude),
-            )
-            if self._is_end(self._try(", ".join(words), raised)):
-                return
-            aim /= _STEP
+            rung = self._try_raised(options, aim)
+            if rung is not None and self._is_end(rung):
+                break
+            missed, aim = aim, aim / _STEP
+        else:
+            return
+        # The step was too large where less would have done. Of a drop, which few samples show, a
+        # second look at the same samples would find a lucky rung sooner than a cheaper one.
+        for _ in range(_HALVINGS if self._promise.max_drop is None else 0):
+            between = math.sqrt(missed * aim)
+            rung = self._try_raised(options, between)
+            enough = rung is not None and rung.met
+            missed, aim = (missed, between) if enough else (between, aim)
+
+    def _try_raised(self, options: Options, aim: float) -> Rung | None:
+        """Try what leaves no more noise than `aim`; None where nothing has to be raised for it."""
+        wide_possible = not scheme_named(options.scheme).power_of_two
+        wide, exclude = raised_for(self.damage, aim, wide_possible)
+        if not wide and not exclude:
+            return None
+        words = [f"{len(wide)} activations in 16 bits"] if wide else []
+        words += [f"{len(exclude)} nodes in float"] if exclude else []
+        raised = dataclasses.replace(
+            options, wide=(*options.wide, *wide), exclude=(*options.exclude, *exclude)
+        )
+        known = next((rung for rung in self.ladder if rung.options == raised), None)
+        return known or self._try(", ".join(words), raised)
 
     def _run(self, model: ir.Model) -> list[dict[str, Array]]:
         session = open_session(model, quiet=True)
