@@ -310,5 +310,12 @@ def _verdict(guarded: Guarded) -> list[str]:
     if guarded.met:
         return ["the promise is kept"]
     enough = min((rung.samples_needed for rung in guarded.ladder if rung.samples_needed), default=0)
-    hint = f"hint: {enough} samples that lose alike would show it: `--samples {enough}`"
-    return ["the promise is not kept; the best was saved", *([hint] if enough else [])]
+    lines = ["the promise is not kept; the best was saved"]
+    if enough:
+        lines.append(f"hint: {enough} samples that lose alike would show it: `--samples {enough}`")
+    if guarded.has_doubtful_metric:
+        lines.append(
+            "hint: it was compared which class or channel is largest, which means little "
+            "for boxes or masks: give `--metric MODULE:FUNCTION`, or promise `--min-sqnr`"
+        )
+    return lines

@@ -45,6 +45,10 @@ _STEP = 2.0  # 3 dB: noise that a rung leaves, relative to the one before
 _MOST_RUNGS = 8
 _HALVINGS = 3
 
+# Noise a thousandth of the signal turns few real decisions.
+_CLEAR_DB = 30.0
+_CLEAR_DROP = 0.1
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -108,6 +112,17 @@ class Guarded:
     met: bool
     damage: tuple[Damage, ...] = ()
     held_out: int = 0
+    promise: Promise | None = None
+
+    @property
+    def has_doubtful_metric(self) -> bool:
+        """Say whether what was counted by default falls far more than the outputs change.
+
+        That is so where an output holds no scores to choose from, but boxes, for example.
+        """
+        if self.promise is None or self.promise.max_drop is None or self.promise.metric:
+            return False
+        return any(r.sqnr_db >= _CLEAR_DB and r.drop >= _CLEAR_DROP for r in self.ladder)
 
 
 def quantize_guarded(
@@ -136,7 +151,9 @@ def quantize_guarded(
     climb.go(options)
     best = climb.best()
     quantized = finish(model, seen, best.options, progress, details=details)
-    return Guarded(quantized, tuple(climb.ladder), best.met, tuple(climb.damage), climb.held_out)
+    return Guarded(
+        quantized, tuple(climb.ladder), best.met, tuple(climb.damage), climb.held_out, promise
+    )
 
 
 class _Climb:
@@ -159,6 +176,7 @@ class _Climb:
         self._lost = True
         self.ladder: list[Rung] = []
         self.damage: list[Damage] = []
+        self._nodes: set[str] = set()
 
     @property
     def held_out(self) -> int:
@@ -221,6 +239,7 @@ class _Climb:
         self.damage = measure_damage(
             decided.work, decided.plan, decided.constants, samples, self._progress
         )
+        self._nodes = {str(node.name) for node in decided.plan.nodes}
         total = sum(row.noise for row in self.damage)
         if total <= 0.0:
             return
@@ -246,10 +265,10 @@ class _Climb:
             missed, aim = (missed, between) if enough else (between, aim)
 
     def _try_raised(self, options: Options, aim: float) -> Rung | None:
-        """Try what leaves no more noise than `aim`; None where nothing has to be raised for it."""
+        """Try what leaves no more noise than `aim`; None where that is nothing, or all in float."""
         wide_possible = not scheme_named(options.scheme).power_of_two
         wide, exclude = raised_for(self.damage, aim, wide_possible)
-        if not wide and not exclude:
+        if not (wide or exclude) or self._nodes.issubset(exclude):
             return None
         words = [f"{len(wide)} activations in 16 bits"] if wide else []
         words += [f"{len(exclude)} nodes in float"] if exclude else []

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 import models
@@ -98,6 +100,21 @@ def test_a_promise_that_few_samples_cannot_show_is_not_kept() -> None:
     done = quantize_guarded(models.small_cnn(), many_images(enough), Promise(max_drop=0.1), A8W8)
     assert done.held_out >= 29  # 0.9^29 < 0.05 < 0.9^28
     assert done.met == (done.ladder[-1].bound <= 0.1)
+
+
+def test_choices_that_mean_nothing_are_told_from_damage() -> None:
+    """Numbers along the last axis are all but equal: which is largest says nothing."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,8,32] x) => (float[1,8,32] y)
+        { y = MatMul(x, w) }"""
+    proto = onnx.parser.parse_model(text)
+    weight = 1.0 + 1e-3 * RNG.standard_normal((32, 32)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    boxed = [{"x": x.astype(np.float32)} for x in RNG.uniform(1.0, 2.0, (8, 1, 8, 32))]
+    boxes = quantize_guarded(ir.from_proto(proto), boxed, Promise(max_drop=0.02), A8W8)
+    assert boxes.has_doubtful_metric
+    classes = quantize_guarded(models.small_cnn(), IMAGES, Promise(max_drop=0.0), A8W8)
+    assert not classes.met
+    assert not classes.has_doubtful_metric
 
 
 def test_too_few_samples_are_refused() -> None:
