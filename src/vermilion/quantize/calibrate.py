@@ -3,22 +3,28 @@
 The tensors are fetched as extra outputs of one session. Memory is bounded by the model: where the
 tensors of one sample are too large together, they are fetched in groups, each by a session of its
 own, so a sample is run several times rather than kept.
+
+After the first samples, whose outputs are kept in float32, our own kernels take over where they can
+run the network: in bfloat16, in half of the time, and each tensor is looked at as it is made.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from vermilion.errors import ModelError
+from vermilion.errors import ModelError, Refusal
 from vermilion.ir.element_types import numpy_type
 from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.progress import Progress
+from vermilion.quantize.native_run.run import NativeRun, network_of
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.one_thread import one_thread
 
@@ -31,7 +37,12 @@ class TensorFacts:
     """What ONNX Runtime says of a tensor, once the inputs have the shapes of the data."""
 
     data_type: ir.DataType
-    elements: int | None  # None where it depends on values
+    shape: tuple[int, ...] | None  # None where it depends on values
+
+    @property
+    def elements(self) -> int | None:
+        """Number of elements, None where it is unknown."""
+        return None if self.shape is None else math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
@@ -96,7 +107,7 @@ def _known_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, Tens
     for value in values:
         if value.dtype is None or value.shape is None or not value.shape.is_static():
             return None
-        facts[str(value.name)] = TensorFacts(value.dtype, math.prod(value.shape.numpy()))
+        facts[str(value.name)] = TensorFacts(value.dtype, value.shape.numpy())
     shapes = {str(v.name): v.shape.numpy() for v in model.graph.inputs if v.shape is not None}
     fits = all(shapes.get(name) == array.shape for name, array in sample.items())
     return facts if fits else None
@@ -107,7 +118,7 @@ def _facts(argument: ort.NodeArg) -> TensorFacts:
     data_type = ir.DataType.UNDEFINED if dtype is None else ir.DataType.from_numpy(dtype)
     shape = argument.shape
     known = shape is not None and all(isinstance(length, int) for length in shape)
-    return TensorFacts(data_type, math.prod(shape) if known else None)
+    return TensorFacts(data_type, tuple(shape) if known else None)
 
 
 def grouped(names: Iterable[str], facts: Mapping[str, TensorFacts], limit: int) -> list[list[str]]:
@@ -139,7 +150,7 @@ class Watcher(Protocol):
         """Names of the tensors that are looked at."""
 
     def add(self, name: str, array: Array) -> None:
-        """Look at one tensor of one sample."""
+        """Look at one tensor of one sample; it must be copied to be kept."""
 
 
 class OutputKeeper:
@@ -168,8 +179,23 @@ class OutputKeeper:
         self.kept[-1][there] = array.copy()
 
 
+EXACT_SAMPLES = 4
+"""The first samples run in float32 in any case: what they give, results are held to."""
+
+# The least that our own kernels must have to do: to lay out what they run takes as long as a few
+# samples.
+_FEWEST_SAMPLES = 8
+
+# Of the last tensor that is fetched, what bfloat16 may make of it; a network of 50 layers is at
+# 32 dB and above, and one below 20 is none for bfloat16.
+_MOST_NOISE = 0.01
+
+ONNX_RUNTIME = "ONNX Runtime"
+OWN_KERNELS = "own kernels in bfloat16"
+
+
 class Calibrator:
-    """Sessions that fetch tensors, the statistics that they fill, and who else looks at them."""
+    """Runs that fetch tensors, the statistics that they fill, and who else looks at them."""
 
     def __init__(
         self,
@@ -179,22 +205,90 @@ class Calibrator:
         watchers: Sequence[Watcher] = (),
     ) -> None:
         inputs = {str(value.name) for value in model.graph.inputs}
+        self._model, self._facts = model, facts
         self._statistics = statistics
         self._watchers = watchers
         names = dict.fromkeys([*statistics, *sorted(n for w in watchers for n in w.wanted)])
         self._inputs = [name for name in names if name in inputs]
-        fetched = [name for name in names if name not in inputs]
-        self._groups = [
-            (group, open_fetching(model, group)) for group in grouped(fetched, facts, GROUP_BYTES)
-        ]
+        self._fetched = [name for name in names if name not in inputs]
+        self._sessions: list[tuple[list[str], ort.InferenceSession]] = []
+        self._own: NativeRun | Refusal | None = None
+        self._total: int | None = None
+
+    @property
+    def engine(self) -> str:
+        """What runs the samples, for people."""
+        return OWN_KERNELS if isinstance(self._own, NativeRun) else ONNX_RUNTIME
+
+    def expect(self, total: int) -> None:
+        """Know beforehand how many samples there will be, 0 where only reading them tells."""
+        self._total = total or None
 
     def add(self, number: int, sample: Mapping[str, Array]) -> None:
         """Run one sample and look at all its tensors."""
+        show = partial(self._see, number)
         for name in self._inputs:
-            self._see(number, name, sample[name])
-        for group, session in self._groups:
-            for name, array in run_session(session, sample, group).items():
-                self._see(number, name, array)
+            show(name, sample[name])
+        if isinstance(self._own, NativeRun) and self._fits(sample):
+            self._own.run(sample, show)
+            return
+        exact = self._run_exactly(sample, show)
+        if self._own is None and self._is_time(number + 1):
+            self._own = self._taken_over(sample, exact)
+
+    def _run_exactly(
+        self, sample: Mapping[str, Array], show: Callable[[str, Array], None]
+    ) -> dict[str, Array]:
+        """Show all tensors in float32; give those of the last group."""
+        found: dict[str, Array] = {}
+        for group, session in self._opened():
+            found = run_session(session, sample, group)
+            for name, array in found.items():
+                show(name, array)
+        return found
+
+    def _opened(self) -> list[tuple[list[str], ort.InferenceSession]]:
+        if not self._sessions:
+            self._sessions = [
+                (group, open_fetching(self._model, group))
+                for group in grouped(self._fetched, self._facts, GROUP_BYTES)
+            ]
+        return self._sessions
+
+    def _fits(self, sample: Mapping[str, Array]) -> bool:
+        facts = self._facts
+        return all(
+            array.dtype == np.float32 and array.shape == facts[name].shape
+            for name, array in sample.items()
+            if name in facts
+        )
+
+    def _is_time(self, done: int) -> bool:
+        """Say whether no sample need be exact any more, and enough are still to come."""
+        enough = self._total is None or self._total - done >= _FEWEST_SAMPLES
+        return done >= EXACT_SAMPLES and enough
+
+    def _taken_over(
+        self, sample: Mapping[str, Array], exact: dict[str, Array]
+    ) -> NativeRun | Refusal:
+        """Lay out the network for our kernels, and hold them to what ONNX Runtime gave."""
+        shapes = {name: fact.shape for name, fact in self._facts.items()}
+        real = all(fact.data_type == ir.DataType.FLOAT for fact in self._facts.values())
+        known = {name: shape for name, shape in shapes.items() if shape is not None}
+        if not exact or not real or len(known) < len(shapes) or not self._fits(sample):
+            return Refusal("not all tensors are float32 of a known shape")
+        network = network_of(self._model, frozenset(self._fetched), known)
+        if isinstance(network, Refusal):
+            return network
+        names = [str(v.name) for node in self._model.graph for v in node.outputs if v.name in exact]
+        name, wanted = names[-1], exact[names[-1]].copy()
+        # What ONNX Runtime holds goes first, so that the two are never there together.
+        exact.clear()
+        self._sessions.clear()
+        own = network.laid_out()
+        if not own.agrees(sample, name, wanted, _MOST_NOISE):
+            return Refusal(f"bfloat16 is too coarse for this network, see tensor `{name}`")
+        return own
 
     def _see(self, number: int, name: str, array: Array) -> None:
         statistics = self._statistics.get(name)
@@ -218,6 +312,7 @@ def observe(
 ) -> int:
     """Run all `samples` through `calibrator`; give how many there were."""
     count = 0
+    calibrator.expect(total)
     for sample in samples:
         with one_thread():  # ONNX Runtime has threads of its own
             calibrator.add(count, sample)

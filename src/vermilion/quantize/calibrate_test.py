@@ -1,21 +1,32 @@
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 
 import models
-from vermilion.ir.execute import open_session, run_session
+from vermilion.errors import ModelError
+from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.quantize import calibrate
 from vermilion.quantize.calibrate import (
+    EXACT_SAMPLES,
+    ONNX_RUNTIME,
+    OWN_KERNELS,
     Calibrator,
+    OutputKeeper,
     TensorFacts,
     grouped,
     observe,
     tensor_facts,
     with_outputs,
 )
-from vermilion.quantize.observe import Histogram
+from vermilion.quantize.native_run.kernels import processor_has_bfloat16
+from vermilion.quantize.observe import Histogram, Range
+from vermilion.quantize.result import OUTPUT_SAMPLES
 
 X = {"input": np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)}
 FLOAT = ir.DataType.FLOAT
@@ -31,13 +42,13 @@ def test_facts_follow_the_sample_not_the_file() -> None:
     names = conv_outputs(model)
     got = run_session(open_session(with_outputs(model, names)), X)
     for name in names:
-        assert facts[name] == TensorFacts(FLOAT, got[name].size)
+        assert facts[name] == TensorFacts(FLOAT, got[name].shape)
         assert facts[name].size_bytes == got[name].nbytes
 
 
 def test_groups_stay_under_the_limit_in_order() -> None:
     sizes = {"a": 10, "b": 20, "c": 100, "d": 5, "e": None}
-    facts = {name: TensorFacts(FLOAT, size) for name, size in sizes.items()}
+    facts = {name: TensorFacts(FLOAT, size and (size,)) for name, size in sizes.items()}
     assert grouped(sizes, facts, 130) == [["a", "b"], ["c"], ["d"], ["e"]]
     assert grouped([], facts, 130) == []
 
@@ -64,3 +75,133 @@ def test_histogram_of_an_input_is_that_of_the_sample() -> None:
     Calibrator(model, {"input": histogram}, tensor_facts(model, X)).add(0, X)
     expected.add(X["input"])
     np.testing.assert_array_equal(histogram.counts, expected.counts)
+
+
+own_kernels = pytest.mark.skipif(
+    not processor_has_bfloat16(), reason="this CPU has no products of bfloat16"
+)
+
+
+def drawn(count: int, shape: tuple[int, ...] = (2, 3, 16, 16)) -> list[dict[str, Array]]:
+    rng = np.random.default_rng(9)
+    return [{"input": rng.standard_normal(shape).astype(np.float32)} for _ in range(count)]
+
+
+def calibrated(
+    model: ir.Model, samples: list[dict[str, Array]], total: int = 0
+) -> tuple[str, dict[str, Range], OutputKeeper]:
+    """Run all samples, with the ranges of all layers and of the input."""
+    ranges = {name: Range() for name in ["input", *conv_outputs(model)]}
+    given = [str(value.name) for value in model.graph.outputs]
+    outputs = OutputKeeper({name: name for name in given}, OUTPUT_SAMPLES)
+    calibrator = Calibrator(model, ranges, tensor_facts(model, samples[0]), [outputs])
+    observe(calibrator, samples, total=total, progress=lambda *_: None)
+    return calibrator.engine, ranges, outputs
+
+
+def exact_ranges(model: ir.Model, samples: list[dict[str, Array]]) -> dict[str, Range]:
+    names = conv_outputs(model)
+    ranges = {name: Range() for name in ["input", *names]}
+    session = open_session(with_outputs(model, names))
+    for sample in samples:
+        for name, array in {**sample, **run_session(session, sample)}.items():
+            ranges[name].add(array)
+    return ranges
+
+
+def compare(found: dict[str, Range], exact: dict[str, Range]) -> None:
+    for name, here in found.items():
+        there = exact[name]
+        error = 0.02 * (there.highest - there.lowest)
+        assert here.lowest == pytest.approx(there.lowest, abs=error)
+        assert here.highest == pytest.approx(there.highest, abs=error)
+
+
+@own_kernels
+@pytest.mark.parametrize("build", [models.small_cnn, models.branching_cnn, models.mobilenet])
+def test_own_kernels_see_what_onnx_runtime_sees(build: Callable[..., ir.Model]) -> None:
+    model = build()
+    shape = model.graph.inputs[0].shape
+    assert shape is not None
+    samples = drawn(12, tuple(shape.numpy()))
+    samples[-1]["input"] *= 3.0  # the ranges are made by one that our kernels run
+    engine, ranges, outputs = calibrated(model, samples)
+    assert engine == OWN_KERNELS
+    compare(ranges, exact_ranges(model, samples))
+    session = open_session(model)
+    for kept, sample in zip(outputs.kept, samples[:OUTPUT_SAMPLES], strict=True):
+        for name, expected in run_session(session, sample).items():
+            np.testing.assert_allclose(kept[name], expected, rtol=1e-5, atol=1e-6)
+
+
+@own_kernels
+def test_samples_of_other_shapes_go_through_onnx_runtime() -> None:
+    model = models.small_cnn(batch="batch")
+    samples = [*drawn(8), *drawn(2, (5, 3, 16, 16)), *drawn(2)]
+    samples[9]["input"] *= 4.0
+    engine, ranges, _ = calibrated(model, samples)
+    assert engine == OWN_KERNELS
+    compare(ranges, exact_ranges(model, samples))
+
+
+@pytest.mark.parametrize("total", [1, EXACT_SAMPLES, EXACT_SAMPLES + 2])
+def test_a_few_samples_are_not_worth_laying_out_a_network(total: int) -> None:
+    samples = drawn(total)
+    assert calibrated(models.small_cnn(batch="batch"), samples, total)[0] == ONNX_RUNTIME
+
+
+def test_what_results_are_held_to_is_exact() -> None:
+    assert OUTPUT_SAMPLES <= EXACT_SAMPLES
+
+
+@own_kernels
+def test_a_network_that_bfloat16_cannot_carry_stays_in_float32() -> None:
+    """Two large parts that nearly cancel each other: what is left is lost in bfloat16."""
+    model = models.small_cnn(batch="batch")
+    conv = next(node for node in model.graph if node.op_type == "Conv")
+    weight = conv.inputs[1]
+    assert weight is not None
+    assert weight.const_value is not None
+    values = weight.const_value.numpy().copy() + np.float32(3000.0)
+    values[:, 1] = -values[:, 0] + weight.const_value.numpy()[:, 1]
+    values[:, 2] = weight.const_value.numpy()[:, 2]
+    weight.const_value = ir.Tensor(values, name=weight.name)
+    samples = drawn(12)
+    for sample in samples:
+        sample["input"][:, 1] = sample["input"][:, 0]
+    engine, ranges, _ = calibrated(model, samples)
+    assert engine == ONNX_RUNTIME
+    exact = exact_ranges(model, samples)
+    assert {name: r.highest for name, r in ranges.items()} == {
+        n: r.highest for n, r in exact.items()
+    }
+
+
+@pytest.mark.parametrize("place", [0, 9])
+def test_a_sample_with_nan_is_named_whatever_runs_it(place: int) -> None:
+    model = models.small_cnn(batch="batch")
+    samples = drawn(12)
+    samples[place]["input"][1, 2, 3, 4] = np.nan
+    first = conv_outputs(model)[0]
+    ranges = {first: Range()}
+    calibrator = Calibrator(model, ranges, tensor_facts(model, samples[1]))
+    with pytest.raises(ModelError) as caught:
+        observe(calibrator, samples, total=0, progress=lambda *_: None)
+    assert f"`{first}` holds NaN" in str(caught.value)
+    assert f"calibration sample {place}" in str(caught.value)
+    if place > EXACT_SAMPLES and processor_has_bfloat16():
+        assert calibrator.engine == OWN_KERNELS
+
+
+@own_kernels
+def test_sessions_are_let_go_once_they_are_not_needed() -> None:
+    model = models.small_cnn(batch="batch")
+    calibrator = Calibrator(model, {conv_outputs(model)[0]: Range()}, tensor_facts(model, X))
+    before = sessions()
+    for number, sample in enumerate(drawn(8)):
+        calibrator.add(number, sample)
+        assert sessions() - before == (number < EXACT_SAMPLES - 1)
+
+
+def sessions() -> int:
+    return sum(isinstance(found, ort.InferenceSession) for found in gc.get_objects())

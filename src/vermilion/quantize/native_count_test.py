@@ -56,6 +56,19 @@ def test_counting_stops_before_a_block_that_does_not_fit(place: int, large: floa
     assert not abs(ends[2]) < 2.0
 
 
+def counted(groups: int, every: int) -> np.ndarray:
+    """Which groups count: their multiples of the golden ratio fall into the first part of 1."""
+    return np.arange(groups, dtype=np.uint64) * 2654435769 % 2**32 < 2**32 // every
+
+
+@pytest.mark.parametrize("channels", [16, 32, 48, 64, 80, 128, 512, 1024])
+def test_no_channel_is_left_out_where_channels_lie_last(channels: int) -> None:
+    vectors = channels // LANES
+    seen = counted(196 * vectors, 4).reshape(196, vectors).sum(axis=0)
+    assert seen.min() >= 35
+    assert seen.max() <= 63  # 49 of 196 pixels on average
+
+
 def test_of_small_values_a_part_is_counted_and_of_large_ones_all() -> None:
     values = RNG.standard_normal(4096 * LANES).astype(np.float32)
     table, ends = np.zeros(cells(OFFSET), np.int64), np.zeros(3, np.float32)
@@ -65,6 +78,6 @@ def test_of_small_values_a_part_is_counted_and_of_large_ones_all() -> None:
     expected = np.bincount(bins, minlength=2 * OFFSET)
     large = np.abs(np.arange(2 * OFFSET) - OFFSET + 0.5) > 121.0
     np.testing.assert_array_equal(found[large], expected[large])
-    part = bins.reshape(-1, 4, LANES)[:, 0]
+    part = bins.reshape(-1, LANES)[counted(4096, 4)]
     expected_small = 4 * np.bincount(part.reshape(-1), minlength=2 * OFFSET)
     np.testing.assert_array_equal(found[~large][2:-2], expected_small[~large][2:-2])

@@ -81,7 +81,7 @@ class Histogram:
 
     def add(self, values: NDArray[np.float32]) -> bool:
         """Count `values`; say whether all are finite. If not, the counts are of no more use."""
-        flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+        flat = _as_they_lie(values)
         whole = flat.size - flat.size % LANES
         if whole < flat.size:
             last = np.zeros(LANES, np.float32)
@@ -124,6 +124,11 @@ class Histogram:
         return True
 
 
+def _as_they_lie(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Give all values in the order of memory: it does not matter here, and copies take time."""
+    return np.asarray(values, np.float32).ravel(order="K")
+
+
 def _ends(flat: NDArray[np.float32]) -> tuple[float, float] | None:
     """Give the lowest and the highest of `flat` and zero, None where one is not finite."""
     if flat.size >= LANES:
@@ -141,7 +146,7 @@ class Range:
 
     def add(self, values: NDArray[np.float32]) -> bool:
         """Widen the range to hold `values`; say whether all are finite."""
-        ends = _ends(np.ascontiguousarray(values, np.float32).reshape(-1))
+        ends = _ends(_as_they_lie(values))
         if ends is None:
             return False
         self.lowest, self.highest = min(self.lowest, ends[0]), max(self.highest, ends[1])

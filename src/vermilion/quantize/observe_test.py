@@ -118,3 +118,15 @@ def test_a_part_of_the_values_tells_what_all_do(every: int) -> None:
     a, b = (h.signed[BINS:].reshape(8, -1).sum(axis=1)[:2] for h in (exact, partly))
     np.testing.assert_allclose(b, a, rtol=0.05)
     assert partly.signed.sum() == pytest.approx(exact.signed.sum(), rel=0.01)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_values_are_counted_where_they_lie(every: int) -> None:
+    image = np.random.default_rng(3).standard_normal((2, 30, 40, 24)).astype(np.float32)
+    lying, copied = Histogram(every), Histogram(every)
+    assert lying.add(image.transpose(0, 3, 1, 2))
+    assert copied.add(image)
+    np.testing.assert_array_equal(lying.signed, copied.signed)
+    ends = Range()
+    assert ends.add(image.transpose(0, 3, 1, 2)[:, ::2])
+    assert (ends.lowest, ends.highest) == (image[..., ::2].min(), image[..., ::2].max())

@@ -109,7 +109,8 @@ class Layer:
         flat = read.reshape(-1, self.width * self.blocks)
         if len(flat) > limit:
             flat = flat[rng.choice(len(flat), limit, replace=False)]
-        return np.ascontiguousarray(flat.reshape(len(flat), self.blocks, -1).transpose(1, 0, 2))
+        # Copied in any case: what was read may lie in a buffer that is used again.
+        return flat.reshape(len(flat), self.blocks, -1).transpose(1, 0, 2).copy()
 
 
 def layers_of(nodes: Iterable[ir.Node]) -> list[Layer]:
@@ -130,7 +131,7 @@ def _layer(node: ir.Node) -> Layer | None:
         groups = _int(node, "group", 1)
         width = int(np.prod(shape[1:]))
         blocks = _blocks(width, shape[1]) if groups == 1 else 1
-        return Layer(node, groups, width // blocks, blocks, False, _window(node, shape[2:]))
+        return Layer(node, groups, width // blocks, blocks, False, window_of(node, shape[2:]))
     if len(shape) != 2 or _int(node, "transA", 0) or _float(node, "alpha", 1.0) != 1.0:
         return None
     transposed = not _int(node, "transB", 0)
@@ -148,7 +149,8 @@ def _blocks(width: int, channels: int) -> int:
     )
 
 
-def _window(node: ir.Node, kernel: Sequence[int]) -> Window:
+def window_of(node: ir.Node, kernel: Sequence[int]) -> Window:
+    """Give how a convolution or a pooling with this kernel walks."""
     axes = len(kernel)
     auto = node.attributes.get("auto_pad")
     words = "NOTSET" if auto is None else auto.as_string()
@@ -188,6 +190,10 @@ def _patches(
     picture, *corner = np.unravel_index(chosen, (len(read), *steps))
     channels = read.shape[1]
     flat = read.reshape(len(read), channels, -1)
+    if flat.strides[1] == flat.itemsize:
+        return _patches_channels_last(
+            flat, groups, picture, *_places(corner, read.shape[2:], window, padding)
+        )
     if len(read) == groups == int(np.prod(window.kernel)) == 1 and not np.any(padding):
         steps_on = zip(corner, window.strides, strict=True)
         place = np.ravel_multi_index([at * step for at, step in steps_on], read.shape[2:])
@@ -207,6 +213,21 @@ def _patches(
     if channels != groups:
         rows = np.ascontiguousarray(rows.transpose(0, 2, 1, 3))
     return rows.reshape(groups, len(chosen), -1)
+
+
+def _patches_channels_last(
+    flat: Float32,
+    groups: int,
+    picture: NDArray[np.intp],
+    inside: NDArray[np.bool_],
+    at: NDArray[np.intp],
+) -> Float32:
+    """Give the same patches of an image whose channels are neighbours in memory."""
+    places = picture[:, None] * flat.shape[2] + at
+    picked = flat.transpose(0, 2, 1).reshape(-1, flat.shape[1]).take(places, axis=0, mode="clip")
+    picked[~inside] = 0.0  # (rows, kernel, channels)
+    rows = picked.reshape(*at.shape, groups, -1).transpose(2, 0, 3, 1)
+    return np.ascontiguousarray(rows).reshape(groups, len(at), -1)
 
 
 def _places(

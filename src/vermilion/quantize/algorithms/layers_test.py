@@ -100,3 +100,24 @@ def test_what_is_no_layer(body: str) -> None:
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[2,2] x) => (float[2,2] y)
         <float[2,2] w = {{1,2,3,4}}> {{ {body} }}"""
     assert layers_of(ir.from_proto(onnx.parser.parse_model(text)).graph) == []
+
+
+IMAGES = [case for case, (body, read, _) in CASES.items() if "Conv" in body and len(read) == 4]
+
+
+@pytest.mark.parametrize("case", IMAGES)
+@pytest.mark.parametrize("limit", [5, 20, 10_000])
+def test_patches_are_the_same_where_channels_lie_last(case: str, limit: int) -> None:
+    _, layer, x, _ = build(case)
+    last = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    rows, others = (layer.rows(a, limit, np.random.default_rng(2)) for a in (x, last))
+    np.testing.assert_array_equal(others, rows)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_do_not_change_with_what_they_were_read_from(case: str) -> None:
+    _, layer, x, _ = build(case)
+    rows = layer.rows(x, 10**6, np.random.default_rng(2))
+    before = rows.copy()
+    x[...] = 0.0
+    np.testing.assert_array_equal(rows, before)

@@ -1,0 +1,1 @@
+"""Convolution networks in bfloat16 on this CPU, with kernels that are compiled once."""

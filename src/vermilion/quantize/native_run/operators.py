@@ -1,0 +1,202 @@
+"""The operators between products, in numpy: each with the arrays it reads and the one it fills.
+
+They see the axes of ONNX, while four-axis arrays lie with their channels last: numpy walks over
+memory in its order all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.ir.execute import Array
+from vermilion.quantize.native_run.endings import bounds_of
+from vermilion.quantize.native_run.pools import average_pool, max_pool
+from vermilion.quantize.native_run.tensors import Shape
+
+Fill = Callable[[Sequence[Array], Array], None]
+
+
+def operator_of(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
+    """Give what fills the result of `node` from its inputs, None where there is no such thing."""
+    maker = _MAKERS.get(node.op_type)
+    if maker is None or node.domain not in ("", "ai.onnx") or len(node.outputs) != 1:
+        return None
+    return maker(node, shapes, result)
+
+
+def _always(fill: Fill) -> Callable[[ir.Node, Sequence[Shape], Shape], Fill]:
+    return lambda node, shapes, result: fill
+
+
+def _bounded(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
+    bounds = bounds_of(node)
+    if bounds is None:
+        return None
+    low, high = (np.float32(bound) for bound in bounds)
+    if high == math.inf:
+        return lambda given, out: _done(np.maximum(given[0], low, out=out))
+    return lambda given, out: _done(np.clip(given[0], low, high, out=out))
+
+
+def _leaky(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
+    slope = np.float32(_real(node, "alpha", 0.01))
+
+    def fill(given: Sequence[Array], out: Array) -> None:
+        np.multiply(given[0], np.where(given[0] < 0, slope, np.float32(1)), out=out)
+
+    return fill
+
+
+def _sigmoid(given: Sequence[Array], out: Array) -> None:
+    np.negative(given[0], out=out)
+    with np.errstate(over="ignore"):  # a large power, whose reciprocal is 0
+        np.exp(out, out=out)
+    np.add(out, np.float32(1), out=out)
+    np.reciprocal(out, out=out)
+
+
+def _hard_sigmoid(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
+    swish = node.op_type == "HardSwish"
+    slope = np.float32(1 / 6 if swish else _real(node, "alpha", 0.2))
+    middle = np.float32(0.5 if swish else _real(node, "beta", 0.5))
+
+    def fill(given: Sequence[Array], out: Array) -> None:
+        np.multiply(given[0], slope, out=out)
+        np.add(out, middle, out=out)
+        np.clip(out, np.float32(0), np.float32(1), out=out)
+        if swish:
+            np.multiply(out, given[0], out=out)
+
+    return fill
+
+
+def _normalize(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
+    epsilon = np.float32(_real(node, "epsilon", 1e-5))
+    across = (1, -1) + (1,) * (len(result) - 2)
+
+    def fill(given: Sequence[Array], out: Array) -> None:
+        scale, shift, mean, variance = given[1:5]
+        factor = scale / np.sqrt(variance + epsilon)
+        np.multiply(given[0], factor.reshape(across), out=out)
+        np.add(out, (shift - mean * factor).reshape(across), out=out)
+
+    return fill
+
+
+def _mean(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
+    if node.op_type == "GlobalAveragePool":
+        axes: tuple[int, ...] | None = tuple(range(2, len(shapes[0])))
+    elif (attribute := node.attributes.get("axes")) is not None:
+        axes = tuple(attribute.as_ints())
+    elif len(node.inputs) > 1 and node.inputs[1] is not None:
+        constant = node.inputs[1].const_value
+        if constant is None or constant.size == 0:
+            return None
+        axes = tuple(int(axis) for axis in constant.numpy())
+    else:
+        axes = None
+
+    def fill(given: Sequence[Array], out: Array) -> None:
+        kept = np.mean(given[0], axis=axes, keepdims=True)
+        np.copyto(out, kept.reshape(out.shape))
+
+    return fill
+
+
+def _softmax(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
+    axis = _int(node, "axis", -1)
+
+    def fill(given: Sequence[Array], out: Array) -> None:
+        np.subtract(given[0], np.max(given[0], axis=axis, keepdims=True), out=out)
+        np.exp(out, out=out)
+        np.divide(out, np.sum(out, axis=axis, keepdims=True), out=out)
+
+    return fill
+
+
+def _concatenate(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
+    axis = _int(node, "axis", 0)
+    return lambda given, out: _done(np.concatenate(list(given), axis=axis, out=out))
+
+
+def _transpose(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
+    attribute = node.attributes.get("perm")
+    order = None if attribute is None else tuple(attribute.as_ints())
+    return lambda given, out: np.copyto(out, given[0].transpose(order))
+
+
+def _resize(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
+    """Whole multiples by nearest, where both roundings below give ⌊place ÷ factor⌋."""
+    words = tuple(
+        default if (found := node.attributes.get(name)) is None else found.as_string()
+        for name, default in (
+            ("mode", "nearest"),
+            ("coordinate_transformation_mode", "half_pixel"),
+            ("nearest_mode", "round_prefer_floor"),
+        )
+    )
+    places = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
+    if words[0] != "nearest" or words[1:] not in places or len(result) != 4:
+        return None
+    rows, rest_rows = divmod(result[2], shapes[0][2])
+    columns, rest_columns = divmod(result[3], shapes[0][3])
+    if rest_rows or rest_columns or result[:2] != shapes[0][:2]:
+        return None
+
+    def fill(given: Sequence[Array], out: Array) -> None:
+        for row in range(rows):
+            for column in range(columns):
+                np.copyto(out[:, :, row::rows, column::columns], given[0])
+
+    return fill
+
+
+def _reshaped(given: Sequence[Array], out: Array) -> None:
+    np.copyto(out, given[0].reshape(out.shape))
+
+
+def _done(array: Array) -> None:
+    """Forget what numpy gives beside filling the array it was told to fill."""
+
+
+def _real(node: ir.Node, name: str, default: float) -> float:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_float()
+
+
+def _int(node: ir.Node, name: str, default: int) -> int:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()
+
+
+_MAKERS: dict[str, Callable[[ir.Node, Sequence[Shape], Shape], Fill | None]] = {
+    "Add": _always(lambda given, out: _done(np.add(given[0], given[1], out=out))),
+    "AveragePool": average_pool,
+    "BatchNormalization": _normalize,
+    "Clip": _bounded,
+    "Concat": _concatenate,
+    "Div": _always(lambda given, out: _done(np.divide(given[0], given[1], out=out))),
+    "Flatten": _always(_reshaped),
+    "GlobalAveragePool": _mean,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_sigmoid,
+    "LeakyRelu": _leaky,
+    "MatMul": _always(lambda given, out: _done(np.matmul(given[0], given[1], out=out))),
+    "MaxPool": max_pool,
+    "Mul": _always(lambda given, out: _done(np.multiply(given[0], given[1], out=out))),
+    "ReduceMean": _mean,
+    "Relu": _bounded,
+    "Reshape": _always(_reshaped),
+    "Resize": _resize,
+    "Sigmoid": _always(_sigmoid),
+    "Softmax": _softmax,
+    "Sqrt": _always(lambda given, out: _done(np.sqrt(given[0], out=out))),
+    "Squeeze": _always(_reshaped),
+    "Sub": _always(lambda given, out: _done(np.subtract(given[0], given[1], out=out))),
+    "Transpose": _transpose,
+    "Unsqueeze": _always(_reshaped),
+}
