@@ -69,6 +69,7 @@ class QuantizedFile:
             "seconds": self.seconds,
             "peak_rss_mb": self.peak_rss_mb,
             "samples": found.samples,
+            "samples_in_own_kernels": found.own_samples,
             "calibration": self.calibration,
             "outputs": [output.as_json() for output in found.outputs],
             "layers": [

@@ -268,9 +268,10 @@ def _view(file: QuantizedFile) -> RenderableType:
     layers.add_column("SQNR dB", justify="right")
     for layer in worst:
         layers.add_row(layer.name, layer.op_type, f"{layer.sqnr_db:.1f}")
+    own = f", {found.own_samples} of them in own kernels" if found.own_samples else ""
     return Group(
         f"{file.output} ({size}): {found.scheme}, {found.samples} "
-        f"{'sample' if found.samples == 1 else 'samples'}, "
+        f"{'sample' if found.samples == 1 else 'samples'}{own}, "
         f"{file.seconds:.1f} s, peak memory {file.peak_rss_mb:.0f} MB",
         "",
         "against the float model, on calibration samples",

@@ -24,6 +24,7 @@ from vermilion.errors import ModelError, Refusal
 from vermilion.ir.element_types import numpy_type
 from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.progress import Progress
+from vermilion.quantize.native_run import worth
 from vermilion.quantize.native_run.run import NativeRun, network_of
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.one_thread import one_thread
@@ -182,16 +183,12 @@ class OutputKeeper:
 EXACT_SAMPLES = 4
 """The first samples run in float32 in any case: what they give, results are held to."""
 
-# The least that our own kernels must have to do: to lay out what they run takes as long as a few
-# samples.
-_FEWEST_SAMPLES = 8
+# Where only reading them tells how many samples there are.
+_USUAL_SAMPLES = 32
 
 # Of the last tensor that is fetched, what bfloat16 may make of it; a network of 50 layers is at
 # 32 dB and above, and one below 20 is none for bfloat16.
 _MOST_NOISE = 0.01
-
-ONNX_RUNTIME = "ONNX Runtime"
-OWN_KERNELS = "own kernels in bfloat16"
 
 
 class Calibrator:
@@ -214,11 +211,8 @@ class Calibrator:
         self._sessions: list[tuple[list[str], ort.InferenceSession]] = []
         self._own: NativeRun | Refusal | None = None
         self._total: int | None = None
-
-    @property
-    def engine(self) -> str:
-        """What runs the samples, for people."""
-        return OWN_KERNELS if isinstance(self._own, NativeRun) else ONNX_RUNTIME
+        self.own_samples = 0
+        """How many samples our own kernels ran, in bfloat16."""
 
     def expect(self, total: int) -> None:
         """Know beforehand how many samples there will be, 0 where only reading them tells."""
@@ -231,10 +225,12 @@ class Calibrator:
             show(name, sample[name])
         if isinstance(self._own, NativeRun) and self._fits(sample):
             self._own.run(sample, show)
+            self.own_samples += 1
             return
         exact = self._run_exactly(sample, show)
-        if self._own is None and self._is_time(number + 1):
-            self._own = self._taken_over(sample, exact)
+        if self._own is None and number + 1 >= EXACT_SAMPLES:
+            ahead = (self._total or _USUAL_SAMPLES) - number - 1
+            self._own = self._taken_over(sample, exact, ahead)
 
     def _run_exactly(
         self, sample: Mapping[str, Array], show: Callable[[str, Array], None]
@@ -263,15 +259,13 @@ class Calibrator:
             if name in facts
         )
 
-    def _is_time(self, done: int) -> bool:
-        """Say whether no sample need be exact any more, and enough are still to come."""
-        enough = self._total is None or self._total - done >= _FEWEST_SAMPLES
-        return done >= EXACT_SAMPLES and enough
-
     def _taken_over(
-        self, sample: Mapping[str, Array], exact: dict[str, Array]
+        self, sample: Mapping[str, Array], exact: dict[str, Array], ahead: int
     ) -> NativeRun | Refusal:
-        """Lay out the network for our kernels, and hold them to what ONNX Runtime gave."""
+        """Lay out the network for our kernels, and hold them to what ONNX Runtime gave.
+
+        `ahead` is how many samples are still to come.
+        """
         shapes = {name: fact.shape for name, fact in self._facts.items()}
         real = all(fact.data_type == ir.DataType.FLOAT for fact in self._facts.values())
         known = {name: shape for name, shape in shapes.items() if shape is not None}
@@ -280,6 +274,8 @@ class Calibrator:
         network = network_of(self._model, frozenset(self._fetched), known)
         if isinstance(network, Refusal):
             return network
+        if worth.saved_ms(network, ahead) < worth.LEAST_SAVED_MS:
+            return Refusal(f"{ahead} samples are not worth laying out this network")
         names = [str(v.name) for node in self._model.graph for v in node.outputs if v.name in exact]
         name, wanted = names[-1], exact[names[-1]].copy()
         # What ONNX Runtime holds goes first, so that the two are never there together.

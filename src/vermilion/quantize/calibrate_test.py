@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -14,8 +15,6 @@ from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.quantize import calibrate
 from vermilion.quantize.calibrate import (
     EXACT_SAMPLES,
-    ONNX_RUNTIME,
-    OWN_KERNELS,
     Calibrator,
     OutputKeeper,
     TensorFacts,
@@ -24,6 +23,7 @@ from vermilion.quantize.calibrate import (
     tensor_facts,
     with_outputs,
 )
+from vermilion.quantize.native_run import worth
 from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.result import OUTPUT_SAMPLES
@@ -77,6 +77,12 @@ def test_histogram_of_an_input_is_that_of_the_sample() -> None:
     np.testing.assert_array_equal(histogram.counts, expected.counts)
 
 
+@pytest.fixture
+def whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks this small are not worth our kernels, but soon run."""
+    monkeypatch.setattr(worth, "LEAST_SAVED_MS", -math.inf)
+
+
 own_kernels = pytest.mark.skipif(
     not processor_has_bfloat16(), reason="this CPU has no products of bfloat16"
 )
@@ -89,14 +95,14 @@ def drawn(count: int, shape: tuple[int, ...] = (2, 3, 16, 16)) -> list[dict[str,
 
 def calibrated(
     model: ir.Model, samples: list[dict[str, Array]], total: int = 0
-) -> tuple[str, dict[str, Range], OutputKeeper]:
+) -> tuple[int, dict[str, Range], OutputKeeper]:
     """Run all samples, with the ranges of all layers and of the input."""
     ranges = {name: Range() for name in ["input", *conv_outputs(model)]}
     given = [str(value.name) for value in model.graph.outputs]
     outputs = OutputKeeper({name: name for name in given}, OUTPUT_SAMPLES)
     calibrator = Calibrator(model, ranges, tensor_facts(model, samples[0]), [outputs])
     observe(calibrator, samples, total=total, progress=lambda *_: None)
-    return calibrator.engine, ranges, outputs
+    return calibrator.own_samples, ranges, outputs
 
 
 def exact_ranges(model: ir.Model, samples: list[dict[str, Array]]) -> dict[str, Range]:
@@ -118,6 +124,7 @@ def compare(found: dict[str, Range], exact: dict[str, Range]) -> None:
 
 
 @own_kernels
+@pytest.mark.usefixtures("whatever_it_takes")
 @pytest.mark.parametrize("build", [models.small_cnn, models.branching_cnn, models.mobilenet])
 def test_own_kernels_see_what_onnx_runtime_sees(build: Callable[..., ir.Model]) -> None:
     model = build()
@@ -125,8 +132,8 @@ def test_own_kernels_see_what_onnx_runtime_sees(build: Callable[..., ir.Model]) 
     assert shape is not None
     samples = drawn(12, tuple(shape.numpy()))
     samples[-1]["input"] *= 3.0  # the ranges are made by one that our kernels run
-    engine, ranges, outputs = calibrated(model, samples)
-    assert engine == OWN_KERNELS
+    own, ranges, outputs = calibrated(model, samples)
+    assert own == 12 - EXACT_SAMPLES
     compare(ranges, exact_ranges(model, samples))
     session = open_session(model)
     for kept, sample in zip(outputs.kept, samples[:OUTPUT_SAMPLES], strict=True):
@@ -135,19 +142,26 @@ def test_own_kernels_see_what_onnx_runtime_sees(build: Callable[..., ir.Model]) 
 
 
 @own_kernels
+@pytest.mark.usefixtures("whatever_it_takes")
 def test_samples_of_other_shapes_go_through_onnx_runtime() -> None:
     model = models.small_cnn(batch="batch")
     samples = [*drawn(8), *drawn(2, (5, 3, 16, 16)), *drawn(2)]
     samples[9]["input"] *= 4.0
-    engine, ranges, _ = calibrated(model, samples)
-    assert engine == OWN_KERNELS
+    own, ranges, _ = calibrated(model, samples)
+    assert own == 12 - EXACT_SAMPLES - 2
     compare(ranges, exact_ranges(model, samples))
 
 
-@pytest.mark.parametrize("total", [1, EXACT_SAMPLES, EXACT_SAMPLES + 2])
-def test_a_few_samples_are_not_worth_laying_out_a_network(total: int) -> None:
-    samples = drawn(total)
-    assert calibrated(models.small_cnn(batch="batch"), samples, total)[0] == ONNX_RUNTIME
+def test_a_small_network_stays_in_onnx_runtime() -> None:
+    assert calibrated(models.small_cnn(batch="batch"), drawn(32))[0] == 0
+
+
+@own_kernels
+@pytest.mark.parametrize(("total", "own"), [(5, 0), (12, 0), (40, 36), (0, 36)])
+def test_a_large_network_is_laid_out_where_enough_samples_come(total: int, own: int) -> None:
+    model = models.resnet18(image=160)
+    samples = drawn(2, (1, 3, 160, 160)) * 20
+    assert calibrated(model, samples[: total or 40], total)[0] == own
 
 
 def test_what_results_are_held_to_is_exact() -> None:
@@ -155,6 +169,7 @@ def test_what_results_are_held_to_is_exact() -> None:
 
 
 @own_kernels
+@pytest.mark.usefixtures("whatever_it_takes")
 def test_a_network_that_bfloat16_cannot_carry_stays_in_float32() -> None:
     """Two large parts that nearly cancel each other: what is left is lost in bfloat16."""
     model = models.small_cnn(batch="batch")
@@ -169,8 +184,8 @@ def test_a_network_that_bfloat16_cannot_carry_stays_in_float32() -> None:
     samples = drawn(12)
     for sample in samples:
         sample["input"][:, 1] = sample["input"][:, 0]
-    engine, ranges, _ = calibrated(model, samples)
-    assert engine == ONNX_RUNTIME
+    own, ranges, _ = calibrated(model, samples)
+    assert own == 0
     exact = exact_ranges(model, samples)
     assert {name: r.highest for name, r in ranges.items()} == {
         n: r.highest for n, r in exact.items()
@@ -178,6 +193,7 @@ def test_a_network_that_bfloat16_cannot_carry_stays_in_float32() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 9])
+@pytest.mark.usefixtures("whatever_it_takes")
 def test_a_sample_with_nan_is_named_whatever_runs_it(place: int) -> None:
     model = models.small_cnn(batch="batch")
     samples = drawn(12)
@@ -190,10 +206,11 @@ def test_a_sample_with_nan_is_named_whatever_runs_it(place: int) -> None:
     assert f"`{first}` holds NaN" in str(caught.value)
     assert f"calibration sample {place}" in str(caught.value)
     if place > EXACT_SAMPLES and processor_has_bfloat16():
-        assert calibrator.engine == OWN_KERNELS
+        assert calibrator.own_samples == place - EXACT_SAMPLES
 
 
 @own_kernels
+@pytest.mark.usefixtures("whatever_it_takes")
 def test_sessions_are_let_go_once_they_are_not_needed() -> None:
     model = models.small_cnn(batch="batch")
     calibrator = Calibrator(model, {conv_outputs(model)[0]: Range()}, tensor_facts(model, X))

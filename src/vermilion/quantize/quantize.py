@@ -96,6 +96,7 @@ class Seen:
     outputs: Sequence[dict[str, Array]]  # of the float model for those kept; none: run it again
     layers: Mapping[str, Sequence[Array]]  # some values of each, for the first samples
     count: int
+    own_samples: int  # of those, how many our own kernels ran
 
 
 def look(
@@ -141,7 +142,17 @@ def look(
     kept: list[dict[str, Array]] = []
     feeds = keeping(itertools.chain([first], feeds), kept)
     count = observe(calibrator, feeds, total=_length(samples), progress=progress)
-    return Seen(work, facts, statistics, moments.by_weight, kept, outputs.kept, layers.kept, count)
+    return Seen(
+        work=work,
+        facts=facts,
+        statistics=statistics,
+        moments=moments.by_weight,
+        kept=kept,
+        outputs=outputs.kept,
+        layers=layers.kept,
+        count=count,
+        own_samples=calibrator.own_samples,
+    )
 
 
 def _kept_outputs(
@@ -232,6 +243,7 @@ def finish(
         model=work,
         scheme=options.scheme,
         samples=seen.count,
+        own_samples=seen.own_samples,
         outputs=outputs,
         layers=layers,
         options=options,

@@ -14,22 +14,36 @@ import onnx_ir as ir
 
 from vermilion.ir.execute import Array
 from vermilion.quantize.native_run.endings import bounds_of
+from vermilion.quantize.native_run.pieces import cut_out, split, spread
 from vermilion.quantize.native_run.pools import average_pool, max_pool
 from vermilion.quantize.native_run.tensors import Shape
 
 Fill = Callable[[Sequence[Array], Array], None]
 
 
-def operator_of(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
-    """Give what fills the result of `node` from its inputs, None where there is no such thing."""
+def operator_of(node: ir.Node, shapes: Sequence[Shape], results: Sequence[Shape]) -> list[Fill]:
+    """Give what fills each result of `node` from its inputs, nothing where one is not known."""
+    if node.domain not in ("", "ai.onnx"):
+        return []
+    if node.op_type == "Split":
+        return split(node, shapes[0], results)
     maker = _MAKERS.get(node.op_type)
-    if maker is None or node.domain not in ("", "ai.onnx") or len(node.outputs) != 1:
-        return None
-    return maker(node, shapes, result)
+    if maker is None or len(results) != 1:
+        return []
+    fill = maker(node, shapes, results[0])
+    return [] if fill is None else [fill]
 
 
 def _always(fill: Fill) -> Callable[[ir.Node, Sequence[Shape], Shape], Fill]:
     return lambda node, shapes, result: fill
+
+
+def _one(ufunc: np.ufunc) -> Callable[[ir.Node, Sequence[Shape], Shape], Fill]:
+    return _always(lambda given, out: _done(ufunc(given[0], out=out)))
+
+
+def _two(ufunc: np.ufunc) -> Callable[[ir.Node, Sequence[Shape], Shape], Fill]:
+    return _always(lambda given, out: _done(ufunc(given[0], given[1], out=out)))
 
 
 def _bounded(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
@@ -155,6 +169,13 @@ def _resize(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | Non
     return fill
 
 
+def _power(given: Sequence[Array], out: Array) -> None:
+    if given[1].size == 1 and given[1].reshape(()) == 2.0:
+        np.square(given[0], out=out)
+    else:
+        np.power(given[0], given[1], out=out)
+
+
 def _reshaped(given: Sequence[Array], out: Array) -> None:
     np.copyto(out, given[0].reshape(out.shape))
 
@@ -174,29 +195,36 @@ def _int(node: ir.Node, name: str, default: int) -> int:
 
 
 _MAKERS: dict[str, Callable[[ir.Node, Sequence[Shape], Shape], Fill | None]] = {
-    "Add": _always(lambda given, out: _done(np.add(given[0], given[1], out=out))),
+    "Abs": _one(np.absolute),
+    "Add": _two(np.add),
     "AveragePool": average_pool,
     "BatchNormalization": _normalize,
     "Clip": _bounded,
     "Concat": _concatenate,
-    "Div": _always(lambda given, out: _done(np.divide(given[0], given[1], out=out))),
+    "ConvTranspose": spread,
+    "Div": _two(np.divide),
+    "Exp": _one(np.exp),
     "Flatten": _always(_reshaped),
     "GlobalAveragePool": _mean,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_sigmoid,
     "LeakyRelu": _leaky,
-    "MatMul": _always(lambda given, out: _done(np.matmul(given[0], given[1], out=out))),
+    "MatMul": _two(np.matmul),
     "MaxPool": max_pool,
-    "Mul": _always(lambda given, out: _done(np.multiply(given[0], given[1], out=out))),
+    "Mul": _two(np.multiply),
+    "Neg": _one(np.negative),
+    "Pow": _always(_power),
     "ReduceMean": _mean,
     "Relu": _bounded,
     "Reshape": _always(_reshaped),
     "Resize": _resize,
     "Sigmoid": _always(_sigmoid),
+    "Slice": cut_out,
     "Softmax": _softmax,
-    "Sqrt": _always(lambda given, out: _done(np.sqrt(given[0], out=out))),
+    "Sqrt": _one(np.sqrt),
     "Squeeze": _always(_reshaped),
-    "Sub": _always(lambda given, out: _done(np.subtract(given[0], given[1], out=out))),
+    "Sub": _two(np.subtract),
+    "Tanh": _one(np.tanh),
     "Transpose": _transpose,
     "Unsqueeze": _always(_reshaped),
 }

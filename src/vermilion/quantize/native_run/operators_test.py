@@ -31,6 +31,29 @@ CASES: dict[str, tuple[str, int, list[Array]]] = {
     "HardSigmoid": ("HardSigmoid<alpha=0.3>(x)", 17, []),
     "HardSwish": ("HardSwish(x)", 17, []),
     "Sqrt": ("Sqrt(x)", 17, []),
+    "Abs": ("Abs(x)", 17, []),
+    "Neg": ("Neg(x)", 17, []),
+    "Exp": ("Exp(x)", 17, []),
+    "Tanh": ("Tanh(x)", 17, []),
+    "Pow": ("Pow(x, a)", 17, [np.array(3.0)]),
+    "Pow, a square": ("Pow(x, a)", 17, [np.array(2.0)]),
+    "Slice": ("Slice(x, a, b)", 17, [np.array([0, 1]), np.array([1, 100])]),
+    "Slice of axes": ("Slice(x, a, b, c)", 17, [np.array([-4]), np.array([-1]), np.array([-1])]),
+    "Slice, backwards": (
+        "Slice(x, a, b, c, d)",
+        17,
+        [np.array([-1, 5]), np.array([-1000, 0]), np.array([2, 3]), np.array([-2, -1])],
+    ),
+    "ConvTranspose": (
+        "ConvTranspose<strides=[2,3]>(x, a)",
+        17,
+        [RNG.standard_normal((6, 4, 2, 3))],
+    ),
+    "ConvTranspose with a bias": (
+        "ConvTranspose<strides=[2,2]>(x, a, b)",
+        17,
+        [RNG.standard_normal((6, 5, 2, 2)), RNG.standard_normal(5)],
+    ),
     "BatchNormalization": (
         "BatchNormalization<epsilon=0.01>(x, a, b, c, d)",
         17,
@@ -72,6 +95,11 @@ CASES: dict[str, tuple[str, int, list[Array]]] = {
 }
 
 
+def channels_last(array: Array) -> Array:
+    """Give the same array, its channels neighbours in memory."""
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_an_operator_gives_what_onnx_runtime_gives(case: str, last: bool) -> None:
@@ -95,11 +123,11 @@ def test_an_operator_gives_what_onnx_runtime_gives(case: str, last: bool) -> Non
         if value is not None
     ]
     if last and exact.ndim == 4:
-        turned = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-        given = [turned if array is x else array for array in given]
-    fill = operator_of(node, [array.shape for array in given], exact.shape)
-    assert fill is not None
+        given = [channels_last(x) if array is x else array for array in given]
+    (fill,) = operator_of(node, [array.shape for array in given], [exact.shape])
     out = np.full_like(exact, np.nan)
+    if last and exact.ndim == 4:
+        out = channels_last(out)
     fill(given, out)
     np.testing.assert_allclose(out, exact, atol=ERROR * max(1.0, np.abs(exact).max()), rtol=0)
 
@@ -112,6 +140,7 @@ def test_an_operator_gives_what_onnx_runtime_gives(case: str, last: bool) -> Non
         'Resize<mode="linear">(x, , a)',
         'Resize<mode="nearest", coordinate_transformation_mode="align_corners">(x, , a)',
         "Clip(x, b)",
+        "Slice(x, b, b)",
     ],
 )
 def test_what_is_done_otherwise_is_left_alone(body: str) -> None:
@@ -121,4 +150,22 @@ def test_what_is_done_otherwise_is_left_alone(body: str) -> None:
     model = ir.from_proto(onnx.parser.parse_model(text))
     (node,) = model.graph
     shapes = [IMAGE, (0,), (4,)][: len(node.inputs)]
-    assert operator_of(node, shapes, (2, 6, 14, 18)) is None
+    assert operator_of(node, shapes, [(2, 6, 14, 18)]) == []
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_every_part_of_a_split_is_filled(axis: int) -> None:
+    sizes = "2, 4" if axis == 1 else "1, 8"
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[2,6,7,9] x) => (float y, float z)
+        <int64[2] a = {{{sizes}}}> {{ y, z = Split<axis={axis}>(x, a) }}"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    for value in model.graph.outputs:
+        value.shape = None
+    x = RNG.standard_normal(IMAGE).astype(np.float32)
+    exact = list(run_session(open_session(model), {"x": x}).values())
+    (node,) = model.graph
+    fills = operator_of(node, [IMAGE, (2,)], [array.shape for array in exact])
+    for fill, array in zip(fills, exact, strict=True):
+        out = np.full_like(array, np.nan)
+        fill([x], out)
+        np.testing.assert_array_equal(out, array)

@@ -54,12 +54,12 @@ def tasks_of(
     for node in _needed(model, wanted):
         if node in done:
             continue
-        task = _task(node, shapes, wanted, frozenset(made))
-        if task is None:
+        found = _tasks(node, shapes, wanted, frozenset(made))
+        if not found:
             return Refusal(f"there is no kernel for {node.op_type} as node `{node.name}` has it")
-        tasks.append(task)
-        done.update(task.ending.nodes)
-        made |= {str(node.outputs[0].name), task.result}
+        tasks += found
+        done.update(found[0].ending.nodes)
+        made |= {str(node.outputs[0].name), *(task.result for task in found)}
     return tasks
 
 
@@ -74,20 +74,21 @@ def borders(tasks: Sequence[Task]) -> dict[str, Border]:
     return found
 
 
-def _task(
+def _tasks(
     node: ir.Node, shapes: Mapping[str, Shape], wanted: frozenset[str], made: frozenset[str]
-) -> Task | None:
+) -> list[Task]:
+    """Give the one task of a product, or one for each result; none where there is no kernel."""
     product = product_of(node, shapes)
     if product is not None:
-        return Task(node, product, ending_of(product, shapes, wanted, made), None)
-    result = str(node.outputs[0].name)
+        return [Task(node, product, ending_of(product, shapes, wanted, made), None)]
+    results = [str(value.name) for value in node.outputs if value.name]
     given = [
         tuple(value.const_value.shape.numpy()) if value.const_value else shapes[str(value.name)]
         for value in node.inputs
         if value is not None
     ]
-    fill = operator_of(node, given, shapes[result])
-    return None if fill is None else Task(node, None, Ending(result), fill)
+    fills = operator_of(node, given, [shapes[name] for name in results])
+    return [Task(node, None, Ending(name), f) for name, f in zip(results, fills, strict=False)]
 
 
 def _needed(model: ir.Model, wanted: frozenset[str]) -> list[ir.Node]:
