@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 
 from commands import Command, command_line, wide_enough
 from models import small_cnn
+from vermilion.quantize.native_run import worth
+from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 
 
 @pytest.fixture
@@ -60,6 +63,19 @@ def test_the_keys_that_others_rely_on(
     compiled = vermilion("compile", out, "--target", "phoenix", "--json").data
     assert compiled["summary"]["model_data_type"] == "int8 quantized"
     assert compiled["summary"]["offloaded_operators"] > 0
+
+
+@pytest.mark.skipif(not processor_has_bfloat16(), reason="this CPU has no products of bfloat16")
+def test_what_our_own_kernels_ran_is_said(
+    vermilion: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worth, "LEAST_SAVED_MS", -math.inf)
+    samples = np.random.default_rng(0).standard_normal((9, 1, 3, 16, 16), dtype=np.float32)
+    for number, sample in enumerate(samples):
+        np.save(tmp_path / f"{number}.npy", sample)
+    words = ("quantize", model, "--calib", tmp_path, "--dim", "n=1", "-o", tmp_path / "q.onnx")
+    assert "9 samples, 5 of them in own kernels, " in vermilion(*words).words
+    assert vermilion(*words, "--json").data["samples_in_own_kernels"] == 5
 
 
 def test_random_data_are_warned_about_once(

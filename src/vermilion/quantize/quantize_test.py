@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator
 
@@ -13,6 +14,8 @@ from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session, split_weights
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.quantize import quantize_model
+from vermilion.quantize.native_run import worth
+from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 from vermilion.quantize.result import OUTPUT_SAMPLES
 
 Sample = dict[str, np.ndarray]
@@ -155,6 +158,18 @@ def test_progress_is_told() -> None:
     told: list[tuple[str, int, int]] = []
     quantize_model(models.small_cnn(), IMAGES[:3], progress=lambda *step: told.append(step))
     assert [("calibrate", n, 3) for n in (1, 2, 3)] == [s for s in told if s[0] == "calibrate"]
+
+
+@pytest.mark.skipif(not processor_has_bfloat16(), reason="this CPU has no products of bfloat16")
+def test_a_large_network_is_as_good_from_our_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = models.resnet18(image=160), noise("input", (1, 3, 160, 160), count=6)
+    samples = [images[number % 6] for number in range(40)]
+    own = quantize_model(model, samples)
+    monkeypatch.setattr(worth, "LEAST_SAVED_MS", math.inf)
+    other = quantize_model(model, samples)
+    assert (own.own_samples, other.own_samples) == (36, 0)
+    assert own.outputs[0].sqnr_db == pytest.approx(other.outputs[0].sqnr_db, abs=0.5)
+    assert own.outputs[0].sqnr_db > GOOD_DB
 
 
 def test_dynamic_batch_takes_samples_of_any_size() -> None:
