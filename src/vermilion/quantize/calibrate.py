@@ -25,7 +25,7 @@ from vermilion.ir.element_types import numpy_type
 from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.progress import Progress
 from vermilion.quantize.native_run import worth
-from vermilion.quantize.native_run.run import NativeRun, network_of
+from vermilion.quantize.native_run.run import NativeRun, Network, network_of
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.one_thread import one_thread
 
@@ -62,7 +62,9 @@ def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
     return copy
 
 
-def open_fetching(model: ir.Model, names: Sequence[str]) -> ort.InferenceSession:
+def open_fetching(
+    model: ir.Model, names: Sequence[str], *, optimize: bool = True
+) -> ort.InferenceSession:
     """Open a session that gives the tensors called `names`; `model` stays as it is."""
     outputs = model.graph.outputs
     own = list(outputs)
@@ -70,7 +72,7 @@ def open_fetching(model: ir.Model, names: Sequence[str]) -> ort.InferenceSession
     by_name |= {str(value.name): value for node in model.graph for value in node.outputs}
     try:
         outputs[:] = [by_name[name] for name in names]
-        return open_session(model, quiet=True)
+        return open_session(model, quiet=True, optimize=optimize)
     finally:
         outputs[:] = own
 
@@ -209,28 +211,31 @@ class Calibrator:
         self._inputs = [name for name in names if name in inputs]
         self._fetched = [name for name in names if name not in inputs]
         self._sessions: list[tuple[list[str], ort.InferenceSession]] = []
-        self._own: NativeRun | Refusal | None = None
-        self._total: int | None = None
+        self._total = 0
+        self._network: Network | Refusal | None = None  # None before the first sample
+        self._own: NativeRun | None = None
         self.own_samples = 0
         """How many samples our own kernels ran, in bfloat16."""
 
     def expect(self, total: int) -> None:
         """Know beforehand how many samples there will be, 0 where only reading them tells."""
-        self._total = total or None
+        self._total = total
 
     def add(self, number: int, sample: Mapping[str, Array]) -> None:
         """Run one sample and look at all its tensors."""
         show = partial(self._see, number)
         for name in self._inputs:
             show(name, sample[name])
-        if isinstance(self._own, NativeRun) and self._fits(sample):
+        if self._own is not None and self._fits(sample):
             self._own.run(sample, show)
             self.own_samples += 1
             return
+        if self._network is None:
+            self._network = self._planned(sample, number)
         exact = self._run_exactly(sample, show)
-        if self._own is None and number + 1 >= EXACT_SAMPLES:
-            ahead = (self._total or _USUAL_SAMPLES) - number - 1
-            self._own = self._taken_over(sample, exact, ahead)
+        is_time = number + 1 >= EXACT_SAMPLES and self._own is None
+        if is_time and isinstance(self._network, Network) and self._fits(sample):
+            self._take_over(self._network, sample, exact)
 
     def _run_exactly(
         self, sample: Mapping[str, Array], show: Callable[[str, Array], None]
@@ -245,8 +250,10 @@ class Calibrator:
 
     def _opened(self) -> list[tuple[list[str], ort.InferenceSession]]:
         if not self._sessions:
+            # What ONNX Runtime would make of the graph first takes longer than a few samples.
+            few = isinstance(self._network, Network)
             self._sessions = [
-                (group, open_fetching(self._model, group))
+                (group, open_fetching(self._model, group, optimize=not few))
                 for group in grouped(self._fetched, self._facts, GROUP_BYTES)
             ]
         return self._sessions
@@ -259,32 +266,33 @@ class Calibrator:
             if name in facts
         )
 
-    def _taken_over(
-        self, sample: Mapping[str, Array], exact: dict[str, Array], ahead: int
-    ) -> NativeRun | Refusal:
-        """Lay out the network for our kernels, and hold them to what ONNX Runtime gave.
-
-        `ahead` is how many samples are still to come.
-        """
+    def _planned(self, sample: Mapping[str, Array], done: int) -> Network | Refusal:
+        """Give what our kernels could run once the first samples have passed."""
         shapes = {name: fact.shape for name, fact in self._facts.items()}
         real = all(fact.data_type == ir.DataType.FLOAT for fact in self._facts.values())
         known = {name: shape for name, shape in shapes.items() if shape is not None}
-        if not exact or not real or len(known) < len(shapes) or not self._fits(sample):
+        if not self._fetched or not real or len(known) < len(shapes) or not self._fits(sample):
             return Refusal("not all tensors are float32 of a known shape")
         network = network_of(self._model, frozenset(self._fetched), known)
-        if isinstance(network, Refusal):
-            return network
-        if worth.saved_ms(network, ahead) < worth.LEAST_SAVED_MS:
+        ahead = (self._total or _USUAL_SAMPLES) - max(done, EXACT_SAMPLES)
+        if isinstance(network, Network) and worth.saved_ms(network, ahead) < worth.LEAST_SAVED_MS:
             return Refusal(f"{ahead} samples are not worth laying out this network")
+        return network
+
+    def _take_over(
+        self, network: Network, sample: Mapping[str, Array], exact: dict[str, Array]
+    ) -> None:
+        """Lay out the network for our kernels, and hold them to what ONNX Runtime gave."""
         names = [str(v.name) for node in self._model.graph for v in node.outputs if v.name in exact]
         name, wanted = names[-1], exact[names[-1]].copy()
         # What ONNX Runtime holds goes first, so that the two are never there together.
         exact.clear()
         self._sessions.clear()
         own = network.laid_out()
-        if not own.agrees(sample, name, wanted, _MOST_NOISE):
-            return Refusal(f"bfloat16 is too coarse for this network, see tensor `{name}`")
-        return own
+        if own.agrees(sample, name, wanted, _MOST_NOISE):
+            self._own = own
+        else:
+            self._network = Refusal(f"bfloat16 is too coarse for this network, see `{name}`")
 
     def _see(self, number: int, name: str, array: Array) -> None:
         statistics = self._statistics.get(name)
