@@ -10,6 +10,7 @@ run the network: in bfloat16, in half of the time, and each tensor is looked at 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from vermilion.quantize.native_run import worth
 from vermilion.quantize.native_run.run import NativeRun, Network, network_of
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.one_thread import one_thread
+
+_log = logging.getLogger(__name__)
 
 GROUP_BYTES = 512 * 1024 * 1024
 """Fetched at once, at most: with ONNX Runtime's own copy this stays near a gigabyte."""
@@ -232,6 +235,8 @@ class Calibrator:
             return
         if self._network is None:
             self._network = self._planned(sample, number)
+            if isinstance(self._network, Refusal):
+                _log.info("all samples go through ONNX Runtime: %s", self._network.reason)
         exact = self._run_exactly(sample, show)
         is_time = number + 1 >= EXACT_SAMPLES and self._own is None
         if is_time and isinstance(self._network, Network) and self._fits(sample):
@@ -292,7 +297,8 @@ class Calibrator:
         if own.agrees(sample, name, wanted, _MOST_NOISE):
             self._own = own
         else:
-            self._network = Refusal(f"bfloat16 is too coarse for this network, see `{name}`")
+            _log.info("all samples go through ONNX Runtime: bfloat16 is too coarse for `%s`", name)
+            self._network = Refusal("bfloat16 is too coarse for this network")
 
     def _see(self, number: int, name: str, array: Array) -> None:
         statistics = self._statistics.get(name)

@@ -152,8 +152,12 @@ def test_samples_of_other_shapes_go_through_onnx_runtime() -> None:
     compare(ranges, exact_ranges(model, samples))
 
 
-def test_a_small_network_stays_in_onnx_runtime() -> None:
+@own_kernels
+def test_a_small_network_stays_in_onnx_runtime(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     assert calibrated(models.small_cnn(batch="batch"), drawn(32))[0] == 0
+    reason = "28 samples are not worth laying out this network"
+    assert [record.getMessage().endswith(reason) for record in caplog.records] == [True]
 
 
 @own_kernels

@@ -75,6 +75,8 @@ CASES: dict[str, tuple[str, int, list[Array]]] = {
     ),
     "GlobalAveragePool": ("GlobalAveragePool(x)", 17, []),
     "ReduceMean": ("ReduceMean<axes=[2,-1], keepdims=0>(x)", 17, []),
+    "ReduceMean of rows": ("ReduceMean<axes=[-1]>(x)", 17, []),
+    "Identity": ("Identity(x)", 17, []),
     "ReduceMean by an input": ("ReduceMean(x, a)", 18, [np.array([1])]),
     "ReduceMean of all": ("ReduceMean(x)", 17, []),
     "Softmax": ("Softmax<axis=1>(x)", 17, []),
@@ -141,6 +143,7 @@ def test_an_operator_gives_what_onnx_runtime_gives(case: str, last: bool) -> Non
         'Resize<mode="nearest", coordinate_transformation_mode="align_corners">(x, , a)',
         "Clip(x, b)",
         "Slice(x, b, b)",
+        "ReduceMean<noop_with_empty_axes=1>(x)",
     ],
 )
 def test_what_is_done_otherwise_is_left_alone(body: str) -> None:
