@@ -163,8 +163,8 @@ def test_a_small_network_stays_in_onnx_runtime(caplog: pytest.LogCaptureFixture)
 @own_kernels
 @pytest.mark.parametrize(("total", "own"), [(5, 0), (12, 0), (40, 36), (0, 36)])
 def test_a_large_network_is_laid_out_where_enough_samples_come(total: int, own: int) -> None:
-    model = models.resnet18(image=160)
-    samples = drawn(2, (1, 3, 160, 160)) * 20
+    model = models.resnet18()
+    samples = drawn(2, (1, 3, 224, 224)) * 20
     assert calibrated(model, samples[: total or 40], total)[0] == own
 
 
