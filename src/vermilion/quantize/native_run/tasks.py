@@ -82,11 +82,7 @@ def _tasks(
     if product is not None:
         return [Task(node, product, ending_of(product, shapes, wanted, made), None)]
     results = [str(value.name) for value in node.outputs if value.name]
-    given = [
-        tuple(value.const_value.shape.numpy()) if value.const_value else shapes[str(value.name)]
-        for value in node.inputs
-        if value is not None
-    ]
+    given = [_shape(value, shapes) for value in node.inputs if value is not None]
     fills = operator_of(node, given, [shapes[name] for name in results])
     return [Task(node, None, Ending(name), f) for name, f in zip(results, fills, strict=False)]
 
@@ -100,6 +96,11 @@ def _needed(model: ir.Model, wanted: frozenset[str]) -> list[ir.Node]:
             found.append(node)
             names.update(_variables(node))
     return found[::-1]
+
+
+def _shape(value: ir.Value, shapes: Mapping[str, Shape]) -> Shape:
+    constant = value.const_value
+    return shapes[str(value.name)] if constant is None else tuple(constant.shape.numpy())
 
 
 def _variables(node: ir.Node) -> list[str]:
