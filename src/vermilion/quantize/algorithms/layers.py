@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import onnx_ir as ir
@@ -102,13 +103,16 @@ class Layer:
         rows = np.concatenate(list(matrices), axis=1)
         return np.ascontiguousarray(rows.T if self.transposed else rows.reshape(shape))
 
-    def rows(self, read: Float32, limit: int, rng: np.random.Generator) -> Float32:
-        """Give at most `limit` rows of one sample as (G, rows, K), drawn evenly."""
+    def rows(self, read: Float32, limit: int, turn: int) -> Float32:
+        """Give at most `limit` rows of one sample as (G, rows, K), drawn evenly.
+
+        With the next turn the rows lie at other places.
+        """
         if self.window is not None:
-            return _patches(read, self.groups * self.blocks, self.window, limit, rng)
+            return _patches(read, self.groups * self.blocks, self.window, limit, turn)
         flat = read.reshape(-1, self.width * self.blocks)
         if len(flat) > limit:
-            flat = flat[rng.choice(len(flat), limit, replace=False)]
+            flat = flat[_drawn(len(flat), limit, turn)]
         # Copied in any case: what was read may lie in a buffer that is used again.
         return flat.reshape(len(flat), self.blocks, -1).transpose(1, 0, 2).copy()
 
@@ -168,66 +172,80 @@ def window_of(node: ir.Node, kernel: Sequence[int]) -> Window:
 # Places for each one that is drawn, from which on drawing one twice is rare.
 _MANY = 16
 
+# Draws of places that differ; further ones come again.
+_DRAWS = 8
 
-def _patches(
-    read: Float32, groups: int, window: Window, limit: int, rng: np.random.Generator
-) -> Float32:
-    """Give patches at places drawn at random, each flattened as channels × kernel."""
-    padding = window.padding(read.shape[2:])
+
+@dataclass(frozen=True)
+class _Draw:
+    """Places that patches are taken from, (rows,) and (rows, kernel)."""
+
+    picture: NDArray[np.intp]
+    inside: NDArray[np.bool_]
+    at: NDArray[np.intp]  # in a flat image
+    all_inside: bool
+
+
+def _drawn(places: int, limit: int, turn: int) -> NDArray[np.intp]:
+    """Give at most `limit` of so many places, others for the next turn."""
+    rng = np.random.default_rng(turn % _DRAWS)
+    if places <= limit:
+        return np.arange(places)
+    if places < _MANY * limit:
+        return rng.choice(places, limit, replace=False)
+    return rng.integers(0, places, limit)  # few come twice, and it takes a tenth of the time
+
+
+@lru_cache(maxsize=1024)
+def _draw(shape: tuple[int, ...], window: Window, limit: int, turn: int) -> _Draw:
+    """Draw patches of images (N, …): a network's layers share few shapes and windows."""
+    pictures, *lengths = shape
+    padding = window.padding(tuple(lengths))
     steps = [
         (length + sum(pad) - (kernel - 1) * dilation - 1) // stride + 1
         for length, pad, kernel, dilation, stride in zip(
-            read.shape[2:], padding, window.kernel, window.dilations, window.strides, strict=True
+            lengths, padding, window.kernel, window.dilations, window.strides, strict=True
         )
     ]
-    places = len(read) * int(np.prod(steps))
-    if places <= limit:
-        chosen = np.arange(places)
-    elif places < _MANY * limit:
-        chosen = rng.choice(places, limit, replace=False)
-    else:
-        chosen = rng.integers(0, places, limit)  # few come twice, and it takes a tenth of the time
-    picture, *corner = np.unravel_index(chosen, (len(read), *steps))
+    chosen = _drawn(pictures * int(np.prod(steps)), limit, turn)
+    picture, *corner = np.unravel_index(chosen, (pictures, *steps))
+    inside, at = _places(corner, lengths, window, padding)
+    return _Draw(picture, inside, at, bool(inside.all()))
+
+
+def _patches(read: Float32, groups: int, window: Window, limit: int, turn: int) -> Float32:
+    """Give patches at places drawn at random, each flattened as channels × kernel."""
+    draw = _draw((len(read), *read.shape[2:]), window, limit, turn % _DRAWS)
     channels = read.shape[1]
     flat = read.reshape(len(read), channels, -1)
     if flat.strides[1] == flat.itemsize:
-        return _patches_channels_last(
-            flat, groups, picture, *_places(corner, read.shape[2:], window, padding)
-        )
-    if len(read) == groups == int(np.prod(window.kernel)) == 1 and not np.any(padding):
-        steps_on = zip(corner, window.strides, strict=True)
-        place = np.ravel_multi_index([at * step for at, step in steps_on], read.shape[2:])
-        return np.ascontiguousarray(flat[0].take(place, axis=1).T)[None]
-    inside, at = _places(corner, read.shape[2:], window, padding)
+        return _patches_channels_last(flat, groups, draw)
+    if len(read) == groups == draw.at.shape[1] == 1 and draw.all_inside:
+        return np.ascontiguousarray(flat[0].take(draw.at[:, 0], axis=1).T)[None]
     # Only what the patches hold is fetched: (channels, rows, kernel), zeros outside the image.
-    picked = np.empty((channels, *at.shape), np.float32)
+    picked = np.empty((channels, *draw.at.shape), np.float32)
     for number in range(len(read)):
-        here = picture == number
+        here = draw.picture == number
         if len(read) == 1:
-            np.take(flat[0], at, axis=1, out=picked, mode="clip")
+            np.take(flat[0], draw.at, axis=1, out=picked, mode="clip")
         elif here.any():
-            picked[:, here] = np.take(flat[number], at[here], axis=1, mode="clip")
-    if not inside.all():
-        picked[:, ~inside] = 0.0
-    rows = picked.reshape(groups, channels // groups, len(chosen), -1)
+            picked[:, here] = np.take(flat[number], draw.at[here], axis=1, mode="clip")
+    if not draw.all_inside:
+        picked[:, ~draw.inside] = 0.0
+    rows = picked.reshape(groups, channels // groups, len(draw.at), -1)
     if channels != groups:
         rows = np.ascontiguousarray(rows.transpose(0, 2, 1, 3))
-    return rows.reshape(groups, len(chosen), -1)
+    return rows.reshape(groups, len(draw.at), -1)
 
 
-def _patches_channels_last(
-    flat: Float32,
-    groups: int,
-    picture: NDArray[np.intp],
-    inside: NDArray[np.bool_],
-    at: NDArray[np.intp],
-) -> Float32:
+def _patches_channels_last(flat: Float32, groups: int, draw: _Draw) -> Float32:
     """Give the same patches of an image whose channels are neighbours in memory."""
-    places = picture[:, None] * flat.shape[2] + at
+    places = draw.picture[:, None] * flat.shape[2] + draw.at
     picked = flat.transpose(0, 2, 1).reshape(-1, flat.shape[1]).take(places, axis=0, mode="clip")
-    picked[~inside] = 0.0  # (rows, kernel, channels)
-    rows = picked.reshape(*at.shape, groups, -1).transpose(2, 0, 3, 1)
-    return np.ascontiguousarray(rows).reshape(groups, len(at), -1)
+    if not draw.all_inside:
+        picked[~draw.inside] = 0.0  # (rows, kernel, channels)
+    rows = picked.reshape(*places.shape, groups, -1).transpose(2, 0, 3, 1)
+    return np.ascontiguousarray(rows).reshape(groups, len(places), -1)
 
 
 def _places(

@@ -41,7 +41,7 @@ class Moments:
         self._total = np.zeros((layer.groups * layer.blocks, layer.width))
         self._gram: Float32 | None = None
         self._rows: list[Float32] = []
-        self._rng = np.random.default_rng(0)
+        self._turn = 0
 
     @property
     def is_full(self) -> bool:
@@ -56,7 +56,8 @@ class Moments:
         if self.is_full:
             return
         limit = ROWS_PER_SAMPLE * (2 if self.count < 2 * self.layer.width else 1)
-        rows = self.layer.rows(read, limit, self._rng)
+        rows = self.layer.rows(read, limit, self._turn)
+        self._turn += 1
         self.count += rows.shape[1]
         self._rows.append(rows)
         if sum(kept.shape[1] for kept in self._rows) >= max(self.layer.width, _FOLDED_ROWS):
