@@ -115,6 +115,35 @@ def test_the_benchmark_measures_and_adds_to_its_file(tmp_path: Path) -> None:
     assert json.loads(file.read_text("utf-8"))["records"] == records
 
 
+def test_pairs_of_tokens_and_memory(script: Any) -> None:
+    bench = script("llm_bandwidth_bench")
+    pairs = [bench.Pair(0.02, 600e6, before, 40.0) for before in (20.0, 40.0, 60.0)]
+    assert [one.share for one in pairs] == pytest.approx([1.0, 0.75, 0.6])
+    words = bench.line("m, 2", pairs).split()
+    assert words == [
+        "m,", "2", "50.0", "30.0", "40.0", "(30.0–50.0)", "75.0%", "(67.5%–87.5%)"
+    ]  # fmt: skip
+
+
+@pytest.mark.needs("tokenizers")
+def test_decoding_is_measured_beside_the_memory(script: Any, tmp_path: Path) -> None:
+    isa = isa_of(resolve_cpu())
+    if not (isa.has_vnni and isa.has_bf16):
+        pytest.skip("the processor has no AVX-512 with VNNI and BF16")
+    tiny_llama.write_folder(tmp_path / "tiny", Tiny(bits=4))
+    words = ["--models", "tiny", "--threads", "2", "--pairs", "3", "--prompt", "8", "--new", "2"]
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "llm_bandwidth_bench.py"), str(tmp_path), *words,
+         "--meter-ms", "1"],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [_, row] = done.stdout.splitlines()
+    assert row.startswith("tiny, 2")
+    assert all(float(word) > 0 for word in row.split()[2:5])
+
+
 def test_a_prompt_is_no_beginning_of_a_longer_one() -> None:
     short, long = random_prompt(64, 50_000, 3), random_prompt(128, 50_000, 3)
     assert (short == random_prompt(64, 50_000, 3)).all()
