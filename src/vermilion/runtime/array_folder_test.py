@@ -51,6 +51,13 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
+def test_a_file_of_many_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_folder, "_PIECE_BYTES", 1000)
+    write_arrays(tmp_path, wanted(), {"name": "x", "sizes": [1, 2]}, threads=2)
+    check(open_arrays(tmp_path))
+    assert problem_of(tmp_path) == ""
+
+
 def check(found: object) -> None:
     assert found is not None
     arrays, about = found  # type: ignore[misc]
