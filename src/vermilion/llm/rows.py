@@ -40,9 +40,11 @@ class Rows:
 
     def forward(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
         """Append as many tokens to each row: (rows, n) → (rows, vocabulary)."""
+        if len(self._states) == 1:
+            return self._states[0].forward(tokens)
         parts = np.split(tokens, len(self._states))
         pieces = [state.forward(part) for state, part in zip(self._states, parts, strict=True)]
-        return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+        return np.concatenate(pieces)
 
     def drop(self, count: int) -> None:
         """Forget the last `count` tokens of each row."""
