@@ -26,7 +26,7 @@ from vermilion.backends.base import (
     Tensors,
 )
 from vermilion.codegen.isa import isa_of
-from vermilion.codegen.layout import ROW_WORDS, RUN, WAIT
+from vermilion.codegen.layout import DRIVER, ROW_WORDS
 from vermilion.codegen.load import load_object
 from vermilion.codegen.table import Address, Call
 from vermilion.codegen.tensor import SLACK_BYTES, Storage, View
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from vermilion.codegen.profile import StepTimer
 
 OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE = "program.o", "packed.bin", "kernels.json"
-_FORMAT = 5
+_FORMAT = 6
 _PORTS = ("input", "output")
 
 _NUMPY: Mapping[Storage, np.dtype[Any]] = {
@@ -151,7 +151,7 @@ class NativeBackend:
         libraries: list[object] = []
         functions: dict[str, int] = {}
         for row in table["objects"]:
-            names = [*row["functions"], *((RUN, WAIT) if row["file"] == OBJECT_FILE else ())]
+            names = [*row["functions"], *(DRIVER if row["file"] == OBJECT_FILE else ())]
             library, found = load_object(bytes(files.read(row["file"])), names, isa_of(target))
             libraries.append(library)
             functions.update(found)

@@ -3,7 +3,8 @@
 A worker spins for a moment after each run, so that the next one starts within a microsecond, then
 sleeps: nothing burns a core while nobody calls. Who calls waits for no worker, only for what a
 worker has begun. The threads are Python's; ctypes lets go of the interpreter lock while they are
-in native code.
+in native code, where they stay from one run to the next: a worker that asked for that lock would
+keep the caller from beginning (0.04 ms of each 1.6, a token of SmolLM2 on two cores).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.layout import ROW_WORDS, RUN, WAIT, context_bytes
+from vermilion.codegen.layout import CLOSING, ROW_WORDS, RUN, SERVE, context_bytes
 
 # Spins before a worker sleeps: about a millisecond. Long enough for what a caller does between two
 # runs; a worker that slept may come too late for a short run (on a virtual machine it is woken on
@@ -57,9 +58,9 @@ class Crew:
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 5)(
             functions[RUN]
         )
-        self._wait = ctypes.CFUNCTYPE(
-            ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
-        )(functions[WAIT])
+        self._serve = ctypes.CFUNCTYPE(
+            ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 5
+        )(functions[SERVE])
         self._table = table
         self._steps = len(table) // ROW_WORDS
         self._units = int(table[2::ROW_WORDS].sum())
@@ -123,6 +124,7 @@ class Crew:
         """End the threads."""
         self._closing = True
         with self._awake:
+            self._context[CLOSING // 8] = 1
             self._context[0] += 1
             self._awake.notify_all()
         for thread in self._threads:
@@ -160,18 +162,12 @@ def _work(crew_of: weakref.ref[Crew], seen: int, worker: int) -> None:
     crew = crew_of()
     if crew is None:
         return
-    context = crew._context_at
+    context, table, steps = crew._context_at, crew._table_at, crew._steps
     while not crew._closing:
-        now = crew._wait(context, seen, _SPINS)
-        if now == seen:
-            awake = crew._awake
-            with awake:
-                crew._sleeping += 1
-                if int(crew._context[0]) == seen and not crew._closing:
-                    awake.wait(timeout=1.0)
-                crew._sleeping -= 1
-            continue
-        seen = now
-        if crew._closing:
-            return
-        crew._run(context, crew._table_at, crew._steps, now << 32, 0, worker, crew.workers)
+        seen = crew._serve(context, table, steps, seen, _SPINS, worker, crew.workers)
+        awake = crew._awake
+        with awake:
+            crew._sleeping += 1
+            if int(crew._context[0]) == seen and not crew._closing:
+                awake.wait(timeout=1.0)
+            crew._sleeping -= 1

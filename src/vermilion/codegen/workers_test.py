@@ -16,7 +16,7 @@ from kernels import isa_for
 from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.driver import write_driver
 from vermilion.codegen.isa import Isa
-from vermilion.codegen.layout import ROW_WORDS, RUN, WAIT
+from vermilion.codegen.layout import DRIVER, ROW_WORDS
 from vermilion.codegen.load import load_object
 from vermilion.codegen.object import compile_object
 from vermilion.codegen.workers import Crew, aligned_bytes, usable_cores
@@ -57,7 +57,7 @@ class Program:
         for name in ("first", "second"):
             module.export(name)
         data = compile_object(module.text(), isa)
-        self._library, functions = load_object(data, ["first", "second", RUN, WAIT], isa)
+        self._library, functions = load_object(data, ["first", "second", *DRIVER], isa)
         self.a, self.b = (aligned_bytes(8 * UNITS).view(np.int64) for _ in range(2))
         self._arguments = np.array(
             [self.a.ctypes.data, self.b.ctypes.data, self.b.ctypes.data, self.a.ctypes.data]

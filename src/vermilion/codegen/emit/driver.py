@@ -20,10 +20,12 @@ import sys
 
 from vermilion.codegen.emit.builder import Module
 from vermilion.codegen.layout import (
+    CLOSING,
     CONTEXT_LINE_BYTES,
     FINISHED,
     ROW_WORDS,
     RUN,
+    SERVE,
     WAIT,
 )
 
@@ -213,6 +215,28 @@ again:
   call void asm sideeffect "pause", ""()
   %spin_next = add i64 %spin, 1
   br label %head
+exit:
+  ret i64 %now
+}}
+
+define i64 @{SERVE}(ptr %context, ptr %table, i64 %steps, i64 %seen, i64 %spins, i64 %worker,
+                    i64 %workers) nounwind {{
+entry:
+  %closing_at = getelementptr i8, ptr %context, i64 {CLOSING}
+  br label %idle
+idle:
+  %last = phi i64 [ %seen, %entry ], [ %now, %work ]
+  %now = call i64 @{WAIT}(ptr %context, i64 %last, i64 %spins)
+  %closing = load atomic i64, ptr %closing_at acquire, align 8
+  %is_closing = icmp ne i64 %closing, 0
+  %is_same = icmp eq i64 %now, %last
+  %is_over = or i1 %is_closing, %is_same
+  br i1 %is_over, label %exit, label %work
+work:
+  %tag = shl i64 %now, 32
+  call void @{RUN}(ptr %context, ptr %table, i64 %steps, i64 %tag, i64 0, i64 %worker,
+                   i64 %workers)
+  br label %idle
 exit:
   ret i64 %now
 }}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.layout import ROW_WORDS, RUN, WAIT
+from vermilion.codegen.layout import DRIVER, ROW_WORDS
 from vermilion.codegen.table import Address, Call
 
 # Chunks of a step for each worker: enough that the last does not keep the others waiting.
@@ -48,8 +48,8 @@ class ProgramTable:
         return rows.reshape(-1)
 
     def symbols(self, number: int) -> list[str]:
-        """Give the functions of an object, the first one's own two among them."""
-        return [*self.objects[number][1], *((RUN, WAIT) if number == 0 else ())]
+        """Give the functions of an object, the first one's driver among them."""
+        return [*self.objects[number][1], *(DRIVER if number == 0 else ())]
 
 
 def table_of(
