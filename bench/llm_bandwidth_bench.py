@@ -7,7 +7,9 @@ DIR holds OGA folders, as for `llm_bench.py`. A decoded token reads every weight
 it can be no faster than memory is read. On a virtual machine that speed changes within seconds, by
 a factor of two with two cores: it is measured right before and right after every few tokens, by the
 fastest loop that we know, with as many threads, in a buffer as big as the weights and in huge
-pages. A share is what these tokens read in a second over the mean of both.
+pages. A share is what these tokens read in a second over the mean of both: `share` by the bytes
+that our engine reads, weights as it packs them and the cache; `as stored` by those of the folder,
+whose scales have 32 bits where ours have 16.
 
 Tokens are made as a user makes them, the choice of the likeliest included. One before each turn
 does not count: the workers sleep while the meter runs.
@@ -23,8 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vermilion.llm.bandwidth import MemoryMeter
+from vermilion.llm.engine.decoder import NativeDecoder
+from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.open_decoder import EngineOptions
-from vermilion.llm.open_model import open_model
+from vermilion.llm.own_model import open_own_model
 from vermilion.llm.speed import random_prompt
 from vermilion.llm.speed_turns import bytes_per_token
 
@@ -33,10 +37,11 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Pair:
-    """Some tokens: the time of one, what it reads, and the memory before and after them."""
+    """Some tokens: the time and the bytes of one, and the memory before and after them."""
 
     token_s: float
-    token_bytes: float
+    read_bytes: float
+    stored_bytes: float
     before_gb_per_s: float
     after_gb_per_s: float
 
@@ -46,9 +51,19 @@ class Pair:
         return (self.before_gb_per_s + self.after_gb_per_s) / 2
 
     @property
+    def read_gb_per_s(self) -> float:
+        """What the tokens read in a second."""
+        return self.read_bytes / self.token_s / 1e9
+
+    @property
     def share(self) -> float:
         """How much of that the tokens used."""
-        return self.token_bytes / self.token_s / 1e9 / self.memory_gb_per_s
+        return self.read_gb_per_s / self.memory_gb_per_s
+
+    @property
+    def stored_share(self) -> float:
+        """How much they would use if they read the weights as the folder stores them."""
+        return self.share * self.stored_bytes / self.read_bytes
 
 
 def main() -> None:
@@ -71,18 +86,19 @@ def main() -> None:
 
 def measure(folder: Path, threads: int, options: argparse.Namespace) -> Iterator[Pair]:
     """Give the pairs of one model; its text grows by a few tokens from one to the next."""
-    opened = open_model(folder, EngineOptions(threads=threads, engine="native"))
-    vocabulary = opened.config.model["vocab_size"]
-    assert isinstance(vocabulary, int), "a folder says how many tokens there are"
+    config = read_genai_config(folder)
+    opened = open_own_model(config, EngineOptions(threads=threads, engine="native"))
+    decoder = opened.decoder
+    assert isinstance(decoder, NativeDecoder), "asked for"
     each = options.new + 1
     whole = options.prompt + options.pairs * each + 1
     search = {"max_length": whole, "min_length": whole, "do_sample": False}
     generator = opened.generator(search)
-    generator.append_tokens(random_prompt(options.prompt, vocabulary, SEED))
+    generator.append_tokens(random_prompt(options.prompt, decoder.vocabulary_size, SEED))
     generator.generate_next_token()
 
-    weights = bytes_per_token(folder, 1)
-    meter = MemoryMeter(threads, int(weights) // threads)
+    packed, stored = decoder.weights_bytes, bytes_per_token(folder, 1)
+    meter = MemoryMeter(threads, packed // threads)
     passes = _passes(meter, options.meter_ms / 1e3)
     before = meter.gb_per_s(passes)
     for pair in range(options.pairs):
@@ -93,8 +109,8 @@ def measure(folder: Path, threads: int, options: argparse.Namespace) -> Iterator
         token_s = (time.perf_counter() - begin) / options.new
         after = meter.gb_per_s(passes)
         context = options.prompt + pair * each + each // 2
-        cache = (bytes_per_token(folder, context) - weights) / 2  # counted in 32 bits
-        yield Pair(token_s, weights + cache, before, after)
+        cache = (bytes_per_token(folder, context) - stored) / 2  # counted in 32 bits
+        yield Pair(token_s, packed + cache, stored + cache, before, after)
         before = after
 
 
@@ -105,20 +121,21 @@ def _passes(meter: MemoryMeter, seconds: float) -> int:
 
 HEADER = (
     f"{'model, threads':16}  {'tokens/s':>8}  {'they read, GB/s':>15}  {'memory, GB/s':>22}"
-    "  share: median (quartiles)"
+    f"  {'share: median (quartiles)':25}  as stored"
 )
 
 
 def line(name: str, pairs: Sequence[Pair]) -> str:
     """Give a line of the table."""
     tokens = statistics.median(1 / one.token_s for one in pairs)
-    read = statistics.median(one.token_bytes / one.token_s / 1e9 for one in pairs)
+    read = statistics.median(one.read_gb_per_s for one in pairs)
+    stored = statistics.median(one.stored_share for one in pairs)
     memory = [one.memory_gb_per_s for one in pairs]
     low, middle, high = statistics.quantiles([one.share for one in pairs], method="inclusive")
     spread = f"{statistics.median(memory):.1f} ({min(memory):.1f}–{max(memory):.1f})"
-    return (
-        f"{name:16}  {tokens:8.1f}  {read:15.1f}  {spread:>22}  {middle:.1%} ({low:.1%}–{high:.1%})"
-    )
+    shares = f"{middle:.1%} ({low:.1%}–{high:.1%})"
+    rates = f"{name:16}  {tokens:8.1f}  {read:15.1f}  {spread:>22}"
+    return f"{rates}  {shares:25}  {stored:.1%}"
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from vermilion.llm.engine.image import (
     HIDDEN,
     LOGITS,
     MANY,
+    WEIGHTS,
     Image,
 )
 from vermilion.llm.engine.program import Program
@@ -61,6 +62,11 @@ class NativeDecoder:
         }
         self._connect(image)
         self._state: weakref.ref[NativeState] | None = None
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all products' weights as they are packed: what every token reads."""
+        return sum(one.nbytes for name, one in self._arrays.items() if name.startswith(WEIGHTS))
 
     def start(self, batch: int, capacity: int) -> NativeState:
         """Give an empty cache for `batch` sequences of at most `capacity` tokens."""
