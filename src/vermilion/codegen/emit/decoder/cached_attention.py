@@ -140,6 +140,11 @@ class _Writer:
             low = f.subtract(start, s.window - 1)
             is_below = f.compare("slt", low, constant("i64", 0))
             first_block = f.divide(f.select(is_below, constant("i64", 0), low), BLOCK_TOKENS)
+        if s.positions == 1:
+            # What is read first has no step before it to ask for it: here, and at the head before.
+            following = form.head_at(f, self.keys, f.add(number, 1), capacity)
+            for blocks in (values, following):
+                self._fetch(form.block_at(f, blocks, first_block))
         several = f.subtract(last_block, first_block)
         several = f.subtract(several, f.remainder(several, _TOGETHER))
         middle = f.add(first_block, several)
@@ -148,6 +153,13 @@ class _Writer:
         with f.loop(middle, last_block) as block:
             self._step((query, keys, values), rows, start, block, 1)
         self._finish(head, row, rows)
+
+    def _fetch(self, blocks: Value) -> None:
+        """Ask for the blocks of a step."""
+        f = self.f
+        with f.loop(0, _TOGETHER * self.spec.cache.block_bytes, 8 * 64) as at:
+            for line in range(8):
+                prefetch_line(f, f.at(f.at(blocks, at), line * 64))
 
     def _step(
         self,
