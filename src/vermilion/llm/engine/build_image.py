@@ -24,7 +24,6 @@ from vermilion.llm.engine.image import (
     HIDDEN,
     LOGITS,
     MANY,
-    WEIGHTS,
     Facts,
     Image,
     Prefill,
@@ -120,7 +119,7 @@ def _matrices(operations: Sequence[Operation]) -> tuple[dict[str, PackedMatrix],
     for product in operations:
         if not isinstance(product, Product):
             continue
-        form, name = product.matrix.form(), f"{WEIGHTS} {len(found)}"
+        form, name = product.matrix.form(), f"weights {len(found)}"
         found[product.output] = PackedMatrix(form, Buffer(name, form.size_bytes, "input"))
 
         def fill(out: NDArray[np.uint8], product: Product = product) -> None:

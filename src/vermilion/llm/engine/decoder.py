@@ -25,7 +25,6 @@ from vermilion.llm.engine.image import (
     HIDDEN,
     LOGITS,
     MANY,
-    WEIGHTS,
     Image,
 )
 from vermilion.llm.engine.program import Program
@@ -66,7 +65,7 @@ class NativeDecoder:
     @property
     def weights_bytes(self) -> int:
         """Bytes of all products' weights as they are packed: what every token reads."""
-        return sum(one.nbytes for name, one in self._arrays.items() if name.startswith(WEIGHTS))
+        return sum(one.nbytes for name, one in self._arrays.items() if name.startswith("weights "))
 
     def start(self, batch: int, capacity: int) -> NativeState:
         """Give an empty cache for `batch` sequences of at most `capacity` tokens."""

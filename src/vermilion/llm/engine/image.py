@@ -15,8 +15,6 @@ from vermilion.llm.engine.table import ProgramTable
 # Buffers that the decoder gives its programs, beside `keys i` and `values i` of each layer; what
 # else they read is among the arrays.
 CONTROL, FIRST, HIDDEN, HEAD_INPUT, LOGITS = "control", "first", "hidden", "head input", "logits"
-# What the packed weights of a product are called, with a number.
-WEIGHTS = "weights"
 # Programs: for a token or a few, for prompts without their head, and the head alone.
 FEW, MANY, HEAD = "few", "many", "head"
 PROGRAMS = (FEW, MANY, HEAD)
