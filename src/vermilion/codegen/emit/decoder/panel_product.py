@@ -1,28 +1,30 @@
 """Products in bfloat16 or float32 whose weights are unpacked where they are used.
 
 A panel of weights is unpacked, some hundred values of the depth at a time, into a buffer that
-stays in the first-level cache, and all rows pass over it: no copy of the weights is kept, and
-unpacking costs a few percent of the product of a hundred rows.
+stays in the first-level cache, and all rows pass over it: no copy of the weights is kept. While
+rows are multiplied with one buffer, the next one is filled: a piece in each of the first tiles,
+between their multiply-adds, by those parts of a core that these leave idle.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import (
-    Function,
-    Module,
-    Value,
-    float_constant,
-    splat_constant,
-    splat_integer,
-)
-from vermilion.codegen.emit.decoder.block_product import load_scale
+from vermilion.codegen.emit.builder import Function, Module, Slot, Value
 from vermilion.codegen.emit.decoder.control import Control
-from vermilion.codegen.emit.decoder.prepared import Prepared, share_exponent
-from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, PlainWeights, Weights
+from vermilion.codegen.emit.decoder.prepared import Prepared
+from vermilion.codegen.emit.decoder.unpack import EIGHT, Unpack
+from vermilion.codegen.emit.decoder.weights import (
+    LANES,
+    PANEL,
+    VECTORS,
+    BlockWeights,
+    PlainWeights,
+    Weights,
+)
 from vermilion.codegen.emit.register_tile import RegisterTile, Side, prefetch_line
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS
@@ -32,12 +34,8 @@ from vermilion.codegen.numeric import NUMERICS
 _RUN = 256
 # Panels that are computed together: their rows of 512 and a run of what they read are 512 KiB.
 _GROUP = 4
-# Values of the depth that are unpacked together: what a shared exponent is for, too.
-_EIGHT = 8
-# Rows of a tile: 24 accumulators with two vectors; then four at a time.
-_ROW_TILES = (12, 4)
-# Cache lines of the next run's weights that are asked for at each tile: a run in ten tiles.
-_AHEAD_LINES = 8
+# Rows of a tile: 24 accumulators with two vectors; then what is left of rows in fours.
+_ROW_TILES = (12, 8, 4)
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,12 @@ class PanelProductSpec:
         runs = max(1, round(self.weights.depth / _RUN))
         return -(-self.weights.depth // (runs * step)) * step
 
+    @property
+    def piece(self) -> int:
+        """Values of the depth that are unpacked in one tile: a part of every run."""
+        is_whole = isinstance(self.weights, BlockWeights) and self.weights.block % 32 == 0
+        return 32 if is_whole else 16
+
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
         f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
@@ -84,6 +88,29 @@ class PanelProductSpec:
         writer = _Writer(self, module, name, isa, f, pointers)
         writer.panels(begin, end)
         f.finish()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A run of one panel, of those of a group."""
+
+    first: Value
+    panel: Value
+    last: Value
+    start: Value
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """Weights that are unpacked while rows are multiplied, where to, and those after them."""
+
+    weights: Value
+    pieces: Value
+    target: Value
+    ahead: Value
+
+
+Tiles = Callable[[Value, Value, int, _Filling | None], None]
 
 
 class _Writer:
@@ -105,7 +132,11 @@ class _Writer:
         self.count = Control(f, self.control).rows
         item = 4 if spec.numeric == "f32" else 2
         self.value_bytes = item
-        self.scratch = None if spec.is_unpacked else f.scratch(spec.run * PANEL * item)
+        # What rows are multiplied with, and what is filled meanwhile: they take turns.
+        self.buffers: list[Slot] = []
+        if not spec.is_unpacked:
+            size = spec.run * PANEL * item
+            self.buffers = [f.slot(f.scratch(size)) for _ in range(1 if spec.is_single else 2)]
 
     def panels(self, begin: Value, end: Value) -> None:
         """Write a range of panels: a few of them together, their depth in runs.
@@ -114,12 +145,15 @@ class _Writer:
         """
         s, f = self.spec, self.f
         run, depth = s.run, s.weights.depth
+        if len(self.buffers) == 2:
+            weights = self._weights_at(begin, f.index(0))
+            self._unpack(weights, self.buffers[0].get(), f.index(0), self._pieces(min(run, depth)))
         with f.loop(begin, end, _GROUP) as first:
             last = f.minimum(f.add(first, _GROUP), end)
 
             def run_at(start: Value, length: int, *, is_first: bool) -> None:
                 with f.loop(first, last) as panel:
-                    self._run((first, panel, last), start, length, is_first=is_first)
+                    self._run(_Place(first, panel, last, start), end, length, is_first=is_first)
 
             run_at(f.index(0), min(run, depth), is_first=True)
             whole = depth // run
@@ -129,56 +163,120 @@ class _Writer:
             if depth > run and depth % run:
                 run_at(f.index(whole * run), depth % run, is_first=False)
 
-    def _run(
-        self, panels: tuple[Value, Value, Value], start: Value, depth: int, *, is_first: bool
-    ) -> None:
-        """Write a run of one panel, of those from a first to a last."""
+    def _run(self, place: _Place, end: Value, depth: int, *, is_first: bool) -> None:
+        """Write a run of one panel."""
         f, s = self.f, self.spec
-        first, panel, last = panels
-        out = f.at(self.out, f.multiply(panel, PANEL * 4))
-        bias = [f.at(self.bias[0], f.multiply(panel, PANEL * 4))] if self.bias else []
-        right = here = self._weights_at(panel, start)
-        if self.scratch is not None:
-            right = self.scratch
-            unpack = _unpack(s, self.module, self.name, depth)
-            f.call_void(unpack, [here, right])
-        is_inside = f.compare("slt", f.add(panel, 1), last)
-        after = f.at(self._weights_at(first, start), self._bytes(depth))
-        ahead = f.select(is_inside, f.at(here, s.weights.panel_bytes), after)
-        source = f.at(self.rows, f.multiply(start, self.value_bytes))
-        sizes = (1,) if s.is_single else _ROW_TILES
-        begin: Value = f.index(0)
-        for number, size in enumerate(sizes):
-            is_last = number == len(sizes) - 1
-            stop = self.count
-            if not is_last:
-                stop = f.subtract(self.count, f.remainder(self.count, size))
+        out = f.at(self.out, f.multiply(place.panel, PANEL * 4))
+        bias = [f.at(self.bias[0], f.multiply(place.panel, PANEL * 4))] if self.bias else []
+        right = here = self._weights_at(place.panel, place.start)
+        source = f.at(self.rows, f.multiply(place.start, self.value_bytes))
+
+        def tiles(begin: Value, stop: Value, size: int, filling: _Filling | None = None) -> None:
+            name = self._tile(size, depth, is_first=is_first, is_filling=filling is not None)
             with f.loop(begin, stop, size) as row:
-                if not s.is_single and size == _ROW_TILES[0]:
-                    self._fetch(ahead, f.divide(row, size), self._bytes(depth))
-                f.call_void(
-                    self._tile(size, depth, is_first=is_first),
-                    [
-                        f.at(source, f.multiply(row, s.rows.row_bytes)), right,
-                        f.at(out, f.multiply(row, s.out_row * 4)), *(bias if is_first else []),
-                    ],
-                )  # fmt: skip
-            begin = stop
+                arguments = [
+                    f.at(source, f.multiply(row, s.rows.row_bytes)), right,
+                    f.at(out, f.multiply(row, s.out_row * 4)), *(bias if is_first else []),
+                ]  # fmt: skip
+                if filling is not None:
+                    piece = f.divide(row, size)
+                    arguments += [filling.weights, piece, filling.target, filling.ahead]
+                f.call_void(name, arguments)
 
-    def _fetch(self, ahead: Value, tile: Value, size: int) -> None:
-        """Ask for a piece of the weights that are unpacked next, while rows are multiplied."""
+        if len(self.buffers) == 1:
+            right = self.buffers[0].get()
+            self._unpack(here, right, f.index(0), self._pieces(depth))
+        if s.is_single:
+            tiles(f.index(0), self.count, 1)
+            return
+        filling = None
+        if self.buffers:
+            filling = self._filling(place, end)
+            right = self.buffers[0].get()
+        self._all_rows(tiles, filling)
+
+    def _all_rows(self, tiles: Tiles, filling: _Filling | None) -> None:
+        """Write the tiles of all rows; the first of them fill the other buffer."""
         f = self.f
-        first = f.multiply(tile, _AHEAD_LINES * 64)
-        with f.when(f.compare("slt", first, f.index(size))):
-            for line in range(_AHEAD_LINES):
-                prefetch_line(f, f.at(f.at(ahead, first), line * 64))
+        largest = _ROW_TILES[0]
+        fours = f.multiply(f.divide(f.add(self.count, 3), 4), 4)
+        begin: Value = f.index(0)
+        if filling is not None:
+            whole = f.divide(fours, largest)
+            shared = f.minimum(filling.pieces, whole)
+            begin = f.multiply(shared, largest)
+            tiles(f.index(0), begin, largest, filling)
+        for size in _ROW_TILES:
+            stop = f.subtract(fours, f.remainder(f.subtract(fours, begin), size))
+            tiles(begin, stop, size, None)
+            begin = stop
+        if filling is not None:
+            self._unpack(filling.weights, filling.target, shared, filling.pieces)
+            other = self.buffers[0].get()
+            self.buffers[0].set(filling.target)
+            self.buffers[1].set(other)
 
-    def _bytes(self, depth: int) -> int:
-        """Give the bytes of a panel's weights for some of the depth."""
+    def _filling(self, place: _Place, end: Value) -> _Filling:
+        after = self._after(place, end)
+        beyond = self._after(after, end)
+        return _Filling(
+            self._weights_at(after.panel, after.start),
+            self._pieces_at(after, end),
+            self.buffers[1].get(),
+            self._weights_at(beyond.panel, beyond.start),
+        )
+
+    def _after(self, place: _Place, end: Value) -> _Place:
+        """Give what comes after a run of a panel: the next panel, the next run, the next group."""
+        f, s = self.f, self.spec
+        panel, start = f.add(place.panel, 1), f.add(place.start, s.run)
+        is_inside = f.compare("slt", panel, place.last)
+        is_deeper = f.compare("slt", start, f.index(s.weights.depth))
+        stays = f.binary("or", is_inside, is_deeper)
+        zero = f.index(0)
+        return _Place(
+            f.select(stays, place.first, place.last),
+            f.select(is_inside, panel, f.select(is_deeper, place.first, place.last)),
+            f.select(stays, place.last, f.minimum(f.add(place.last, _GROUP), end)),
+            f.select(is_inside, place.start, f.select(is_deeper, start, zero)),
+        )
+
+    def _pieces(self, depth: int) -> Value:
+        """Give the pieces of a run."""
+        return self.f.index(self._padded(depth) // self.spec.piece)
+
+    def _pieces_at(self, place: _Place, end: Value) -> Value:
+        """Give the pieces of a run, 0 beyond the last panel."""
+        f, s = self.f, self.spec
+        is_there = f.compare("slt", place.panel, end)
+        left = f.subtract(self._padded(s.weights.depth), place.start)
+        return f.select(is_there, f.divide(f.minimum(left, s.run), s.piece), f.index(0))
+
+    def _padded(self, depth: int) -> int:
         w = self.spec.weights
-        if isinstance(w, PlainWeights):
-            return depth * PANEL * 4
-        return -(-depth // w.block) * w.block_bytes
+        return depth if isinstance(w, PlainWeights) else -(-depth // w.block) * w.block
+
+    def _unpack(self, weights: Value, target: Value, begin: Value, stop: Value) -> None:
+        """Write the unpacking of some pieces of a run."""
+        with self.f.loop(begin, stop) as piece:
+            self.f.call_void(self._unpack_piece(), [weights, piece, target])
+
+    def _unpack_piece(self) -> str:
+        """Write the function (weights, piece, panel) that unpacks a piece of a run."""
+        name = f"{self.name}_unpack"
+        if self.module.has(name):
+            return name
+        s = self.spec
+        f = Function(self.module, name, [("weights", "ptr"), ("piece", "i64"), ("panel", "ptr")])
+        weights, piece, panel = f.arguments
+        unpack = Unpack(f, s.weights, s.rows.kind)
+        eights = s.piece // EIGHT
+        with f.loop(0, eights) as number:
+            eight = f.add(f.multiply(piece, eights), number)
+            for v in range(VECTORS):
+                unpack.write(weights, eight, v, panel)
+        f.finish()
+        return name
 
     def _weights_at(self, panel: Value, start: Value) -> Value:
         """Give a panel's weights from some depth on."""
@@ -188,26 +286,36 @@ class _Writer:
             return f.at(weights, f.multiply(start, PANEL * 4))
         return f.at(weights, f.multiply(f.divide(start, w.block), w.block_bytes))
 
-    def _tile(self, rows: int, depth: int, *, is_first: bool) -> str:
-        """Write the function (rows, panel, out[, bias]) that sets or adds to a patch of `out`."""
-        name = f"{self.name}_tile{rows}_{depth}_{int(is_first)}"
+    def _tile(self, rows: int, depth: int, *, is_first: bool, is_filling: bool) -> str:
+        """Write the function that sets or adds to a patch of `out`.
+
+        Its arguments: rows, panel, out, the bias if there is one and it is to be added; then, of
+        what is unpacked on the way, the weights, the number of the piece, where to, and what is
+        asked for meanwhile.
+        """
+        name = f"{self.name}_tile{rows}_{depth}_{int(is_first)}{'_filling' * is_filling}"
         if self.module.has(name):
             return name
         s = self.spec
         has_bias = s.has_bias and is_first
-        labels = ["rows", "panel", "out", *(["bias"] if has_bias else [])]
-        f = Function(self.module, name, [(label, "ptr") for label in labels])
-        arithmetic = Arithmetic(f, LANES)
+        labels = [("rows", "ptr"), ("panel", "ptr"), ("out", "ptr"), *[("bias", "ptr")] * has_bias]
+        if is_filling:
+            labels += [("weights", "ptr"), ("piece", "i64"), ("next", "ptr"), ("ahead", "ptr")]
+        f = Function(self.module, name, labels)
+        left, right, out, *more = f.arguments
         tile = RegisterTile(f, self.isa, s.numeric, rows, VECTORS)
-        group = NUMERICS[s.numeric].group
-        step = PANEL * self.value_bytes * group
-        tile.multiply(Side(f.arguments[0], s.rows.row_bytes), Side(f.arguments[1], step), depth)
+        step = PANEL * self.value_bytes * NUMERICS[s.numeric].group
+        if is_filling:
+            self._multiply_and_fill(tile, Side(left, s.rows.row_bytes), Side(right, step), depth)
+        else:
+            tile.multiply(Side(left, s.rows.row_bytes), Side(right, step), depth)
+        arithmetic = Arithmetic(f, LANES)
         for y, slots in enumerate(tile.accumulators):
             for v, slot in enumerate(slots):
-                place = f.at(f.arguments[2], (y * s.out_row + v * LANES) * 4)
+                place = f.at(out, (y * s.out_row + v * LANES) * 4)
                 total = slot.get()
                 if has_bias:
-                    shift = arithmetic.load("f32", f.at(f.arguments[3], v * LANES * 4))
+                    shift = arithmetic.load("f32", f.at(more[0], v * LANES * 4))
                     total = arithmetic.math.add(total, shift)
                 if not is_first:
                     total = arithmetic.math.add(total, arithmetic.load("f32", place))
@@ -215,128 +323,36 @@ class _Writer:
         f.finish()
         return name
 
-
-def _unpack(spec: PanelProductSpec, module: Module, name: str, depth: int) -> str:
-    """Write the function (weights, panel) that unpacks `depth` values of a panel's columns."""
-    function = f"{name}_unpack{depth}"
-    if module.has(function):
-        return function
-    f = Function(module, function, [("weights", "ptr"), ("panel", "ptr")])
-    writer = _Unpack(spec, f)
-    if isinstance(spec.weights, PlainWeights):
-        writer.plain(depth)
-    else:
-        writer.blocks(-(-depth // spec.weights.block))
-    f.finish()
-    return function
-
-
-class _Unpack:
-    def __init__(self, spec: PanelProductSpec, f: Function) -> None:
-        self.spec = spec
-        self.item_bytes = 4 if spec.numeric == "f32" else 2
-        self.f = f
-        self.arithmetic = Arithmetic(f, LANES)
-
-    def plain(self, depth: int) -> None:
-        """Write the rounding of float32 numbers."""
-        f = self.f
-        weights, panel = f.arguments
-        with f.loop(0, depth, _EIGHT) as k:
-            row = f.at(weights, f.multiply(k, PANEL * 4))
-            target = f.at(panel, f.multiply(k, PANEL * self.item_bytes))
+    def _multiply_and_fill(self, tile: RegisterTile, left: Side, right: Side, depth: int) -> None:
+        """Write the product over `depth`, and the unpacking of a piece of the next buffer."""
+        f, s = tile.f, self.spec
+        weights, piece, target, ahead = f.arguments[-4:]
+        unpack = Unpack(f, s.weights, s.rows.kind)
+        eights = s.piece // EIGHT
+        part = depth // (eights * VECTORS)  # of the product, between two vectors that are unpacked
+        group = NUMERICS[s.numeric].group
+        assert depth % (eights * VECTORS * group) == 0, "rows are whole vectors"
+        piece_bytes = self._bytes(s.piece)
+        lines = -(-piece_bytes // (64 * eights))
+        with f.loop(0, eights) as number:
+            start = f.multiply(number, part * VECTORS)
+            eight = f.add(f.multiply(piece, eights), number)
+            line = f.add(f.multiply(piece, piece_bytes), f.multiply(number, lines * 64))
+            for ahead_line in range(lines):
+                prefetch_line(f, f.at(f.at(ahead, line), ahead_line * 64))
             for v in range(VECTORS):
-                values = [
-                    self.arithmetic.load("f32", f.at(row, (number * PANEL + v * LANES) * 4))
-                    for number in range(_EIGHT)
-                ]
-                self._store(values, target, v)
+                at = f.add(start, v * part)
+                tile.multiply(
+                    Side(f.at(left.pointer, f.multiply(at, self.value_bytes)), left.step_bytes),
+                    Side(f.at(right.pointer, f.multiply(f.divide(at, group), right.step_bytes)),
+                         right.step_bytes),
+                    part,
+                )  # fmt: skip
+                unpack.write(weights, eight, v, target)
 
-    def blocks(self, count: int) -> None:
-        """Write the unpacking of `count` blocks."""
-        f, w = self.f, self.spec.weights
-        assert not isinstance(w, PlainWeights), "plain weights have no blocks"
-        m = self.arithmetic.math
-        weights, panel = f.arguments
-        vectors = w.bits // 4  # in memory, for eight codes of sixteen columns
-        with f.loop(0, count) as block:
-            codes = f.at(weights, f.multiply(block, w.block_bytes))
-            target = f.at(panel, f.multiply(block, w.block * PANEL * self.item_bytes))
-            for v in range(VECTORS):
-                scale = load_scale(self.arithmetic, w, codes, v)
-                shift = self._shift(codes, scale, v)
-                for eight in range(w.block // _EIGHT):
-                    place = v * w.code_bytes + eight * vectors * LANES * 4
-                    packed = [
-                        f.load(m.integers, codes, place + number * LANES * 4, align=1)
-                        for number in range(vectors)
-                    ]
-                    values = self._eight(packed, scale, shift)
-                    self._store(values, f.at(target, eight * _EIGHT * PANEL * self.item_bytes), v)
-
-    def _shift(self, block: Value, scale: Value, v: int) -> Value | None:
-        """Give what is added to code · scale: minus the zero point, in the scale."""
-        f, w, m = self.f, self.spec.weights, self.arithmetic.math
-        assert not isinstance(w, PlainWeights), "plain weights have no zero points"
-        if w.has_zeros:
-            own = self.arithmetic.load("u8", f.at(block, w.zeros_at + v * LANES))
-            zero = m.subtract(m.number(-0.0), f.convert("sitofp", own, m.type))
-            return m.multiply(scale, zero)
-        # Four bits are looked up with the zero point taken off.
-        return None if w.bits == 4 else m.multiply(scale, splat_constant(-float(w.zero), LANES))
-
-    def _eight(self, packed: list[Value], scale: Value, shift: Value | None) -> list[Value]:
-        """Give eight numbers of the depth: lanes are columns, the depth runs inside a lane."""
-        w, m = self.spec.weights, self.arithmetic.math
-        assert not isinstance(w, PlainWeights), "plain weights have no codes"
-        values = []
-        for vector in packed:
-            for part in range(8 // w.bits):
-                for byte in range(4):
-                    number = self._number(vector, 8 * byte + 4 * part)
-                    scaled = m.fma(number, scale, shift) if shift else m.multiply(number, scale)
-                    values.append(scaled)
-        return values
-
-    def _store(self, values: list[Value], target: Value, v: int) -> None:
-        """Write eight numbers of the depth of one vector of columns into the panel."""
-        if self.spec.rows.kind == "bfp16":
-            values = share_exponent(self.f, self.arithmetic, values)
-        if self.spec.numeric == "f32":
-            for number, value in enumerate(values):
-                place = (number * PANEL + v * LANES) * 4
-                self.arithmetic.store("f32", value, self.f.at(target, place))
-            return
-        for number in range(0, len(values), 2):
-            place = number * PANEL * 2 + v * LANES * 4
-            self._store_pair(values[number], values[number + 1], self.f.at(target, place))
-
-    def _number(self, packed: Value, shift: int) -> Value:
-        """Give the code that begins at bit `shift` of every lane, as a number."""
-        f, w, m = self.f, self.spec.weights, self.arithmetic.math
-        assert not isinstance(w, PlainWeights), "plain weights have no codes"
-        moved = packed
-        if shift:
-            moved = f.binary("lshr", packed, splat_integer(shift, LANES))
-        if w.bits == 4:
-            # Looked up among sixteen numbers, by the low four bits of a lane.
-            zero = 0 if w.has_zeros else w.zero
-            numbers = ", ".join(str(float_constant(code - zero)) for code in range(LANES))
-            table = Value(m.type, f"<{numbers}>")
-            return f.intrinsic("llvm.x86.avx512.permvar.sf.512", m.type, [table, moved])
-        code = moved
-        if shift + w.bits < 32:
-            code = f.binary("and", moved, splat_integer((1 << w.bits) - 1, LANES))
-        return f.convert("sitofp", code, m.type)
-
-    def _store_pair(self, first: Value, second: Value, place: Value) -> None:
-        """Store two values of the depth for 16 columns: their bfloat16 take turns."""
-        f = self.f
-        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-        narrow = f.intrinsic(name, f"<{2 * LANES} x bfloat>", [second, first])
-        turns = ", ".join(f"i32 {lane // 2 + LANES * (lane % 2)}" for lane in range(2 * LANES))
-        paired = f.emit(
-            narrow.type,
-            f"shufflevector {narrow}, {narrow.type} poison, <{2 * LANES} x i32> <{turns}>",
-        )
-        f.store(paired, place, align=64)
+    def _bytes(self, depth: int) -> int:
+        """Give the bytes of a panel's weights for some of the depth, rounded up."""
+        w = self.spec.weights
+        if isinstance(w, PlainWeights):
+            return depth * PANEL * 4
+        return -(-depth * w.block_bytes // w.block)

@@ -1,0 +1,120 @@
+"""Weights of a panel → numbers in the order that a register tile reads."""
+
+from __future__ import annotations
+
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import (
+    Function,
+    Value,
+    float_constant,
+    splat_constant,
+    splat_integer,
+)
+from vermilion.codegen.emit.decoder.block_product import load_scale
+from vermilion.codegen.emit.decoder.prepared import PreparedKind, share_exponent
+from vermilion.codegen.emit.decoder.weights import LANES, PANEL, PlainWeights, Weights
+
+# Values of the depth that are unpacked together: what a shared exponent is for, too.
+EIGHT = 8
+
+
+class Unpack:
+    """Unpacking of eight values of the depth of sixteen columns at a time."""
+
+    def __init__(self, f: Function, weights: Weights, kind: PreparedKind) -> None:
+        self.f = f
+        self.weights = weights
+        self.kind = kind
+        self.item_bytes = 4 if kind == "f32" else 2
+        self.arithmetic = Arithmetic(f, LANES)
+
+    def write(self, weights: Value, eight: Value, v: int, panel: Value) -> None:
+        """Write the eight values with a number, of one vector of columns, into the panel."""
+        f, w = self.f, self.weights
+        target = f.at(panel, f.multiply(eight, EIGHT * PANEL * self.item_bytes))
+        if isinstance(w, PlainWeights):
+            row = f.at(weights, f.multiply(eight, EIGHT * PANEL * 4))
+            values = [
+                self.arithmetic.load("f32", f.at(row, (number * PANEL + v * LANES) * 4))
+                for number in range(EIGHT)
+            ]
+            self._store(values, target, v)
+            return
+        in_block = w.block // EIGHT
+        block = f.at(weights, f.multiply(f.divide(eight, in_block), w.block_bytes))
+        vectors = w.bits // 4  # in memory, for eight codes of sixteen columns
+        place = f.multiply(f.remainder(eight, in_block), vectors * LANES * 4)
+        codes = f.at(block, f.add(place, v * w.code_bytes))
+        scale = load_scale(self.arithmetic, w, block, v)
+        packed = [
+            f.load(self.arithmetic.math.integers, codes, number * LANES * 4, align=1)
+            for number in range(vectors)
+        ]
+        self._store(self._eight(packed, scale, self._shift(block, scale, v)), target, v)
+
+    def _shift(self, block: Value, scale: Value, v: int) -> Value | None:
+        """Give what is added to code · scale: minus the zero point, in the scale."""
+        f, w, m = self.f, self.weights, self.arithmetic.math
+        assert not isinstance(w, PlainWeights), "plain weights have no zero points"
+        if w.has_zeros:
+            own = self.arithmetic.load("u8", f.at(block, w.zeros_at + v * LANES))
+            zero = m.subtract(m.number(-0.0), f.convert("sitofp", own, m.type))
+            return m.multiply(scale, zero)
+        # Four bits are looked up with the zero point taken off.
+        return None if w.bits == 4 else m.multiply(scale, splat_constant(-float(w.zero), LANES))
+
+    def _eight(self, packed: list[Value], scale: Value, shift: Value | None) -> list[Value]:
+        """Give eight numbers of the depth: lanes are columns, the depth runs inside a lane."""
+        w, m = self.weights, self.arithmetic.math
+        assert not isinstance(w, PlainWeights), "plain weights have no codes"
+        values = []
+        for vector in packed:
+            for part in range(8 // w.bits):
+                for byte in range(4):
+                    number = self._number(vector, 8 * byte + 4 * part)
+                    scaled = m.fma(number, scale, shift) if shift else m.multiply(number, scale)
+                    values.append(scaled)
+        return values
+
+    def _store(self, values: list[Value], target: Value, v: int) -> None:
+        """Write eight numbers of the depth of one vector of columns into the panel."""
+        if self.kind == "bfp16":
+            values = share_exponent(self.f, self.arithmetic, values)
+        if self.kind == "f32":
+            for number, value in enumerate(values):
+                place = (number * PANEL + v * LANES) * 4
+                self.arithmetic.store("f32", value, self.f.at(target, place))
+            return
+        for number in range(0, len(values), 2):
+            place = number * PANEL * 2 + v * LANES * 4
+            self._store_pair(values[number], values[number + 1], self.f.at(target, place))
+
+    def _number(self, packed: Value, shift: int) -> Value:
+        """Give the code that begins at bit `shift` of every lane, as a number."""
+        f, w, m = self.f, self.weights, self.arithmetic.math
+        assert not isinstance(w, PlainWeights), "plain weights have no codes"
+        moved = packed
+        if shift:
+            moved = f.binary("lshr", packed, splat_integer(shift, LANES))
+        if w.bits == 4:
+            # Looked up among sixteen numbers, by the low four bits of a lane.
+            zero = 0 if w.has_zeros else w.zero
+            numbers = ", ".join(str(float_constant(code - zero)) for code in range(LANES))
+            table = Value(m.type, f"<{numbers}>")
+            return f.intrinsic("llvm.x86.avx512.permvar.sf.512", m.type, [table, moved])
+        code = moved
+        if shift + w.bits < 32:
+            code = f.binary("and", moved, splat_integer((1 << w.bits) - 1, LANES))
+        return f.convert("sitofp", code, m.type)
+
+    def _store_pair(self, first: Value, second: Value, place: Value) -> None:
+        """Store two values of the depth for 16 columns: their bfloat16 take turns."""
+        f = self.f
+        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+        narrow = f.intrinsic(name, f"<{2 * LANES} x bfloat>", [second, first])
+        turns = ", ".join(f"i32 {lane // 2 + LANES * (lane % 2)}" for lane in range(2 * LANES))
+        paired = f.emit(
+            narrow.type,
+            f"shufflevector {narrow}, {narrow.type} poison, <{2 * LANES} x i32> <{turns}>",
+        )
+        f.store(paired, place, align=64)
