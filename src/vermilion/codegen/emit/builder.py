@@ -288,7 +288,7 @@ class Function:
         self.line(f"br {condition}, label %{yes}, label %{no}")
 
     @contextmanager
-    def loop(self, start: Index, stop: Index, step: int = 1) -> Iterator[Value]:
+    def loop(self, start: Index, stop: Index, step: Index = 1) -> Iterator[Value]:
         """Run the body for start, start + step, … below stop."""
         counter = self.slot(self.index(start))
         end = self.index(stop)

@@ -32,12 +32,12 @@ from vermilion.llm.engine.image import (
     image_of,
     program_arrays,
 )
+from vermilion.llm.engine.join import join_products
 from vermilion.llm.engine.lower import (
     Lowered,
     PackedMatrix,
     Shape,
     Weighed,
-    join_products,
     lower,
 )
 from vermilion.llm.engine.table import ProgramTable

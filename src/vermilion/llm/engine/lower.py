@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from vermilion.codegen.emit.decoder.cache import CacheForm
 from vermilion.codegen.emit.decoder.cached_attention import CachedAttentionSpec
 from vermilion.codegen.emit.decoder.control import CONTROL_WORDS
 from vermilion.codegen.emit.decoder.heads import HeadsSpec
-from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
+from vermilion.codegen.emit.decoder.panel_product import Gate, PanelProductSpec
 from vermilion.codegen.emit.decoder.prepared import Prepared, PreparedKind
 from vermilion.codegen.emit.decoder.row import RowSpec
 from vermilion.codegen.emit.decoder.running_softmax import score_unit
@@ -29,6 +29,7 @@ from vermilion.llm.engine.description import (
     RowOperation,
     Rows,
 )
+from vermilion.llm.engine.join import gates_of
 
 # Rows that are computed beyond the last one, at most: buffers have room for them.
 _SPARE_ROWS = 4
@@ -134,61 +135,6 @@ def _whole(buffer: Buffer, offset_bytes: int = 0) -> View:
     return View(buffer, "u8", (buffer.size_bytes - offset_bytes,), (1,), offset_bytes)
 
 
-def join_products(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Make one product of those that read the same rows, one behind the other."""
-    result: list[Operation] = []
-    renamed: dict[str, tuple[str, int]] = {}
-    for operation in operations:
-        operation = _renamed(operation, renamed)
-        before = next((one for one in reversed(result) if isinstance(one, Product)), None)
-        if (
-            isinstance(operation, Product)
-            and before is not None
-            and _same_rows(before.source, operation.source)
-            and before.matrix.joins(operation.matrix)
-            and before.matrix.columns % LANES == 0
-        ):
-            at = result.index(before)
-            renamed[operation.output] = (before.output, before.matrix.columns)
-            bias = _joined_bias(before, operation)
-            result[at] = replace(before, matrix=before.matrix.joined(operation.matrix), bias=bias)
-            continue
-        result.append(operation)
-    return tuple(result)
-
-
-def _same_rows(a: Rows, b: Rows) -> bool:
-    return (a.buffer, a.offset, a.width) == (b.buffer, b.offset, b.width)
-
-
-def _joined_bias(a: Product, b: Product) -> Floats | None:
-    if a.bias is None and b.bias is None:
-        return None
-    parts = [
-        np.zeros(one.matrix.columns, np.float32) if one.bias is None else one.bias for one in (a, b)
-    ]
-    return np.concatenate(parts)
-
-
-def _renamed(operation: Operation, names: dict[str, tuple[str, int]]) -> Operation:
-    def moved(rows: Rows) -> Rows:
-        if rows.buffer not in names:
-            return rows
-        buffer, offset = names[rows.buffer]
-        return replace(rows, buffer=buffer, offset=rows.offset + offset)
-
-    match operation:
-        case Product():
-            return replace(operation, source=moved(operation.source))
-        case RowOperation():
-            return replace(operation, inputs=tuple(map(moved, operation.inputs)))
-        case Attention():
-            return replace(
-                operation, query=moved(operation.query), key=moved(operation.key),
-                value=moved(operation.value),
-            )  # fmt: skip
-
-
 def prepared_for(form: Weights, shape: Shape) -> Prepared:
     """Give how a product's rows are written."""
     if not isinstance(form, BlockWeights):
@@ -221,11 +167,18 @@ def lower(
                 wanted |= {query.buffer, keys.buffer, value.buffer}
     state = _Lowering(shape, weighed.matrices, dict(forms), wanted)
     state.rows(*first, is_given=True)
+    found = {} if shape.is_single else gates_of(weighed.operations, forms, wanted)
+    gates = {output: gate for output, gate in found.items() if output not in results}
+    joined = {operation.output for operation in gates.values()}
     layer = 0
     for operation in weighed.operations:
         match operation:
+            case Product() if operation.output in gates:
+                _lower_gated(state, operation, gates[operation.output])
             case Product():
                 _lower_product(state, operation, is_given=operation.output in results)
+            case RowOperation() if operation.output in joined:
+                pass  # it is the end of a product
             case RowOperation():
                 _lower_rows(state, operation, is_given=operation.output in results)
             case Attention():
@@ -262,7 +215,34 @@ def _prepare_buffer(state: _Lowering, key: tuple[str, int, int], form: Prepared)
 
 def _lower_product(state: _Lowering, operation: Product, *, is_given: bool) -> None:
     packed = state.matrices[operation.output]
-    form = prepared_for(packed.form, state.shape)
+    width = packed.form.panels * PANEL
+    # Rows a multiple of a page apart would have what a panel writes in one set of a cache.
+    step = width if is_given or width * 4 % _PAGE_BYTES else width + LANES
+    source, form = _source_of(state, operation)
+    spec = _product_spec(
+        packed.form, form, step, state.shape, has_bias=operation.bias is not None
+    )  # fmt: skip
+    out = _whole(state.rows(operation.output, step, is_given=is_given))
+    _add_product(state, operation, spec, source, out)
+
+
+def _lower_gated(state: _Lowering, operation: Product, gate: RowOperation) -> None:
+    """Write a product whose halves are joined where they are computed."""
+    key = (gate.output, 0, gate.inputs[0].width)
+    (form,) = state.forms[key]
+    source, rows = _source_of(state, operation)
+    weights = state.matrices[operation.output].form
+    numeric: Literal["bf16", "f32"] = "f32" if rows.kind == "f32" else "bf16"
+    spec = PanelProductSpec(
+        numeric, weights, rows, 0, operation.bias is not None, state.shape.max_rows,
+        is_single=False, gate=Gate(gate.kind, form),
+    )  # fmt: skip
+    _add_product(state, operation, spec, source, _whole(_prepare_buffer(state, key, form)))
+
+
+def _source_of(state: _Lowering, operation: Product) -> tuple[View, Prepared]:
+    """Give a product's rows as it reads them; they are written where nobody did."""
+    form = prepared_for(state.matrices[operation.output].form, state.shape)
     rows = operation.source
     key = (rows.buffer, rows.offset, rows.width)
     if (*key, form) not in state.prepared:
@@ -270,18 +250,17 @@ def _lower_product(state: _Lowering, operation: Product, *, is_given: bool) -> N
         target = _whole(_prepare_buffer(state, key, form))
         plain = RowSpec("plain", rows.width, (step,), 0, None, 0, (form,), state.shape.max_rows)
         state.add(plain, [state.control, view, target], [target], operation.node)
-    source = _whole(state.prepared[(*key, form)])
-    width = packed.form.panels * PANEL
-    # Rows a multiple of a page apart would have what a panel writes in one set of a cache.
-    step = width if is_given or width * 4 % _PAGE_BYTES else width + LANES
-    out = _whole(state.rows(operation.output, step, is_given=is_given))
+    return _whole(state.prepared[(*key, form)]), form
+
+
+def _add_product(state: _Lowering, operation: Product, spec: Spec, source: View, out: View) -> None:
+    packed = state.matrices[operation.output]
     bias = []
     if operation.bias is not None:
-        padded = np.zeros(width, np.float32)
+        padded = np.zeros(packed.form.panels * PANEL, np.float32)
         padded[: operation.bias.size] = operation.bias
         bias = [state.constant(padded)]
     weights = state.given(packed.buffer.name, packed.buffer.size_bytes)
-    spec = _product_spec(packed.form, form, step, state.shape, has_bias=bool(bias))
     operations = 2 * state.shape.max_rows * packed.form.depth * packed.form.columns
     arguments = [state.control, source, _whole(weights), out, *bias]
     state.add(spec, arguments, [out], operation.node, operations)
@@ -295,7 +274,9 @@ def _product_spec(
         tile = 1 if shape.is_single else _ROW_TILE
         return BlockProductSpec(weights, rows, width, tile, has_bias)
     numeric: Literal["bf16", "f32"] = "f32" if rows.kind == "f32" else "bf16"
-    return PanelProductSpec(numeric, weights, rows, width, has_bias, shape.is_single)
+    return PanelProductSpec(
+        numeric, weights, rows, width, has_bias, shape.max_rows, shape.is_single
+    )  # fmt: skip
 
 
 def _lower_attention(state: _Lowering, operation: Attention, layer: int) -> None:

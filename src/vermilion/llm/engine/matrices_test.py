@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kernels import Memory, isa_for
 from vermilion.codegen.emit.decoder.block_product import BlockProductSpec
 from vermilion.codegen.emit.decoder.control import CONTROL_WORDS, ROWS
-from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
+from vermilion.codegen.emit.decoder.panel_product import Gate, PanelProductSpec
 from vermilion.codegen.emit.decoder.prepared import Prepared
 from vermilion.codegen.emit.decoder.row import RowSpec
 from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights
@@ -79,8 +79,8 @@ def numbers(matrix: Matrix) -> Array:
     return np.concatenate(columns).T
 
 
-def product(matrix: Matrix, x: Array, form: Prepared, spec: type, **more: Any) -> Array:
-    """Write rows for a product and multiply them, both by our kernels."""
+def written(matrix: Matrix, x: Array, form: Prepared) -> tuple[Memory, Step, tuple[View, ...]]:
+    """Give the step that writes rows for a product, and what the product reads: both in memory."""
     isa = isa_for("cpu")
     if not (isa.has_vnni and isa.has_bf16):
         pytest.skip("this machine has no AVX-512 VNNI and BF16")
@@ -93,19 +93,25 @@ def product(matrix: Matrix, x: Array, form: Prepared, spec: type, **more: Any) -
     rows = memory.tensor("rows", np.pad(x, ((0, ROOM - len(x)), (0, 0))))
     prepared = allocate("prepared", "u8", (ROOM * form.row_bytes,))
     codes = memory.tensor("codes", packed, "u8")
+    write = RowSpec("plain", x.shape[1], (x.shape[1],), 0, None, 0, (form,), ROOM)
+    return memory, step(write, (control, rows, prepared)), (control, prepared, codes)
+
+
+def step(spec: Spec, arguments: tuple[View, ...]) -> Step:
+    """Give a step that writes its last argument."""
+    return Step(spec, arguments, arguments[-1:])
+
+
+def product(matrix: Matrix, x: Array, form: Prepared, spec: type, **more: Any) -> Array:
+    """Write rows for a product and multiply them, both by our kernels."""
+    memory, write, read = written(matrix, x, form)
+    weights = matrix.form()
     width = weights.panels * PANEL
     out = allocate("out", "f32", (ROOM, width))
-    write = RowSpec("plain", x.shape[1], (x.shape[1],), 0, None, 0, (form,), ROOM)
+    if spec is PanelProductSpec:
+        more["max_rows"] = ROOM
     multiply: Spec = spec(weights=weights, rows=form, out_row=width, has_bias=False, **more)
-
-    def step(one: Spec, arguments: tuple[View, ...]) -> Step:
-        return Step(one, arguments, arguments[-1:])
-
-    steps = [
-        step(write, (control, rows, prepared)),
-        step(multiply, (control, prepared, codes, out)),
-    ]
-    memory.run(steps, isa)
+    memory.run([write, step(multiply, (*read, out))], isa_for("cpu"))
     return memory.array(out)[: len(x), : matrix.columns].copy()
 
 
@@ -160,3 +166,36 @@ def test_plain_weights(is_single: bool) -> None:
         found = product(matrix, x, form, PanelProductSpec, numeric="bf16", is_single=False)
         narrow = [a.astype(ml_dtypes.bfloat16).astype(np.float64) for a in (x, values)]
         assert close(found, narrow[0] @ narrow[1], 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "bfp16"])
+@pytest.mark.parametrize("count", [3, 8, 30])  # groups of sixteen panels, of eight and of four
+def test_a_gate_in_its_product_gives_the_same_rows(
+    kind: Literal["f32", "bf16", "bfp16"], count: int
+) -> None:
+    case = Case(688, (160, 160))  # three runs of the depth, five pairs of panels
+    matrix, x = stored(case), rows_of(case, count)
+    form, next_form = Prepared(kind, 688), Prepared(kind, 160)
+    weights, numeric = matrix.form(), "f32" if kind == "f32" else "bf16"
+
+    def spec(out_row: int, gate: Gate | None) -> PanelProductSpec:
+        return PanelProductSpec(numeric, weights, form, out_row, False, ROOM, False, gate)  # type: ignore[arg-type]
+
+    def rows(name: str) -> View:
+        return allocate(name, "u8", (ROOM, next_form.row_bytes))
+
+    memory, write, read = written(matrix, x, form)
+    halves, apart, joined = allocate("halves", "f32", (ROOM, 320)), rows("apart"), rows("joined")
+    low, high = (View(halves.buffer, "f32", (1,), (1,), offset) for offset in (0, 160))
+    gate = RowSpec("silu", 160, (320, 320), 0, None, 0, (next_form,), ROOM)
+    steps = [
+        write,
+        step(spec(320, None), (*read, halves)),
+        step(gate, (read[0], low, high, apart)),
+        step(spec(0, Gate("silu", next_form)), (*read, joined)),
+    ]
+    memory.run(steps, isa_for("cpu"))
+    found, wanted = (memory.array(one)[:count] for one in (joined, apart))
+    size = 160 * (4 if kind == "f32" else 2)
+    assert wanted[:, :size].any()
+    assert np.array_equal(found[:, :size], wanted[:, :size])

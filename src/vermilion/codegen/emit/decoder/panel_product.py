@@ -15,27 +15,32 @@ from typing import Literal
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Slot, Value
 from vermilion.codegen.emit.decoder.control import Control
-from vermilion.codegen.emit.decoder.prepared import Prepared
-from vermilion.codegen.emit.decoder.unpack import EIGHT, Unpack
-from vermilion.codegen.emit.decoder.weights import (
-    LANES,
-    PANEL,
-    VECTORS,
-    BlockWeights,
-    PlainWeights,
-    Weights,
-)
-from vermilion.codegen.emit.register_tile import RegisterTile, Side, prefetch_line
+from vermilion.codegen.emit.decoder.panel_tile import PanelTiles
+from vermilion.codegen.emit.decoder.prepared import Prepared, write_vector
+from vermilion.codegen.emit.decoder.row import Source, source_value
+from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, PlainWeights, Weights
 from vermilion.codegen.isa import Isa
-from vermilion.codegen.numeric import NUMERICS
 
 # Values of the depth that are unpacked at a time, about: 32 columns of them are 16 KiB in bfloat16,
-# so that a tile's rows have room beside them in the first-level cache (48 KiB on Zen 5).
+# so that a tile's rows and the next buffer have room beside them in the first-level cache (48 KiB
+# on Zen 5).
 _RUN = 256
-# Panels that are computed together: their rows of 512 and a run of what they read are 512 KiB.
+# Panels that are computed together: their sums and a run of what they read are 512 KiB for 512
+# rows. Of fewer rows, more panels.
 _GROUP = 4
 # Rows of a tile: 24 accumulators with two vectors; then what is left of rows in fours.
 _ROW_TILES = (12, 8, 4)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Columns of the first half gate those of the second: the rows of `form` that they give.
+
+    Both halves are whole panels.
+    """
+
+    source: Source
+    form: Prepared
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,8 @@ class PanelProductSpec:
     """out[row] = rows · weights (+ bias): float32 rows of `out_row` numbers.
 
     Arguments: control, rows, weights, out, and the bias if there is one. Rows are computed four at
-    a time at least: buffers have room for what is computed beyond the last.
+    a time at least: buffers have room for what is read beyond the last. With `gate`, what is
+    written are rows for the next product instead, and `out_row` is 0.
     """
 
     numeric: Literal["bf16", "f32"]
@@ -51,14 +57,16 @@ class PanelProductSpec:
     rows: Prepared
     out_row: int
     has_bias: bool
+    max_rows: int
     is_single: bool  # one row at a time: the float32 product of decoding
+    gate: Gate | None = None
 
     family = "panel_product"
 
     @property
     def units(self) -> int:
-        """One unit a panel of columns."""
-        return self.weights.panels
+        """One unit a panel of columns, or one of each half."""
+        return self.weights.panels // (2 if self.gate else 1)
 
     @property
     def is_unpacked(self) -> bool:
@@ -74,20 +82,38 @@ class PanelProductSpec:
         runs = max(1, round(self.weights.depth / _RUN))
         return -(-self.weights.depth // (runs * step)) * step
 
-    @property
-    def piece(self) -> int:
-        """Values of the depth that are unpacked in one tile: a part of every run."""
-        is_whole = isinstance(self.weights, BlockWeights) and self.weights.block % 32 == 0
-        return 32 if is_whole else 16
-
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
         f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
         args, begin, end = f.arguments
         pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(4 + self.has_bias)]
-        writer = _Writer(self, module, name, isa, f, pointers)
-        writer.panels(begin, end)
+        tiles = PanelTiles(
+            module, name, isa, self.numeric, self.weights, self.rows, self.has_bias
+        )  # fmt: skip
+        if self.is_single:
+            _write_single(self, f, tiles, pointers)
+        else:
+            _Writer(self, f, tiles, pointers).panels(begin, end)
         f.finish()
+
+
+def _write_single(
+    spec: PanelProductSpec, f: Function, tiles: PanelTiles, pointers: list[Value]
+) -> None:
+    """Write the product of one row after the other, straight from the weights."""
+    assert spec.is_unpacked, "weights in blocks are multiplied as whole numbers"
+    control, rows, weights, out, *bias = pointers
+    name = tiles.tile(1, spec.weights.depth, is_first=True)
+    _, begin, end = f.arguments
+    with f.loop(begin, end) as panel, f.loop(0, Control(f, control).rows) as row:
+        column = f.multiply(panel, PANEL * 4)
+        arguments = [
+            f.at(rows, f.multiply(row, spec.rows.row_bytes)),
+            f.at(weights, f.multiply(panel, spec.weights.panel_bytes)),
+            f.at(f.at(out, column), f.multiply(row, spec.out_row * 4)),
+            *(f.at(one, column) for one in bias),
+        ]
+        f.call_void(name, arguments)
 
 
 @dataclass(frozen=True)
@@ -110,33 +136,31 @@ class _Filling:
     ahead: Value
 
 
-Tiles = Callable[[Value, Value, int, _Filling | None], None]
+_Tiles = Callable[[Value, Value, int, _Filling | None], None]
 
 
 class _Writer:
     def __init__(
-        self,
-        spec: PanelProductSpec,
-        module: Module,
-        name: str,
-        isa: Isa,
-        f: Function,
-        pointers: list[Value],
+        self, spec: PanelProductSpec, f: Function, tiles: PanelTiles, pointers: list[Value]
     ) -> None:
         self.spec = spec
-        self.module = module
-        self.name = name
-        self.isa = isa
         self.f = f
-        self.control, self.rows, self.weights, self.out, *self.bias = pointers
-        self.count = Control(f, self.control).rows
-        item = 4 if spec.numeric == "f32" else 2
-        self.value_bytes = item
+        self.tiles = tiles
+        control, self.rows, self.weights, self.out, *self.bias = pointers
+        self.count = Control(f, control).rows
+        self.fours = f.multiply(f.divide(f.add(self.count, 3), 4), 4)
+        # The sums of a group of panels, one panel's rows after the other's, until they are whole.
+        self.sums = f.scratch(_GROUP * (spec.max_rows + 3) * PANEL * 4)
+        self.panel_bytes = f.multiply(self.fours, PANEL * 4)
+        self.group = f.index(_GROUP)
+        for times in (2, 4):
+            is_few = f.compare("sle", self.fours, f.index(spec.max_rows // times))
+            self.group = f.select(is_few, f.index(_GROUP * times), self.group)
         # What rows are multiplied with, and what is filled meanwhile: they take turns.
+        size = spec.run * PANEL * tiles.value_bytes
         self.buffers: list[Slot] = []
         if not spec.is_unpacked:
-            size = spec.run * PANEL * item
-            self.buffers = [f.slot(f.scratch(size)) for _ in range(1 if spec.is_single else 2)]
+            self.buffers = [f.slot(f.scratch(size)) for _ in range(2)]
 
     def panels(self, begin: Value, end: Value) -> None:
         """Write a range of panels: a few of them together, their depth in runs.
@@ -145,11 +169,14 @@ class _Writer:
         """
         s, f = self.spec, self.f
         run, depth = s.run, s.weights.depth
-        if len(self.buffers) == 2:
+        if s.gate is not None:
+            begin, end = f.multiply(begin, 2), f.multiply(end, 2)
+        if self.buffers:
             weights = self._weights_at(begin, f.index(0))
-            self._unpack(weights, self.buffers[0].get(), f.index(0), self._pieces(min(run, depth)))
-        with f.loop(begin, end, _GROUP) as first:
-            last = f.minimum(f.add(first, _GROUP), end)
+            pieces = f.index(self._padded(min(run, depth)) // self.tiles.piece)
+            self._unpack(weights, self.buffers[0].get(), f.index(0), pieces)
+        with f.loop(begin, end, self.group) as first:
+            last = f.minimum(f.add(first, self.group), end)
 
             def run_at(start: Value, length: int, *, is_first: bool) -> None:
                 with f.loop(first, last) as panel:
@@ -162,66 +189,95 @@ class _Writer:
                     run_at(start, run, is_first=False)
             if depth > run and depth % run:
                 run_at(f.index(whole * run), depth % run, is_first=False)
+            self._write_out(first, last)
+
+    def _write_out(self, first: Value, last: Value) -> None:
+        """Write the sums of a group's panels where they belong."""
+        f, s = self.f, self.spec
+        arithmetic = Arithmetic(f, LANES)
+        halves = 2 if s.gate else 1
+        form = s.gate.form if s.gate else Prepared("f32", s.out_row)
+        row_bytes = form.row_bytes if s.gate else s.out_row * 4
+        item_bytes = 4 if form.kind == "f32" else 2
+        with f.loop(0, self.count) as row, f.loop(first, last, halves) as panel:
+            sums = f.at(self.sums, f.multiply(f.subtract(panel, first), self.panel_bytes))
+            sums = f.at(sums, f.multiply(row, PANEL * 4))
+            out = f.at(self.out, f.multiply(row, row_bytes))
+            out = f.at(out, f.multiply(f.divide(panel, halves), PANEL * item_bytes))
+            for v in range(VECTORS):
+                here = f.at(sums, v * LANES * 4)
+                value = arithmetic.load("f32", here)
+                if s.gate is not None:
+                    other = arithmetic.load("f32", f.at(here, self.panel_bytes))
+                    value = source_value(arithmetic.math, s.gate.source, [value, other])
+                write_vector(f, arithmetic, form, value, f.at(out, v * LANES * item_bytes))
 
     def _run(self, place: _Place, end: Value, depth: int, *, is_first: bool) -> None:
         """Write a run of one panel."""
         f, s = self.f, self.spec
-        out = f.at(self.out, f.multiply(place.panel, PANEL * 4))
-        bias = [f.at(self.bias[0], f.multiply(place.panel, PANEL * 4))] if self.bias else []
-        right = here = self._weights_at(place.panel, place.start)
-        source = f.at(self.rows, f.multiply(place.start, self.value_bytes))
+        sums = f.multiply(f.subtract(place.panel, place.first), self.panel_bytes)
+        sums = f.at(self.sums, sums)
+        bias = []
+        if self.bias and is_first:
+            bias = [f.at(self.bias[0], f.multiply(self._panel(place.panel), PANEL * 4))]
+        right = self._weights_at(place.panel, place.start)
+        filling = None
+        if self.buffers:
+            filling = self._filling(place, end)
+            right = self.buffers[0].get()
+        source = f.at(self.rows, f.multiply(place.start, self.tiles.value_bytes))
 
-        def tiles(begin: Value, stop: Value, size: int, filling: _Filling | None = None) -> None:
-            name = self._tile(size, depth, is_first=is_first, is_filling=filling is not None)
+        def tiles(begin: Value, stop: Value, size: int, filling: _Filling | None) -> None:
+            name = self.tiles.tile(
+                size, depth, is_first=is_first, is_filling=filling is not None
+            )  # fmt: skip
             with f.loop(begin, stop, size) as row:
                 arguments = [
                     f.at(source, f.multiply(row, s.rows.row_bytes)), right,
-                    f.at(out, f.multiply(row, s.out_row * 4)), *(bias if is_first else []),
+                    f.at(sums, f.multiply(row, PANEL * 4)), *bias,
                 ]  # fmt: skip
                 if filling is not None:
                     piece = f.divide(row, size)
                     arguments += [filling.weights, piece, filling.target, filling.ahead]
                 f.call_void(name, arguments)
 
-        if len(self.buffers) == 1:
-            right = self.buffers[0].get()
-            self._unpack(here, right, f.index(0), self._pieces(depth))
-        if s.is_single:
-            tiles(f.index(0), self.count, 1)
-            return
-        filling = None
-        if self.buffers:
-            filling = self._filling(place, end)
-            right = self.buffers[0].get()
         self._all_rows(tiles, filling)
 
-    def _all_rows(self, tiles: Tiles, filling: _Filling | None) -> None:
+    def _all_rows(self, tiles: _Tiles, filling: _Filling | None) -> None:
         """Write the tiles of all rows; the first of them fill the other buffer."""
         f = self.f
         largest = _ROW_TILES[0]
-        fours = f.multiply(f.divide(f.add(self.count, 3), 4), 4)
-        begin: Value = f.index(0)
+        begin = shared = f.index(0)
         if filling is not None:
-            whole = f.divide(fours, largest)
-            shared = f.minimum(filling.pieces, whole)
+            shared = f.minimum(filling.pieces, f.divide(self.fours, largest))
             begin = f.multiply(shared, largest)
             tiles(f.index(0), begin, largest, filling)
         for size in _ROW_TILES:
-            stop = f.subtract(fours, f.remainder(f.subtract(fours, begin), size))
+            stop = f.subtract(self.fours, f.remainder(f.subtract(self.fours, begin), size))
             tiles(begin, stop, size, None)
             begin = stop
         if filling is not None:
             self._unpack(filling.weights, filling.target, shared, filling.pieces)
-            other = self.buffers[0].get()
-            self.buffers[0].set(filling.target)
-            self.buffers[1].set(other)
+            filled, used = (buffer.get() for buffer in reversed(self.buffers))
+            self.buffers[0].set(filled)
+            self.buffers[1].set(used)
+
+    def _unpack(self, weights: Value, target: Value, begin: Value, stop: Value) -> None:
+        """Write the unpacking of some pieces of a run."""
+        with self.f.loop(begin, stop) as piece:
+            self.f.call_void(self.tiles.unpacking(), [weights, piece, target])
 
     def _filling(self, place: _Place, end: Value) -> _Filling:
+        """Give what is done for the run that comes next; there are no pieces after the last."""
+        f = self.f
         after = self._after(place, end)
         beyond = self._after(after, end)
+        left = f.subtract(self._padded(self.spec.weights.depth), after.start)
+        pieces = f.divide(f.minimum(left, self.spec.run), self.tiles.piece)
+        is_there = f.compare("slt", after.panel, end)
         return _Filling(
             self._weights_at(after.panel, after.start),
-            self._pieces_at(after, end),
+            f.select(is_there, pieces, f.index(0)),
             self.buffers[1].get(),
             self._weights_at(beyond.panel, beyond.start),
         )
@@ -233,126 +289,29 @@ class _Writer:
         is_inside = f.compare("slt", panel, place.last)
         is_deeper = f.compare("slt", start, f.index(s.weights.depth))
         stays = f.binary("or", is_inside, is_deeper)
-        zero = f.index(0)
         return _Place(
             f.select(stays, place.first, place.last),
             f.select(is_inside, panel, f.select(is_deeper, place.first, place.last)),
-            f.select(stays, place.last, f.minimum(f.add(place.last, _GROUP), end)),
-            f.select(is_inside, place.start, f.select(is_deeper, start, zero)),
+            f.select(stays, place.last, f.minimum(f.add(place.last, self.group), end)),
+            f.select(is_inside, place.start, f.select(is_deeper, start, f.index(0))),
         )
-
-    def _pieces(self, depth: int) -> Value:
-        """Give the pieces of a run."""
-        return self.f.index(self._padded(depth) // self.spec.piece)
-
-    def _pieces_at(self, place: _Place, end: Value) -> Value:
-        """Give the pieces of a run, 0 beyond the last panel."""
-        f, s = self.f, self.spec
-        is_there = f.compare("slt", place.panel, end)
-        left = f.subtract(self._padded(s.weights.depth), place.start)
-        return f.select(is_there, f.divide(f.minimum(left, s.run), s.piece), f.index(0))
 
     def _padded(self, depth: int) -> int:
         w = self.spec.weights
         return depth if isinstance(w, PlainWeights) else -(-depth // w.block) * w.block
 
-    def _unpack(self, weights: Value, target: Value, begin: Value, stop: Value) -> None:
-        """Write the unpacking of some pieces of a run."""
-        with self.f.loop(begin, stop) as piece:
-            self.f.call_void(self._unpack_piece(), [weights, piece, target])
+    def _panel(self, number: Value) -> Value:
+        """Give which panel is computed as one of some number: halves of a gate take turns."""
+        f, s = self.f, self.spec
+        if s.gate is None:
+            return number
+        half = f.multiply(f.remainder(number, 2), s.weights.panels // 2)
+        return f.add(f.divide(number, 2), half)
 
-    def _unpack_piece(self) -> str:
-        """Write the function (weights, piece, panel) that unpacks a piece of a run."""
-        name = f"{self.name}_unpack"
-        if self.module.has(name):
-            return name
-        s = self.spec
-        f = Function(self.module, name, [("weights", "ptr"), ("piece", "i64"), ("panel", "ptr")])
-        weights, piece, panel = f.arguments
-        unpack = Unpack(f, s.weights, s.rows.kind)
-        eights = s.piece // EIGHT
-        with f.loop(0, eights) as number:
-            eight = f.add(f.multiply(piece, eights), number)
-            for v in range(VECTORS):
-                unpack.write(weights, eight, v, panel)
-        f.finish()
-        return name
-
-    def _weights_at(self, panel: Value, start: Value) -> Value:
+    def _weights_at(self, number: Value, start: Value) -> Value:
         """Give a panel's weights from some depth on."""
         w, f = self.spec.weights, self.f
-        weights = f.at(self.weights, f.multiply(panel, w.panel_bytes))
+        weights = f.at(self.weights, f.multiply(self._panel(number), w.panel_bytes))
         if isinstance(w, PlainWeights):
             return f.at(weights, f.multiply(start, PANEL * 4))
         return f.at(weights, f.multiply(f.divide(start, w.block), w.block_bytes))
-
-    def _tile(self, rows: int, depth: int, *, is_first: bool, is_filling: bool) -> str:
-        """Write the function that sets or adds to a patch of `out`.
-
-        Its arguments: rows, panel, out, the bias if there is one and it is to be added; then, of
-        what is unpacked on the way, the weights, the number of the piece, where to, and what is
-        asked for meanwhile.
-        """
-        name = f"{self.name}_tile{rows}_{depth}_{int(is_first)}{'_filling' * is_filling}"
-        if self.module.has(name):
-            return name
-        s = self.spec
-        has_bias = s.has_bias and is_first
-        labels = [("rows", "ptr"), ("panel", "ptr"), ("out", "ptr"), *[("bias", "ptr")] * has_bias]
-        if is_filling:
-            labels += [("weights", "ptr"), ("piece", "i64"), ("next", "ptr"), ("ahead", "ptr")]
-        f = Function(self.module, name, labels)
-        left, right, out, *more = f.arguments
-        tile = RegisterTile(f, self.isa, s.numeric, rows, VECTORS)
-        step = PANEL * self.value_bytes * NUMERICS[s.numeric].group
-        if is_filling:
-            self._multiply_and_fill(tile, Side(left, s.rows.row_bytes), Side(right, step), depth)
-        else:
-            tile.multiply(Side(left, s.rows.row_bytes), Side(right, step), depth)
-        arithmetic = Arithmetic(f, LANES)
-        for y, slots in enumerate(tile.accumulators):
-            for v, slot in enumerate(slots):
-                place = f.at(out, (y * s.out_row + v * LANES) * 4)
-                total = slot.get()
-                if has_bias:
-                    shift = arithmetic.load("f32", f.at(more[0], v * LANES * 4))
-                    total = arithmetic.math.add(total, shift)
-                if not is_first:
-                    total = arithmetic.math.add(total, arithmetic.load("f32", place))
-                arithmetic.store("f32", total, place)
-        f.finish()
-        return name
-
-    def _multiply_and_fill(self, tile: RegisterTile, left: Side, right: Side, depth: int) -> None:
-        """Write the product over `depth`, and the unpacking of a piece of the next buffer."""
-        f, s = tile.f, self.spec
-        weights, piece, target, ahead = f.arguments[-4:]
-        unpack = Unpack(f, s.weights, s.rows.kind)
-        eights = s.piece // EIGHT
-        part = depth // (eights * VECTORS)  # of the product, between two vectors that are unpacked
-        group = NUMERICS[s.numeric].group
-        assert depth % (eights * VECTORS * group) == 0, "rows are whole vectors"
-        piece_bytes = self._bytes(s.piece)
-        lines = -(-piece_bytes // (64 * eights))
-        with f.loop(0, eights) as number:
-            start = f.multiply(number, part * VECTORS)
-            eight = f.add(f.multiply(piece, eights), number)
-            line = f.add(f.multiply(piece, piece_bytes), f.multiply(number, lines * 64))
-            for ahead_line in range(lines):
-                prefetch_line(f, f.at(f.at(ahead, line), ahead_line * 64))
-            for v in range(VECTORS):
-                at = f.add(start, v * part)
-                tile.multiply(
-                    Side(f.at(left.pointer, f.multiply(at, self.value_bytes)), left.step_bytes),
-                    Side(f.at(right.pointer, f.multiply(f.divide(at, group), right.step_bytes)),
-                         right.step_bytes),
-                    part,
-                )  # fmt: skip
-                unpack.write(weights, eight, v, target)
-
-    def _bytes(self, depth: int) -> int:
-        """Give the bytes of a panel's weights for some of the depth, rounded up."""
-        w = self.spec.weights
-        if isinstance(w, PlainWeights):
-            return depth * PANEL * 4
-        return -(-depth * w.block_bytes // w.block)

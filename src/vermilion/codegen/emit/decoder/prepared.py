@@ -98,9 +98,16 @@ def write_prepared(
     size = 4 if form.kind == "f32" else 2
     with f.loop(0, form.width, arithmetic.lanes) as at:
         value = arithmetic.load("f32", f.at(source, f.multiply(at, 4)))
-        if form.kind == "bfp16":
-            value = _shared_along_lanes(f, arithmetic, value)
-        arithmetic.store(form.storage, value, f.at(target, f.multiply(at, size)))
+        write_vector(f, arithmetic, form, value, f.at(target, f.multiply(at, size)))
+
+
+def write_vector(
+    f: Function, arithmetic: Arithmetic, form: Prepared, value: Value, target: Value
+) -> None:
+    """Write sixteen numbers of a row, where they need nothing of the others."""
+    if form.kind == "bfp16":
+        value = _shared_along_lanes(f, arithmetic, value)
+    arithmetic.store(form.storage, value, target)
 
 
 class _Quantize:
