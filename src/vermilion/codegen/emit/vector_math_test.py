@@ -103,7 +103,8 @@ def test_exp_beyond_its_range(target: str) -> None:
     assert np.array_equal(computed("exp", x, target), wanted, equal_nan=True)
 
 
-def test_powers_of_two_for_bfloat16() -> None:
+def coarse(function: str, x: Floats) -> Floats:
+    """Give a function that is for bfloat16 of every element."""
     isa = isa_of(find_target("cpu"))
     if isa.lanes != 16:
         pytest.skip("this machine has no AVX-512")
@@ -113,19 +114,34 @@ def test_powers_of_two_for_bfloat16() -> None:
     arithmetic = Arithmetic(f, isa.lanes)
     with f.loop(0, count, isa.lanes) as at:
         value = arithmetic.load("f32", f.at(source, f.multiply(at, 4)))
-        power = arithmetic.math.exp2_coarse(value)
-        arithmetic.store("f32", power, f.at(target, f.multiply(at, 4)))
+        found = getattr(arithmetic.math, function)(value)
+        arithmetic.store("f32", found, f.at(target, f.multiply(at, 4)))
     f.finish()
     module.export("kernel")
     library, functions = link_object(compile_object(module.text(), isa), ["kernel"], isa)
-    random = np.random.default_rng(3).uniform(-100, 100, 40_000).astype(np.float32)
-    far = np.array([0, 1, -200, -1e30, -np.inf, 130, np.nan, -0.5] * 2, np.float32)
-    x = np.concatenate([random, far])
     result = np.empty_like(x)
     signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     signature(functions["kernel"])(x.ctypes.data, result.ctypes.data, x.size)
     del library
+    return result
+
+
+def test_powers_of_two_for_bfloat16() -> None:
+    random = np.random.default_rng(3).uniform(-100, 100, 40_000).astype(np.float32)
+    far = np.array([0, 1, -200, -1e30, -np.inf, 130, np.nan, -0.5] * 2, np.float32)
+    result = coarse("exp2_coarse", np.concatenate([random, far]))
     exact = np.exp2(random.astype(np.float64))
     assert (np.abs(result[: random.size] / exact - 1)).max() < 3e-6
     wanted = np.array([1, 2, 0, 0, 0, np.inf, np.nan, np.sqrt(0.5)], np.float32)
     np.testing.assert_allclose(result[-8:], wanted, rtol=3e-6, atol=1e-38)
+
+
+def test_sigmoids_for_bfloat16() -> None:
+    random = np.random.default_rng(4).uniform(-79, 100, 40_000).astype(np.float32)
+    far = np.array([0, -80, -200, -1e30, -np.inf, 130, np.inf, -0.0] * 2, np.float32)
+    result = coarse("sigmoid_coarse", np.concatenate([random, far]))
+    exact = 1 / (1 + np.exp(-random.astype(np.float64)))
+    # What is rounded before it becomes an exponent is off by 80 · log2(e) · 2^-24 of it at most.
+    assert (np.abs(result[: random.size] / exact - 1)).max() < 3e-6 + 7e-6
+    wanted = np.array([0.5, 0, 0, 0, 0, 1, 1, 0.5], np.float32)
+    np.testing.assert_allclose(result[-8:], wanted, rtol=3e-6, atol=1e-34)

@@ -209,7 +209,10 @@ class _Writer:
                 value = arithmetic.load("f32", here)
                 if s.gate is not None:
                     other = arithmetic.load("f32", f.at(here, self.panel_bytes))
-                    value = source_value(arithmetic.math, s.gate.source, [value, other])
+                    value = source_value(
+                        arithmetic.math, s.gate.source, [value, other],
+                        is_coarse=form.kind != "f32",
+                    )  # fmt: skip
                 write_vector(f, arithmetic, form, value, f.at(out, v * LANES * item_bytes))
 
     def _run(self, place: _Place, end: Value, depth: int, *, is_first: bool) -> None:

@@ -137,8 +137,10 @@ def lanes_sum(f: Function, value: Value) -> Value:
     return f.emit("float", f"call reassoc float @{name}(float 0.0, {value})")
 
 
-def source_value(m: VectorMath, source: Source, inputs: list[Value]) -> Value:
-    """Give what a row begins with."""
+def source_value(
+    m: VectorMath, source: Source, inputs: list[Value], *, is_coarse: bool = False
+) -> Value:
+    """Give what a row begins with; `is_coarse` for what is rounded to bfloat16."""
     first = inputs[0]
     match source:
         case "plain":
@@ -146,7 +148,8 @@ def source_value(m: VectorMath, source: Source, inputs: list[Value]) -> Value:
         case "sum":
             return m.add(first, inputs[1])
         case "silu":
-            gated = m.multiply(first, m.sigmoid(first))
+            share = m.sigmoid_coarse(first) if is_coarse else m.sigmoid(first)
+            gated = m.multiply(first, share)
         case "gelu":
             inner = m.erf(m.multiply(first, m.number(_SQRT_HALF)))
             gated = m.multiply(m.multiply(first, m.number(0.5)), m.add(inner, m.number(1.0)))
