@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import Buffer
 from vermilion.llm.engine.compile_program import compile_program
+from vermilion.llm.engine.cut import cut_at_last_attention
 from vermilion.llm.engine.decoder import FEW_ROWS, MANY_ROWS
 from vermilion.llm.engine.description import Attention, Description, Operation, Product, Rows
 from vermilion.llm.engine.image import (
@@ -24,6 +25,8 @@ from vermilion.llm.engine.image import (
     HIDDEN,
     LOGITS,
     MANY,
+    QUERIES,
+    REST,
     Facts,
     Image,
     Prefill,
@@ -75,11 +78,14 @@ def draft_image(description: Description, isa: Isa, prefill: Prefill, cache: Pat
     operations = join_products(description.operations)
     matrices, packed = _matrices(operations)
     constants: dict[int, tuple[str, NDArray[np.float32]]] = {}
-    programs = {
-        name: _named(compile_program(lowered, isa, cache), lowered, names, constants)
-        for name, lowered, names in _lowered(description, operations, matrices, prefill)
-    }
-    facts = _facts(description, operations, prefill)
+    programs, crossing = {}, []
+    for name, lowered, names in _lowered(description, operations, matrices, prefill):
+        compiled = compile_program(lowered, isa, cache)
+        programs[name] = _named(compiled, lowered, names, constants)
+        if name == MANY:
+            given = cut_at_last_attention(operations[:-1]).crossing
+            crossing = [(names[f"rows {one}"], lowered.widths[one]) for one in given]
+    facts = _facts(description, operations, prefill, crossing)
     stored: dict[str, NDArray[np.generic]] = {**embedding_arrays(description.embedding)}
     stored |= dict(constants.values())
     for name, table in programs.items():
@@ -88,7 +94,12 @@ def draft_image(description: Description, isa: Isa, prefill: Prefill, cache: Pat
     return ImageDraft((*arrays, *packed), about_image(facts, programs))
 
 
-def _facts(description: Description, operations: Sequence[Operation], prefill: Prefill) -> Facts:
+def _facts(
+    description: Description,
+    operations: Sequence[Operation],
+    prefill: Prefill,
+    crossing: Sequence[tuple[str, int]],
+) -> Facts:
     layers = [one for one in operations if isinstance(one, Attention)]
     embedding = description.embedding
     return Facts(
@@ -97,6 +108,8 @@ def _facts(description: Description, operations: Sequence[Operation], prefill: P
         logits_bound=description.logits_bound,
         cache_item_bytes=4 if prefill == "fp32" else 2,
         layers=tuple((layer.key_heads, layer.head_size) for layer in layers),
+        query_heads=layers[-1].query_heads,
+        crossing=tuple(crossing),
         hidden_width=description.hidden.width,
         embedding_width=embedding.width,
         embedding_factor=embedding.factor,
@@ -144,18 +157,27 @@ def _lowered(
     codes = _NUMBERS[prefill]
     plain = "bf16" if codes == "int8" else codes
     many = Shape(MANY_ROWS, codes, plain, storage, 16, is_single=False)
-    first = (_first_name(operations), description.embedding.width)
+    first = _first_name(operations)
+    given = {first: description.embedding.width}
     source = Rows(_HEAD_INPUT, 0, hidden.width)
     alone = Product(head.node, source, head.output, head.matrix, head.bias)
+    halves = cut_at_last_attention(operations[:-1])
     names = {
-        f"rows {first[0]}": FIRST, f"rows {hidden.buffer}": HIDDEN,
+        f"rows {first}": FIRST, f"rows {hidden.buffer}": HIDDEN,
         f"rows {head.output}": LOGITS, f"rows {_HEAD_INPUT}": HEAD_INPUT, "control": CONTROL,
+        "queries": QUERIES,
     }  # fmt: skip
-    whole, body = Weighed(operations, matrices), Weighed(operations[:-1], matrices)
-    yield FEW, lower(whole, few, first, [head.output]), names
-    yield MANY, lower(body, many, first, [hidden.buffer]), names
-    head_rows = (_HEAD_INPUT, hidden.width)
-    yield HEAD, lower(Weighed((alone,), matrices), few, head_rows, [head.output]), names
+    for number, name in enumerate(halves.crossing):
+        names.setdefault(f"rows {name}", f"crossing {number}")
+    yield FEW, lower(Weighed(operations, matrices), few, given, [head.output]), names
+    before = lower(Weighed(halves.before, matrices, "before"), many, given, halves.crossing)
+    yield MANY, before, names
+    given = {name: before.widths[name] for name in halves.crossing}
+    layers = sum(isinstance(operation, Attention) for operation in halves.before)
+    after = Weighed(halves.after, matrices, "after", layers - 1)
+    yield REST, lower(after, many, given, [hidden.buffer]), names
+    given = {_HEAD_INPUT: hidden.width}
+    yield HEAD, lower(Weighed((alone,), matrices), few, given, [head.output]), names
 
 
 def _first_name(operations: tuple[Operation, ...]) -> str:

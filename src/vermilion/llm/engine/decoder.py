@@ -25,6 +25,8 @@ from vermilion.llm.engine.image import (
     HIDDEN,
     LOGITS,
     MANY,
+    QUERIES,
+    REST,
     Image,
 )
 from vermilion.llm.engine.program import Program
@@ -54,9 +56,14 @@ class NativeDecoder:
         self._hidden = _matrix(MANY_ROWS, facts.hidden_width)
         self._head_input = _matrix(FEW_ROWS, facts.hidden_width)
         self._logits = _matrix(FEW_ROWS, -(-facts.vocabulary // PANEL) * PANEL)
+        self._queries = self._last_queries()
+        self._crossing = {
+            name: self._many if name == FIRST else _matrix(MANY_ROWS, width)
+            for name, width in facts.crossing
+        }
         few_threads = min(threads, _MOST_TOKEN_THREADS)
         self._programs = {
-            name: Program(table, isa, threads if name == MANY else few_threads)
+            name: Program(table, isa, threads if name in (MANY, REST) else few_threads)
             for name, table in image.programs.items()
         }
         self._connect(image)
@@ -116,14 +123,24 @@ class NativeDecoder:
         for first in range(0, count, step):
             piece = tokens[:, first : first + step]
             self._run(MANY, state, piece, first)
-            rows = self._hidden[: piece.size].reshape(batch, piece.shape[1], -1)
             if every_position:
-                pieces.append(
-                    self._head(rows.reshape(piece.size, -1)).reshape(batch, piece.shape[1], -1)
-                )
+                self._programs[REST].run()
+                logits = self._head(self._hidden[: piece.size])
+                pieces.append(logits.reshape(batch, piece.shape[1], -1))
             elif first + step >= count:
-                return self._bounded(self._head(rows[:, -1]))
+                self._go_on_with_last(batch, piece.shape[1])
+                return self._bounded(self._head(self._hidden[:batch]))
         return self._bounded(np.concatenate(pieces, axis=1))
+
+    def _go_on_with_last(self, batch: int, length: int) -> None:
+        """Compute what follows the last attention for the last position of each sequence alone."""
+        last = np.arange(1, batch + 1) * length - 1
+        self._queries[:, :batch] = self._queries[:, last]
+        for rows in self._crossing.values():
+            rows[:batch] = rows[last]
+        past = int(self._control[PAST]) + length - 1
+        self._control[[ROWS, LENGTH, PAST]] = batch, 1, past
+        self._programs[REST].run()
 
     def _bounded(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         if not self._bound:
@@ -149,6 +166,13 @@ class NativeDecoder:
             out[first : first + FEW_ROWS] = self._logits[: len(piece), : self.vocabulary_size]
         return out
 
+    def _last_queries(self) -> NDArray[np.uint8]:
+        """Give room for the queries of the last layer: (key heads, rows, bytes of a row)."""
+        heads, size = self._facts.layers[-1]
+        row_bytes = self._facts.query_heads // heads * size * self._facts.cache_item_bytes
+        room = aligned_bytes(heads * (MANY_ROWS + 4) * row_bytes + SLACK_BYTES)
+        return room[: heads * MANY_ROWS * row_bytes].reshape(heads, MANY_ROWS, row_bytes)
+
     def _point(self, state: NativeState) -> None:
         if self._state is not None and self._state() is state:
             return
@@ -162,11 +186,11 @@ class NativeDecoder:
         """Tell the programs where everything is but the caches, which each state has."""
         buffers: dict[str, NDArray[Any]] = {
             CONTROL: self._control, HIDDEN: self._hidden, HEAD_INPUT: self._head_input,
-            LOGITS: self._logits,
+            LOGITS: self._logits, QUERIES: self._queries, **self._crossing,
         }  # fmt: skip
         addresses = {name: array.ctypes.data for name, array in buffers.items()}
         for name, program in self._programs.items():
-            program.point(FIRST, (self._few if name == FEW else self._many).ctypes.data)
+            addresses[FIRST] = (self._few if name == FEW else self._many).ctypes.data
             for buffer in image.programs[name].buffers:
                 if buffer in addresses:
                     program.point(buffer, addresses[buffer])

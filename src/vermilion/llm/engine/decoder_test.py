@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
+import small_decoders
 from small_decoders import CONTEXT, VOCABULARY, Options, decoder_folder, decoder_model, feeds
 from vermilion.codegen.isa import isa_of
 from vermilion.errors import ModelError, OptionError, UnsupportedError
@@ -121,6 +122,30 @@ def test_prefill_in_other_numbers(
     decoder = opened(tmp_path, cache, options, prefill=prefill)
     found = decoder.start(1, 70).forward(tokens, True)
     assert difference(found, expected(options, tokens)) < limit + QUANTIZED * (bits != 32)
+
+
+def test_a_decoder_of_one_layer(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its last attention is added to are the embedded tokens themselves."""
+    monkeypatch.setattr(small_decoders, "LAYERS", 1)
+    options = Options(bits=32)
+    tokens = tokens_of(3, 30)
+    wanted = expected(options, tokens)
+    state = opened(tmp_path, cache, options).start(3, 30)
+    assert difference(state.forward(tokens[:, :20]), wanted[:, 19]) < EXACT
+    assert difference(state.forward(tokens[:, 20:29], True), wanted[:, 20:29]) < EXACT
+    assert difference(state.forward(tokens[:, 29:]), wanted[:, 29]) < EXACT
+
+
+@pytest.mark.parametrize("prefill", ["bf16", "bfp16", "int8", "fp32"])
+def test_the_last_position_alone_has_the_logits_that_it_has_among_all(
+    prefill: str, tmp_path: Path, cache: Path
+) -> None:
+    tokens = tokens_of(3, 53)
+    decoder = opened(tmp_path, cache, Options(), prefill=prefill)
+    every = decoder.start(3, 53).forward(tokens, True)
+    assert np.array_equal(decoder.start(3, 53).forward(tokens), every[:, -1])
 
 
 def test_rewind_and_reorder(tmp_path: Path, cache: Path) -> None:

@@ -15,9 +15,10 @@ from vermilion.llm.engine.table import ProgramTable
 # Buffers that the decoder gives its programs, beside `keys i` and `values i` of each layer; what
 # else they read is among the arrays.
 CONTROL, FIRST, HIDDEN, HEAD_INPUT, LOGITS = "control", "first", "hidden", "head input", "logits"
-# Programs: for a token or a few, for prompts without their head, and the head alone.
-FEW, MANY, HEAD = "few", "many", "head"
-PROGRAMS = (FEW, MANY, HEAD)
+QUERIES = "queries"
+# Programs: for a token or a few; for prompts up to the last attention, and from it on; the head.
+FEW, MANY, REST, HEAD = "few", "many", "rest", "head"
+PROGRAMS = (FEW, MANY, REST, HEAD)
 # In which numbers prompts are multiplied.
 Prefill = Literal["bf16", "int8", "bfp16", "fp32"]
 _EMBEDDING = ("plain", "codes", "scales", "zeros")
@@ -25,13 +26,20 @@ _EMBEDDING = ("plain", "codes", "scales", "zeros")
 
 @dataclass(frozen=True)
 class Facts:
-    """Sizes of a decoder. `layers` has the heads of keys and the size of a head, of each."""
+    """Sizes of a decoder.
+
+    `layers` has the heads of keys and the size of a head, of each. `crossing` are the buffers that
+    go from the first program of a prompt to the second, with their widths; so do the queries of the
+    last layer's `query_heads`.
+    """
 
     vocabulary: int
     positions: int  # that have cosines; 0 where none are turned
     logits_bound: float
     cache_item_bytes: int
     layers: tuple[tuple[int, int], ...]
+    query_heads: int
+    crossing: tuple[tuple[str, int], ...]
     hidden_width: int
     embedding_width: int
     embedding_factor: float
@@ -81,7 +89,8 @@ def embedding_arrays(embedding: Embedding) -> dict[str, NDArray[np.generic]]:
 def image_of(arrays: Mapping[str, NDArray[np.generic]], about: Mapping[str, Any]) -> Image:
     """Put an image together from its arrays and what was said about them."""
     given = about["facts"]
-    facts = Facts(**{**given, "layers": tuple(tuple(layer) for layer in given["layers"])})
+    pairs = {name: tuple(map(tuple, given[name])) for name in ("layers", "crossing")}
+    facts = Facts(**{**given, **pairs})
     stored: dict[str, Any] = {name: arrays.get(f"embedding {name}") for name in _EMBEDDING}
     embedding = Embedding(
         facts.embedding_width, facts.embedding_factor,

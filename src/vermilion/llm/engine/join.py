@@ -87,7 +87,7 @@ def gates_of(
     """
     readers: dict[str, list[Operation]] = defaultdict(list)
     for operation in operations:
-        for name in {rows.buffer for rows in _sources(operation)}:
+        for name in {rows.buffer for rows in sources(operation)}:
             readers[name].append(operation)
     gates = {}
     for product in operations:
@@ -109,7 +109,8 @@ def gates_of(
     return gates
 
 
-def _sources(operation: Operation) -> tuple[Rows, ...]:
+def sources(operation: Operation) -> tuple[Rows, ...]:
+    """Give the rows that an operation reads."""
     match operation:
         case Product(source=rows):
             return (rows,)

@@ -26,7 +26,7 @@ def lowered(options: Options, codes: PreparedKind, *, is_single: bool = False) -
         for output, form in forms.items()
     }
     shape = Shape(16 if is_single else 64, codes, "f32", "bf16", 1, is_single)
-    first = (description.first, description.embedding.width)
+    first = {description.first: description.embedding.width}
     return lower(Weighed(operations, matrices), shape, first, [operations[-1].output])
 
 

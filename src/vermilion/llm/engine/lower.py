@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -60,6 +60,7 @@ class Lowered:
     steps: tuple[Step, ...]
     inputs: tuple[Buffer, ...]
     constants: dict[str, Floats]  # those of the inputs that are small weights of the model
+    widths: dict[str, int]  # numbers from one row to the next, of each value
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +73,16 @@ class PackedMatrix:
 
 @dataclass(frozen=True, eq=False)
 class Weighed:
-    """An operation list whose products are joined, with where their weights are."""
+    """An operation list whose products are joined, with where their weights are.
+
+    `part` is of a decoder that is cut at its last attention: of that, what comes before has all
+    but the attending, and what comes after nothing else. Its queries are the caller's.
+    """
 
     operations: tuple[Operation, ...]
     matrices: dict[str, PackedMatrix]  # by the product's output
+    part: Literal["whole", "before", "after"] = "whole"
+    first_layer: int = 0
 
 
 @dataclass
@@ -145,12 +152,12 @@ def prepared_for(form: Weights, shape: Shape) -> Prepared:
 
 
 def lower(
-    weighed: Weighed, shape: Shape, first: tuple[str, int], results: Sequence[str]
+    weighed: Weighed, shape: Shape, given: Mapping[str, int], results: Sequence[str]
 ) -> Lowered:
     """Write the steps of `operations`.
 
-    `first` is the buffer that the caller fills and its width; `results` are the buffers that the
-    caller reads, which it gives as well.
+    `given` are the buffers that the caller fills and their widths; `results` are the buffers that
+    the caller reads, which it gives as well.
     """
     forms: dict[tuple[str, int, int], list[Prepared]] = defaultdict(list)
     wanted = set(results)
@@ -166,12 +173,13 @@ def lower(
             case Attention(query=query, key=keys, value=value):
                 wanted |= {query.buffer, keys.buffer, value.buffer}
     state = _Lowering(shape, weighed.matrices, dict(forms), wanted)
-    state.rows(*first, is_given=True)
+    for name, width in given.items():
+        state.rows(name, width, is_given=True)
     found = {} if shape.is_single else gates_of(weighed.operations, forms, wanted)
     gates = {output: gate for output, gate in found.items() if output not in results}
     joined = {operation.output for operation in gates.values()}
-    layer = 0
-    for operation in weighed.operations:
+    layer = weighed.first_layer
+    for number, operation in enumerate(weighed.operations):
         match operation:
             case Product() if operation.output in gates:
                 _lower_gated(state, operation, gates[operation.output])
@@ -180,20 +188,26 @@ def lower(
             case RowOperation() if operation.output in joined:
                 pass  # it is the end of a product
             case RowOperation():
-                _lower_rows(state, operation, is_given=operation.output in results)
+                _lower_rows(state, operation, results)
             case Attention():
-                _lower_attention(state, operation, layer)
+                edge = {"whole": -1, "before": len(weighed.operations) - 1, "after": 0}
+                part = weighed.part if number == edge[weighed.part] else "whole"
+                _lower_attention(state, operation, layer, part, results)
                 layer += 1
-    return Lowered(tuple(state.steps), tuple(state.inputs.values()), state.constants)
+    widths = {name: width for name, (_, width) in state.buffers.items()}
+    return Lowered(tuple(state.steps), tuple(state.inputs.values()), state.constants, widths)
 
 
-def _lower_rows(state: _Lowering, operation: RowOperation, *, is_given: bool) -> None:
+def _lower_rows(state: _Lowering, operation: RowOperation, results: Sequence[str]) -> None:
     width = operation.inputs[0].width
     views, steps = zip(*map(state.view, operation.inputs), strict=True)
-    kept = [_whole(state.rows(operation.kept, width))] if operation.kept else []
+    kept = []
+    if operation.kept:
+        kept = [_whole(state.rows(operation.kept, width, is_given=operation.kept in results))]
     norm = operation.norm
     weight = [state.constant(norm.weight)] if norm else []
     is_wanted = operation.output in state.wanted
+    is_given = operation.output in results
     out = [_whole(state.rows(operation.output, width, is_given=is_given))] if is_wanted else []
     key = (operation.output, 0, width)
     forms = tuple(state.forms.get(key, ()))
@@ -279,9 +293,37 @@ def _product_spec(
     )  # fmt: skip
 
 
-def _lower_attention(state: _Lowering, operation: Attention, layer: int) -> None:
+def _lower_attention(
+    state: _Lowering,
+    operation: Attention,
+    layer: int,
+    part: Literal["whole", "before", "after"],
+    results: Sequence[str],
+) -> None:
     shape, form = state.shape, CacheForm(state.shape.cache, operation.head_size)
+    width = operation.query_heads * operation.head_size
+    size = (shape.max_rows + _SPARE_ROWS) * width * form.item_bytes
+    keys = _whole(state.given(f"keys {layer}", 64))
+    values = _whole(state.given(f"values {layer}", 64))
+    if part == "whole":
+        queries = _whole(Buffer(f"{operation.node} queries", size, "arena"))
+    else:
+        queries = _whole(state.given("queries", size))
+    if part != "after":
+        _lower_heads(state, operation, (keys, values, queries))
+    if part == "before":
+        return
     group = operation.query_heads // operation.key_heads
+    out = _whole(state.rows(operation.output, width, is_given=operation.output in results))
+    attention = CachedAttentionSpec(
+        form, operation.key_heads, group, shape.positions, operation.window, operation.bound,
+        width, shape.max_rows,
+    )  # fmt: skip
+    state.add(attention, [state.control, queries, keys, values, out], [out], operation.node)
+
+
+def _lower_heads(state: _Lowering, operation: Attention, written: tuple[View, View, View]) -> None:
+    form = CacheForm(state.shape.cache, operation.head_size)
     sources = (operation.query, operation.key, operation.value)
     views, steps = zip(*map(state.view, sources), strict=True)
     rotation = operation.query.rotation
@@ -289,24 +331,13 @@ def _lower_attention(state: _Lowering, operation: Attention, layer: int) -> None
     if rotation is not None:
         waves = [state.constant(rotation.cosines), state.constant(rotation.sines)]
     norms = [state.constant(rows.norm.weight) for rows in sources[:2] if rows.norm is not None]
-    keys = _whole(state.given(f"keys {layer}", 64))
-    values = _whole(state.given(f"values {layer}", 64))
-    width = operation.query_heads * operation.head_size
-    size = (shape.max_rows + _SPARE_ROWS) * width * form.item_bytes
-    queries = _whole(Buffer(f"{operation.node} queries", size, "arena"))
     query_epsilon, key_epsilon = (
         None if rows.norm is None else rows.norm.epsilon for rows in sources[:2]
     )
     heads = HeadsSpec(
         form, operation.query_heads, operation.key_heads, (steps[0], steps[1], steps[2]),
         operation.scale * score_unit(form), 2 * rotation.cosines.shape[1] if rotation else 0,
-        query_epsilon, key_epsilon, shape.max_rows,
+        query_epsilon, key_epsilon, state.shape.max_rows,
     )  # fmt: skip
-    arguments = [state.control, *views, *waves, *norms, keys, values, queries]
-    state.add(heads, arguments, [keys, values, queries], operation.node)
-    out = _whole(state.rows(operation.output, width))
-    attention = CachedAttentionSpec(
-        form, operation.key_heads, group, shape.positions, operation.window, operation.bound,
-        width, shape.max_rows,
-    )  # fmt: skip
-    state.add(attention, [state.control, queries, keys, values, out], [out], operation.node)
+    arguments = [state.control, *views, *waves, *norms, *written]
+    state.add(heads, arguments, written, operation.node)
