@@ -172,9 +172,9 @@ class _Writer:
         if s.gate is not None:
             begin, end = f.multiply(begin, 2), f.multiply(end, 2)
         if self.buffers:
-            weights = self._weights_at(begin, f.index(0))
-            pieces = f.index(self._padded(min(run, depth)) // self.tiles.piece)
-            self._unpack(weights, self.buffers[0].get(), f.index(0), pieces)
+            last = f.minimum(f.add(begin, self.group), end)
+            first_run = _Place(begin, begin, last, f.index(0))
+            self._unpack(self._filling(first_run, end, self.buffers[0]), f.index(0))
         with f.loop(begin, end, self.group) as first:
             last = f.minimum(f.add(first, self.group), end)
 
@@ -226,7 +226,7 @@ class _Writer:
         right = self._weights_at(place.panel, place.start)
         filling = None
         if self.buffers:
-            filling = self._filling(place, end)
+            filling = self._filling(self._after(place, end), end, self.buffers[1])
             right = self.buffers[0].get()
         source = f.at(self.rows, f.multiply(place.start, self.tiles.value_bytes))
 
@@ -260,29 +260,29 @@ class _Writer:
             tiles(begin, stop, size, None)
             begin = stop
         if filling is not None:
-            self._unpack(filling.weights, filling.target, shared, filling.pieces)
+            self._unpack(filling, shared)
             filled, used = (buffer.get() for buffer in reversed(self.buffers))
             self.buffers[0].set(filled)
             self.buffers[1].set(used)
 
-    def _unpack(self, weights: Value, target: Value, begin: Value, stop: Value) -> None:
-        """Write the unpacking of some pieces of a run."""
-        with self.f.loop(begin, stop) as piece:
-            self.f.call_void(self.tiles.unpacking(), [weights, piece, target])
+    def _unpack(self, filling: _Filling, begin: Value) -> None:
+        """Write the unpacking of the pieces from some on."""
+        with self.f.loop(begin, filling.pieces) as piece:
+            arguments = [filling.weights, piece, filling.target, filling.ahead]
+            self.f.call_void(self.tiles.unpacking(), arguments)
 
-    def _filling(self, place: _Place, end: Value) -> _Filling:
-        """Give what is done for the run that comes next; there are no pieces after the last."""
+    def _filling(self, place: _Place, end: Value, buffer: Slot) -> _Filling:
+        """Give the unpacking of a run of a panel; it has no pieces behind the last panel."""
         f = self.f
-        after = self._after(place, end)
-        beyond = self._after(after, end)
-        left = f.subtract(self._padded(self.spec.weights.depth), after.start)
+        ahead = self._after(place, end)
+        left = f.subtract(self._padded(self.spec.weights.depth), place.start)
         pieces = f.divide(f.minimum(left, self.spec.run), self.tiles.piece)
-        is_there = f.compare("slt", after.panel, end)
+        is_there = f.compare("slt", place.panel, end)
         return _Filling(
-            self._weights_at(after.panel, after.start),
+            self._weights_at(place.panel, place.start),
             f.select(is_there, pieces, f.index(0)),
-            self.buffers[1].get(),
-            self._weights_at(beyond.panel, beyond.start),
+            buffer.get(),
+            self._weights_at(ahead.panel, ahead.start),
         )
 
     def _after(self, place: _Place, end: Value) -> _Place:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module
+from vermilion.codegen.emit.builder import Function, Module, Value
 from vermilion.codegen.emit.decoder.prepared import Prepared
 from vermilion.codegen.emit.decoder.unpack import EIGHT, Unpack
 from vermilion.codegen.emit.decoder.weights import (
@@ -56,15 +56,20 @@ class PanelTiles:
         return -(-depth * w.block_bytes // w.block)
 
     def unpacking(self) -> str:
-        """Write the function (weights, piece, panel) that unpacks a piece of a run."""
+        """Write the function (weights, piece, panel, ahead) that unpacks a piece of a run.
+
+        The same piece of the weights `ahead` is asked for.
+        """
         name = f"{self.name}_unpack"
         if self.module.has(name):
             return name
-        f = Function(self.module, name, [("weights", "ptr"), ("piece", "i64"), ("panel", "ptr")])
-        weights, piece, panel = f.arguments
+        labels = [("weights", "ptr"), ("piece", "i64"), ("panel", "ptr"), ("ahead", "ptr")]
+        f = Function(self.module, name, labels)
+        weights, piece, panel, ahead = f.arguments
         unpack = Unpack(f, self.weights, self.rows.kind)
         eights = self.piece // EIGHT
         with f.loop(0, eights) as number:
+            self._ask(f, ahead, piece, number)
             eight = f.add(f.multiply(piece, eights), number)
             for v in range(VECTORS):
                 unpack.write(weights, eight, v, panel)
@@ -120,13 +125,9 @@ class PanelTiles:
         eights, group = self.piece // EIGHT, NUMERICS[self.numeric].group
         assert depth % (eights * VECTORS * group) == 0, "rows are whole vectors"
         part = depth // (eights * VECTORS)
-        piece_bytes = self.weights_bytes(self.piece)
-        lines = -(-piece_bytes // (64 * eights))
         with f.loop(0, eights) as number:
+            self._ask(f, ahead, piece, number)
             eight = f.add(f.multiply(piece, eights), number)
-            line = f.add(f.multiply(piece, piece_bytes), f.multiply(number, lines * 64))
-            for place in range(0, lines * 64, 64):
-                prefetch_line(f, f.at(f.at(ahead, line), place))
             for v in range(VECTORS):
                 at = f.add(f.multiply(number, part * VECTORS), v * part)
                 here = f.at(left.pointer, f.multiply(at, self.value_bytes))
@@ -135,3 +136,11 @@ class PanelTiles:
                     Side(here, left.step_bytes), Side(there, right.step_bytes), part
                 )  # fmt: skip
                 unpack.write(weights, eight, v, target)
+
+    def _ask(self, f: Function, ahead: Value, piece: Value, number: Value) -> None:
+        """Ask for the part of a piece of the weights ahead that goes with eight values of it."""
+        piece_bytes = self.weights_bytes(self.piece)
+        lines = -(-piece_bytes // (64 * (self.piece // EIGHT)))
+        line = f.add(f.multiply(piece, piece_bytes), f.multiply(number, lines * 64))
+        for place in range(0, lines * 64, 64):
+            prefetch_line(f, f.at(f.at(ahead, line), place))
