@@ -21,8 +21,9 @@ class ProgramTable:
     """Objects with their functions, and the calls of one run.
 
     Shapes: calls (n, 5), each the number of its function, its units, how many a worker takes at a
-    time (0: as many as fit their number), whether all meet before it, and its arguments; addresses
-    (m, 2), each argument's buffer of the caller, -1 for the arena, and the bytes from its start.
+    time (0: as many as fit their number; -n: that, and n at most), whether all meet before it, and
+    its arguments; addresses (m, 2), each argument's buffer of the caller, -1 for the arena, and the
+    bytes from its start.
     """
 
     objects: tuple[tuple[bytes, tuple[str, ...]], ...]
@@ -43,7 +44,8 @@ class ProgramTable:
         rows[:, 1] = arguments_at + 8 * (np.cumsum(arguments) - arguments)
         rows[:, 2] = units
         shared = np.maximum(1, units // (threads * _CHUNKS_A_WORKER))
-        rows[:, 3] = np.where(chunk, chunk, shared)
+        most = np.where(chunk < 0, np.minimum(-chunk, shared), shared)
+        rows[:, 3] = np.where(chunk > 0, chunk, most)
         rows[:, 4] = np.where(meet, np.cumsum(units) - units, 0)
         return rows.reshape(-1)
 
