@@ -34,6 +34,7 @@ from vermilion.quantize.hold_out import (
     samples_for,
 )
 from vermilion.quantize.losses import Metric, Outputs, disagreement, lost_by_each
+from vermilion.quantize.old_objects import old_objects_left_alone
 from vermilion.quantize.options import Options
 from vermilion.quantize.quantize import Decided, Seen, decide, finish, look, write
 from vermilion.quantize.result import Quantized
@@ -125,6 +126,7 @@ class Guarded:
         return any(r.sqnr_db >= _CLEAR_DB and r.drop >= _CLEAR_DROP for r in self.ladder)
 
 
+@old_objects_left_alone()
 def quantize_guarded(
     model: ir.Model,
     samples: Iterable[Mapping[str, Array]],

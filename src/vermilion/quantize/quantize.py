@@ -31,6 +31,7 @@ from vermilion.quantize.details import tensor_details
 from vermilion.quantize.feeds import checked, input_slots
 from vermilion.quantize.formats import Scheme, any_scheme_named, scheme_named
 from vermilion.quantize.observe import Histogram, Range
+from vermilion.quantize.old_objects import old_objects_left_alone
 from vermilion.quantize.options import Options, Settings, make_options
 from vermilion.quantize.other_schemes import quantize_other
 from vermilion.quantize.plan import Plan, make_plan
@@ -51,6 +52,7 @@ _COUNTED_EVERY = 4
 _MIGRATE_SAMPLES = 8
 
 
+@old_objects_left_alone()
 def quantize_model(
     model: ir.Model,
     samples: Iterable[Mapping[str, Array]],
