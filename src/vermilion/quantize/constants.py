@@ -102,9 +102,8 @@ def _compensated(
     centred = centred and bias is not None and bias.const_value is not None
     centred = centred and bias is not None and len(bias.uses()) == 1
     array = _array(value)
-    weights = layer.matrices(array).astype(np.float32)
-    spread = np.broadcast_to(given.aligned(array.ndim), array.shape)
-    scale = layer.matrices(spread)[:, :, :1]
+    weights = np.asarray(layer.matrices(array), np.float32)
+    scale = layer.by_output(given.scale, array.shape)
     gram = seen.gram(centred=centred)
     read = parameters.get(layer.source)
     if read is not None:
@@ -116,8 +115,8 @@ def _compensated(
     integers = layer.stored(rounded, array.shape).astype(given.number.numpy_type)
     if not centred:
         return integers, None
-    off = weights - rounded * scale
-    shift = (off @ seen.mean().astype(np.float32)[:, :, None])[:, :, 0]
+    mean = seen.mean().astype(np.float32)[:, :, None]
+    shift = (weights @ mean - (rounded @ mean) * scale)[:, :, 0]
     if layer.blocks > 1:
         shift = shift.sum(axis=0)
     return integers, shift.reshape(-1).astype(np.float32)

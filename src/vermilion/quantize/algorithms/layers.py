@@ -96,6 +96,16 @@ class Layer:
         rows = weight.T if self.transposed else weight.reshape(len(weight), -1)
         return np.stack(np.split(rows, self.blocks, axis=1))
 
+    def by_output(self, values: Float32, shape: tuple[int, ...]) -> Float32:
+        """Give what belongs to each output, or to all, as (G, O, 1).
+
+        Shapes: `shape` is that of the stored weight.
+        """
+        each = np.broadcast_to(values, shape[1] if self.transposed else shape[0])
+        if self.blocks == 1:
+            return each.reshape(self.groups, -1, 1)
+        return np.broadcast_to(each[:, None], (self.blocks, len(each), 1))
+
     def stored(self, matrices: Array, shape: tuple[int, ...]) -> Array:
         """Undo `matrices`."""
         if self.blocks == 1 and not self.transposed:

@@ -121,3 +121,20 @@ def test_rows_do_not_change_with_what_they_were_read_from(case: str) -> None:
     before = rows.copy()
     x[...] = 0.0
     np.testing.assert_array_equal(rows, before)
+
+
+@pytest.mark.parametrize("longest", [10_000, 12])
+@pytest.mark.parametrize("case", CASES)
+def test_what_belongs_to_an_output_meets_its_weights(
+    case: str, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONGEST", longest)
+    _, layer, _, w = build(case)
+    axis = 1 if layer.transposed else 0
+    scales = np.arange(1.0, w.shape[axis] + 1.0, dtype=np.float32)
+    aligned = scales.reshape([-1 if i == axis else 1 for i in range(w.ndim)])
+    whole = layer.matrices(np.broadcast_to(aligned, w.shape))
+    given = np.broadcast_to(layer.by_output(scales, w.shape), whole.shape)
+    np.testing.assert_array_equal(given, whole)
+    one = layer.by_output(np.asarray(3.0, np.float32), w.shape)
+    assert np.broadcast_to(one, whole.shape).min() == 3.0
