@@ -207,7 +207,7 @@ def decide(seen: Seen, options: Options) -> Decided:
         parameters = choose_scales(
             plan,
             statistics,
-            method=options.method or own_method(scheme),
+            method=options.method,
             symmetric=options.symmetric,
             wide=options.wide,
         )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -88,6 +89,25 @@ def test_every_rounded_result_is_reported_under_the_node_that_makes_it() -> None
     kinds = [layer.op_type for layer in done.layers]
     assert kinds.count("Conv + Relu") == 2
     assert all(layer.sqnr_db > GOOD_DB for layer in done.layers)
+
+
+def test_large_scores_are_not_cut_off() -> None:
+    """Most scores of a detector are near zero; least squared error alone would cut the others."""
+    weight = np.zeros((8, 3, 1, 1))
+    weight[0] = 0.05
+    head = "float[1,3,64,64] x) => (float[1,8,64,64] y"
+    body = "{ s = Conv(x, w, b) \n h = Sigmoid(s) \n y = Conv(h, v) }"
+    read = np.ones((8, 8, 1, 1))
+    model = with_weights(parsed(body, head), w=weight, b=np.full(8, -6.4), v=read)
+    samples = noise("x", (1, 3, 64, 64))
+    samples[0]["x"][0, :, 0, 0] = 100.0  # one score of 1 among a quarter of a million of 0.002
+
+    def scale(**settings: Any) -> float:
+        done = quantize_model(model, samples, scheme="a8w8", **settings)
+        return float(done.model.graph.initializers["h_scale"].const_value.numpy())
+
+    assert scale(method="mse") < 0.9 * scale(method="minmax")
+    assert scale() == scale(method="minmax")
 
 
 def test_given_model_is_not_changed() -> None:

@@ -32,21 +32,26 @@ def choose_scales(
     plan: Plan,
     seen: Mapping[str, Histogram | Range],
     *,
-    method: Method,
+    method: Method | None,
     symmetric: bool,
     wide: Sequence[str] = (),
 ) -> dict[str, Parameters]:
-    """Give the parameters of every activation of the plan; tensors matching `wide` get 16 bits."""
+    """Give the parameters of every activation of the plan; tensors matching `wide` get 16 bits.
+
+    With 16 bits nothing is cut off. Without a `method` of the caller's, neither is a score: most
+    are near zero and do most of the squared error, while the few large ones decide.
+    """
     own: dict[str, Ends] = {}
     raised = {
         plan.scales[str(v.name)]
         for v in plan.activations
         if any(fnmatch.fnmatchcase(str(v.name), pattern) for pattern in wide)
     }
+    scores = {str(v.name) for v in plan.activations if _holds_scores(v)}
     for name, statistics in seen.items():
         scale = plan.scales[name]
-        # With 16 bits nothing has to be cut off.
-        here = "minmax" if scale in raised else method
+        whole = scale in raised or (method is None and name in scores)
+        here = "minmax" if whole else method or own_method(plan.scheme)
         ends = range_of(statistics, here, _format(plan, symmetric, False))
         known = own.get(scale, ends)
         own[scale] = (min(ends[0], known[0]), max(ends[1], known[1]))
@@ -65,6 +70,11 @@ def choose_scales(
         for value in (*plan.activations, *plan.weights)
         if plan.scales[str(value.name)] in own or value.const_value is None
     }
+
+
+def _holds_scores(value: ir.Value) -> bool:
+    maker = value.producer()
+    return maker is not None and maker.op_type in {"Sigmoid", "Softmax"}
 
 
 def _format(plan: Plan, symmetric: bool, wide: bool) -> IntegerFormat:
