@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 import uuid
@@ -79,6 +80,7 @@ class QuantizedFile:
             "eight_bit_share": found.eight_bit_share,
             "positions_moved": found.moved,
             "limits_unmet": list(found.unmet),
+            "crowded": [dataclasses.asdict(row) for row in found.crowded],
             "recipe": found.options.as_json(),
         }
         if self.guarded is not None:

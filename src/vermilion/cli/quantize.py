@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vermilion.quantization import QuantizedFile
     from vermilion.quantize.guard import Guarded, Promise
     from vermilion.quantize.losses import Metric
+    from vermilion.quantize.result import Quantized
 
 _WORST_LAYERS = 8
 
@@ -279,8 +280,24 @@ def _view(file: QuantizedFile) -> RenderableType:
         "",
         f"the {len(worst)} layers furthest from float, of {len(found.layers)}",
         layers,
+        *_crowded(found),
         *_ladder(file),
     )
+
+
+def _crowded(found: Quantized) -> list[str]:
+    """Say which tensors have lost nearly all, and how to keep them."""
+    lines = []
+    for row in found.crowded:
+        kept = "1 step" if row.steps == 1 else f"{row.steps} steps"
+        lines.append(
+            f"`{row.tensor}` keeps {kept} of 256: `{row.node}` joins it with much larger values"
+        )
+    if lines:
+        nodes = dict.fromkeys(row.node for row in found.crowded)
+        options = " ".join(f"--exclude '{node}'" for node in nodes)
+        lines.append(f"hint: leave that in float, so that each has a scale of its own: {options}")
+    return ["", *lines] if lines else []
 
 
 def _ladder(file: QuantizedFile) -> list[RenderableType]:

@@ -232,3 +232,24 @@ def test_samples_that_are_not_there(vermilion: Command, model: Path, tmp_path: P
     assert done.code == 2
     assert "none" in done.err
     assert "hint: " in done.err
+
+
+def test_a_join_that_leaves_too_few_steps_is_named(vermilion: Command, tmp_path: Path) -> None:
+    """The hint holds: with it, no tensor is crowded."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,4,8] x) => (float[1,4,16] found) {
+          scores = Sigmoid(x)
+          pixels = Constant<value_float=300.0>()
+          boxes = Mul(x, pixels)
+          found = Concat<axis=2>(boxes, scores)
+        }"""
+    model = ir.from_onnx_text(text)
+    next(node for node in model.graph if node.op_type == "Concat").name = "/head/Concat"
+    ir.save(model, tmp_path / "m.onnx")
+    words = ("quantize", tmp_path / "m.onnx", "--calib", "random", "-n", "4")
+    found = vermilion(*words, "-o", tmp_path / "q.onnx")
+    assert "`scores` keeps" in found.words
+    _, _, option = found.words.partition("--exclude ")
+    assert option.startswith("'/head/Concat'")
+    data = vermilion(*words, "-o", tmp_path / "q.onnx", "--exclude", "/head/Concat", "--json").data
+    assert data["crowded"] == []

@@ -1,15 +1,15 @@
 """Keeping a promise on accuracy: what is tried, in which order, and what each step cost.
 
-The cheapest remedies come first: other ranges, a scale for each channel, more careful rounding.
-Then precision is raised where it removes most damage for the fewest operations that leave 8 bits:
-activations to 16 bits, at last single nodes to float. Every step is measured on samples that were
-not calibrated on. A largest drop counts as kept where they show it with 95 % confidence.
+The cheapest remedies come first: other ranges, a scale for each channel, more careful rounding,
+and for each activation the range that does least at the outputs. Then precision is raised where it
+removes most damage for the fewest operations that leave 8 bits: activations to 16 bits, at last
+single nodes to float. Every step is measured on samples that were not calibrated on. A largest drop
+counts as kept where they show it with 95 % confidence.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,12 +36,14 @@ from vermilion.quantize.hold_out import (
 from vermilion.quantize.losses import Metric, Outputs, disagreement, lost_by_each
 from vermilion.quantize.old_objects import old_objects_left_alone
 from vermilion.quantize.options import Options
-from vermilion.quantize.quantize import Decided, Seen, decide, finish, look, write
+from vermilion.quantize.own_ranges import own_ranges
+from vermilion.quantize.quantize import Seen, decide, finish, look, write
+from vermilion.quantize.raised import raised_for
 from vermilion.quantize.result import Quantized
 from vermilion.quantize.scales import own_method
 from vermilion.quantize.sensitivity import Damage, measure_damage
 
-_DAMAGE_SAMPLES = 4
+_DAMAGE_SAMPLES = 8
 _STEP = 2.0  # 3 dB: noise that a rung leaves, relative to the one before
 _MOST_RUNGS = 8
 _HALVINGS = 3
@@ -173,6 +175,7 @@ class _Climb:
         self._progress = progress
         self._reference = self._run(model)
         self._held_out = held_out[: len(self._reference)]
+        self._samples = self._held_out[:_DAMAGE_SAMPLES]
         self._float_metric = None if promise.metric is None else promise.metric(self._reference)
         self._unit = 1.0  # the least that a sample was seen to lose
         self._lost = True
@@ -191,7 +194,7 @@ class _Climb:
         if kept:
             return max(kept, key=lambda rung: (rung.eight_bit_share, rung.sqnr_db))
         if self._promise.max_drop is None:
-            return max(self.ladder, key=lambda rung: (-rung.drop, rung.sqnr_db))
+            return max(self.ladder, key=lambda rung: rung.sqnr_db)
         return max(self.ladder, key=lambda rung: (-rung.bound, rung.sqnr_db))
 
     def go(self, options: Options) -> None:
@@ -202,7 +205,28 @@ class _Climb:
             rung = self._try(what, dataclasses.replace(options, **change))  # type: ignore[arg-type]
             if self._is_end(rung):
                 return
-        self._raise(self.best().options)
+        options = self.best().options
+        decided = decide(self._seen, options)
+        self._nodes = {str(node.name) for node in decided.plan.nodes}
+        self.damage = measure_damage(
+            decided.work, decided.plan, decided.constants, self._samples, self._progress
+        )
+        if not scheme_named(options.scheme).power_of_two:
+            options = self._with_own_ranges(options)
+        if not self._is_end(self.ladder[-1]):
+            self._raise(options)
+
+    def _with_own_ranges(self, options: Options) -> Options:
+        """Try the range that does least at the outputs for each activation; keep what helps."""
+        ranges, damage = own_ranges(self._seen, options, self.damage, self._samples, self._progress)
+        if not ranges:
+            return options
+        own = dataclasses.replace(options, ranges={**ranges, **options.ranges})
+        rung = self._try(f"own ranges for {len(ranges)} activations", own)
+        if self.best() is not rung:
+            return options
+        self.damage = damage
+        return own
 
     def _is_end(self, rung: Rung) -> bool:
         """Say whether no other rung could show more: this one is good, or lost nothing at all."""
@@ -236,12 +260,6 @@ class _Climb:
 
     def _raise(self, options: Options) -> None:
         """Raise precision step by step, each leaving about half of the noise before."""
-        decided: Decided = decide(self._seen, options)
-        samples = self._held_out[:_DAMAGE_SAMPLES]
-        self.damage = measure_damage(
-            decided.work, decided.plan, decided.constants, samples, self._progress
-        )
-        self._nodes = {str(node.name) for node in decided.plan.nodes}
         total = sum(row.noise for row in self.damage)
         if total <= 0.0:
             return
@@ -340,30 +358,3 @@ def _cheap_changes(options: Options) -> Iterator[tuple[str, dict[str, object]]]:
     for method in ("mse", "percentile", "minmax"):
         if (options.method or own_method(scheme)) != method:
             yield f"ranges by {method}", {**base, "method": method}
-
-
-def raised_for(
-    damage: Sequence[Damage], aim: float, wide_possible: bool
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Choose what to raise so that the rest does no more than `aim`.
-
-    Gives tensors for 16 bits and nodes for float. What removes most damage for each operation
-    that leaves 8 bits goes first.
-    """
-    left = sum(row.noise for row in damage)
-    whole = sum(row.operations for row in damage) or 1
-    # Free ones (that no product reads) cost a thousandth, so that small ones wait their turn.
-    ranked = sorted(damage, key=lambda row: -row.noise / (row.operations / whole + 1e-3))
-    wide: list[tuple[str, ...]] = []
-    nodes: list[tuple[str, ...]] = []
-    for row in ranked:
-        if left <= aim:
-            break
-        if row.kind == "weight":
-            nodes.append(row.names)
-        elif wide_possible:
-            wide.append(row.names)
-        else:
-            continue
-        left -= row.noise
-    return tuple(itertools.chain(*wide)), tuple(itertools.chain(*nodes))

@@ -13,12 +13,11 @@ from vermilion.ir.execute import open_session, run_session
 from vermilion.progress import no_progress
 from vermilion.quantize import Options, Promise, quantize_guarded
 from vermilion.quantize.evidence import binomial_bound
-from vermilion.quantize.guard import raised_for
 from vermilion.quantize.html import html_report
 from vermilion.quantize.losses import Outputs, decisions
 from vermilion.quantize.options import from_json
 from vermilion.quantize.quantize import decide, look
-from vermilion.quantize.sensitivity import Damage, measure_damage
+from vermilion.quantize.sensitivity import measure_damage
 
 RNG = np.random.default_rng(4)
 IMAGES = [{"input": RNG.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(12)]
@@ -140,20 +139,6 @@ def test_damages_add_up_to_the_whole() -> None:
     assert 10 * np.log10(1.0 / total) == pytest.approx(again.sqnr_db, abs=3.0)
 
 
-def test_what_is_raised_removes_most_for_least() -> None:
-    rows = [
-        Damage("activation", ("a",), 8.0, 1000),
-        Damage("activation", ("b",), 4.0, 10),
-        Damage("weight", ("n",), 2.0, 1000),
-        Damage("activation", ("c",), 1.0, 100_000),
-    ]
-    assert raised_for(rows, 15.0, True) == ((), ())
-    assert raised_for(rows, 11.0, True) == (("b",), ())
-    assert raised_for(rows, 3.0, True) == (("b", "a"), ())
-    assert raised_for(rows, 1.0, True) == (("b", "a"), ("n",))
-    assert raised_for(rows, 1.0, False) == ((), ("n",))
-
-
 def test_decisions() -> None:
     assert decisions(np.asarray([[0.1, 0.9], [0.8, 0.2]])).tolist() == [1, 0]
     image = np.zeros((1, 2, 1, 2))
@@ -180,13 +165,29 @@ def test_page_holds_everything_and_fetches_nothing() -> None:
 
 
 def test_recipe_reproduces_the_options() -> None:
-    options = Options(scheme="a8w8", method="mse", wide=("a", "b*"), per_channel=False, block=64)
+    options = Options(
+        scheme="a8w8",
+        method="mse",
+        ranges={"x": "minmax"},
+        wide=("a", "b*"),
+        per_channel=False,
+        block=64,
+    )
     assert from_json(json.loads(json.dumps(options.as_json()))) == options
 
 
 @pytest.mark.parametrize(
     "recipe",
-    [{"shceme": "a8w8"}, {"method": "best"}, {"wide": "a"}, {"block": True}, {"equalize": 1}],
+    [
+        {"shceme": "a8w8"},
+        {"method": "best"},
+        {"wide": "a"},
+        {"block": True},
+        {"equalize": 1},
+        {"ranges": ["x"]},
+        {"ranges": {"x": 1}},
+        {"ranges": {"x": "best"}},
+    ],
 )
 def test_recipe_is_checked(recipe: dict[str, object]) -> None:
     with pytest.raises(OptionError):

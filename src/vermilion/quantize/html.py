@@ -37,6 +37,7 @@ def html_report(quantized: Quantized, title: str, guarded: Guarded | None = None
         f"<p>{escape(quantized.scheme)}, {quantized.samples} samples, "
         f"{quantized.eight_bit_share:.1%} of the operations on 8 bits</p>",
         _outputs(quantized),
+        _crowded(quantized),
         _ladder(guarded) if guarded is not None else "",
         _layers(quantized.layers),
         _tensors("Activations", "activation", quantized.details),
@@ -70,6 +71,14 @@ def _outputs(quantized: Quantized) -> str:
     return "<h2>Outputs, on calibration samples</h2>" + _table(
         ("output", "SQNR dB", "cosine", "largest error"), rows
     )
+
+
+def _crowded(quantized: Quantized) -> str:
+    rows = [(False, (row.tensor, str(row.steps), row.node)) for row in quantized.crowded]
+    if not rows:
+        return ""
+    head = ("tensor", "steps of 256", "joined with larger ones by")
+    return "<h2>Tensors that keep few of their steps</h2>" + _table(head, rows)
 
 
 def _ladder(guarded: Guarded) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, get_args
 
 from vermilion.errors import OptionError
@@ -19,6 +19,7 @@ class Settings(TypedDict, total=False):
 
     scheme: str
     method: Method | None
+    ranges: Mapping[str, Method]
     rounding: Rounding
     per_channel: bool | None
     symmetric: bool
@@ -35,16 +36,17 @@ class Options:
     """How a model is quantized.
 
     `method` chooses the ranges of activations where scales may be any number (power-of-two scales
-    always take the least squared error). `rounding` is that of weights. `method` and
-    `per_channel` None are what the scheme does by itself. `symmetric` asks for zero points of
-    zero. `equalize` evens out weights across layers, `migrate` moves outlying channels of what a
-    transformer's products read into their weights; both before anything is rounded. `wide` names
-    tensors (`*` matches anything) that get 16 bits, `exclude` nodes that stay in float. `block` is
-    how many weights share a scale in weight-only schemes.
+    always take the least squared error), `ranges` those of single tensors. `rounding` is that of
+    weights. `method` and `per_channel` None are what the scheme does by itself. `symmetric` asks
+    for zero points of zero. `equalize` evens out weights across layers, `migrate` moves outlying
+    channels of what a transformer's products read into their weights; both before anything is
+    rounded. `wide` names tensors (`*` matches anything) that get 16 bits, `exclude` nodes that stay
+    in float. `block` is how many weights share a scale in weight-only schemes.
     """
 
     scheme: str = "xint8"
     method: Method | None = None
+    ranges: Mapping[str, Method] = field(default_factory=dict)
     rounding: Rounding = "compensated"
     per_channel: bool | None = None
     symmetric: bool = False
@@ -58,6 +60,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.method is not None:
             _among("method", self.method, METHODS)
+        for method in self.ranges.values():
+            _among("method", method, METHODS)
         _among("rounding", self.rounding, ROUNDINGS)
         if self.block not in BLOCKS:
             raise OptionError(
@@ -108,6 +112,8 @@ def from_json(recipe: Mapping[str, Any]) -> Options:
 def _fits(name: str, value: object, default: object) -> bool:
     if isinstance(default, tuple):
         return isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
+    if isinstance(default, dict):
+        return isinstance(value, dict) and all(isinstance(word, str) for word in value.values())
     if name in _LEFT_TO_SCHEME and value is None:
         return True
     return type(value) is _LEFT_TO_SCHEME.get(name, type(default))

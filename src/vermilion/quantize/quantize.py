@@ -27,6 +27,7 @@ from vermilion.quantize.calibrate import (
 from vermilion.quantize.choose import choose_positions, parameters_of_positions
 from vermilion.quantize.constants import Constants, round_constants
 from vermilion.quantize.cost import eight_bit_share
+from vermilion.quantize.crowded import crowded_tensors
 from vermilion.quantize.details import tensor_details
 from vermilion.quantize.feeds import checked, input_slots
 from vermilion.quantize.formats import Scheme, any_scheme_named, scheme_named
@@ -208,6 +209,7 @@ def decide(seen: Seen, options: Options) -> Decided:
             plan,
             statistics,
             method=options.method,
+            ranges=options.ranges,
             symmetric=options.symmetric,
             wide=options.wide,
         )
@@ -234,6 +236,7 @@ def finish(
     share = eight_bit_share(decided.plan, decided.constants.parameters)
     statistics = {name: seen.statistics[name] for name in decided.plan.observed}
     described = tensor_details(decided.plan, decided.constants, statistics) if details else ()
+    crowded = crowded_tensors(decided.plan, decided.constants, statistics)
     write(decided)
     work = decided.work
     progress("compare", 0, 2)
@@ -252,6 +255,7 @@ def finish(
         eight_bit_share=share,
         moved=decided.moved,
         unmet=decided.unmet,
+        crowded=crowded,
         details=described,
     )
 
@@ -278,7 +282,8 @@ def touched(plan: Plan, types: Mapping[str, ir.DataType]) -> tuple[str, ...]:
 
 
 def _needs_histogram(scheme: Scheme, options: Options) -> bool:
-    return scheme.power_of_two or (options.method or own_method(scheme)) != "minmax"
+    methods = {options.method or own_method(scheme), *options.ranges.values()}
+    return scheme.power_of_two or methods != {"minmax"}
 
 
 def _length(samples: object) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from vermilion.ir.measure import Agreement
+from vermilion.quantize.crowded import Crowded
 from vermilion.quantize.details import TensorDetail
 from vermilion.quantize.options import Options
 from vermilion.quantize.report import LayerError
@@ -24,8 +25,9 @@ class Quantized:
     `own_samples` of all samples ran in our own kernels, in bfloat16, the others in ONNX Runtime.
     `outputs` and `layers` were measured on the first samples. `moved` scales were made coarser to
     fit the NPU's shifters; at the nodes in `unmet` its limits still do not hold.
-    `eight_bit_share` is the part of all operations that matrix products on 8 bits have.
-    `details` are there where they were asked for.
+    `crowded` tensors share a scale that is too coarse for them. `eight_bit_share` is the part of
+    all operations that matrix products on 8 bits have. `details` are there where they were asked
+    for.
     """
 
     model: ir.Model
@@ -37,5 +39,6 @@ class Quantized:
     eight_bit_share: float = 0.0
     moved: int = 0
     unmet: tuple[str, ...] = ()
+    crowded: tuple[Crowded, ...] = ()
     details: tuple[TensorDetail, ...] = ()
     own_samples: int = 0

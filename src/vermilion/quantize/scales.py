@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
@@ -34,9 +35,12 @@ def choose_scales(
     *,
     method: Method | None,
     symmetric: bool,
+    ranges: Mapping[str, Method] = MappingProxyType({}),
     wide: Sequence[str] = (),
 ) -> dict[str, Parameters]:
     """Give the parameters of every activation of the plan; tensors matching `wide` get 16 bits.
+
+    `ranges` are the methods of single tensors, by name, that others than `method` suit.
 
     With 16 bits nothing is cut off. Without a `method` of the caller's, neither is a score: most
     are near zero and do most of the squared error, while the few large ones decide.
@@ -51,7 +55,8 @@ def choose_scales(
     for name, statistics in seen.items():
         scale = plan.scales[name]
         whole = scale in raised or (method is None and name in scores)
-        here = "minmax" if whole else method or own_method(plan.scheme)
+        usual = "minmax" if whole else method or own_method(plan.scheme)
+        here = usual if scale in raised else ranges.get(name, usual)
         ends = range_of(statistics, here, _format(plan, symmetric, False))
         known = own.get(scale, ends)
         own[scale] = (min(ends[0], known[0]), max(ends[1], known[1]))

@@ -7,7 +7,7 @@ different tensors are nearly independent, so their powers add: the sum predicts 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,11 @@ from vermilion.quantize.plan import Plan
 from vermilion.quantize.rewrite import write_plan
 
 _SQUASHES = frozenset({"Softmax", "Sigmoid", "LogSoftmax", "Tanh", "HardSigmoid"})
+
+NOTICED = 1e-3
+"""Of all noise: a tensor that does less is not looked at more closely."""
+
+_SCREENED = 2  # samples
 
 Feeds = Sequence[Mapping[str, Array]]
 
@@ -41,10 +46,17 @@ class Damage:
 
 
 def measure_damage(
-    work: ir.Model, plan: Plan, constants: Constants, samples: Feeds, progress: Progress
+    work: ir.Model,
+    plan: Plan,
+    constants: Constants,
+    samples: Feeds,
+    progress: Progress,
+    *,
+    only: Collection[tuple[str, ...]] | None = None,
 ) -> list[Damage]:
-    """Give the damage of every rounded tensor, the largest first.
+    """Give the damage of every rounded tensor, or of `only` these, the largest first.
 
+    Of all, the first two samples tell which do any; the others are for those alone.
     `work` and `plan` are rewritten and no longer of use afterwards.
     """
     outputs = _watched(work.graph)
@@ -59,17 +71,24 @@ def measure_damage(
     switches = _add_switches(work, groups, floats)
     session = open_session(work, quiet=True)
     off = {name: np.asarray(False) for name in switches}
-    noise = np.zeros(len(rows))
+    noise = {row.shown: 0.0 for row in rows if only is None or row.shown in only}
+    runs = dict.fromkeys(noise, 0)
+    looked_at = set(noise)
     for number, sample in enumerate(samples):
         reference = run_session(session, {**sample, **off}, outputs)
-        for index, switch in enumerate(switches):
-            found = run_session(session, {**sample, **off, switch: np.asarray(True)}, outputs)
-            noise[index] += sum(_relative(reference[name], found[name]) for name in outputs)
+        for row, switch in zip(rows, switches, strict=True):
+            if row.shown in looked_at:
+                found = run_session(session, {**sample, **off, switch: np.asarray(True)}, outputs)
+                noise[row.shown] += sum(_relative(reference[n], found[n]) for n in outputs)
+                runs[row.shown] += 1
+        if only is None and number + 1 == _SCREENED:
+            noticed = NOTICED * sum(noise.values())
+            looked_at = {names for names, loss in noise.items() if loss > noticed}
         progress("sensitivity", number + 1, len(samples))
-    noise /= max(1, len(samples))
     measured = [
-        Damage(row.kind, row.shown, float(loss), row.operations)
-        for row, loss in zip(rows, noise, strict=True)
+        Damage(row.kind, row.shown, noise[row.shown] / max(1, runs[row.shown]), row.operations)
+        for row in rows
+        if row.shown in noise
     ]
     return sorted(measured, key=lambda damage: -damage.noise)
 
