@@ -92,9 +92,25 @@ def test_four_bits(scheme: str, block: int) -> None:
 def test_four_bits_mean_what_the_operators_say() -> None:
     """The fused operator and the written-out one hold the same numbers."""
     model = transformer()
-    pair = [quantize_model(model, ROWS, scheme=s).model for s in ("int4", "int4-qdq")]
+    pair = [quantize_model(model, ROWS, scheme=s, block=16).model for s in ("int4", "int4-qdq")]
     fused, written = (run(model, ROWS[0]) for model in pair)
     assert np.abs(fused - written).max() < 0.05 * np.abs(written).max()
+
+
+def test_written_out_blocks_fill_their_axis() -> None:
+    """64 rows take blocks of 32, 80 rows those of 16: a shorter last one is not read by all."""
+    written = quantize_model(transformer(), ROWS, scheme="int4-qdq", block=32).model
+    sizes = {
+        str(node.inputs[0].name): node.attributes["block_size"].as_int()
+        for node in written.graph
+        if node.op_type == "DequantizeLinear" and node.inputs[0] is not None
+    }
+    assert sizes == {"w_quantized": 32, "v_quantized": 16}
+    fused = quantize_model(transformer(), ROWS, scheme="int4", block=32).model
+    of_fused = [
+        n.attributes["block_size"].as_int() for n in fused.graph if "block_size" in n.attributes
+    ]
+    assert of_fused == [32, 32]
 
 
 def test_four_bits_need_a_matrix() -> None:

@@ -21,6 +21,7 @@ from vermilion.quantize.algorithms.moments import Moments
 from vermilion.quantize.formats import WeightScheme
 from vermilion.quantize.names import Names
 from vermilion.quantize.one_thread import one_thread
+from vermilion.quantize.options import BLOCKS
 from vermilion.quantize.plan import excluded_nodes
 
 Float32 = NDArray[np.float32]
@@ -89,14 +90,24 @@ def write_weights(
     for node in nodes:
         weight = node.inputs[1]
         assert weight is not None, "products have a weight"
+        array = _array(weight)
+        own = block if scheme.fused else _dividing(array.shape[0], block)
         if weight not in done:
             seen = moments.get(str(weight.name))
-            done[weight] = block_weight(_array(weight), block, scheme.number.is_signed, seen)
+            done[weight] = block_weight(array, own, scheme.number.is_signed, seen)
         write = _write_fused if scheme.fused else _write_dequantized
-        write(work.graph, node, weight, done[weight], scheme, block, names)
+        write(work.graph, node, weight, done[weight], scheme, own, names)
     for weight in done:
         if not weight.uses() and not weight.is_graph_output():
             del work.graph.initializers[str(weight.name)]
+
+
+def _dividing(width: int, block: int) -> int:
+    """Give the largest block, up to `block`, that leaves no shorter one at the end.
+
+    ONNX allows a shorter one, OpenVINO 2026.4 does not read it.
+    """
+    return next((b for b in reversed(BLOCKS) if b <= block and width % b == 0), block)
 
 
 def _array(weight: ir.Value) -> Float32:
