@@ -68,7 +68,7 @@ def test_it_agrees(
 ) -> None:
     model = build()
     random = np.random.default_rng(9)
-    shape = tuple(model.graph.inputs[0].shape or ())
+    shape = tuple(int(n) for n in model.graph.inputs[0].shape or ())
     samples = [{"input": random.standard_normal(shape).astype(np.float32)} for _ in range(8)]
     done = quantize_model(model, samples, scheme=scheme)
     file = tmp_path / "q.onnx"

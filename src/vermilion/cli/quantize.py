@@ -82,7 +82,8 @@ def quantize(
     migrate: Annotated[
         bool | None,
         typer.Option(
-            "--migrate", help="Move outlying channels into the weights first: for transformers."
+            "--migrate",
+            help="Move outlying channels into the weights first: for transformers and gates.",
         ),
     ] = None,
     wide: Annotated[

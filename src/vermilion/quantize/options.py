@@ -39,9 +39,9 @@ class Options:
     always take the least squared error), `ranges` those of single tensors. `rounding` is that of
     weights. `method` and `per_channel` None are what the scheme does by itself. `symmetric` asks
     for zero points of zero. `equalize` evens out weights across layers, `migrate` moves outlying
-    channels of what a transformer's products read into their weights; both before anything is
-    rounded. `wide` names tensors (`*` matches anything) that get 16 bits, `exclude` nodes that stay
-    in float. `block` is how many weights share a scale in weight-only schemes.
+    channels of what products read into their weights; both before anything is rounded. `wide`
+    names tensors (`*` matches anything) that get 16 bits, `exclude` nodes that stay in float.
+    `block` is how many weights share a scale in weight-only schemes.
     """
 
     scheme: str = "xint8"

@@ -76,6 +76,47 @@ def test_rounding_costs_less_afterwards() -> None:
     assert moved.options.migrate
 
 
+def gated(gate: np.ndarray) -> ir.Model:
+    """Give a block whose gate lets some channels through far larger than others."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,16,6,6] x) => (float[1,8,6,6] y, float[1,16,6,6] h) {
+          h = Mul(x, gate)
+          y = Conv<pads=[1,1,1,1]>(h, w)
+        }"""
+    proto = onnx.parser.parse_model(text)
+    random = np.random.default_rng(5)
+    weight = random.standard_normal((8, 16, 3, 3)).astype(np.float32) / gate.reshape(1, 16, 1, 1)
+    for name, array in (("gate", gate.reshape(1, 16, 1, 1)), ("w", weight)):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return ir.from_proto(proto)
+
+
+PICTURES = [{"x": RNG.standard_normal((1, 16, 6, 6)).astype(np.float32)} for _ in range(8)]
+
+
+def test_what_a_gate_lets_through_is_made_alike_before_a_convolution() -> None:
+    gate = np.where(np.arange(16) == 3, 50.0, 1.0).astype(np.float32)
+    moved = gated(gate)
+    assert migrate(moved, PICTURES) == 1
+    assert [node.op_type for node in moved.graph] == ["Mul", "Mul", "Conv"]
+    a, b = (open_session(model) for model in (gated(gate), moved))
+    for sample in PICTURES:
+        exact, found = run_session(a, sample), run_session(b, sample)
+        np.testing.assert_allclose(found["y"], exact["y"], atol=1e-4)
+        np.testing.assert_array_equal(found["h"], exact["h"])
+    sqnr_db = []
+    for asked in (False, True):
+        done = quantize_model(gated(gate), PICTURES, scheme="a8w8", migrate=asked)
+        sqnr_db.append(next(row.sqnr_db for row in done.outputs if row.name == "y"))
+    assert sqnr_db[1] > sqnr_db[0] + 6.0
+
+
+def test_channels_that_are_alike_stay_before_a_convolution() -> None:
+    model = gated(np.ones(16, np.float32))
+    assert migrate(model, PICTURES) == 0
+    assert [node.op_type for node in model.graph] == ["Mul", "Conv"]
+
+
 def test_dead_channels_are_left_alone() -> None:
     model = model_of(BODIES["product"])
     gain = model.graph.initializers["gain"]
