@@ -96,16 +96,21 @@ _LANE = """
   %slot{lane} = getelementptr i32, ptr %buffer, i64 {lane}
   %bin{lane} = load volatile i32, ptr %slot{lane}
   %wide{lane} = zext i32 %bin{lane} to i64
-  %cell{lane} = getelementptr i64, ptr %table, i64 %wide{lane}
-  %before{lane} = load i64, ptr %cell{lane}
-  %with{lane} = add i64 %before{lane}, 1
-  store i64 %with{lane}, ptr %cell{lane}
+  %cell{lane} = getelementptr i32, ptr %table, i64 %wide{lane}
+  %before{lane} = load i32, ptr %cell{lane}
+  %with{lane} = add i32 %before{lane}, 1
+  store i32 %with{lane}, ptr %cell{lane}
 """
 
 # The table has four parts: bins, a cell for each lane where zeros go, one for each lane that is
 # never read, and bins for large values. Zeros, half of what comes out of a Relu, would in turn with
 # other values wait for each other's stores in one cell (measured: 0.84 ns a value, now 0.35).
+# The bins between the ends so far are fetched first, one after the other: between two samples of a
+# large network they leave the cache, and one by one they would come ten times as slowly (a value of
+# a ResNet-50 took 0.55 ns, now 0.3).
 _COUNT = f"""
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+
 define i64 @count(ptr %values, i64 %size, float %factor, float %offset, i32 %bins_end, i32 %limit,
                   i32 %large, i64 %turns, ptr %table, ptr %ends) {{
 entry:
@@ -122,9 +127,24 @@ entry:
   %second_bins = add {_WORD} %end, %both
   %second = getelementptr float, ptr %ends, i64 1
   %third = getelementptr float, ptr %ends, i64 2
-  br label %block
+  %known_low = load float, ptr %ends
+  %known_high = load float, ptr %second
+  %low_scaled = fmul float %known_low, %factor
+  %low_moved = fadd float %low_scaled, %offset
+  %fetch_first = fptosi float %low_moved to i64
+  %high_scaled = fmul float %known_high, %factor
+  %high_moved = fadd float %high_scaled, %offset
+  %fetch_last = fptosi float %high_moved to i64
+  br label %fetch
+fetch:
+  %f = phi i64 [%fetch_first, %entry], [%f_next, %fetch]
+  %fetched = getelementptr i32, ptr %table, i64 %f
+  call void @llvm.prefetch.p0(ptr %fetched, i32 1, i32 2, i32 1)
+  %f_next = add i64 %f, 16
+  %f_more = icmp sle i64 %f_next, %fetch_last
+  br i1 %f_more, label %fetch, label %block
 block:
-  %start = phi i64 [0, %entry], [%stop, %counted]
+  %start = phi i64 [0, %fetch], [%stop, %counted]
   %ahead = add i64 %start, {_BLOCK}
   %short = icmp slt i64 %size, %ahead
   %stop = select i1 %short, i64 %size, i64 %ahead
@@ -234,7 +254,7 @@ def native_count(
     factor: float,
     offset: int,
     limit: float,
-    table: NDArray[np.int64],
+    table: NDArray[np.int32],
     ends: NDArray[np.float32],
     every: int = 1,
     apart: float = math.inf,
@@ -264,10 +284,10 @@ def native_count(
     )
 
 
-def sums(table: NDArray[np.int64], offset: int, every: int = 1) -> NDArray[np.int64]:
+def sums(table: NDArray[np.int32], offset: int, every: int = 1) -> NDArray[np.int64]:
     """Give the counts by bin, 2 · `offset` of them, from a table of `native_count`."""
     bins = 2 * offset + 1
-    counts = table[:bins].copy()
+    counts = table[:bins].astype(np.int64)
     counts[offset] += table[bins : bins + LANES].sum()
     counts *= every
     counts += table[bins + 2 * LANES :]

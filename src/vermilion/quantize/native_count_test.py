@@ -34,7 +34,7 @@ def test_every_value_finds_its_bin(kind: str) -> None:
         values = np.maximum(values, 0.0)
     if kind == "one value":
         values = np.full_like(values, 0.37)
-    table, ends = np.zeros(cells(OFFSET), np.int64), np.zeros(3, np.float32)
+    table, ends = np.zeros(cells(OFFSET), np.int32), np.zeros(3, np.float32)
     for _ in range(2):  # adds to what is there
         assert native_count(values, 100.0, OFFSET, 5.12, table, ends) == values.size
     bins = (values * np.float32(100.0) + np.float32(OFFSET)).astype(np.intp)
@@ -49,7 +49,7 @@ def test_every_value_finds_its_bin(kind: str) -> None:
 def test_counting_stops_before_a_block_that_does_not_fit(place: int, large: float) -> None:
     values = RNG.uniform(-1.0, 1.0, 10_000).astype(np.float32)
     values[place] = large
-    table, ends = np.zeros(cells(OFFSET), np.int64), np.zeros(3, np.float32)
+    table, ends = np.zeros(cells(OFFSET), np.int32), np.zeros(3, np.float32)
     done = native_count(values, OFFSET / 2.0, OFFSET, 2.0, table, ends)
     assert place - 2048 < done <= place
     assert table.sum() == done
@@ -71,7 +71,7 @@ def test_no_channel_is_left_out_where_channels_lie_last(channels: int) -> None:
 
 def test_of_small_values_a_part_is_counted_and_of_large_ones_all() -> None:
     values = RNG.standard_normal(4096 * LANES).astype(np.float32)
-    table, ends = np.zeros(cells(OFFSET), np.int64), np.zeros(3, np.float32)
+    table, ends = np.zeros(cells(OFFSET), np.int32), np.zeros(3, np.float32)
     assert native_count(values, 60.0, OFFSET, 8.5, table, ends, 4, 2.0) == values.size
     found = sums(table, OFFSET, 4)
     bins = (values * np.float32(60.0) + np.float32(OFFSET)).astype(np.intp)

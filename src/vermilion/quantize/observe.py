@@ -21,6 +21,9 @@ the range, a step of int8 is still four bins or more, and steps end where bins e
 _LARGE_ELEMS = 1 << 14
 """From this size on a tensor is large enough to be counted in part."""
 
+_MOST_COUNTED = 1 << 30
+"""Values after which 32-bit counts move to 64-bit ones: half of the table for the cache to hold."""
+
 _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 # Keeps the factor from values to bins inside float32.
@@ -42,7 +45,9 @@ class Histogram:
         fine the steps are: there a part of them says the same.
         """
         self._every = every
-        self._counts = np.zeros(cells(BINS), np.int64)
+        self._counts = np.zeros(cells(BINS), np.int32)
+        self._counted = 0  # in there
+        self._earlier: NDArray[np.int64] | None = None  # by bin, all that no longer is
         # Where values count one each: large ones, and what was counted in narrower bins.
         self._apart = self._counts[-(2 * BINS + 1) :]
         self._ends = np.zeros(3, np.float32)  # lowest, highest, largest magnitude just seen
@@ -71,7 +76,8 @@ class Histogram:
     @property
     def signed(self) -> NDArray[np.int64]:
         """Give the counts from the lowest bin to the highest."""
-        return sums(self._counts, BINS, self._every)
+        recent = sums(self._counts, BINS, self._every)
+        return recent if self._earlier is None else self._earlier + recent
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -89,7 +95,17 @@ class Histogram:
             if not self._count(last, in_part=False):
                 return False
             self._apart[BINS] -= LANES - (flat.size - whole)
-        return self._count(flat[:whole], in_part=self._every > 1 and whole >= _LARGE_ELEMS)
+        in_part = self._every > 1 and whole >= _LARGE_ELEMS
+        for start in range(0, whole, _MOST_COUNTED):
+            here = flat[start : min(start + _MOST_COUNTED, whole)]
+            if self._counted + here.size > _MOST_COUNTED:
+                self._earlier = self.signed
+                self._counts[:] = 0
+                self._counted = 0
+            self._counted += here.size
+            if not self._count(here, in_part=in_part):
+                return False
+        return True
 
     def _cover(self, largest: float) -> None:
         exponent = max(math.frexp(largest)[1], _SMALLEST_EXPONENT)
@@ -97,11 +113,13 @@ class Histogram:
             self.exponent = exponent
         elif exponent > self.exponent:
             merged = min(1 << min(exponent - self.exponent, 30), BINS)
-            signed = self.signed
-            half = BINS // merged
+            recent = sums(self._counts, BINS, self._every)
             self._counts[:] = 0
-            self._apart[BINS : BINS + half] = signed[BINS:].reshape(-1, merged).sum(axis=1)
-            self._apart[BINS - half : BINS] = signed[:BINS].reshape(-1, merged).sum(axis=1)
+            _merge(recent, self._apart, merged)
+            if self._earlier is not None:
+                earlier = self._earlier
+                self._earlier = np.zeros_like(earlier)
+                _merge(earlier, self._earlier, merged)
             self.exponent = exponent
 
     def _count(self, flat: NDArray[np.float32], *, in_part: bool) -> bool:
@@ -122,6 +140,15 @@ class Histogram:
                     return False
                 self._cover(largest)
         return True
+
+
+def _merge(
+    counts: NDArray[np.int64], target: NDArray[np.int32] | NDArray[np.int64], merged: int
+) -> None:
+    """Put so many neighbouring bins together, into bins of zeros."""
+    half = BINS // merged
+    target[BINS : BINS + half] = counts[BINS:].reshape(-1, merged).sum(axis=1)
+    target[BINS - half : BINS] = counts[:BINS].reshape(-1, merged).sum(axis=1)
 
 
 def _as_they_lie(values: NDArray[np.float32]) -> NDArray[np.float32]:

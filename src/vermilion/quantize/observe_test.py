@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import vermilion.quantize.observe as observe_module
 from vermilion.quantize.observe import BINS, Histogram, Range
 
 
@@ -130,3 +131,16 @@ def test_values_are_counted_where_they_lie(every: int) -> None:
     ends = Range()
     assert ends.add(image.transpose(0, 3, 1, 2)[:, ::2])
     assert (ends.lowest, ends.highest) == (image[..., ::2].min(), image[..., ::2].max())
+
+
+def test_counts_that_32_bits_cannot_hold_move_to_64(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    arrays = [rng.normal(size=9_000).astype(np.float32) * scale for scale in (1, 3, 2, 40, 1)]
+    whole, moved = Histogram(), Histogram()
+    for array in arrays:
+        whole.add(array)
+    monkeypatch.setattr(observe_module, "_MOST_COUNTED", 4_000)
+    for array in arrays:
+        moved.add(array)
+    np.testing.assert_array_equal(moved.signed, whole.signed)
+    assert moved.signed.sum() == 45_000
