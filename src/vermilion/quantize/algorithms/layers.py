@@ -60,6 +60,14 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """Where rows lie in a tensor, in numbers from its beginning: (rows, places), -1 outside."""
+
+    places: NDArray[np.int64]
+    step: int  # from one channel to the next
+
+
+@dataclass(frozen=True)
 class Layer:
     """One layer whose weight is a constant of its own."""
 
@@ -112,6 +120,28 @@ class Layer:
             return matrices.reshape(shape)
         rows = np.concatenate(list(matrices), axis=1)
         return np.ascontiguousarray(rows.T if self.transposed else rows.reshape(shape))
+
+    def drawn(self, read: Float32, limit: int, turn: int) -> Drawn | None:
+        """Give where the same rows as of `rows` lie, None where only `rows` can tell.
+
+        Their numbers come place by place: each place with all channels of a block.
+        """
+        if self.groups > 1 or read.dtype != np.float32:
+            return None
+        steps = [stride // read.itemsize for stride in read.strides]
+        if self.window is None:
+            length = self.width * self.blocks
+            if not read.flags.c_contiguous:
+                return None
+            count = read.size // length
+            chosen = np.arange(count) if count <= limit else _drawn(count, limit, turn)
+            return Drawn((chosen * length)[:, None], 1)
+        for axis in range(2, read.ndim - 1):
+            if steps[axis] != steps[axis + 1] * read.shape[axis + 1]:
+                return None
+        shape = (len(read), *read.shape[2:])
+        places = _places_in(shape, self.window, limit, turn % _DRAWS, steps[0], steps[-1])
+        return Drawn(places, steps[1])
 
     def rows(self, read: Float32, limit: int, turn: int) -> Float32:
         """Give at most `limit` rows of one sample as (G, rows, K), drawn evenly.
@@ -221,6 +251,17 @@ def _draw(shape: tuple[int, ...], window: Window, limit: int, turn: int) -> _Dra
     picture, *corner = np.unravel_index(chosen, (pictures, *steps))
     inside, at = _places(corner, lengths, window, padding)
     return _Draw(picture, inside, at, bool(inside.all()))
+
+
+@lru_cache(maxsize=1024)
+def _places_in(
+    shape: tuple[int, ...], window: Window, limit: int, turn: int, image_step: int, pixel_step: int
+) -> NDArray[np.int64]:
+    draw = _draw(shape, window, limit, turn)
+    places = draw.picture[:, None] * image_step + draw.at * pixel_step
+    if not draw.all_inside:
+        places[~draw.inside] = -1
+    return places
 
 
 def _patches(read: Float32, groups: int, window: Window, limit: int, turn: int) -> Float32:

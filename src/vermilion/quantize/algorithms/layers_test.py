@@ -63,10 +63,15 @@ def test_rows_times_matrices_are_what_the_operator_gives(
     np.testing.assert_array_equal(layer.stored(layer.matrices(w), w.shape), w)
 
 
-@pytest.mark.parametrize("case", ["plain", "depthwise", "product"])
-def test_moments_are_those_of_all_rows(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_moments_are_those_of_all_rows(
+    case: str, channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(moments_module, "ROWS_PER_SAMPLE", 10**6)
     _, layer, x, _ = build(case)
+    if channels_last and layer.window is not None:
+        x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
     moments = Moments(layer)
     for _ in range(3):
         moments.add(x)
@@ -84,12 +89,12 @@ def test_rows_are_drawn_and_moments_stop_when_they_have_enough() -> None:
         <float[4,2] w = {1,2,3,4,5,6,7,8}> { y = MatMul(x, w) }"""
     (layer,) = layers_of(ir.from_proto(onnx.parser.parse_model(text)).graph)
     moments = Moments(layer)
-    x = RNG.standard_normal((999, 4)).astype(np.float32)
+    x = np.random.default_rng(5).standard_normal((999, 4)).astype(np.float32)
     for _ in range(400):
         moments.add(x)
     assert moments.is_full
     assert moments.count < 999 * 400 / 40
-    assert np.abs(moments.mean() - x.mean(axis=0)).max() < 0.1
+    assert np.abs(moments.mean() - x.mean(axis=0)).max() < 0.2  # of 256 rows: three deviations
 
 
 @pytest.mark.parametrize(

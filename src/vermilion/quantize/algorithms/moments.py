@@ -6,13 +6,16 @@ keep; from there on they are folded into Σ x·xᵀ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.ir.execute import Array
-from vermilion.quantize.algorithms.layers import Float32, Layer
+from vermilion.quantize.algorithms.layers import Drawn, Float32, Layer
+from vermilion.quantize.algorithms.native_moments import native_draw, native_fold
 
 ROWS_PER_SAMPLE = 32
 """Drawn from each sample: neighbouring patches say the same, so more of them tell little.
@@ -31,6 +34,9 @@ _MOST_ROWS_OF_A_GROUP = 1 << 10
 _FOLDED_ROWS = 256
 """Folded at once, at least, so that narrow layers are not folded again with every sample."""
 
+_KEPT_ROWS = 128
+"""Room for rows that are folded in machine code, which needs fewer at once."""
+
 
 class Moments:
     """What one layer reads: number of rows, Σ x, Σ x·xᵀ."""
@@ -41,6 +47,7 @@ class Moments:
         self._total = np.zeros((layer.groups * layer.blocks, layer.width))
         self._gram: Float32 | None = None
         self._rows: list[Float32] = []
+        self._drawn = _DrawnRows(layer)
         self._turn = 0
 
     @property
@@ -56,40 +63,107 @@ class Moments:
         if self.is_full:
             return
         limit = ROWS_PER_SAMPLE * (2 if self.count < 2 * self.layer.width else 1)
-        rows = self.layer.rows(read, limit, self._turn)
+        drawn = self.layer.drawn(read, limit, self._turn)
+        if drawn is not None:
+            self._drawn.add(read, drawn)
+            self.count += len(drawn.places)
+        else:
+            rows = self.layer.rows(read, limit, self._turn)
+            self.count += rows.shape[1]
+            self._rows.append(rows)
+            if sum(kept.shape[1] for kept in self._rows) >= max(self.layer.width, _FOLDED_ROWS):
+                self._fold()
         self._turn += 1
-        self.count += rows.shape[1]
-        self._rows.append(rows)
-        if sum(kept.shape[1] for kept in self._rows) >= max(self.layer.width, _FOLDED_ROWS):
-            self._fold()
 
     def mean(self) -> NDArray[np.float64]:
         """Give the mean row, (G, K)."""
         self._fold()
-        return self._total / max(1, self.count)
+        return (self._total + self._drawn.total()) / max(1, self.count)
 
     def gram(self, *, centred: bool) -> Float32:
         """Give the mean of x·xᵀ, (G, K, K), about the mean row or about zero."""
         self._fold()
-        assert self._gram is not None, "folding makes it"
-        gram = self._gram / np.float32(max(1, self.count))
+        gram = self._drawn.gram()
+        if gram is None:
+            assert self._gram is not None, "folding makes it"
+            gram = self._gram.copy()
+        elif self._gram is not None:
+            gram += self._gram
+        gram /= np.float32(max(1, self.count))
         if centred:
             mean = self.mean().astype(np.float32)
             gram -= mean[:, :, None] * mean[:, None, :]
         return gram
 
     def _fold(self) -> None:
-        if self._gram is None:
-            width = self.layer.width
-            self._gram = np.zeros((len(self._total), width, width), np.float32)
         if self._rows:
             rows = self._rows[0] if len(self._rows) == 1 else np.concatenate(self._rows, axis=1)
             self._rows.clear()
             self._total += (np.ones((1, rows.shape[1]), np.float32) @ rows)[:, 0]
-            if len(rows) == 1:  # of one matrix and itself, half is computed
-                self._gram[0] += rows[0].T @ rows[0]
-            else:
-                self._gram += rows.transpose(0, 2, 1) @ rows
+            # Of one matrix and itself, half is computed.
+            found = (
+                (rows[0].T @ rows[0])[None] if len(rows) == 1 else rows.transpose(0, 2, 1) @ rows
+            )
+            self._gram = found if self._gram is None else self._gram + found
+
+
+class _DrawnRows:
+    """Rows that machine code draws and folds, their numbers place by place."""
+
+    def __init__(self, layer: Layer) -> None:
+        self._blocks, self._width = layer.groups * layer.blocks, layer.width
+        self._taps = 1 if layer.window is None else math.prod(layer.window.kernel)
+        self._held = 0
+        self._rows: Float32 | None = None
+        self._gram: Float32 | None = None
+        self._sums = np.empty((self._blocks, self._width), np.float32)
+        self._total = np.zeros((self._blocks, self._width))
+
+    def add(self, read: Array, drawn: Drawn) -> None:
+        count = len(drawn.places)
+        if self._rows is None or self._held + count > self._rows.shape[1]:
+            self._fold()
+        if self._rows is None or count > self._rows.shape[1]:
+            self._rows = np.empty((self._blocks, max(_KEPT_ROWS, count), self._width), np.float32)
+        native_draw(read, drawn.step, drawn.places, self._rows, self._held)
+        self._held += count
+
+    def total(self) -> NDArray[np.float64]:
+        """Give Σ x, (G, K)."""
+        self._fold()
+        total: NDArray[np.float64] = self._total[:, _in_order(self._width, self._taps)]
+        return total
+
+    def gram(self) -> Float32 | None:
+        """Give Σ x·xᵀ, (G, K, K), None where there were no rows."""
+        self._fold()
+        if self._gram is None:
+            return None
+        cells = _cells(self._width, self._taps)
+        flat: Float32 = self._gram.reshape(self._blocks, -1).take(cells, axis=1)
+        return flat.reshape(self._gram.shape)
+
+    def _fold(self) -> None:
+        if self._rows is None or not self._held:
+            return
+        if self._gram is None:
+            self._gram = np.zeros((self._blocks, self._width, self._width), np.float32)
+        native_fold(self._rows, self._held, self._gram, self._sums)
+        self._total += self._sums
+        self._held = 0
+
+
+def _in_order(width: int, taps: int) -> NDArray[np.intp]:
+    """Give where each number of a row lies, channel by channel, in one that lies place by place."""
+    return np.arange(width).reshape(taps, -1).T.reshape(-1)
+
+
+@lru_cache(maxsize=64)
+def _cells(width: int, taps: int) -> NDArray[np.intp]:
+    """Give where each product of two numbers lies: that with the smaller one first was computed."""
+    at = _in_order(width, taps)
+    first, second = np.minimum(at[:, None], at), np.maximum(at[:, None], at)
+    return (first * width + second).reshape(-1)
 
 
 class MomentsObserver:
