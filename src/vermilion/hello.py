@@ -109,7 +109,9 @@ class HelloReport:
 
 
 def hello(folder: Path, *, progress: Progress = no_progress) -> HelloReport:
-    """Take the network of the tour along the whole path; everything it writes is in `folder`.
+    """Take the network of the tour along the whole path; all that is made of it is in `folder`.
+
+    What calibrating any network compiles is kept in the user's cache.
 
     Compiled models that an earlier tour left there are compiled again, to show the difference
     that the cache makes.

@@ -42,4 +42,5 @@ def test_the_tour_for_machines(
     assert data["cached_compile_s"] < max(0.2, data["first_compile_s"] / 10)
     assert Path(data["summary_path"]).read_text().startswith("--------- Final Summary")
     assert all(Path(path).exists() for path in data["files"].values())
-    assert list(tmp_path.iterdir()) == [], "all of it is in the folder that was named"
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept <= {"calibration"}, "all that is made of the network is in the folder"

@@ -16,7 +16,7 @@ from vermilion.llm.guidance import Guidance, Guide, start_guides
 from vermilion.llm.open_decoder import EngineOptions, open_decoder, open_known
 from vermilion.llm.search_options import SearchOptions
 from vermilion.llm.tokenizer import FolderTokenizer, open_tokenizer
-from vermilion.runtime.place import default_root
+from vermilion.place import default_root
 
 # Findings on providers and their options, which our engines do not read.
 _OTHERS = ("genai.provider", "genai.cpu-options", "genai.entry", "genai.packed", "genai.library")

@@ -21,6 +21,7 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from vermilion.errors import ArtifactError, OptionError
+from vermilion.place import default_root
 from vermilion.runtime.artifact import ArtifactReader, is_replaceable, open_artifact, swap_in
 from vermilion.runtime.digest import model_digest
 from vermilion.runtime.foreign import refuse_foreign_folder
@@ -28,7 +29,6 @@ from vermilion.runtime.kept import kept_entries, kept_problem, remove_kept, swee
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.manifest import MANIFEST_FILE, Manifest
 from vermilion.runtime.names import check_key
-from vermilion.runtime.place import default_root
 
 __all__ = [
     "Cache",

@@ -1,8 +1,9 @@
-"""What the engine of language models keeps in the cache, beside compiled bundles.
+"""What the engine of language models and calibration keep in the cache, beside compiled bundles.
 
 `decoder/KEY/` holds programs (machine code by shapes, no weights), `decoder-images/KEY/` a model's
 packed weights with its programs, `tokenizers/KEY/` vocabularies in a form that loads fast; each has
 a table that names the rest. `decoder-notes/` says which image belongs to a folder of a model.
+`calibration/KEY/` holds one file, a digest and the machine code that it is of.
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ from typing import Literal
 from vermilion.runtime.array_folder import TABLE_FILE, problem_of
 
 PROGRAMS, IMAGES, NOTES, TOKENIZERS = "decoder", "decoder-images", "decoder-notes", "tokenizers"
+CALIBRATION = "calibration"
+_CODE_FILE, _DIGEST_BYTES = "code.o", 32
 _PROGRAM_TABLE, _PROGRAM_OBJECT = "decoder.json", "decoder_{}.o"
 _TITLES = {
     PROGRAMS: "language engine: machine code",
     IMAGES: "language engine: packed weights",
     TOKENIZERS: "tokenizer",
+    CALIBRATION: "calibration: machine code",
 }
-# Each kind with its table.
-_KINDS = {PROGRAMS: _PROGRAM_TABLE, IMAGES: TABLE_FILE, TOKENIZERS: TABLE_FILE}
+# Each kind with its table, or its only file.
+_KINDS = {
+    PROGRAMS: _PROGRAM_TABLE,
+    IMAGES: TABLE_FILE,
+    TOKENIZERS: TABLE_FILE,
+    CALIBRATION: _CODE_FILE,
+}
 # The cache itself, and where the programs of hybrid folders are installed.
 _BELOW = ("", "engine/")
 _LOCKS = ".locks"
@@ -113,9 +122,14 @@ def kept_entries(root: Path) -> Iterator[Kept]:
 
 def kept_problem(entry: Kept) -> str:
     """Read every byte of an entry; say what is wrong, nothing if all is as it was written."""
-    if entry.kind.rpartition("/")[2] != PROGRAMS:
+    kind = entry.kind.rpartition("/")[2]
+    if kind in (IMAGES, TOKENIZERS):
         return problem_of(entry.path)
     try:
+        if kind == CALIBRATION:
+            stored = (entry.path / _CODE_FILE).read_bytes()
+            same = hashlib.sha256(stored[_DIGEST_BYTES:]).digest() == stored[:_DIGEST_BYTES]
+            return "" if same else f"`{_CODE_FILE}` was changed"
         digests = json.loads((entry.path / _PROGRAM_TABLE).read_text(encoding="utf-8"))["digests"]
         for number, digest in enumerate(digests):
             name = _PROGRAM_OBJECT.format(number)

@@ -14,7 +14,7 @@ from vermilion.llm.engine.decoder import NativeDecoder
 from vermilion.llm.engine.image import Image, Prefill
 from vermilion.llm.engine.kept_image import Opening, kept_image, known_image
 from vermilion.llm.genai_config import GenaiConfig, read_genai_config
-from vermilion.runtime.place import default_root
+from vermilion.place import default_root
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -1,0 +1,80 @@
+"""Compiled code is kept from one process to the next, and never trusted more than what made it."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import pytest
+
+from vermilion.quantize import native_code
+from vermilion.quantize.native_code import FILE, KIND, machine_code
+from vermilion.runtime.cache import Cache
+from vermilion.runtime.kept import CALIBRATION
+
+TEXT = """
+define i64 @twice(i64 %x) {
+  %sum = add i64 %x, %x
+  ret i64 %sum
+}
+"""
+KINDS = {"twice": ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VERMILION_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give a list that grows with each text that is compiled."""
+    texts: list[str] = []
+
+    def parse(text: str) -> object:
+        texts.append(text)
+        return llvm.module.parse_assembly(text)
+
+    monkeypatch.setattr(native_code.llvm, "parse_assembly", parse)
+    return texts
+
+
+def test_a_text_is_compiled_once(root: Path, compiled: list[str]) -> None:
+    assert machine_code(TEXT, KINDS)["twice"](21) == 42
+    assert machine_code(TEXT, KINDS)["twice"](4) == 8
+    assert machine_code(TEXT.replace("add", "mul"), KINDS)["twice"](4) == 16
+    assert len(compiled) == 2
+    assert not [path for path in (root / KIND).iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", bytes(200)])
+def test_what_was_changed_is_compiled_again(damage: bytes, root: Path, compiled: list[str]) -> None:
+    machine_code(TEXT, KINDS)
+    (file,) = (root / KIND).glob(f"*/{FILE}")
+    whole = file.read_bytes()
+    file.write_bytes(damage)
+    assert machine_code(TEXT, KINDS)["twice"](5) == 10
+    assert len(compiled) == 2
+    assert file.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_is_none(root: Path, compiled: list[str]) -> None:
+    root.write_text("a file where the folder would be")
+    for number in (1, 2):
+        assert machine_code(TEXT, KINDS)["twice"](number) == 2 * number
+    assert len(compiled) == 2
+
+
+def test_the_cache_lists_and_checks_it(root: Path) -> None:
+    machine_code(TEXT, KINDS)
+    (row,) = Cache(root).ls()
+    assert row.kind == "calibration: machine code"
+    assert row.key.startswith(f"{CALIBRATION}/")
+    assert row.size_bytes > 100
+    assert [check.is_whole for check in Cache(root).verify()] == [True]
+    (row.path / FILE).write_bytes(bytes(100))
+    assert [check.problem for check in Cache(root).verify()] == [f"`{FILE}` was changed"]
+    assert Cache(root).prune(older_than_days=0).keys == (row.key,)
+    assert not row.path.exists()
