@@ -187,6 +187,7 @@ def compare_both(
         _add(outputs, given, found, names)
         for name in [*inner, *(n for n in names if n in rows and number < len(layers[n]))]:
             sums[name].add(layers[name][number], some_of(found[name]))
+        del found  # so that the next run has its memory
     del session
     for group in further:
         most = max(len(layers[name]) for name in group)
