@@ -197,3 +197,21 @@ def test_what_nobody_can_run_keeps_its_types_open() -> None:
     model = parse("g (float[1] x) => (float[1] y) { a = acme.Teleport(x) y = Relu(a) }")
     complete_types(model)
     assert model.graph[0].outputs[0].type is None
+
+
+def test_weights_that_are_fed_give_what_lent_ones_give() -> None:
+    rng = np.random.default_rng(3)
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[2,99] x) => (float[2,99] y)
+        { h = MatMul(x, w) y = Add(h, b) }"""
+    )
+    for name, shape in (("w", (99, 99)), ("b", (99,))):  # the second is too small to be fed
+        array = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    model = ir.from_proto(proto)
+    x = rng.standard_normal((2, 99)).astype(np.float32)
+    fed = open_session(model, optimize=False, feed_weights=True)
+    assert {value.name for value in fed.get_inputs()} == {"x", "w"}
+    lent = run_session(open_session(model), {"x": x})
+    np.testing.assert_allclose(run_session(fed, {"x": x})["y"], lent["y"], rtol=1e-5)
+    assert [value.name for value in model.graph.inputs] == ["x"]

@@ -75,7 +75,7 @@ def open_fetching(
     by_name |= {str(value.name): value for node in model.graph for value in node.outputs}
     try:
         outputs[:] = [by_name[name] for name in names]
-        return open_session(model, quiet=True, optimize=optimize)
+        return open_session(model, quiet=True, optimize=optimize, feed_weights=not optimize)
     finally:
         outputs[:] = own
 

@@ -42,9 +42,21 @@ def working_copy(model: ir.Model) -> ir.Model:
     common.RemoveInitializersFromInputsPass()(work)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(work)
     common.NameFixPass()(work)
+    _read_weights_once(work)
     if any(value.shape is None for node in work.graph for value in node.outputs):
         infer_shapes(work, Notes())
     return work
+
+
+def _read_weights_once(work: ir.Model) -> None:
+    """Hold the weights that lie in a message as arrays.
+
+    A message copies a tensor each time that its numbers are asked for, and here that is five times.
+    """
+    for value in work.graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype == ir.DataType.FLOAT:
+            value.const_value = ir.Tensor(tensor.numpy(), name=value.name)
 
 
 def keeping(
