@@ -10,13 +10,14 @@ coarsest scale wins.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.quantize.formats import IntegerFormat, Parameters, at_position
-from vermilion.quantize.observe import BINS, Histogram
+from vermilion.quantize.native_errors import native_errors
+from vermilion.quantize.observe import Histogram
 from vermilion.quantize.plan import Plan
 
 # One coarser, three finer. Source: as above.
@@ -24,8 +25,6 @@ _TRIED = (-1, 0, 1, 2, 3)
 
 # 2^-126 is the smallest normal float32; scales below it are lost where denormals are.
 LARGEST_POSITION = 126
-
-_PIECE_ELEMS = 1 << 16
 
 
 def covering_position(largest: float, number: IntegerFormat) -> int:
@@ -38,40 +37,28 @@ def position_for_histogram(histogram: Histogram, number: IntegerFormat) -> int |
     """Give the best position for what was counted, None where all of it was zero."""
     if histogram.exponent is None:
         return None
-    centres = (np.arange(BINS) + 0.5) * histogram.width
-    filled = np.flatnonzero(histogram.counts)
-    centres, counts = centres[filled], histogram.counts[filled]
+    all_counts = histogram.counts
+    filled = np.flatnonzero(all_counts)
+    centres, counts = (filled + 0.5) * histogram.width, all_counts[filled].astype(np.float64)
 
     def error(position: int) -> float:
-        scaled = np.ldexp(centres, position)
+        scaled = centres * math.ldexp(1.0, position)
         off = scaled - np.minimum(np.rint(scaled), number.high)
         return math.ldexp(float(np.dot(counts, off * off)), -2 * position)
 
-    return _best(covering_position(histogram.largest, number), error)
+    tried = _tried(covering_position(histogram.largest, number))
+    return _best(tried, [error(position) for position in tried])
 
 
 def position_for_values(values: NDArray[np.float32], number: IntegerFormat) -> int | None:
     """Give the best position for these values themselves, None where all are zero."""
     flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-    largest = float(np.max(np.abs(flat), initial=0.0))
+    largest = max(float(flat.max(initial=0.0)), -float(flat.min(initial=0.0)))
     if largest == 0.0:
         return None
-    first, second = np.empty((2, min(_PIECE_ELEMS, flat.size)), np.float32)
-
-    def error(position: int) -> float:
-        total = 0.0
-        factor = np.float32(2.0**position)
-        for start in range(0, flat.size, _PIECE_ELEMS):
-            here = flat[start : start + _PIECE_ELEMS]
-            scaled, rounded = first[: here.size], second[: here.size]
-            np.multiply(here, factor, out=scaled)
-            np.rint(scaled, out=rounded)
-            np.clip(rounded, -number.high, number.high, out=rounded)
-            np.subtract(scaled, rounded, out=scaled)
-            total += float(np.dot(scaled, scaled))
-        return math.ldexp(total, -2 * position)
-
-    return _best(covering_position(largest, number), error)
+    tried = _tried(covering_position(largest, number))
+    sums = native_errors(flat, [math.ldexp(1.0, position) for position in tried], number.high)
+    return _best(tried, [math.ldexp(s, -2 * p) for s, p in zip(sums, tried, strict=True)])
 
 
 def choose_positions(plan: Plan, histograms: Mapping[str, Histogram]) -> dict[str, int]:
@@ -114,6 +101,9 @@ def _limited(position: int) -> int:
     return max(-LARGEST_POSITION, min(LARGEST_POSITION, position))
 
 
-def _best(first: int, error: Callable[[int], float]) -> int:
-    tried = [_limited(first + step) for step in _TRIED]
-    return min(tried, key=error)  # the first of equals, so the coarsest
+def _tried(first: int) -> list[int]:
+    return [_limited(first + step) for step in _TRIED]
+
+
+def _best(tried: Sequence[int], errors: Sequence[float]) -> int:
+    return tried[min(range(len(tried)), key=errors.__getitem__)]  # the coarsest of equals

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.quantize.algorithms.compensate import round_compensated
+from vermilion.quantize.algorithms.compensate import round_into
 from vermilion.quantize.algorithms.moments import Moments
 from vermilion.quantize.formats import Parameters
 from vermilion.quantize.one_thread import one_thread
@@ -111,15 +111,17 @@ def _compensated(
         diagonal = np.arange(layer.width)
         gram[:, diagonal, diagonal] += np.float32(float(read.scale) ** 2 / 12.0)
     limits = (given.number.low, given.number.high)
-    rounded = round_compensated(weights, gram, scale, limits)
-    integers = layer.stored(rounded, array.shape).astype(given.number.numpy_type)
+    mean = seen.mean().astype(np.float32)
+    whole = np.dtype(given.number.numpy_type)
+    direct = whole in (np.int8, np.uint8)
+    integers = np.empty(array.shape, whole if direct else np.float32)
+    shift = round_into(layer.matrices(integers), weights, gram, scale, limits, mean=mean)
+    integers = integers.astype(whole, copy=False)
     if not centred:
         return integers, None
-    mean = seen.mean().astype(np.float32)[:, :, None]
-    shift = (weights @ mean - (rounded @ mean) * scale)[:, :, 0]
     if layer.blocks > 1:
         shift = shift.sum(axis=0)
-    return integers, shift.reshape(-1).astype(np.float32)
+    return integers, shift.reshape(-1)
 
 
 def _int32(

@@ -7,12 +7,12 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.quantize.formats import Scheme, scheme_named
 from vermilion.quantize.islands import float_islands
+from vermilion.quantize.observe import are_finite
 from vermilion.quantize.operators import (
     ELEMENTWISE,
     FUSED_PRODUCERS,
@@ -158,7 +158,7 @@ def _is_float32(value: ir.Value, types: Mapping[str, ir.DataType]) -> bool:
     if tensor is None:
         return types.get(str(value.name)) == ir.DataType.FLOAT
     # Masks hold -inf: no scale covers that.
-    return tensor.dtype == ir.DataType.FLOAT and bool(np.isfinite(tensor.numpy()).all())
+    return tensor.dtype == ir.DataType.FLOAT and are_finite(tensor.numpy())
 
 
 def _drop_idle_moves(taken: Sequence[ir.Node], operators: Operators) -> set[ir.Node]:

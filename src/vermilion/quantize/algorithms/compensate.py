@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.quantize.algorithms.native_cancel import BLOCK, native_cancel
+from vermilion.quantize.algorithms.native_cancel import Levels, native_cancel
 
 Float32 = NDArray[np.float32]
 
@@ -35,19 +35,39 @@ def round_compensated(
 
     Shapes: weights (G, O, K), gram (G, K, K), scale and zero point broadcast to (G, O, K).
     """
+    integers = np.empty(weights.shape, np.float32)
+    round_into(integers, weights, gram, scale, limits, zero_point)
+    return integers
+
+
+def round_into(
+    integers: NDArray[np.generic],
+    weights: Float32,
+    gram: Float32,
+    scale: Float32,
+    limits: tuple[int, int],
+    zero_point: Float32 | float = 0.0,
+    mean: Float32 | None = None,
+) -> Float32:
+    """Fill `integers`, of 8 bits or float32; give what the errors add to each output, (G, O).
+
+    That is for the row `mean`, (G, K), and nothing without it. `integers` and `weights` may lie
+    in memory in any order.
+    """
     order = np.argsort(-np.diagonal(gram, axis1=1, axis2=2), axis=1, kind="stable")
-    factors = feedback(_reordered(gram, order))
+    lower = _cholesky(_reordered(gram, order[:, ::-1]))
+    groups, rows, width = weights.shape
     scales, zeros = (_by_column(np.asarray(x, np.float32), order) for x in (scale, zero_point))
-    integers = _cancel(_by_column(weights, order), scales, zeros, factors, limits)
-    back = np.argsort(order, axis=1)
-    return _by_column(integers.transpose(0, 2, 1), back).transpose(0, 2, 1)
-
-
-def feedback(gram: Float32) -> Float32:
-    """Give R_ij ÷ R_jj for i < j, else 0, with gram = R·Rᵀ; gram is damped as far as needed."""
-    upper = _cholesky(gram[:, ::-1, ::-1])[:, ::-1, ::-1]
-    diagonal = np.diagonal(upper, axis1=1, axis2=2)
-    return np.triu(upper / diagonal[:, None, :], 1)
+    levels = Levels(
+        scales=_spread(scales, groups, rows),
+        lowest=_spread(limits[0] - zeros, groups, rows),
+        highest=_spread(limits[1] - zeros, groups, rows),
+        zeros=_spread(zeros, groups, rows),
+    )
+    # Row by row what its last number takes over, and those before it, from its end.
+    factors = np.ascontiguousarray(lower.transpose(0, 2, 1))
+    means = np.zeros((groups, width), np.float32) if mean is None else np.ascontiguousarray(mean)
+    return native_cancel(weights, order, factors, levels, means, integers)
 
 
 def _cholesky(gram: Float32) -> Float32:
@@ -79,43 +99,6 @@ def _by_column(array: Float32, order: NDArray[np.intp]) -> Float32:
         return array
     groups = np.broadcast_to(array, (len(order), *array.shape[1:]))
     return np.stack([each[places] for each, places in zip(groups, order, strict=True)])
-
-
-def _cancel(
-    weights: Float32,
-    scales: Float32,
-    zeros: Float32,
-    factors: Float32,
-    limits: tuple[int, int],
-) -> Float32:
-    """Round weights, given with scales and zero points as (G, K, O), in the order of K."""
-    groups, width, rows = weights.shape
-    weights, scales, lowest, highest = (
-        _spread(array, groups, rows)
-        for array in (weights, scales, limits[0] - zeros, limits[1] - zeros)
-    )
-    errors = np.zeros_like(weights)
-    integers = np.empty_like(weights)
-    inverse = 1.0 / scales
-    taken_over = np.ascontiguousarray(factors.transpose(0, 2, 1))  # row j: what j takes over
-    for start in range(0, width, BLOCK):
-        end = min(start + BLOCK, width)
-        targets = np.ascontiguousarray(weights[:, start:end])
-        if start:
-            targets = targets + taken_over[:, start:end, :start] @ errors[:, :start]
-        native_cancel(
-            weights,
-            targets,
-            taken_over,
-            scales,
-            inverse,
-            (lowest, highest),
-            errors,
-            integers,
-            start,
-        )
-    integers += zeros
-    return integers
 
 
 def _spread(array: Float32, groups: int, rows: int) -> Float32:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vermilion.quantize.algorithms.compensate import feedback, round_compensated
+from vermilion.quantize.algorithms.compensate import round_compensated, round_into
 
 RNG = np.random.default_rng(3)
 LIMITS = (-127, 127)
@@ -30,29 +30,42 @@ def test_less_damage_than_to_nearest(groups: int, outputs: int, width: int) -> N
     assert damage(weights, compensated, gram) < 0.75 * damage(weights, nearest, gram)
 
 
-def test_equal_to_the_recursion_written_out() -> None:
-    rows = correlated(1, 90)
-    gram = rows.transpose(0, 2, 1) @ rows / rows.shape[1]
-    gram[0] = gram[0][np.argsort(-np.diagonal(gram[0]))][:, np.argsort(-np.diagonal(gram[0]))]
-    weights = RNG.standard_normal((1, 4, 90)).astype(np.float32)
-    factors = feedback(gram)[0]
-    errors = np.zeros((4, 90))
-    expected = np.zeros((4, 90))
-    for j in range(90):
-        target = weights[0, :, j] + errors[:, :j] @ factors[:j, j]
-        expected[:, j] = np.clip(np.rint(target / 0.1), *LIMITS)
-        errors[:, j] = weights[0, :, j] - expected[:, j] * 0.1
-    got = round_compensated(weights, gram, np.float32(0.1), LIMITS)[0]
-    assert np.mean(got == expected) > 0.99  # float32 against float64: a tie may fall elsewhere
+def feedback(gram: np.ndarray) -> np.ndarray:
+    """Give R_ij ÷ R_jj for i < j, where R is upper triangular and R·Rᵀ is the damped matrix."""
+    damped = gram + 0.01 * np.diagonal(gram).mean() * np.eye(len(gram))
+    upper = np.linalg.cholesky(damped[::-1, ::-1])[::-1, ::-1]
+    return np.triu(upper / np.diagonal(upper), 1)
 
 
-def test_feedback_is_the_factor_of_the_damped_matrix() -> None:
-    rows = correlated(1, 20)
+def recursion(weights: np.ndarray, gram: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Give integers and errors of one group as the definition says, slowly."""
+    order = np.argsort(-np.diagonal(gram))
+    factors = feedback(gram[order][:, order].astype(np.float64))
+    errors, integers = np.zeros((2, *weights.shape))
+    for j, place in enumerate(order):
+        target = weights[:, place] + errors[:, :j] @ factors[:j, j]
+        integers[:, place] = np.clip(np.rint(target / scale), *LIMITS)
+        errors[:, j] = weights[:, place] - integers[:, place] * scale
+    return integers, weights - integers * scale
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int8])
+@pytest.mark.parametrize("outputs", [1, 16, 63, 64, 100])
+@pytest.mark.parametrize("width", [1, 9, 90])
+def test_equal_to_the_recursion_written_out(outputs: int, width: int, kind: type) -> None:
+    rows = correlated(2, width)
     gram = rows.transpose(0, 2, 1) @ rows / rows.shape[1]
-    unit = feedback(gram)[0] + np.eye(20)
-    damped = gram[0] + 0.01 * np.diagonal(gram[0]).mean() * np.eye(20)
-    inner = np.linalg.inv(unit) @ damped @ np.linalg.inv(unit).T
-    np.testing.assert_allclose(inner, np.diag(np.diagonal(inner)), atol=1e-4)
+    mean = RNG.standard_normal((2, width)).astype(np.float32)
+    # Blocks of a long row: what belongs together lies apart.
+    weights = RNG.standard_normal((outputs, 2, width)).astype(np.float32).transpose(1, 0, 2)
+    got = np.full((outputs, 2, width), 99, kind).transpose(1, 0, 2)
+    shifts = round_into(got, weights, gram, np.float32(0.1), LIMITS, mean=mean)
+    for group in range(2):
+        expected, errors = recursion(weights[group], gram[group], 0.1)
+        # float32 against float64: a tie may fall elsewhere, and what comes behind it with it
+        same = (got[group] == expected).all(axis=1)
+        assert same.mean() > 0.8
+        np.testing.assert_allclose(shifts[group][same], (errors @ mean[group])[same], atol=1e-3)
 
 
 def test_uncorrelated_inputs_leave_rounding_to_nearest() -> None:

@@ -98,11 +98,11 @@ class Layer:
         return self.node.inputs[2] if len(self.node.inputs) > 2 else None
 
     def matrices(self, weight: Array) -> Array:
-        """Give the weight as (G, O, K)."""
+        """Give the weight as (G, O, K), where it lies."""
         if self.blocks == 1 and not self.transposed:
             return weight.reshape(self.groups, -1, self.width)
         rows = weight.T if self.transposed else weight.reshape(len(weight), -1)
-        return np.stack(np.split(rows, self.blocks, axis=1))
+        return rows.reshape(len(rows), self.blocks, -1).transpose(1, 0, 2)
 
     def by_output(self, values: Float32, shape: tuple[int, ...]) -> Float32:
         """Give what belongs to each output, or to all, as (G, O, 1).
