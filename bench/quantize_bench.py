@@ -142,6 +142,7 @@ def _vermilion(words: str) -> Run:
     """Give what is timed; imports are not."""
     import onnx_ir as ir
 
+    from vermilion.ir.load import load_model
     from vermilion.quantize import Options, Promise, quantize_guarded, quantize_model
 
     settings: dict[str, Any] = {}
@@ -152,7 +153,7 @@ def _vermilion(words: str) -> Run:
     promised = {k: float(settings.pop(k)) for k in ("min_sqnr_db", "max_drop") if k in settings}
 
     def run(folder: Path, samples: Sequence[Sample]) -> dict[str, Any]:
-        model = ir.load(folder / "float.onnx")
+        model = load_model(folder / "float.onnx")
         ladder: list[str] = []
         if not promised:
             done = quantize_model(model, iter(samples), **settings)

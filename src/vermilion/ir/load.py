@@ -10,13 +10,16 @@ import math
 import os
 import stat
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError, VermilionError
+from vermilion.ir.apart import APART_BYTES, read_apart
 from vermilion.ir.foreign_files import HEAD_BYTES, foreign_file
 from vermilion.ir.messages import (
     all_graphs,
@@ -46,13 +49,17 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     """
     file = Path(path)
     where = str(file)
-    proto = _parse(_read(file, where), where)
+    serialized, apart = _read(file, where)
+    proto = _parse(serialized, where)
     check_texts(proto, where)
     _check_header(proto, where)
     _check_values(proto, where)
     base = file.parent.resolve()
-    for tensor in proto.graph.initializer:
-        check_tensor(tensor, base, where)
+    weights: dict[str, bytes] = {}
+    for number, tensor in enumerate(proto.graph.initializer):
+        check_tensor(tensor, base, where, apart.get(number))
+        if number in apart:
+            weights[tensor.name] = apart[number]
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         for tensor in inner_tensors(nodes):
             check_tensor(tensor, None, where)
@@ -66,6 +73,7 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
             where=where,
             hint="check the file with `python -m onnx.checker`, or export it again",
         ) from error
+    _put_in(model, weights)
     ir.external_data.set_base_dir(model.graph, base)
     try:
         check_graph(model)
@@ -76,7 +84,18 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     return model
 
 
-def _read(file: Path, where: str) -> bytes:
+def _put_in(model: ir.Model, weights: Mapping[str, bytes]) -> None:
+    """Give the weights that were read apart their numbers."""
+    for name, data in weights.items():
+        value = model.graph.initializers.get(name)
+        if value is not None and value.const_value is not None:
+            left = value.const_value
+            numbers = np.frombuffer(data, left.dtype.numpy()).reshape(left.shape.numpy())
+            value.const_value = ir.Tensor(numbers, name=name, doc_string=left.doc_string)
+
+
+def _read(file: Path, where: str) -> tuple[bytes, dict[int, bytes]]:
+    """Give the serialized model and what `read_apart` kept apart."""
     try:
         info = file.stat()
     except (OSError, ValueError) as error:
@@ -106,7 +125,12 @@ def _read(file: Path, where: str) -> bytes:
                     where=where,
                     hint="save it with external data: `onnx.save(..., save_as_external_data=True)`",
                 )
-            return head + stream.read()
+            stream.seek(0)
+            found_apart = read_apart(stream, info.st_size) if info.st_size > APART_BYTES else None
+            if found_apart is not None:
+                return found_apart
+            stream.seek(0)
+            return stream.read(), {}
     except OSError as error:
         raise OptionError(
             f"the model cannot be read: {error.strerror or error}",

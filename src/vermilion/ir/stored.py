@@ -21,8 +21,12 @@ _BESIDE = "external data must be a file beside the model"
 _NUMBER_DIGITS = 19  # of the largest 64-bit number
 
 
-def check_tensor(tensor: onnx.TensorProto, base: Path | None, where: str) -> None:
+def check_tensor(
+    tensor: onnx.TensorProto, base: Path | None, where: str, apart: bytes | None = None
+) -> None:
     """Check one stored tensor; `base` is the model's folder, None where all must be inside.
+
+    `apart` is what was in its `raw_data`, where the message holds nothing there.
 
     Raises: ModelError.
     """
@@ -44,7 +48,7 @@ def check_tensor(tensor: onnx.TensorProto, base: Path | None, where: str) -> Non
     elif kind == ir.DataType.STRING:
         _check_count(sizes, math.prod(sizes), len(tensor.string_data), place)
     elif tensor.HasField("raw_data"):
-        _check_raw(tensor, _needed_bytes(kind, sizes, place), place)
+        _check_raw(tensor, _needed_bytes(kind, sizes, place), place, apart)
     else:
         _check_typed(tensor, kind, place)
 
@@ -69,11 +73,14 @@ def _needed_bytes(kind: ir.DataType, sizes: list[int], place: str) -> int:
     return (math.prod(sizes) * kind.bitwidth + 7) // 8
 
 
-def _check_raw(tensor: onnx.TensorProto, needed_bytes: int, place: str) -> None:
-    if len(tensor.raw_data) != needed_bytes:
+def _check_raw(
+    tensor: onnx.TensorProto, needed_bytes: int, place: str, apart: bytes | None
+) -> None:
+    stored_bytes = len(tensor.raw_data if apart is None else apart)
+    if stored_bytes != needed_bytes:
         raise ModelError(
             f"a tensor of shape {list(tensor.dims)} needs {needed_bytes:,} bytes and has "
-            f"{len(tensor.raw_data):,}",
+            f"{stored_bytes:,}",
             where=place,
             hint=_DAMAGED,
         )
