@@ -140,8 +140,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def _vermilion(words: str) -> Run:
     """Give what is timed; imports are not."""
-    import onnx_ir as ir
-
+    from vermilion.ir.apart import write_model
     from vermilion.ir.load import load_model
     from vermilion.quantize import Options, Promise, quantize_guarded, quantize_model
 
@@ -165,7 +164,7 @@ def _vermilion(words: str) -> Run:
                 f"{rung.what}: {rung.sqnr_db:.1f} dB, {rung.drop:.1%}" for rung in guarded.ladder
             ]
             ladder.append("met" if guarded.met else "not met")
-        ir.save(done.model, folder / "result.onnx")
+        write_model(done.model, folder / "result.onnx")
         found = {"eight_bit_share": round(done.eight_bit_share, 3), "moved": done.moved}
         return found | ({"ladder": ladder} if ladder else {})
 

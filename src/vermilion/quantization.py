@@ -17,6 +17,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
+from vermilion.ir.apart import write_model
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.ir.passes.pipeline import simplify
@@ -185,7 +186,10 @@ def save_model(model: ir.Model, place: Path) -> None:
     data = place.with_name(f"{place.name}.{token}.data")
     is_large = weights_size > _LARGEST_INLINE_BYTES
     try:
-        ir.save(model, aside, external_data=data.name if is_large else None)
+        if is_large:
+            ir.save(model, aside, external_data=data.name)
+        else:
+            write_model(model, aside)
         load_model(aside)
         aside.replace(place)
     except BaseException:

@@ -1,18 +1,22 @@
-"""Reading a model file with its large weights apart, so that each is copied once: out of the file.
+"""Model files with their large weights apart, so that each is copied once: out of the file, or in.
 
 A parsed message has a copy of them, and gives another one each time that it is asked for their
-numbers. Here the message is put together without what is in large weights; a file that is out of
-the ordinary is left to the parser as a whole.
+numbers; a message that is written has one and becomes another. Here the message is put together
+without what is in large weights; a file that is out of the ordinary is left to the parser.
 
 Source of the layout: protobuf.dev, "Encoding"; the numbers of fields are those of `onnx.proto`.
 """
 
 from __future__ import annotations
 
+import io
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import onnx_ir as ir
 
 APART_BYTES = 1 << 16
@@ -36,9 +40,6 @@ _PLAIN = frozenset(
     )
 )
 
-# A model of ten thousand nodes has a fifth of them. Counted, as a hostile file is all fields.
-_MOST_FIELDS = 1 << 18
-
 
 class _OutOfOrder(Exception):
     """Something that the parser shall look at."""
@@ -53,6 +54,7 @@ class _Reader:
     at: int = 0
     fields: int = 0
     initializers: int = 0
+    most_fields: int = 1 << 18  # a model of ten thousand nodes has a fifth; a hostile file is full
     apart: dict[int, bytes] = field(default_factory=dict)
 
     def number(self) -> int:
@@ -78,7 +80,7 @@ class _Reader:
     def tag(self) -> int:
         """Read which field comes next."""
         self.fields += 1
-        if self.fields > _MOST_FIELDS:
+        if self.fields > self.most_fields:
             raise _OutOfOrder
         return self.number()
 
@@ -112,6 +114,95 @@ def read_apart(stream: BinaryIO, size: int) -> tuple[bytes, dict[int, bytes]] | 
     except _OutOfOrder:
         return None
     return b"".join(pieces), reader.apart
+
+
+def write_model(model: ir.Model, path: Path) -> None:
+    """Write the file that `ir.save` would write, byte for byte."""
+    initializers = model.graph.initializers
+    tensors = {
+        name: value.const_value
+        for name, value in initializers.items()
+        if value.const_value is not None and _is_apart(value.const_value)
+    }
+    try:
+        for name, tensor in tensors.items():
+            initializers[name].const_value = _placeholder(tensor)
+        proto = ir.to_proto(model)
+    finally:
+        for name, tensor in tensors.items():
+            initializers[name].const_value = tensor
+    filled: dict[int, memoryview] = {}
+    for number, left in enumerate(proto.graph.initializer):
+        if left.name in tensors:
+            left.ClearField("external_data")
+            left.ClearField("data_location")
+            left.raw_data = b""
+            array = np.ascontiguousarray(tensors[left.name].numpy())
+            filled[number] = array.reshape(-1).view(np.uint8).data
+    serialized = proto.SerializeToString()
+    reader = _Reader(io.BytesIO(serialized), len(serialized), most_fields=len(serialized))
+    with path.open("wb") as stream:
+        stream.writelines(_filled(reader, filled))
+
+
+def _is_apart(tensor: ir.TensorProtocol) -> bool:
+    own = isinstance(tensor, ir.Tensor | ir.TensorProtoTensor)
+    return (
+        own
+        and sys.byteorder == "little"
+        and int(tensor.dtype) in _PLAIN
+        and tensor.nbytes >= APART_BYTES
+    )
+
+
+def _placeholder(tensor: ir.TensorProtocol) -> ir.ExternalTensor:
+    shape = ir.Shape(tensor.shape.numpy())
+    left = ir.ExternalTensor("apart", 0, 0, tensor.dtype, shape=shape, name=tensor.name or "")
+    left.doc_string = tensor.doc_string
+    left.metadata_props.update(tensor.metadata_props)
+    return left
+
+
+def _filled(reader: _Reader, weights: Mapping[int, memoryview]) -> list[bytes | memoryview]:
+    """Give a message of our own making piece by piece, weights in their places."""
+    pieces: list[bytes | memoryview] = []
+    while reader.at < reader.end:
+        tag = reader.tag()
+        if tag != _GRAPH:
+            pieces.append(reader.rest(tag))
+            continue
+        outer, reader.end = reader.end, _end_of_inner(reader)
+        graph: list[bytes | memoryview] = []
+        while reader.at < reader.end:
+            inner = reader.tag()
+            if inner == _INITIALIZER:
+                graph += _initializer_filled(reader, weights)
+                reader.initializers += 1
+            else:
+                graph.append(reader.rest(inner))
+        reader.end = outer
+        pieces += _framed(_GRAPH, graph)
+    return pieces
+
+
+def _initializer_filled(
+    reader: _Reader, weights: Mapping[int, memoryview]
+) -> list[bytes | memoryview]:
+    end = _end_of_inner(reader)
+    pieces: list[bytes | memoryview] = []
+    data = weights.get(reader.initializers)
+    while reader.at < end:
+        tag = reader.tag()
+        if tag == _RAW_DATA and data is not None:
+            reader.number()
+            pieces += _framed(tag, [data])
+        else:
+            pieces.append(reader.rest(tag))
+    return _framed(_INITIALIZER, pieces)
+
+
+def _framed(tag: int, pieces: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    return [_encoded(tag) + _encoded(sum(map(len, pieces))), *pieces]
 
 
 def _graph(reader: _Reader) -> bytes:

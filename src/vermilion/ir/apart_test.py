@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import models
 from vermilion.errors import ModelError
-from vermilion.ir.apart import APART_BYTES, read_apart
+from vermilion.ir.apart import APART_BYTES, read_apart, write_model
 from vermilion.ir.load import load_model
 
 COUNT = APART_BYTES // 4
@@ -61,6 +62,30 @@ def test_weights_of_real_models(name: str) -> None:
         expected = numpy_helper.to_array(tensor)
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("name", sorted(models.PACKAGE_MODELS))
+@pytest.mark.parametrize("load", [load_model, ir.load])
+def test_real_models_are_written_as_the_library_writes_them(
+    load: Callable[[Path], ir.Model], name: str, tmp_path: Path
+) -> None:
+    loaded = load(models.package_model_path(name))
+    ir.save(loaded, tmp_path / "theirs.onnx")
+    write_model(loaded, tmp_path / "ours.onnx")
+    assert (tmp_path / "ours.onnx").read_bytes() == (tmp_path / "theirs.onnx").read_bytes()
+
+
+def test_a_weight_that_lies_across_memory_is_written_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model(weight()).SerializeToString())
+    loaded = load_model(path)
+    turned = np.arange(COUNT, dtype=np.float32).reshape(2, -1).T
+    loaded.graph.initializers["w"].const_value = ir.Tensor(turned, name="w", doc_string="turned")
+    loaded.graph.initializers["w"].shape = ir.Shape(turned.shape)
+    write_model(loaded, path)
+    (tensor,) = onnx.load(path).graph.initializer
+    np.testing.assert_array_equal(numpy_helper.to_array(tensor), turned)
+    assert tensor.doc_string == "turned"
 
 
 def field(number: int, content: bytes) -> bytes:

@@ -130,18 +130,23 @@ class _DrawnRows:
 
     def total(self) -> NDArray[np.float64]:
         """Give Σ x, (G, K)."""
-        self._fold()
+        self._settle()
         total: NDArray[np.float64] = self._total[:, _in_order(self._width, self._taps)]
         return total
 
     def gram(self) -> Float32 | None:
         """Give Σ x·xᵀ, (G, K, K), None where there were no rows."""
-        self._fold()
+        self._settle()
         if self._gram is None:
             return None
         cells = _cells(self._width, self._taps)
         flat: Float32 = self._gram.reshape(self._blocks, -1).take(cells, axis=1)
         return flat.reshape(self._gram.shape)
+
+    def _settle(self) -> None:
+        """Fold what is left; others may have the memory."""
+        self._fold()
+        self._rows = None
 
     def _fold(self) -> None:
         if self._rows is None or not self._held:
