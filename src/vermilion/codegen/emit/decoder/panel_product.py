@@ -9,16 +9,14 @@ between their multiply-adds, by those parts of a core that these leave idle.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Slot, Value
 from vermilion.codegen.emit.decoder.control import Control
-from vermilion.codegen.emit.decoder.panel_tile import PanelTiles
-from vermilion.codegen.emit.decoder.prepared import Prepared, write_vector
-from vermilion.codegen.emit.decoder.row import Source, source_value
-from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, PlainWeights, Weights
+from vermilion.codegen.emit.decoder.panel_tile import Gate, PanelTiles, Run
+from vermilion.codegen.emit.decoder.prepared import Prepared
+from vermilion.codegen.emit.decoder.weights import LANES, PANEL, PlainWeights, Weights
 from vermilion.codegen.isa import Isa
 
 # Values of the depth that are unpacked at a time, about: 32 columns of them are 16 KiB in bfloat16,
@@ -33,22 +31,11 @@ _ROW_TILES = (12, 8, 4)
 
 
 @dataclass(frozen=True)
-class Gate:
-    """Columns of the first half gate those of the second: the rows of `form` that they give.
-
-    Both halves are whole panels.
-    """
-
-    source: Source
-    form: Prepared
-
-
-@dataclass(frozen=True)
 class PanelProductSpec:
     """out[row] = rows · weights (+ bias): float32 rows of `out_row` numbers.
 
     Arguments: control, rows, weights, out, and the bias if there is one. Rows are computed four at
-    a time at least: buffers have room for what is read beyond the last. With `gate`, what is
+    a time: buffers have room for what is read and written beyond the last. With `gate`, what is
     written are rows for the next product instead, and `out_row` is 0.
     """
 
@@ -88,7 +75,8 @@ class PanelProductSpec:
         args, begin, end = f.arguments
         pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(4 + self.has_bias)]
         tiles = PanelTiles(
-            module, name, isa, self.numeric, self.weights, self.rows, self.has_bias
+            module, name, isa, self.numeric, self.weights, self.rows, self.has_bias,
+            self.out_row, self.gate,
         )  # fmt: skip
         if self.is_single:
             _write_single(self, f, tiles, pointers)
@@ -103,13 +91,15 @@ def _write_single(
     """Write the product of one row after the other, straight from the weights."""
     assert spec.is_unpacked, "weights in blocks are multiplied as whole numbers"
     control, rows, weights, out, *bias = pointers
-    name = tiles.tile(1, spec.weights.depth, is_first=True)
+    no_sums = Value("ptr", "null")
+    name = tiles.tile(1, Run(spec.weights.depth, is_first=True, is_last=True))
     _, begin, end = f.arguments
     with f.loop(begin, end) as panel, f.loop(0, Control(f, control).rows) as row:
         column = f.multiply(panel, PANEL * 4)
         arguments = [
             f.at(rows, f.multiply(row, spec.rows.row_bytes)),
             f.at(weights, f.multiply(panel, spec.weights.panel_bytes)),
+            no_sums,
             f.at(f.at(out, column), f.multiply(row, spec.out_row * 4)),
             *(f.at(one, column) for one in bias),
         ]
@@ -178,50 +168,34 @@ class _Writer:
         with f.loop(begin, end, self.group) as first:
             last = f.minimum(f.add(first, self.group), end)
 
-            def run_at(start: Value, length: int, *, is_first: bool) -> None:
-                with f.loop(first, last) as panel:
-                    self._run(_Place(first, panel, last, start), end, length, is_first=is_first)
+            def run_at(start: Value, run: Run) -> None:
+                together = 2 if self.tiles.is_gated(run) else 1
+                with f.loop(first, last, together) as panel:
+                    if together == 2:  # what gates is added up, for the other half to find
+                        sums = replace(run, is_last=False)
+                        self._run(_Place(first, panel, last, start), end, sums)
+                        panel = f.add(panel, 1)
+                    self._run(_Place(first, panel, last, start), end, run)
 
-            run_at(f.index(0), min(run, depth), is_first=True)
-            whole = depth // run
-            if whole > 1:
-                with f.loop(run, whole * run, run) as start:
-                    run_at(start, run, is_first=False)
-            if depth > run and depth % run:
-                run_at(f.index(whole * run), depth % run, is_first=False)
-            self._write_out(first, last)
+            final = (-(-depth // run) - 1) * run
+            run_at(f.index(0), Run(min(run, depth), is_first=True, is_last=not final))
+            if final > run:
+                with f.loop(run, final, run) as start:
+                    run_at(start, Run(run, is_first=False, is_last=False))
+            if final:
+                run_at(f.index(final), Run(depth - final, is_first=False, is_last=True))
 
-    def _write_out(self, first: Value, last: Value) -> None:
-        """Write the sums of a group's panels where they belong."""
-        f, s = self.f, self.spec
-        arithmetic = Arithmetic(f, LANES)
-        halves = 2 if s.gate else 1
-        form = s.gate.form if s.gate else Prepared("f32", s.out_row)
-        row_bytes = form.row_bytes if s.gate else s.out_row * 4
-        item_bytes = 4 if form.kind == "f32" else 2
-        with f.loop(0, self.count) as row, f.loop(first, last, halves) as panel:
-            sums = f.at(self.sums, f.multiply(f.subtract(panel, first), self.panel_bytes))
-            sums = f.at(sums, f.multiply(row, PANEL * 4))
-            out = f.at(self.out, f.multiply(row, row_bytes))
-            out = f.at(out, f.multiply(f.divide(panel, halves), PANEL * item_bytes))
-            for v in range(VECTORS):
-                here = f.at(sums, v * LANES * 4)
-                value = arithmetic.load("f32", here)
-                if s.gate is not None:
-                    other = arithmetic.load("f32", f.at(here, self.panel_bytes))
-                    value = source_value(
-                        arithmetic.math, s.gate.source, [value, other],
-                        is_coarse=form.kind != "f32",
-                    )  # fmt: skip
-                write_vector(f, arithmetic, form, value, f.at(out, v * LANES * item_bytes))
-
-    def _run(self, place: _Place, end: Value, depth: int, *, is_first: bool) -> None:
+    def _run(self, place: _Place, end: Value, run: Run) -> None:
         """Write a run of one panel."""
         f, s = self.f, self.spec
-        sums = f.multiply(f.subtract(place.panel, place.first), self.panel_bytes)
-        sums = f.at(self.sums, sums)
+        number = f.subtract(place.panel, place.first)
+        sums = f.at(self.sums, f.multiply(number, self.panel_bytes))
+        gates = f.at(self.sums, f.multiply(f.subtract(number, 1), self.panel_bytes))
+        halves = 2 if s.gate else 1
+        column = f.multiply(f.divide(place.panel, halves), PANEL * self.tiles.out_item_bytes)
+        out = f.at(self.out, column)
         bias = []
-        if self.bias and is_first:
+        if self.bias and run.is_first:
             bias = [f.at(self.bias[0], f.multiply(self._panel(place.panel), PANEL * 4))]
         right = self._weights_at(place.panel, place.start)
         filling = None
@@ -231,14 +205,17 @@ class _Writer:
         source = f.at(self.rows, f.multiply(place.start, self.tiles.value_bytes))
 
         def tiles(begin: Value, stop: Value, size: int, filling: _Filling | None) -> None:
-            name = self.tiles.tile(
-                size, depth, is_first=is_first, is_filling=filling is not None
-            )  # fmt: skip
+            name = self.tiles.tile(size, run, is_filling=filling is not None)
             with f.loop(begin, stop, size) as row:
                 arguments = [
                     f.at(source, f.multiply(row, s.rows.row_bytes)), right,
-                    f.at(sums, f.multiply(row, PANEL * 4)), *bias,
+                    f.at(sums, f.multiply(row, PANEL * 4)),
                 ]  # fmt: skip
+                if run.is_last:
+                    arguments.append(f.at(out, f.multiply(row, self.tiles.out_bytes)))
+                if self.tiles.is_gated(run):
+                    arguments.append(f.at(gates, f.multiply(row, PANEL * 4)))
+                arguments += bias
                 if filling is not None:
                     piece = f.divide(row, size)
                     arguments += [filling.weights, piece, filling.target, filling.ahead]

@@ -7,7 +7,8 @@ from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value
-from vermilion.codegen.emit.decoder.prepared import Prepared
+from vermilion.codegen.emit.decoder.prepared import Prepared, write_vector
+from vermilion.codegen.emit.decoder.row import Source, source_value
 from vermilion.codegen.emit.decoder.unpack import EIGHT, Unpack
 from vermilion.codegen.emit.decoder.weights import (
     LANES,
@@ -23,10 +24,31 @@ from vermilion.codegen.numeric import NUMERICS
 
 
 @dataclass(frozen=True)
+class Gate:
+    """Columns of the first half gate those of the second: the rows of `form` that they give.
+
+    Both halves are whole panels.
+    """
+
+    source: Source
+    form: Prepared
+
+
+@dataclass(frozen=True)
+class Run:
+    """A part of the depth: whether sums begin with it, and whether they are whole after it."""
+
+    depth: int
+    is_first: bool
+    is_last: bool
+
+
+@dataclass(frozen=True)
 class PanelTiles:
     """Writes functions named after `name`, each once.
 
-    Sums are float32, a row of them a panel wide.
+    Sums are float32, a row of them a panel wide. Whole ones are written as float32 rows of
+    `out_row` numbers, or with `gate` as rows of its form.
     """
 
     module: Module
@@ -36,6 +58,18 @@ class PanelTiles:
     weights: Weights
     rows: Prepared
     has_bias: bool
+    out_row: int
+    gate: Gate | None
+
+    @property
+    def out_item_bytes(self) -> int:
+        """Bytes of a number of the rows that are written."""
+        return 4 if self.gate is None or self.gate.form.kind == "f32" else 2
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes from one row that is written to the next."""
+        return self.out_row * 4 if self.gate is None else self.gate.form.row_bytes
 
     @property
     def piece(self) -> int:
@@ -76,42 +110,70 @@ class PanelTiles:
         f.finish()
         return name
 
-    def tile(self, rows: int, depth: int, *, is_first: bool, is_filling: bool = False) -> str:
-        """Write the function that sets or adds to sums of some rows and one panel.
+    def tile(self, rows: int, run: Run, *, is_filling: bool = False) -> str:
+        """Write the function that adds to sums of some rows and one panel, or ends them.
 
-        Its arguments: rows, panel, sums, the bias if there is one and it is to be added; then, of
-        what is unpacked on the way, the weights, the number of the piece, where to, and the weights
-        that are asked for meanwhile.
+        Its arguments: rows, panel, sums, where whole ones go, the bias if there is one and sums
+        begin with it; then, of what is unpacked on the way, the weights, the number of the piece,
+        where to, and the weights that are asked for meanwhile.
+        Of a gate, the other half's whole sums are as many bytes before these as `gates` says.
         """
-        name = f"{self.name}_tile{rows}_{depth}_{int(is_first)}{'_filling' * is_filling}"
+        edges = f"{int(run.is_first)}{int(run.is_last)}{'_filling' * is_filling}"
+        name = f"{self.name}_tile{rows}_{run.depth}_{edges}"
         if self.module.has(name):
             return name
-        has_bias = self.has_bias and is_first
-        labels = [("rows", "ptr"), ("panel", "ptr"), ("sums", "ptr"), *[("bias", "ptr")] * has_bias]
+        has_bias = self.has_bias and run.is_first
+        labels = ["rows", "panel", "sums", *["out"] * run.is_last]
+        labels += ["gates"] * self.is_gated(run) + ["bias"] * has_bias
         if is_filling:
-            labels += [("weights", "ptr"), ("piece", "i64"), ("next", "ptr"), ("ahead", "ptr")]
-        f = Function(self.module, name, labels)
-        left, right, sums, *more = f.arguments
+            labels += ["weights", "piece", "next", "ahead"]
+        types = [(label, "i64" if label == "piece" else "ptr") for label in labels]
+        f = Function(self.module, name, types)
+        of = dict(zip(labels, f.arguments, strict=True))
         tile = RegisterTile(f, self.isa, self.numeric, rows, VECTORS)
         step = PANEL * self.value_bytes * NUMERICS[self.numeric].group
-        sides = Side(left, self.rows.row_bytes), Side(right, step)
+        sides = Side(of["rows"], self.rows.row_bytes), Side(of["panel"], step)
         if is_filling:
-            self._multiply_and_fill(tile, sides, depth)
+            self._multiply_and_fill(tile, sides, run.depth)
         else:
-            tile.multiply(*sides, depth)
+            tile.multiply(*sides, run.depth)
         arithmetic = Arithmetic(f, LANES)
         for y, slots in enumerate(tile.accumulators):
             for v, slot in enumerate(slots):
-                place = f.at(sums, (y * PANEL + v * LANES) * 4)
+                at = (y * PANEL + v * LANES) * 4
                 total = slot.get()
                 if has_bias:
-                    shift = arithmetic.load("f32", f.at(more[0], v * LANES * 4))
+                    shift = arithmetic.load("f32", f.at(of["bias"], v * LANES * 4))
                     total = arithmetic.math.add(total, shift)
-                if not is_first:
-                    total = arithmetic.math.add(total, arithmetic.load("f32", place))
-                arithmetic.store("f32", total, place)
+                if not run.is_first:
+                    before = arithmetic.load("f32", f.at(of["sums"], at))
+                    total = arithmetic.math.add(total, before)
+                if not run.is_last:
+                    arithmetic.store("f32", total, f.at(of["sums"], at))
+                    continue
+                gate = [f.at(of["gates"], at)] if self.gate else []
+                place = y * self.out_bytes + v * LANES * self.out_item_bytes
+                self._write_whole(arithmetic, total, f.at(of["out"], place), *gate)
         f.finish()
         return name
+
+    def is_gated(self, run: Run) -> bool:
+        """Say whether a gate's other half is joined after a run."""
+        return self.gate is not None and run.is_last
+
+    def _write_whole(
+        self, arithmetic: Arithmetic, total: Value, out: Value, gates: Value | None = None
+    ) -> None:
+        """Write whole sums, or what they give with those that gate them."""
+        if self.gate is None or gates is None:
+            arithmetic.store("f32", total, out)
+            return
+        form = self.gate.form
+        inputs = [arithmetic.load("f32", gates), total]
+        value = source_value(
+            arithmetic.math, self.gate.source, inputs, is_coarse=form.kind != "f32"
+        )  # fmt: skip
+        write_vector(arithmetic.f, arithmetic, form, value, out)
 
     def _multiply_and_fill(self, tile: RegisterTile, sides: tuple[Side, Side], depth: int) -> None:
         """Write the product over `depth`, and the unpacking of a piece of the next panel.
