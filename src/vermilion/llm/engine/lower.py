@@ -14,7 +14,8 @@ from vermilion.codegen.emit.decoder.cache import CacheForm
 from vermilion.codegen.emit.decoder.cached_attention import CachedAttentionSpec
 from vermilion.codegen.emit.decoder.control import CONTROL_WORDS
 from vermilion.codegen.emit.decoder.heads import HeadsSpec
-from vermilion.codegen.emit.decoder.panel_product import Gate, PanelProductSpec
+from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
+from vermilion.codegen.emit.decoder.panel_tile import Gate
 from vermilion.codegen.emit.decoder.prepared import Prepared, PreparedKind
 from vermilion.codegen.emit.decoder.row import RowSpec
 from vermilion.codegen.emit.decoder.running_softmax import score_unit

@@ -102,11 +102,14 @@ class PanelTiles:
         weights, piece, panel, ahead = f.arguments
         unpack = Unpack(f, self.weights, self.rows.kind)
         eights = self.piece // EIGHT
-        with f.loop(0, eights) as number:
-            self._ask(f, ahead, piece, number)
-            eight = f.add(f.multiply(piece, eights), number)
-            for v in range(VECTORS):
-                unpack.write(weights, eight, v, panel)
+        for v in range(VECTORS):
+            block = unpack.block(weights, f.multiply(piece, eights), v)
+            with f.loop(0, eights) as number:
+                if v == 0:
+                    self._ask(f, ahead, piece, number)
+                eight = f.add(f.multiply(piece, eights), number)
+                for _ in unpack.steps(weights, block, eight, v, panel):
+                    pass
         f.finish()
         return name
 
@@ -178,26 +181,34 @@ class PanelTiles:
     def _multiply_and_fill(self, tile: RegisterTile, sides: tuple[Side, Side], depth: int) -> None:
         """Write the product over `depth`, and the unpacking of a piece of the next panel.
 
-        Eight values of one vector of columns at a time: a core has begun enough multiply-adds
-        before them to go on with, and most of unpacking is no work for the units that these need.
+        Two values of one vector of columns at a time: a core has begun enough multiply-adds before
+        them to go on with, and most of unpacking is no work for the units that these need.
         """
         f, (left, right) = tile.f, sides
         weights, piece, target, ahead = f.arguments[-4:]
         unpack = Unpack(f, self.weights, self.rows.kind)
         eights, group = self.piece // EIGHT, NUMERICS[self.numeric].group
-        assert depth % (eights * VECTORS * group) == 0, "rows are whole vectors"
-        part = depth // (eights * VECTORS)
-        with f.loop(0, eights) as number:
-            self._ask(f, ahead, piece, number)
-            eight = f.add(f.multiply(piece, eights), number)
-            for v in range(VECTORS):
-                at = f.add(f.multiply(number, part * VECTORS), v * part)
-                here = f.at(left.pointer, f.multiply(at, self.value_bytes))
-                there = f.at(right.pointer, f.multiply(at, PANEL * self.value_bytes))
-                tile.multiply(
-                    Side(here, left.step_bytes), Side(there, right.step_bytes), part
-                )  # fmt: skip
-                unpack.write(weights, eight, v, target)
+        # Parts of the depth, one for each step of unpacking or for several.
+        steps = EIGHT // 2
+        while steps > 1 and depth % (VECTORS * eights * steps * group):
+            steps //= 2
+        part = depth // (VECTORS * eights * steps)
+        assert part % group == 0 == depth % part, "rows are whole vectors"
+        for v in range(VECTORS):
+            block = unpack.block(weights, f.multiply(piece, eights), v)
+            with f.loop(0, eights) as number:
+                if v == 0:
+                    self._ask(f, ahead, piece, number)
+                eight = f.add(f.multiply(piece, eights), number)
+                first = f.add(f.multiply(number, steps * part), v * eights * steps * part)
+                here = f.at(left.pointer, f.multiply(first, self.value_bytes))
+                there = f.at(right.pointer, f.multiply(first, PANEL * self.value_bytes))
+                unpacking = unpack.steps(weights, block, eight, v, target)
+                for step, _ in enumerate(unpacking):
+                    if step < steps:
+                        at = step * part * self.value_bytes
+                        own = Side(f.at(here, at), left.step_bytes)
+                        tile.multiply(own, Side(f.at(there, at * PANEL), right.step_bytes), part)
 
     def _ask(self, f: Function, ahead: Value, piece: Value, number: Value) -> None:
         """Ask for the part of a piece of the weights ahead that goes with eight values of it."""

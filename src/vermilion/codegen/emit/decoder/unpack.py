@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import (
     Function,
@@ -11,11 +14,22 @@ from vermilion.codegen.emit.builder import (
     splat_integer,
 )
 from vermilion.codegen.emit.decoder.block_product import load_scale
+from vermilion.codegen.emit.decoder.odd_multiples import OddMultiples
 from vermilion.codegen.emit.decoder.prepared import PreparedKind, share_exponent
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, PlainWeights, Weights
 
 # Values of the depth that are unpacked together: what a shared exponent is for, too.
 EIGHT = 8
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of weights: its scales and what is added, or rounded multiples of the scales."""
+
+    pointer: Value
+    scale: Value
+    shift: Value | None
+    multiples: OddMultiples | None = None
 
 
 class Unpack:
@@ -28,29 +42,68 @@ class Unpack:
         self.item_bytes = 4 if kind == "f32" else 2
         self.arithmetic = Arithmetic(f, LANES)
 
-    def write(self, weights: Value, eight: Value, v: int, panel: Value) -> None:
-        """Write the eight values with a number, of one vector of columns, into the panel."""
+    def block(self, weights: Value, eight: Value, v: int) -> Block | None:
+        """Give what the block of an eight has for one vector of columns; None of plain numbers."""
         f, w = self.f, self.weights
-        target = f.at(panel, f.multiply(eight, EIGHT * PANEL * self.item_bytes))
         if isinstance(w, PlainWeights):
-            row = f.at(weights, f.multiply(eight, EIGHT * PANEL * 4))
-            values = [
-                self.arithmetic.load("f32", f.at(row, (number * PANEL + v * LANES) * 4))
-                for number in range(EIGHT)
-            ]
-            self._store(values, target, v)
-            return
-        in_block = w.block // EIGHT
-        block = f.at(weights, f.multiply(f.divide(eight, in_block), w.block_bytes))
-        vectors = w.bits // 4  # in memory, for eight codes of sixteen columns
-        place = f.multiply(f.remainder(eight, in_block), vectors * LANES * 4)
-        codes = f.at(block, f.add(place, v * w.code_bytes))
+            return None
+        block = f.at(weights, f.multiply(f.divide(eight, w.block // EIGHT), w.block_bytes))
         scale = load_scale(self.arithmetic, w, block, v)
-        packed = [
-            f.load(self.arithmetic.math.integers, codes, number * LANES * 4, align=1)
-            for number in range(vectors)
-        ]
-        self._store(self._eight(packed, scale, self._shift(block, scale, v)), target, v)
+        if w.bits == 4 and not w.has_zeros and self.kind == "bf16":
+            return Block(block, scale, None, OddMultiples(f, self.arithmetic, scale))
+        return Block(block, scale, self._shift(block, scale, v))
+
+    def steps(
+        self, weights: Value, block: Block | None, eight: Value, v: int, panel: Value
+    ) -> Iterator[None]:
+        """Write the eight values with a number into the panel, two at a time.
+
+        Of `weights`, plain or the `block` that they are in, one vector of columns.
+        """
+        f, size = self.f, PANEL * self.item_bytes
+        target = f.at(panel, f.multiply(eight, EIGHT * size))
+        if block is not None and block.multiples is not None:
+            (packed,) = self._packed(block, eight, v)
+            for number, pair in enumerate(block.multiples.pairs(packed)):
+                f.store(pair, target, number * 2 * size + v * LANES * 4, align=64)
+                yield
+            return
+        together = EIGHT if self.kind == "bfp16" else 2
+        values: list[Value] = []
+        for number, value in enumerate(self._values(weights, block, eight, v), 1):
+            values.append(value)
+            if number % together == 0:
+                self._store(values, f.at(target, (number - together) * size), v)
+                values = []
+            if number % 2 == 0:
+                yield
+
+    def _values(self, weights: Value, block: Block | None, eight: Value, v: int) -> Iterator[Value]:
+        """Give eight numbers of the depth: lanes are columns, the depth runs inside a lane."""
+        f, w, m = self.f, self.weights, self.arithmetic.math
+        if block is None or isinstance(w, PlainWeights):
+            row = f.at(weights, f.multiply(eight, EIGHT * PANEL * 4))
+            for number in range(EIGHT):
+                yield self.arithmetic.load("f32", f.at(row, (number * PANEL + v * LANES) * 4))
+            return
+        for packed in self._packed(block, eight, v):
+            for part in range(8 // w.bits):
+                for byte in range(4):
+                    code = self._number(packed, 8 * byte + 4 * part)
+                    if block.shift is None:
+                        yield m.multiply(code, block.scale)
+                    else:
+                        yield m.fma(code, block.scale, block.shift)
+
+    def _packed(self, block: Block, eight: Value, v: int) -> list[Value]:
+        """Load the codes of eight values."""
+        f, w = self.f, self.weights
+        assert not isinstance(w, PlainWeights), "plain weights have no codes"
+        vectors = w.bits // 4  # in memory, for eight codes of sixteen columns
+        place = f.multiply(f.remainder(eight, w.block // EIGHT), vectors * LANES * 4)
+        codes = f.at(block.pointer, f.add(place, v * w.code_bytes))
+        type_ = self.arithmetic.math.integers
+        return [f.load(type_, codes, number * LANES * 4, align=1) for number in range(vectors)]
 
     def _shift(self, block: Value, scale: Value, v: int) -> Value | None:
         """Give what is added to code · scale: minus the zero point, in the scale."""
@@ -63,21 +116,8 @@ class Unpack:
         # Four bits are looked up with the zero point taken off.
         return None if w.bits == 4 else m.multiply(scale, splat_constant(-float(w.zero), LANES))
 
-    def _eight(self, packed: list[Value], scale: Value, shift: Value | None) -> list[Value]:
-        """Give eight numbers of the depth: lanes are columns, the depth runs inside a lane."""
-        w, m = self.weights, self.arithmetic.math
-        assert not isinstance(w, PlainWeights), "plain weights have no codes"
-        values = []
-        for vector in packed:
-            for part in range(8 // w.bits):
-                for byte in range(4):
-                    number = self._number(vector, 8 * byte + 4 * part)
-                    scaled = m.fma(number, scale, shift) if shift else m.multiply(number, scale)
-                    values.append(scaled)
-        return values
-
     def _store(self, values: list[Value], target: Value, v: int) -> None:
-        """Write eight numbers of the depth of one vector of columns into the panel."""
+        """Write numbers of the depth of one vector of columns into the panel."""
         if self.kind == "bfp16":
             values = share_exponent(self.f, self.arithmetic, values)
         if self.kind == "f32":
