@@ -25,7 +25,6 @@ from vermilion.llm.engine.image import (
     HIDDEN,
     LOGITS,
     MANY,
-    QUERIES,
     REST,
     Facts,
     Image,
@@ -108,7 +107,6 @@ def _facts(
         logits_bound=description.logits_bound,
         cache_item_bytes=4 if prefill == "fp32" else 2,
         layers=tuple((layer.key_heads, layer.head_size) for layer in layers),
-        query_heads=layers[-1].query_heads,
         crossing=tuple(crossing),
         hidden_width=description.hidden.width,
         embedding_width=embedding.width,
@@ -165,16 +163,15 @@ def _lowered(
     names = {
         f"rows {first}": FIRST, f"rows {hidden.buffer}": HIDDEN,
         f"rows {head.output}": LOGITS, f"rows {_HEAD_INPUT}": HEAD_INPUT, "control": CONTROL,
-        "queries": QUERIES,
     }  # fmt: skip
     for number, name in enumerate(halves.crossing):
         names.setdefault(f"rows {name}", f"crossing {number}")
     yield FEW, lower(Weighed(operations, matrices), few, given, [head.output]), names
-    before = lower(Weighed(halves.before, matrices, "before"), many, given, halves.crossing)
+    before = lower(Weighed(halves.before, matrices), many, given, halves.crossing)
     yield MANY, before, names
     given = {name: before.widths[name] for name in halves.crossing}
     layers = sum(isinstance(operation, Attention) for operation in halves.before)
-    after = Weighed(halves.after, matrices, "after", layers - 1)
+    after = Weighed(halves.after, matrices, layers - 1)
     yield REST, lower(after, many, given, [hidden.buffer]), names
     given = {_HEAD_INPUT: hidden.width}
     yield HEAD, lower(Weighed((alone,), matrices), few, given, [head.output]), names

@@ -25,7 +25,6 @@ from vermilion.llm.engine.image import (
     HIDDEN,
     LOGITS,
     MANY,
-    QUERIES,
     REST,
     Image,
 )
@@ -56,7 +55,6 @@ class NativeDecoder:
         self._hidden = _matrix(MANY_ROWS, facts.hidden_width)
         self._head_input = _matrix(FEW_ROWS, facts.hidden_width)
         self._logits = _matrix(FEW_ROWS, -(-facts.vocabulary // PANEL) * PANEL)
-        self._queries = self._last_queries()
         self._crossing = {
             name: self._many if name == FIRST else _matrix(MANY_ROWS, width)
             for name, width in facts.crossing
@@ -133,9 +131,8 @@ class NativeDecoder:
         return self._bounded(np.concatenate(pieces, axis=1))
 
     def _go_on_with_last(self, batch: int, length: int) -> None:
-        """Compute what follows the last attention for the last position of each sequence alone."""
+        """Compute the last attention and what follows for each sequence's last position alone."""
         last = np.arange(1, batch + 1) * length - 1
-        self._queries[:, :batch] = self._queries[:, last]
         for rows in self._crossing.values():
             rows[:batch] = rows[last]
         past = int(self._control[PAST]) + length - 1
@@ -166,13 +163,6 @@ class NativeDecoder:
             out[first : first + FEW_ROWS] = self._logits[: len(piece), : self.vocabulary_size]
         return out
 
-    def _last_queries(self) -> NDArray[np.uint8]:
-        """Give room for the queries of the last layer: (key heads, rows, bytes of a row)."""
-        heads, size = self._facts.layers[-1]
-        row_bytes = self._facts.query_heads // heads * size * self._facts.cache_item_bytes
-        room = aligned_bytes(heads * (MANY_ROWS + 4) * row_bytes + SLACK_BYTES)
-        return room[: heads * MANY_ROWS * row_bytes].reshape(heads, MANY_ROWS, row_bytes)
-
     def _point(self, state: NativeState) -> None:
         if self._state is not None and self._state() is state:
             return
@@ -186,7 +176,7 @@ class NativeDecoder:
         """Tell the programs where everything is but the caches, which each state has."""
         buffers: dict[str, NDArray[Any]] = {
             CONTROL: self._control, HIDDEN: self._hidden, HEAD_INPUT: self._head_input,
-            LOGITS: self._logits, QUERIES: self._queries, **self._crossing,
+            LOGITS: self._logits, **self._crossing,
         }  # fmt: skip
         addresses = {name: array.ctypes.data for name, array in buffers.items()}
         for name, program in self._programs.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from vermilion.llm.engine.embedding import Embedding
 from vermilion.llm.engine.matrices import Matrix
 
 Floats = NDArray[np.float32]
+AttentionPart = Literal["whole", "keys", "queries"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,15 +48,25 @@ class Rows:
         return self.norm is None and self.rotation is None
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Whole panels of the matrix of the product that gives `output`; of the last, what there is."""
+
+    output: str
+    first: int
+    count: int
+
+
 @dataclass(frozen=True, eq=False)
 class Product:
-    """`output = source · matrix + bias`."""
+    """`output = source · matrix + bias`, or some columns of that."""
 
     node: str
     source: Rows
     output: str
     matrix: Matrix
     bias: Floats | None = None
+    columns: Columns | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +83,10 @@ class RowOperation:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """Attention of one layer over its cache. `window` 0 sees all; `bound` 0 bounds nothing."""
+    """Attention of one layer over its cache. `window` 0 sees all; `bound` 0 bounds nothing.
+
+    In two parts: first what is remembered of the keys and values, then the queries and all else.
+    """
 
     node: str
     query: Rows
@@ -84,6 +99,7 @@ class Attention:
     scale: float
     window: int
     bound: float
+    part: AttentionPart = "whole"
 
 
 Operation = Product | RowOperation | Attention

@@ -15,8 +15,8 @@ from vermilion.llm.engine.table import ProgramTable
 # Buffers that the decoder gives its programs, beside `keys i` and `values i` of each layer; what
 # else they read is among the arrays.
 CONTROL, FIRST, HIDDEN, HEAD_INPUT, LOGITS = "control", "first", "hidden", "head input", "logits"
-QUERIES = "queries"
-# Programs: for a token or a few; for prompts up to the last attention, and from it on; the head.
+# Programs: for a token or a few; for prompts up to the keys of the last attention, and from its
+# queries on; the head.
 FEW, MANY, REST, HEAD = "few", "many", "rest", "head"
 PROGRAMS = (FEW, MANY, REST, HEAD)
 # In which numbers prompts are multiplied.
@@ -29,8 +29,7 @@ class Facts:
     """Sizes of a decoder.
 
     `layers` has the heads of keys and the size of a head, of each. `crossing` are the buffers that
-    go from the first program of a prompt to the second, with their widths; so do the queries of the
-    last layer's `query_heads`.
+    go from the first program of a prompt to the second, with their widths.
     """
 
     vocabulary: int
@@ -38,7 +37,6 @@ class Facts:
     logits_bound: float
     cache_item_bytes: int
     layers: tuple[tuple[int, int], ...]
-    query_heads: int
     crossing: tuple[tuple[str, int], ...]
     hidden_width: int
     embedding_width: int

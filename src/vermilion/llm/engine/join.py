@@ -116,5 +116,6 @@ def sources(operation: Operation) -> tuple[Rows, ...]:
             return (rows,)
         case RowOperation(inputs=inputs):
             return inputs
-        case Attention(query=query, key=keys, value=value):
-            return (query, keys, value)
+        case Attention(query=query, key=keys, value=value, part=part):
+            own = {"whole": (query, keys, value), "keys": (keys, value), "queries": (query,)}
+            return own[part]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -30,7 +30,7 @@ from vermilion.llm.engine.description import (
     RowOperation,
     Rows,
 )
-from vermilion.llm.engine.join import gates_of
+from vermilion.llm.engine.join import gates_of, sources
 
 # Rows that are computed beyond the last one, at most: buffers have room for them.
 _SPARE_ROWS = 4
@@ -66,23 +66,27 @@ class Lowered:
 
 @dataclass(frozen=True, eq=False)
 class PackedMatrix:
-    """A product's weights in memory: whole buffers that every program shares."""
+    """A product's weights in memory: buffers that every program shares, from some panel on."""
 
     form: Weights
     buffer: Buffer
+    first_panel: int = 0
+
+    @property
+    def offset_bytes(self) -> int:
+        """Bytes of the buffer before them."""
+        return self.first_panel * self.form.panel_bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Weighed:
     """An operation list whose products are joined, with where their weights are.
 
-    `part` is of a decoder that is cut at its last attention: of that, what comes before has all
-    but the attending, and what comes after nothing else. Its queries are the caller's.
+    `first_layer` is the one that the first attention is of.
     """
 
     operations: tuple[Operation, ...]
     matrices: dict[str, PackedMatrix]  # by the product's output
-    part: Literal["whole", "before", "after"] = "whole"
     first_layer: int = 0
 
 
@@ -103,6 +107,10 @@ class _Lowering:
         if name not in self.inputs:
             self.inputs[name] = Buffer(name, size, "input")
         return self.inputs[name]
+
+    def packed(self, product: Product) -> PackedMatrix:
+        """Give a product's weights."""
+        return packed_of(self.matrices, product)
 
     def constant(self, values: Floats) -> View:
         """Give a small weight; the same one is given once."""
@@ -143,6 +151,17 @@ def _whole(buffer: Buffer, offset_bytes: int = 0) -> View:
     return View(buffer, "u8", (buffer.size_bytes - offset_bytes,), (1,), offset_bytes)
 
 
+def packed_of(matrices: Mapping[str, PackedMatrix], product: Product) -> PackedMatrix:
+    """Give the weights of a product, or of some columns of one."""
+    columns = product.columns
+    if columns is None:
+        return matrices[product.output]
+    whole = matrices[columns.output]
+    assert columns.first % PANEL == 0, "columns begin with a panel"
+    form = replace(whole.form, columns=columns.count)
+    return replace(whole, form=form, first_panel=columns.first // PANEL)
+
+
 def prepared_for(form: Weights, shape: Shape) -> Prepared:
     """Give how a product's rows are written."""
     if not isinstance(form, BlockWeights):
@@ -164,15 +183,13 @@ def lower(
     wanted = set(results)
     for operation in weighed.operations:
         match operation:
-            case Product(source=rows, output=output):
-                form = prepared_for(weighed.matrices[output].form, shape)
+            case Product(source=rows):
+                form = prepared_for(packed_of(weighed.matrices, operation).form, shape)
                 key = (rows.buffer, rows.offset, rows.width)
                 if form not in forms[key]:
                     forms[key].append(form)
-            case RowOperation(inputs=inputs):
-                wanted |= {rows.buffer for rows in inputs}
-            case Attention(query=query, key=keys, value=value):
-                wanted |= {query.buffer, keys.buffer, value.buffer}
+            case RowOperation() | Attention():
+                wanted |= {rows.buffer for rows in sources(operation)}
     state = _Lowering(shape, weighed.matrices, dict(forms), wanted)
     for name, width in given.items():
         state.rows(name, width, is_given=True)
@@ -180,7 +197,7 @@ def lower(
     gates = {output: gate for output, gate in found.items() if output not in results}
     joined = {operation.output for operation in gates.values()}
     layer = weighed.first_layer
-    for number, operation in enumerate(weighed.operations):
+    for operation in weighed.operations:
         match operation:
             case Product() if operation.output in gates:
                 _lower_gated(state, operation, gates[operation.output])
@@ -191,9 +208,7 @@ def lower(
             case RowOperation():
                 _lower_rows(state, operation, results)
             case Attention():
-                edge = {"whole": -1, "before": len(weighed.operations) - 1, "after": 0}
-                part = weighed.part if number == edge[weighed.part] else "whole"
-                _lower_attention(state, operation, layer, part, results)
+                _lower_attention(state, operation, layer, results)
                 layer += 1
     widths = {name: width for name, (_, width) in state.buffers.items()}
     return Lowered(tuple(state.steps), tuple(state.inputs.values()), state.constants, widths)
@@ -229,7 +244,7 @@ def _prepare_buffer(state: _Lowering, key: tuple[str, int, int], form: Prepared)
 
 
 def _lower_product(state: _Lowering, operation: Product, *, is_given: bool) -> None:
-    packed = state.matrices[operation.output]
+    packed = state.packed(operation)
     width = packed.form.panels * PANEL
     # Rows a multiple of a page apart would have what a panel writes in one set of a cache.
     step = width if is_given or width * 4 % _PAGE_BYTES else width + LANES
@@ -246,7 +261,7 @@ def _lower_gated(state: _Lowering, operation: Product, gate: RowOperation) -> No
     key = (gate.output, 0, gate.inputs[0].width)
     (form,) = state.forms[key]
     source, rows = _source_of(state, operation)
-    weights = state.matrices[operation.output].form
+    weights = state.packed(operation).form
     numeric: Literal["bf16", "f32"] = "f32" if rows.kind == "f32" else "bf16"
     spec = PanelProductSpec(
         numeric, weights, rows, 0, operation.bias is not None, state.shape.max_rows,
@@ -257,7 +272,7 @@ def _lower_gated(state: _Lowering, operation: Product, gate: RowOperation) -> No
 
 def _source_of(state: _Lowering, operation: Product) -> tuple[View, Prepared]:
     """Give a product's rows as it reads them; they are written where nobody did."""
-    form = prepared_for(state.matrices[operation.output].form, state.shape)
+    form = prepared_for(state.packed(operation).form, state.shape)
     rows = operation.source
     key = (rows.buffer, rows.offset, rows.width)
     if (*key, form) not in state.prepared:
@@ -269,15 +284,19 @@ def _source_of(state: _Lowering, operation: Product) -> tuple[View, Prepared]:
 
 
 def _add_product(state: _Lowering, operation: Product, spec: Spec, source: View, out: View) -> None:
-    packed = state.matrices[operation.output]
+    packed = state.packed(operation)
     bias = []
     if operation.bias is not None:
+        columns = operation.columns
+        first = columns.first if columns else 0
+        own = operation.bias[first : first + packed.form.columns]
         padded = np.zeros(packed.form.panels * PANEL, np.float32)
-        padded[: operation.bias.size] = operation.bias
+        padded[: own.size] = own
         bias = [state.constant(padded)]
-    weights = state.given(packed.buffer.name, packed.buffer.size_bytes)
+    buffer = state.given(packed.buffer.name, packed.buffer.size_bytes)
+    weights = _whole(buffer, packed.offset_bytes)
     operations = 2 * state.shape.max_rows * packed.form.depth * packed.form.columns
-    arguments = [state.control, source, _whole(weights), out, *bias]
+    arguments = [state.control, source, weights, out, *bias]
     state.add(spec, arguments, [out], operation.node, operations)
 
 
@@ -295,24 +314,18 @@ def _product_spec(
 
 
 def _lower_attention(
-    state: _Lowering,
-    operation: Attention,
-    layer: int,
-    part: Literal["whole", "before", "after"],
-    results: Sequence[str],
+    state: _Lowering, operation: Attention, layer: int, results: Sequence[str]
 ) -> None:
     shape, form = state.shape, CacheForm(state.shape.cache, operation.head_size)
     width = operation.query_heads * operation.head_size
     size = (shape.max_rows + _SPARE_ROWS) * width * form.item_bytes
     keys = _whole(state.given(f"keys {layer}", 64))
     values = _whole(state.given(f"values {layer}", 64))
-    if part == "whole":
-        queries = _whole(Buffer(f"{operation.node} queries", size, "arena"))
-    else:
-        queries = _whole(state.given("queries", size))
-    if part != "after":
-        _lower_heads(state, operation, (keys, values, queries))
-    if part == "before":
+    queries = _whole(Buffer(f"{operation.node} queries", size, "arena"))
+    kept = [] if operation.part == "queries" else [keys, values]
+    asked = [] if operation.part == "keys" else [queries]
+    _lower_heads(state, operation, [*kept, *asked])
+    if operation.part == "keys":
         return
     group = operation.query_heads // operation.key_heads
     out = _whole(state.rows(operation.output, width, is_given=operation.output in results))
@@ -323,22 +336,23 @@ def _lower_attention(
     state.add(attention, [state.control, queries, keys, values, out], [out], operation.node)
 
 
-def _lower_heads(state: _Lowering, operation: Attention, written: tuple[View, View, View]) -> None:
+def _lower_heads(state: _Lowering, operation: Attention, written: Sequence[View]) -> None:
     form = CacheForm(state.shape.cache, operation.head_size)
-    sources = (operation.query, operation.key, operation.value)
-    views, steps = zip(*map(state.view, sources), strict=True)
-    rotation = operation.query.rotation
+    views, steps = zip(*map(state.view, sources(operation)), strict=True)
+    query, key = operation.query, operation.key
+    rotation = query.rotation
     waves = []
     if rotation is not None:
         waves = [state.constant(rotation.cosines), state.constant(rotation.sines)]
-    norms = [state.constant(rows.norm.weight) for rows in sources[:2] if rows.norm is not None]
+    own = {"whole": (query, key), "keys": (key,), "queries": (query,)}[operation.part]
+    norms = [state.constant(rows.norm.weight) for rows in own if rows.norm is not None]
     query_epsilon, key_epsilon = (
-        None if rows.norm is None else rows.norm.epsilon for rows in sources[:2]
+        None if rows.norm is None or rows not in own else rows.norm.epsilon for rows in (query, key)
     )
     heads = HeadsSpec(
-        form, operation.query_heads, operation.key_heads, (steps[0], steps[1], steps[2]),
+        form, operation.query_heads, operation.key_heads, steps,
         operation.scale * score_unit(form), 2 * rotation.cosines.shape[1] if rotation else 0,
-        query_epsilon, key_epsilon, state.shape.max_rows,
+        query_epsilon, key_epsilon, state.shape.max_rows, operation.part,
     )  # fmt: skip
     arguments = [state.control, *views, *waves, *norms, *written]
     state.add(heads, arguments, written, operation.node)

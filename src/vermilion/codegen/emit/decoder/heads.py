@@ -7,6 +7,7 @@ it: queries with the scale in them, keys and values into the cache.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, splat_constant
@@ -19,7 +20,7 @@ from vermilion.codegen.isa import Isa
 
 @dataclass(frozen=True)
 class HeadsSpec:
-    """All heads of a row.
+    """All heads of a row, or those of keys and values, or those of queries.
 
     `rows` are the numbers from one row to the next of queries, keys and values. `turned` is how
     many numbers of a head are turned, 0 for none. Queries are written as (key head, row, head in
@@ -30,12 +31,13 @@ class HeadsSpec:
     cache: CacheForm
     query_heads: int
     key_heads: int
-    rows: tuple[int, int, int]
+    rows: tuple[int, ...]
     scale: float
     turned: int
     query_epsilon: float | None
     key_epsilon: float | None
     max_rows: int
+    part: Literal["whole", "keys", "queries"] = "whole"
 
     family = "heads"
 
@@ -43,6 +45,16 @@ class HeadsSpec:
     def units(self) -> int:
         """One unit a row."""
         return self.max_rows
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether keys and values are there."""
+        return self.part != "queries"
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether queries are there."""
+        return self.part != "keys"
 
     @property
     def group(self) -> int:
@@ -55,7 +67,8 @@ class HeadsSpec:
         f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
         args, begin, end = f.arguments
         norms = (self.query_epsilon is not None) + (self.key_epsilon is not None)
-        there = 4 + 2 * bool(self.turned) + norms + 3
+        written = (self.has_keys and 2) + self.has_queries
+        there = 1 + len(self.rows) + 2 * bool(self.turned) + norms + written
         pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(there)]
         writer = _Heads(self, f, pointers)
         control = writer.control
@@ -71,11 +84,11 @@ class _Heads:
         self.arithmetic = Arithmetic(f, LANES)
         rest = iter(pointers)
         self.control = Control(f, next(rest))
-        self.sources = [next(rest) for _ in range(3)]
+        self.sources = [next(rest) for _ in spec.rows]
         self.waves = [next(rest), next(rest)] if spec.turned else []
         self.query_norm = next(rest) if spec.query_epsilon is not None else None
         self.key_norm = next(rest) if spec.key_epsilon is not None else None
-        self.keys, self.values, self.queries = next(rest), next(rest), next(rest)
+        self.written = list(rest)
         self.work = f.scratch(spec.cache.head_size * 4)
         self.narrow = f.scratch(spec.cache.head_size * spec.cache.item_bytes)
 
@@ -86,11 +99,18 @@ class _Heads:
         sequence = f.binary("udiv", row, length)
         position = f.binary("urem", row, length)
         position = f.add(position, self.control.word(PAST))
-        query, key, value = (
+        sources = [
             f.at(pointer, f.multiply(row, 4 * step))
             for pointer, step in zip(self.sources, s.rows, strict=True)
-        )
+        ]
         waves = [f.at(wave, f.multiply(position, 2 * s.turned)) for wave in self.waves]
+        if s.has_queries:
+            self._queries(sources[0], row, waves)
+        if s.has_keys:
+            self._keys(sources[-2:], sequence, position, waves)
+
+    def _queries(self, query: Value, row: Value, waves: list[Value]) -> None:
+        f, s = self.f, self.spec
         with f.loop(0, s.query_heads) as head:
             self._load(query, head)
             self._norm(self.query_norm, s.query_epsilon)
@@ -99,17 +119,23 @@ class _Heads:
             index = f.add(f.multiply(key_head, s.max_rows), row)
             index = f.add(f.multiply(index, s.group), inside)
             step = s.cache.head_size * s.cache.item_bytes
-            self._store(f.at(self.queries, f.multiply(index, step)), s.scale)
+            self._store(f.at(self.written[-1], f.multiply(index, step)), s.scale)
+
+    def _keys(
+        self, sources: list[Value], sequence: Value, position: Value, waves: list[Value]
+    ) -> None:
+        f, s = self.f, self.spec
+        (key, value), (keys, values) = sources, self.written[:2]
         with f.loop(0, s.key_heads) as head:
             index = f.add(f.multiply(sequence, s.key_heads), head)
             self._load(key, head)
             self._norm(self.key_norm, s.key_epsilon)
             self._turn(waves)
             self._store(self.narrow, 1.0)
-            self._scatter_key(index, position)
+            self._scatter_key(keys, index, position)
             self._load(value, head)
             self._store(self.narrow, 1.0)
-            self._scatter_value(index, position)
+            self._scatter_value(values, index, position)
 
     def _load(self, source: Value, head: Value) -> None:
         size = self.spec.cache.head_size
@@ -168,17 +194,17 @@ class _Heads:
         block = form.block_at(f, start, f.divide(position, BLOCK_TOKENS))
         return block, f.remainder(position, BLOCK_TOKENS)
 
-    def _scatter_key(self, head: Value, position: Value) -> None:
+    def _scatter_key(self, keys: Value, head: Value, position: Value) -> None:
         f, form = self.f, self.spec.cache
-        block, inside = self._block(self.keys, head, position)
+        block, inside = self._block(keys, head, position)
         column = f.at(block, f.multiply(inside, 4))
         for word in range(form.head_size // form.group):
             value = f.load("i32", self.narrow, 4 * word, align=4)
             f.store(value, column, word * BLOCK_TOKENS * 4, align=4)
 
-    def _scatter_value(self, head: Value, position: Value) -> None:
+    def _scatter_value(self, values: Value, head: Value, position: Value) -> None:
         f, form = self.f, self.spec.cache
-        block, inside = self._block(self.values, head, position)
+        block, inside = self._block(values, head, position)
         line = f.at(block, f.multiply(f.divide(inside, form.group), form.head_size * 4))
         place = f.at(line, f.multiply(f.remainder(inside, form.group), form.item_bytes))
         type_ = f"i{8 * form.item_bytes}"

@@ -100,7 +100,7 @@ class PanelTiles:
         labels = [("weights", "ptr"), ("piece", "i64"), ("panel", "ptr"), ("ahead", "ptr")]
         f = Function(self.module, name, labels)
         weights, piece, panel, ahead = f.arguments
-        unpack = Unpack(f, self.weights, self.rows.kind)
+        unpack = Unpack(f, self.weights, self.rows.kind, is_beside=False)
         eights = self.piece // EIGHT
         for v in range(VECTORS):
             block = unpack.block(weights, f.multiply(piece, eights), v)
@@ -186,7 +186,7 @@ class PanelTiles:
         """
         f, (left, right) = tile.f, sides
         weights, piece, target, ahead = f.arguments[-4:]
-        unpack = Unpack(f, self.weights, self.rows.kind)
+        unpack = Unpack(f, self.weights, self.rows.kind, is_beside=True)
         eights, group = self.piece // EIGHT, NUMERICS[self.numeric].group
         # Parts of the depth, one for each step of unpacking or for several.
         steps = EIGHT // 2
