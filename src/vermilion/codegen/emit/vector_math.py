@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from vermilion.codegen.emit.builder import Function, Value, splat_constant, splat_integer
 
 _EXP = (0.5, 0.166665181517601, 0.04166620597243309, 0.008368954062461853, 0.0013950599823147058)
-# 2^x for |x| ≤ 1/2 within 2.6e-6 of itself: least squares, weighted until the errors are level.
-_EXP2 = (0.9999992614, 0.6931218148, 0.2402474497, 0.0559178599, 0.0095700963)
+# 2^x for 0 ≤ x < 1 within 3e-6 of itself, and 1 at 0: least squares, weighted until the errors are
+# level.
+_EXP2 = (1.0, 0.6930448449, 0.2412802049, 0.052242474, 0.0134266844)
 _TANH = (
     -0.3333328068256378,
     0.1333138346672058,
@@ -149,11 +150,14 @@ class VectorMath:
         For what is stored in bfloat16, which rounds to 4e-3.
         """
         assert self.f.module.has_scale, "the scaling instruction is AVX-512's"
-        n = self.unary("roundeven", x)
-        return self._scaled(self.polynomial(self.subtract(x, n), _EXP2), n)
+        name = "llvm.x86.avx512.mask.reduce.ps.512"
+        every, current = Value("i16", "-1"), Value("i32", "4")
+        to_below = Value("i32", "9")  # the part above a whole number; no exceptions
+        part = self.f.intrinsic(name, self.type, [x, to_below, x, every, current])
+        return self._scaled(self.polynomial(part, _EXP2), x)
 
     def _scaled(self, y: Value, n: Value) -> Value:
-        """Give y·2^n by the one instruction for it."""
+        """Give y·2^n, n rounded down, by the one instruction for it."""
         name = "llvm.x86.avx512.mask.scalef.ps.512"
         every, nearest = Value("i16", "-1"), Value("i32", "4")
         return self.f.intrinsic(name, self.type, [y, n, y, every, nearest])

@@ -12,6 +12,7 @@ from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant
 from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
 from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, Control
+from vermilion.codegen.emit.decoder.lanes import reduced, tree
 from vermilion.codegen.emit.decoder.row import lanes_sum
 from vermilion.codegen.emit.decoder.running_softmax import LOWEST, RunningSoftmax, power
 from vermilion.codegen.emit.decoder.weights import LANES
@@ -24,6 +25,8 @@ _TOGETHER = 2
 _SCORE_ROW_BYTES = _TOGETHER * BLOCK_TOKENS * 4
 # Bytes of a row's sums of weights: one in each lane, added up at the end.
 _SUM_BYTES = LANES * 4
+# Bytes of a row's highest scores: in each block of keys, one in each lane.
+_PEAK_ROW_BYTES = _TOGETHER * LANES * 4
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class _Writer:
         self.tops = f.scratch(self.lane_rows * 4)
         self.factors = f.scratch(self.lane_rows * 4)
         self.sums = f.scratch(spec.unit_rows * _SUM_BYTES)
+        self.peaks = f.scratch(self.lane_rows * _PEAK_ROW_BYTES)
 
     def share(self, begin: Value, end: Value) -> tuple[Value, Value]:
         """Give the units of a range that are there in this call."""
@@ -176,10 +180,12 @@ class _Writer:
         with f.loop(0, rows, s.row_tile) as y:
             source = f.at(query, f.multiply(y, form.head_size * form.item_bytes))
             target = f.at(self.scores, f.multiply(y, _SCORE_ROW_BYTES))
+            peaks = f.at(self.peaks, f.multiply(y, _PEAK_ROW_BYTES))
             for number in range(count):
                 block_keys = form.block_at(f, keys, f.add(block, number))
                 place = f.at(target, number * BLOCK_TOKENS * 4)
-                f.call_void(self._score_tile(), [source, block_keys, place])
+                peak = f.at(peaks, number * LANES * 4)
+                f.call_void(self._score_tile(), [source, block_keys, place, peak])
         base = f.subtract(start, f.multiply(block, BLOCK_TOKENS))
         if s.window:
             self._weights(rows, base, count, is_masked=True)
@@ -202,7 +208,6 @@ class _Writer:
         a row's scores to its highest and on to its sum would be waited for.
         """
         s, f = self.spec, self.f
-        arithmetic = Arithmetic(f, LANES)
 
         def each(function: str, *arrays: tuple[Value, int]) -> None:
             with f.loop(0, rows) as y:
@@ -211,11 +216,14 @@ class _Writer:
                 others = [f.at(array, f.multiply(y, step)) for array, step in arrays]
                 f.call_void(function, [scores, own, *others])
 
-        each(self._peak(count, is_masked=is_masked), (self.tops, 4), (self.factors, 4))
+        peaks = count
+        if is_masked or s.bound:  # the scores are not yet what is compared
+            each(self._peak(count, is_masked=is_masked), (self.peaks, _PEAK_ROW_BYTES))
+            peaks = 1
         with f.loop(0, rows, LANES) as y:
-            place = f.at(self.factors, f.multiply(y, 4))
-            factor = power(s.cache, arithmetic.math, arithmetic.load("f32", place))
-            arithmetic.store("f32", factor, place)
+            lanes = [f.at(array, f.multiply(y, 4)) for array in (self.tops, self.factors)]
+            own_peaks = f.at(self.peaks, f.multiply(y, _PEAK_ROW_BYTES))
+            f.call_void(self._raise(peaks), [own_peaks, *lanes])
         weigh = self._weigh(count, is_masked=is_masked)
         each(weigh, (self.tops, 4), (self.factors, 4), (self.sums, _SUM_BYTES))
 
@@ -237,12 +245,13 @@ class _Writer:
             f.call_void(fill, [array, Value("i8", "0"), size, Value("i1", "false")])
 
     def _score_tile(self) -> str:
-        """Write the function (queries, block of keys, scores) for a patch of rows."""
+        """Write the function (queries, block of keys, scores, peaks) for a patch of rows."""
         s, form = self.spec, self.spec.cache
         name = f"{self.name}_scores"
         if self.module.has(name):
             return name
-        f = Function(self.module, name, [("queries", "ptr"), ("keys", "ptr"), ("scores", "ptr")])
+        labels = ("queries", "keys", "scores", "peaks")
+        f = Function(self.module, name, [(label, "ptr") for label in labels])
         tile = RegisterTile(f, self.isa, form.storage, s.row_tile, _VECTORS)
         tile.multiply(
             Side(f.arguments[0], form.head_size * form.item_bytes),
@@ -255,6 +264,8 @@ class _Writer:
             for v, slot in enumerate(slots):
                 place = f.at(f.arguments[2], y * _SCORE_ROW_BYTES + v * LANES * 4)
                 arithmetic.store("f32", slot.get(), place)
+            peak = tree([slot.get() for slot in slots], arithmetic.math.maximum)
+            arithmetic.store("f32", peak, f.at(f.arguments[3], y * _PEAK_ROW_BYTES))
         f.finish()
         return name
 
@@ -279,13 +290,34 @@ class _Writer:
         return RunningSoftmax(s.cache, s.window, s.bound, f, vectors, is_masked=is_masked)
 
     def _peak(self, count: int, *, is_masked: bool) -> str:
-        """Write the function (scores, own, top, gap) that updates a row's highest score."""
+        """Write the function (scores, own, peak) for the highest score of every lane of a row."""
         name = f"{self.name}_peak{count}{'m' * is_masked}"
         if not self.module.has(name):
-            labels = [("scores", "ptr"), ("own", "i64"), ("top", "ptr"), ("gap", "ptr")]
-            f = Function(self.module, name, labels)
+            f = Function(self.module, name, [("scores", "ptr"), ("own", "i64"), ("peak", "ptr")])
             self._softmax(f, count, is_masked=is_masked).write_peak()
             f.finish()
+        return name
+
+    def _raise(self, count: int) -> str:
+        """Write the function (peaks, tops, factors) that updates what sixteen rows are held to."""
+        name = f"{self.name}_raise{count}"
+        if self.module.has(name):
+            return name
+        labels = ("peaks", "tops", "factors")
+        f = Function(self.module, name, [(label, "ptr") for label in labels])
+        peaks, tops, factors = f.arguments
+        arithmetic = Arithmetic(f, LANES)
+        m = arithmetic.math
+        rows = []
+        for y in range(LANES):
+            places = [y * _PEAK_ROW_BYTES + number * LANES * 4 for number in range(count)]
+            rows.append(tree([arithmetic.load("f32", f.at(peaks, at)) for at in places], m.maximum))
+        before = arithmetic.load("f32", tops)
+        top = m.maximum(reduced(f, rows, m.maximum), before)
+        arithmetic.store("f32", top, tops)
+        factor = power(self.spec.cache, m, m.subtract(before, top))
+        arithmetic.store("f32", factor, factors)
+        f.finish()
         return name
 
     def _weigh(self, count: int, *, is_masked: bool) -> str:

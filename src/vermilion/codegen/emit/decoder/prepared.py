@@ -6,12 +6,12 @@ the zero point of the weights off the sum. `bf16` and `f32`: the numbers side by
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Value, splat_integer
+from vermilion.codegen.emit.decoder.lanes import reduced, shuffled, tree
 from vermilion.codegen.tensor import Storage
 
 PreparedKind = Literal["int8", "bf16", "bfp16", "f32"]
@@ -21,7 +21,6 @@ _LINE = 64
 _BFP_GROUP = 8
 # Blocks that are rounded together, and up to which length: they are held in registers.
 _TOGETHER, _SHORT_BLOCK = 4, 32
-Join = Callable[[Value, Value], Value]
 
 
 @dataclass(frozen=True)
@@ -132,58 +131,32 @@ class _Quantize:
             ]
             for b in range(self.blocks)
         ]
-        sizes = [_tree([m.unary("fabs", x) for x in one], m.maximum) for one in values]
-        largest = self._reduced(sizes, m.maximum)
+        sizes = [tree([m.unary("fabs", x) for x in one], m.maximum) for one in values]
+        largest = reduced(f, sizes, m.maximum)
         is_zero = f.compare_floats("oeq", largest, m.number(0.0))
         inverse = f.select(is_zero, m.number(0.0), m.divide(m.number(127.0), largest))
         out = f.at(target, f.multiply(block, self.form.block))
         sums = []
         for b, one in enumerate(values):
-            factor = _shuffled(f, inverse, [b * lanes // self.blocks] * lanes)
+            factor = shuffled(f, inverse, [b * lanes // self.blocks] * lanes)
             codes = []
             for v, value in enumerate(one):
                 whole = m.unary("roundeven", m.multiply(value, factor))
                 codes.append(f.convert("fptosi", whole, self.integers))
                 place = f.at(out, lanes * (b * self.vectors + v))
                 self.arithmetic.store("s8", codes[-1], place)
-            sums.append(_tree(codes, lambda x, y: f.binary("add", x, y)))
-        total = self._reduced(sums, lambda x, y: f.binary("add", x, y))
+            sums.append(tree(codes, lambda x, y: f.binary("add", x, y)))
+        total = reduced(f, sums, lambda x, y: f.binary("add", x, y))
         taken = f.binary("mul", total, splat_integer(-self.form.zero, lanes))
         entry = f.at(target, f.multiply(block, 4))
         scale = m.multiply(largest, m.number(1.0 / 127.0))
         f.store(self._first_lanes(scale), entry, self.form.scales_at, align=4)
         f.store(self._first_lanes(taken), entry, self.form.zeros_at, align=4)
 
-    def _reduced(self, rows: list[Value], join: Join) -> Value:
-        """Give what the lanes of each vector come to, each in its part of the lanes of one."""
-        f, lanes = self.f, self.arithmetic.lanes
-        width = lanes  # of the part that a vector has
-        while len(rows) > 1:
-            half = width // 2
-            parts = lanes // width
-            low = [part * width + lane for part in range(2 * parts) for lane in range(half)]
-            rows = [
-                join(_shuffled(f, a, low, b), _shuffled(f, a, [lane + half for lane in low], b))
-                for a, b in zip(rows[::2], rows[1::2], strict=True)
-            ]
-            width = half
-        (row,) = rows
-        while width > 1:
-            width //= 2
-            row = join(row, _shuffled(f, row, [lane ^ width for lane in range(lanes)]))
-        return row
-
     def _first_lanes(self, row: Value) -> Value:
         """Give the first lane of each block's part."""
         lanes = self.arithmetic.lanes
-        return _shuffled(self.f, row, [b * lanes // self.blocks for b in range(self.blocks)])
-
-
-def _tree(values: list[Value], join: Join) -> Value:
-    while len(values) > 1:
-        odd = values[len(values) & ~1 :]
-        values = [join(a, b) for a, b in zip(values[::2], values[1::2], strict=False)] + odd
-    return values[0]
+        return shuffled(self.f, row, [b * lanes // self.blocks for b in range(self.blocks)])
 
 
 def share_exponent(f: Function, arithmetic: Arithmetic, values: list[Value]) -> list[Value]:
@@ -206,7 +179,7 @@ def _shared_along_lanes(f: Function, arithmetic: Arithmetic, value: Value) -> Va
     for distance in (4, 2, 1):
         order = [lane // _BFP_GROUP * _BFP_GROUP + (lane + distance) % _BFP_GROUP
                  for lane in range(lanes)]  # fmt: skip
-        size = m.maximum(size, _shuffled(f, size, order))
+        size = m.maximum(size, shuffled(f, size, order))
     return _rounded(arithmetic, value, _shared_unit(f, arithmetic, size))
 
 
@@ -227,14 +200,3 @@ def _rounded(arithmetic: Arithmetic, value: Value, unit: Value) -> Value:
     whole = m.unary("roundeven", m.divide(value, unit))
     whole = m.minimum(m.maximum(whole, m.number(-128.0)), m.number(127.0))
     return m.multiply(whole, unit)
-
-
-def _shuffled(f: Function, value: Value, order: list[int], other: Value | None = None) -> Value:
-    """Give lanes of a vector, or of two one behind the other, in another order."""
-    lanes = ", ".join(f"i32 {lane}" for lane in order)
-    second = other if other is not None else Value(value.type, "poison")
-    element = value.type[value.type.index(" x ") :]
-    return f.emit(
-        f"<{len(order)}{element}",
-        f"shufflevector {value}, {second}, <{len(order)} x i32> <{lanes}>",
-    )

@@ -54,19 +54,14 @@ class RunningSoftmax:
         self.arithmetic = Arithmetic(f, LANES)
 
     def write_peak(self) -> None:
-        """Write the highest score, and how far it went up."""
+        """Write the highest score of every lane."""
         f, m = self.f, self.arithmetic.math
-        scores, own, top_at, gap_at = f.arguments
+        scores, own, peak_at = f.arguments
         lowest = m.number(LOWEST)
         values = [
             self._if_seen(own, v, self._score(scores, v), lowest) for v in range(self.vectors)
         ]
-        before = f.load("float", top_at, align=4)
-        highest = self._folded(values, m.maximum)
-        top = f.intrinsic(f"llvm.vector.reduce.fmax.v{LANES}f32", "float", [highest])
-        top = f.select(f.compare_floats("ogt", top, before), top, before)
-        f.store(top, top_at, align=4)
-        f.store(f.binary("fsub", before, top), gap_at, align=4)
+        self.arithmetic.store("f32", self._folded(values, m.maximum), peak_at)
 
     def write_weights(self) -> None:
         """Write the weights over the scores, and their sums."""
@@ -83,14 +78,23 @@ class RunningSoftmax:
             )
             for v in range(self.vectors)
         ]
-        size = self.cache.item_bytes
-        for v, weight in enumerate(weights):
-            # A 16-bit weight lies at or before its score, and all scores are read already.
-            self.arithmetic.store(self.cache.storage, weight, f.at(scores, v * LANES * size))
+        # A 16-bit weight lies at or before its score, and all scores are read already.
+        if self.cache.storage == "bf16":
+            self._store_pairs(weights, scores)
+        else:
+            for v, weight in enumerate(weights):
+                self.arithmetic.store("f32", weight, f.at(scores, v * LANES * 4))
         factor = self.arithmetic.load_splat("f32", factor_at)
         sums = self.arithmetic.load("f32", sums_at)
         total = m.fma(sums, factor, self._folded(weights, m.add))
         self.arithmetic.store("f32", total, sums_at)
+
+    def _store_pairs(self, weights: list[Value], target: Value) -> None:
+        """Write vectors as bfloat16, two by one instruction."""
+        f, name = self.f, "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+        for v in range(0, self.vectors, 2):
+            both = f.intrinsic(name, f"<{2 * LANES} x bfloat>", [weights[v + 1], weights[v]])
+            f.store(both, target, v * LANES * 2, align=64)
 
     def _score(self, scores: Value, v: int) -> Value:
         m, bound = self.arithmetic.math, self.bound
