@@ -146,8 +146,8 @@ class NativeDecoder:
         return cast("NDArray[np.float32]", np.tanh(logits / bound) * bound)
 
     def _run(self, name: str, state: NativeState, tokens: NDArray[np.int64], first: int) -> None:
-        rows = self._embedding.rows(tokens.reshape(-1))
-        (self._few if name == FEW else self._many)[: len(rows)] = rows
+        rows = self._few if name == FEW else self._many
+        self._embedding.write(tokens.reshape(-1), rows[: tokens.size])
         self._control[[ROWS, LENGTH, PAST, CAPACITY]] = (
             tokens.size, tokens.shape[1], state.length + first, state.blocks * BLOCK_TOKENS
         )  # fmt: skip

@@ -34,24 +34,32 @@ class Embedding:
         table = self.plain if self.plain is not None else self.codes
         return 0 if table is None else len(table)
 
-    def rows(self, tokens: NDArray[np.int64]) -> Floats:
-        """Give the rows of tokens: (n,) → (n, width)."""
+    def write(self, tokens: NDArray[np.int64], out: Floats) -> None:
+        """Write the rows of tokens: (n,) → (n, width)."""
         if self.plain is not None:
-            found = np.asarray(self.plain[tokens], np.float32)
+            out[:] = self.plain[tokens]
         else:
-            found = self._unpacked(tokens)
-        return found * np.float32(self.factor) if self.factor != 1.0 else found
+            self._unpack(tokens, out)
+        if self.factor != 1.0:
+            out *= np.float32(self.factor)
 
-    def _unpacked(self, tokens: NDArray[np.int64]) -> Floats:
+    def _unpack(self, tokens: NDArray[np.int64], out: Floats) -> None:
         assert self.codes is not None, "either numbers or codes"
         assert self.scales is not None, "codes come with scales"
         packed = self.codes[tokens]
         blocks = self.scales.shape[1]
-        if self.bits == 4 and self.zeros is None and 2 * packed.shape[1] == blocks * self.block:
-            # A token at a time, what counts is how many calls there are: a third of them.
-            pairs = _nibbles_from_8()[packed].reshape(len(tokens), blocks, self.block)
-            pairs *= self.scales[tokens][:, :, None]
-            return pairs.reshape(len(tokens), -1)[:, : self.width]
+        if (
+            self.bits == 4
+            and self.zeros is None
+            and 2 * packed.shape[1] == self.width == blocks * self.block
+            and out.flags.c_contiguous
+        ):
+            # Two codes at a time, straight to where they belong: a seventh of the time for 512
+            # rows. Indices are bytes, so none is clipped, and nothing is kept aside for a bad one.
+            np.take(_pairs_from_8(), packed, out=out.view(np.uint64), mode="clip")
+            shaped = out.reshape(len(tokens), blocks, self.block)
+            shaped *= self.scales[tokens][:, :, None]
+            return
         codes = unpacked_nibbles(packed) if self.bits == 4 else packed
         values = codes[:, : blocks * self.block].astype(np.float32)
         padding = blocks * self.block - values.shape[1]
@@ -65,7 +73,7 @@ class Embedding:
             own = unpacked_nibbles(own)[:, :blocks] if self.bits == 4 else own
             values -= own[:, :, None].astype(np.float32)
         values *= self.scales[tokens][:, :, None]
-        return values.reshape(len(tokens), -1)[:, : self.width]
+        out[:] = values.reshape(len(tokens), -1)[:, : self.width]
 
 
 def unpacked_nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -77,7 +85,7 @@ def unpacked_nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 @cache
-def _nibbles_from_8() -> Floats:
-    """Give what the two codes of each byte are over the middle of their range: (256, 2)."""
+def _pairs_from_8() -> NDArray[np.uint64]:
+    """Give what the codes of each byte are over the middle of their range: two float32 in one."""
     codes = unpacked_nibbles(np.arange(256, dtype=np.uint8)[:, None])
-    return codes.astype(np.float32) - np.float32(8)
+    return (codes.astype(np.float32) - np.float32(8)).view(np.uint64).reshape(-1)

@@ -102,13 +102,12 @@ class PanelTiles:
         weights, piece, panel, ahead = f.arguments
         unpack = Unpack(f, self.weights, self.rows.kind, is_beside=False)
         eights = self.piece // EIGHT
-        for v in range(VECTORS):
-            block = unpack.block(weights, f.multiply(piece, eights), v)
-            with f.loop(0, eights) as number:
-                if v == 0:
-                    self._ask(f, ahead, piece, number)
-                eight = f.add(f.multiply(piece, eights), number)
-                for _ in unpack.steps(weights, block, eight, v, panel):
+        first = f.multiply(piece, eights)
+        blocks = [unpack.block(weights, first, v) for v in range(VECTORS)]
+        with f.loop(0, eights) as number:
+            self._ask(f, ahead, piece, number)
+            for v, block in enumerate(blocks):
+                for _ in unpack.steps(weights, block, f.add(first, number), v, panel):
                     pass
         f.finish()
         return name
