@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -197,7 +197,8 @@ def lower(
     gates = {output: gate for output, gate in found.items() if output not in results}
     joined = {operation.output for operation in gates.values()}
     layer = weighed.first_layer
-    for operation in weighed.operations:
+    last = {rows.buffer: at for at, one in enumerate(weighed.operations) for rows in sources(one)}
+    for at, operation in enumerate(weighed.operations):
         match operation:
             case Product() if operation.output in gates:
                 _lower_gated(state, operation, gates[operation.output])
@@ -206,7 +207,8 @@ def lower(
             case RowOperation() if operation.output in joined:
                 pass  # it is the end of a product
             case RowOperation():
-                _lower_rows(state, operation, results)
+                ended = {name for name, end in last.items() if end == at and name not in results}
+                _lower_rows(state, operation, results, ended)
             case Attention():
                 _lower_attention(state, operation, layer, results)
                 layer += 1
@@ -214,12 +216,16 @@ def lower(
     return Lowered(tuple(state.steps), tuple(state.inputs.values()), state.constants, widths)
 
 
-def _lower_rows(state: _Lowering, operation: RowOperation, results: Sequence[str]) -> None:
+def _lower_rows(
+    state: _Lowering, operation: RowOperation, results: Sequence[str], ended: Collection[str]
+) -> None:
+    """Write a row operation; the rows in `ended` buffers are read for the last time."""
     width = operation.inputs[0].width
     views, steps = zip(*map(state.view, operation.inputs), strict=True)
-    kept = []
+    kept, kept_row = [], 0
     if operation.kept:
-        kept = [_whole(state.rows(operation.kept, width, is_given=operation.kept in results))]
+        view, kept_row = _kept(state, operation, results, ended)
+        kept = [view]
     norm = operation.norm
     weight = [state.constant(norm.weight)] if norm else []
     is_wanted = operation.output in state.wanted
@@ -229,11 +235,25 @@ def _lower_rows(state: _Lowering, operation: RowOperation, results: Sequence[str
     forms = tuple(state.forms.get(key, ()))
     prepared = [_whole(_prepare_buffer(state, key, form)) for form in forms]
     spec = RowSpec(
-        operation.kind, width, steps, width if kept else 0, norm.epsilon if norm else None,
+        operation.kind, width, steps, kept_row, norm.epsilon if norm else None,
         width if out else 0, forms, state.shape.max_rows,
     )  # fmt: skip
     arguments = [state.control, *views, *kept, *weight, *out, *prepared]
     state.add(spec, arguments, [*kept, *out, *prepared], operation.node)
+
+
+def _kept(
+    state: _Lowering, operation: RowOperation, results: Sequence[str], ended: Collection[str]
+) -> tuple[View, int]:
+    """Give where rows are kept: over those that are read for the last time, if any are ours."""
+    width, is_given = operation.inputs[0].width, operation.kept in results
+    for rows in operation.inputs:
+        buffer, step = state.buffers[rows.buffer]
+        is_ours = buffer.place == "arena" and (rows.offset, step) == (0, width)
+        if is_ours and rows.buffer in ended and not is_given:
+            state.buffers[operation.kept] = (buffer, step)
+            return _whole(buffer), step
+    return _whole(state.rows(operation.kept, width, is_given=is_given)), width
 
 
 def _prepare_buffer(state: _Lowering, key: tuple[str, int, int], form: Prepared) -> Buffer:
