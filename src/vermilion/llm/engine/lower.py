@@ -19,7 +19,7 @@ from vermilion.codegen.emit.decoder.panel_tile import Gate
 from vermilion.codegen.emit.decoder.prepared import Prepared, PreparedKind
 from vermilion.codegen.emit.decoder.row import RowSpec
 from vermilion.codegen.emit.decoder.running_softmax import score_unit
-from vermilion.codegen.emit.decoder.weights import LANES, PANEL, BlockWeights, Weights
+from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights, Weights
 from vermilion.codegen.kernel import Spec, Step
 from vermilion.codegen.tensor import Buffer, View
 from vermilion.llm.engine.description import (
@@ -266,8 +266,9 @@ def _prepare_buffer(state: _Lowering, key: tuple[str, int, int], form: Prepared)
 def _lower_product(state: _Lowering, operation: Product, *, is_given: bool) -> None:
     packed = state.packed(operation)
     width = packed.form.panels * PANEL
-    # Rows a multiple of a page apart would have what a panel writes in one set of a cache.
-    step = width if is_given or width * 4 % _PAGE_BYTES else width + LANES
+    # Rows a multiple of a page apart would have what a panel writes in one set of a cache; a panel
+    # more, and no two lines of a tile are in the same.
+    step = width if is_given or width * 4 % _PAGE_BYTES else width + PANEL
     source, form = _source_of(state, operation)
     spec = _product_spec(
         packed.form, form, step, state.shape, has_bias=operation.bias is not None
