@@ -292,7 +292,8 @@ def _crowded(found: Quantized) -> list[str]:
     for row in found.crowded:
         kept = "1 step" if row.steps == 1 else f"{row.steps} steps"
         lines.append(
-            f"`{row.tensor}` keeps {kept} of 256: `{row.node}` joins it with much larger values"
+            f"`{row.tensor}` keeps {kept}: "
+            f"`{row.node}` joins it with much larger values, in one scale"
         )
     if lines:
         nodes = dict.fromkeys(row.node for row in found.crowded)

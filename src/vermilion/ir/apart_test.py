@@ -154,3 +154,14 @@ def test_a_wrong_size_is_told_as_before(tmp_path: Path) -> None:
     path.write_bytes(model(wrong).SerializeToString())
     with pytest.raises(ModelError, match=f"needs {COUNT * 4 + 4:,} bytes and has {COUNT * 4:,}"):
         load_model(path)
+
+
+def test_what_is_said_of_a_weight_stays_with_it(tmp_path: Path) -> None:
+    told = weight()
+    told.doc_string = "words"
+    told.metadata_props.add(key="origin", value="layer 3")
+    (tmp_path / "m.onnx").write_bytes(model(told).SerializeToString())
+    found = load_model(tmp_path / "m.onnx").graph.initializers["w"].const_value
+    assert found is not None
+    assert found.doc_string == "words"
+    assert dict(found.metadata_props) == {"origin": "layer 3"}

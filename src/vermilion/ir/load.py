@@ -91,7 +91,12 @@ def _put_in(model: ir.Model, weights: Mapping[str, bytes]) -> None:
         if value is not None and value.const_value is not None:
             left = value.const_value
             numbers = np.frombuffer(data, left.dtype.numpy()).reshape(left.shape.numpy())
-            value.const_value = ir.Tensor(numbers, name=name, doc_string=left.doc_string)
+            value.const_value = ir.Tensor(
+                numbers,
+                name=name,
+                doc_string=left.doc_string,
+                metadata_props=dict(left.metadata_props),
+            )
 
 
 def _read(file: Path, where: str) -> tuple[bytes, dict[int, bytes]]:

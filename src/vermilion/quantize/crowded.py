@@ -15,7 +15,7 @@ from vermilion.quantize.constants import Constants
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.plan import Plan
 
-# Four bits of the eight.
+# Four bits.
 _FEW_STEPS = 16
 
 

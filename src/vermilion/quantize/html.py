@@ -77,7 +77,7 @@ def _crowded(quantized: Quantized) -> str:
     rows = [(False, (row.tensor, str(row.steps), row.node)) for row in quantized.crowded]
     if not rows:
         return ""
-    head = ("tensor", "steps of 256", "joined with larger ones by")
+    head = ("tensor", "steps", "joined with larger ones by")
     return "<h2>Tensors that keep few of their steps</h2>" + _table(head, rows)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import fnmatch
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -130,6 +132,7 @@ def look(
         migrate(work, some)
         facts = tensor_facts(work, first)
         first, feeds = some[0], itertools.chain(some[1:], feeds)
+    _check_named(options, facts)
     plan = make_plan(work, types_of(facts), options.exclude, scheme)
     observed = touched(plan, types_of(facts)) if histograms else plan.observed
     every = _COUNTED_EVERY if scheme.power_of_two and not histograms else 1
@@ -156,6 +159,23 @@ def look(
         count=count,
         own_samples=calibrator.own_samples,
     )
+
+
+def _check_named(options: Options, known: Collection[str]) -> None:
+    """Raises: OptionError where a range or 16 bits are asked for of a tensor that there is not."""
+    unknown = [name for name in options.ranges if name not in known]
+    unknown += [
+        pattern
+        for pattern in options.wide
+        if pattern not in known and not any(fnmatch.fnmatchcase(n, pattern) for n in known)
+    ]
+    for name in unknown:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        listed = ", ".join(f"`{n}`" for n in near)
+        raise OptionError(
+            f"no tensor is called `{name}`, so it gets neither a range nor 16 bits of its own",
+            hint=f"close names: {listed}" if near else "`vermilion inspect` lists the nodes",
+        )
 
 
 def _kept_outputs(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -208,6 +210,13 @@ def test_wide_tensors_have_sixteen_bits() -> None:
     assert wide.eight_bit_share == 0.0
     rounders = [n for n in wide.model.graph if n.op_type == "QuantizeLinear"]
     assert {n.domain for n in rounders} == {"com.microsoft"}
+
+
+@pytest.mark.parametrize("asked", [{"wide": ["outptu*"]}, {"ranges": {"outptu": "minmax"}}])
+def test_tensors_that_there_are_not_are_refused(asked: Any) -> None:
+    with pytest.raises(OptionError, match="no tensor is called `outptu") as caught:
+        quantize_model(models.small_cnn(), IMAGES, scheme="a8w8", **asked)
+    assert "`output`" in str(caught.value.hint)
 
 
 def test_large_bias_makes_the_weight_coarser_instead_of_overflowing() -> None:
