@@ -7,6 +7,9 @@ FLOAT_DIR is the same model as an OGA folder of fp32 weights, run by onnxruntime
 that all are held against. The text is the prose of Python's own language reference, which every
 Python carries (`pydoc_data.topics`), cut into prompts that lie evenly in it.
 
+"bf16, seven products" computes every product with seven multiplications of quarters, which the
+engine does by itself only for large ones (`llm/engine/seven.py`).
+
 For each engine: the perplexity; how much more a token costs than with onnxruntime-genai on the same
 INT4_DIR, in nats, with its standard error over the prompts; the mean Kullback-Leibler divergence
 from the source; the share of positions at which both expect the same token.
@@ -19,6 +22,7 @@ import importlib
 import json
 import math
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,12 +30,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.llm.engine import seven
 from vermilion.llm.open_decoder import EngineOptions
-from vermilion.llm.open_model import open_model
+from vermilion.llm.open_model import AnyModel, open_model
 from vermilion.llm.perplexity import position_logits
 from vermilion.llm.sampling import log_softmax
 
-SOURCE, STOCK = "source, fp32", "onnxruntime-genai"
+SOURCE, STOCK, SEVEN = "source, fp32", "onnxruntime-genai", "bf16, seven products"
 OURS = ("bf16", "bfp16", "int8")
 # What is prose in a reference: paragraphs of many words that are mostly letters.
 FEWEST_WORDS, LETTERS = 30, 0.75
@@ -141,6 +146,7 @@ def _engines(options: argparse.Namespace) -> tuple[dict[str, Expect], Callable[[
     for prefill in OURS:
         ours = EngineOptions(1, engine="native", prefill=prefill)
         opened[prefill] = open_model(options.folder, ours)
+    opened[SEVEN] = _seven_everywhere(options.folder)
     engines: dict[str, Expect] = {
         name: lambda tokens, model=model: log_softmax(position_logits(model, tokens)[:-1])
         for name, model in opened.items()
@@ -148,6 +154,18 @@ def _engines(options: argparse.Namespace) -> tuple[dict[str, Expect], Callable[[
     if options.gguf:
         engines["llama.cpp"] = _llama_cpp(options.gguf, options.tokens)
     return engines, lambda text: opened[SOURCE].encode(text, as_chat=False)
+
+
+def _seven_everywhere(folder: Path) -> AnyModel:
+    """Open our engine with seven multiplications for all products, in a cache of its own."""
+    before = seven.LEAST_ROWS, seven.LEAST_DEPTH, seven.LEAST_COLUMNS
+    seven.LEAST_ROWS = seven.LEAST_DEPTH = seven.LEAST_COLUMNS = 1
+    try:
+        with tempfile.TemporaryDirectory() as cache:
+            ours = EngineOptions(1, engine="native", prefill="bf16", cache=Path(cache))
+            return open_model(folder, ours)
+    finally:
+        seven.LEAST_ROWS, seven.LEAST_DEPTH, seven.LEAST_COLUMNS = before
 
 
 def _llama_cpp(file: Path, longest: int) -> Expect:

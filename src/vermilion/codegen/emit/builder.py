@@ -127,12 +127,15 @@ class Function:
         *,
         result: str = "void",
         internal: bool = True,
+        is_apart: bool = False,
     ) -> None:
+        """Begin a function; `is_apart` keeps it from being written into who calls it."""
         self.module = module
         self.name = name
         self.arguments = [Value(type_, f"%{label}") for label, type_ in parameters]
         self._result = result
         self._internal = internal
+        self._is_apart = is_apart
         self._slots: list[str] = []
         self._lines: list[str] = []
         self._count = 0
@@ -327,7 +330,8 @@ class Function:
             f"{a.type} noundef {a.name}" if a.type != "ptr" else f"ptr noundef {a.name}"
             for a in self.arguments
         )
-        head = f"define {kind}{self._result} @{self.name}({parameters}) nounwind {{"
+        apart = "noinline " if self._is_apart else ""
+        head = f"define {kind}{self._result} @{self.name}({parameters}) {apart}nounwind {{"
         return "\n".join([head, "entry:", *self._slots, *self._lines, "}"])
 
 

@@ -185,11 +185,13 @@ class RegisterTile:
         return self.f.intrinsic(name, total.type, [total, value, vector])
 
 
-def prefetch_line(f: Function, pointer: Value, level: Literal[1, 2, "once"] = 2) -> None:
+def prefetch_line(
+    f: Function, pointer: Value, level: Literal[1, 2, "once"] = 2, *, is_written: bool = False
+) -> None:
     """Ask for a cache line to be brought into the first- or second-level cache.
 
     `once`: into the first, and no further when it leaves that, for it is not read again.
     """
     locality = constant("i32", 0 if level == "once" else 4 - level)
     name = f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
-    f.call_void(name, [pointer, constant("i32", 0), locality, constant("i32", 1)])
+    f.call_void(name, [pointer, constant("i32", int(is_written)), locality, constant("i32", 1)])

@@ -30,27 +30,10 @@ from vermilion.codegen.expression import (
 )
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.lower.context import Lowering, operations_of
+from vermilion.codegen.quarters import PRODUCTS, RESULTS, Sum
 from vermilion.codegen.tensor import View, allocate
 
 Array = NDArray[Any]
-Sum = tuple[tuple[int, int], ...]  # (quarter or product, sign)
-
-# Quarters are numbered by rows: 0 1 over 2 3. Products: left sum times right sum.
-_PRODUCTS: tuple[tuple[Sum, Sum], ...] = (
-    (((0, 1), (3, 1)), ((0, 1), (3, 1))),
-    (((2, 1), (3, 1)), ((0, 1),)),
-    (((0, 1),), ((1, 1), (3, -1))),
-    (((3, 1),), ((2, 1), (0, -1))),
-    (((0, 1), (1, 1)), ((3, 1),)),
-    (((2, 1), (0, -1)), ((0, 1), (1, 1))),
-    (((1, 1), (3, -1)), ((2, 1), (3, 1))),
-)
-_RESULTS: tuple[Sum, ...] = (
-    ((0, 1), (3, 1), (4, -1), (6, 1)),
-    ((2, 1), (4, 1)),
-    ((1, 1), (3, 1)),
-    ((0, 1), (1, -1), (2, 1), (5, 1)),
-)
 # Vectors that a core moves through its second-level cache in a cycle, the sums included.
 _VECTORS_A_CYCLE = 0.55
 # Cycles of two more steps: their starts, and what one core has to fetch from another's cache. Found
@@ -106,23 +89,23 @@ def strassen_steps(
     _, *rest, depth = sums.shape
     columns = target.shape[-1] // 2
     rows = math.prod(rest)
-    products = allocate(f"{names[0]} products", "f32", (len(_PRODUCTS), rows, columns))
-    flat = sums.reshaped((len(_PRODUCTS), rows, depth))
+    products = allocate(f"{names[0]} products", "f32", (len(PRODUCTS), rows, columns))
+    flat = sums.reshaped((len(PRODUCTS), rows, depth))
     assert flat is not None, "a new tensor takes any shape"
-    side = RightSide((len(_PRODUCTS), depth, columns), array=_right_sums(right), name=key)
+    side = RightSide((len(PRODUCTS), depth, columns), array=_right_sums(right), name=key)
     step = matmul_step(lowering, flat, side, NUMERICS["f32"], products, [], Operand(0), ())
     lowering.add(replace(step, nodes=(f"{names[0]} products",)))
     parts = []
-    for number in range(len(_PRODUCTS)):
+    for number in range(len(PRODUCTS)):
         part = _of(products, number).reshaped((*rest, columns))
         assert part is not None, "a new tensor takes any shape"
         parts.append(part)
     # Each quarter has operands of its own, after the products that all share.
     mine = [_quarters(view.broadcast(target.shape), axis) for view in operands]
-    views = [quarters[number] for number in range(len(_RESULTS)) for quarters in mine]
+    views = [quarters[number] for number in range(len(RESULTS)) for quarters in mine]
     expressions = [
         _renumbered(expression, _sum(terms), len(parts) - 1 + number * len(mine))
-        for number, terms in enumerate(_RESULTS)
+        for number, terms in enumerate(RESULTS)
     ]
     lowering.add(
         map_step(
@@ -136,11 +119,11 @@ def _left_sums(lowering: Lowering, left: View, axis: int) -> View:
     """Give the left sums, once for all products of one tensor. Shape: (7, …rows, K / 2)."""
     if left not in lowering.left_sums:
         quarters = _quarters(left, axis)
-        sums = allocate(f"{left.buffer.name} sums", "f32", (len(_PRODUCTS), *quarters[0].shape))
+        sums = allocate(f"{left.buffer.name} sums", "f32", (len(PRODUCTS), *quarters[0].shape))
         lowering.add(
             map_step(
-                quarters, [_of(sums, number) for number in range(len(_PRODUCTS))],
-                [_sum(one) for one, _ in _PRODUCTS], [f"{left.buffer.name} sums"],
+                quarters, [_of(sums, number) for number in range(len(PRODUCTS))],
+                [_sum(one) for one, _ in PRODUCTS], [f"{left.buffer.name} sums"],
             )
         )  # fmt: skip
         lowering.left_sums[left] = sums
@@ -174,8 +157,8 @@ def _right_sums(right: Array) -> Array:
         for y in (0, 1)
         for x in (0, 1)
     ]
-    sums = np.empty((len(_PRODUCTS), depth, columns), np.float32)
-    for target, (_, terms) in zip(sums, _PRODUCTS, strict=True):
+    sums = np.empty((len(PRODUCTS), depth, columns), np.float32)
+    for target, (_, terms) in zip(sums, PRODUCTS, strict=True):
         (first, _), *rest = terms
         target[:] = quarters[first]
         for at, sign in rest:

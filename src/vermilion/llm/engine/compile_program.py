@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
+from vermilion.codegen.emit.decoder.seven_products import SevenProductsSpec
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.table import Address, Call
@@ -52,10 +53,12 @@ def _chunk(step: Step) -> int:
     """
     family, units = step.spec.family, step.spec.units
     max_rows = getattr(step.spec, "max_rows", 0)
-    if family in ("row", "heads"):
+    if family in ("row", "heads", "halved_rows"):
         return units if max_rows <= 16 else 4
     if family == "cached_attention":
         return 1 if max_rows <= 16 else units // max_rows
+    if isinstance(step.spec, SevenProductsSpec):
+        return 1  # of one pair of panels there is enough to do
     if isinstance(step.spec, PanelProductSpec) and max_rows > 16:
         return -_MOST_PANELS // (2 if step.spec.gate else 1)
     return 0

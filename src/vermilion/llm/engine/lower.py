@@ -13,6 +13,7 @@ from vermilion.codegen.emit.decoder.block_product import BlockProductSpec
 from vermilion.codegen.emit.decoder.cache import CacheForm
 from vermilion.codegen.emit.decoder.cached_attention import CachedAttentionSpec
 from vermilion.codegen.emit.decoder.control import CONTROL_WORDS
+from vermilion.codegen.emit.decoder.halved_rows import HalvedRowsSpec
 from vermilion.codegen.emit.decoder.heads import HeadsSpec
 from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
 from vermilion.codegen.emit.decoder.panel_tile import Gate
@@ -31,6 +32,7 @@ from vermilion.llm.engine.description import (
     Rows,
 )
 from vermilion.llm.engine.join import gates_of, sources
+from vermilion.llm.engine.seven import seven_of
 
 # Rows that are computed beyond the last one, at most: buffers have room for them.
 _SPARE_ROWS = 4
@@ -101,6 +103,7 @@ class _Lowering:
     constants: dict[str, Floats] = field(default_factory=dict)
     buffers: dict[str, tuple[Buffer, int]] = field(default_factory=dict)
     prepared: dict[tuple[str, int, int, Prepared], Buffer] = field(default_factory=dict)
+    halved: dict[Buffer, View] = field(default_factory=dict)  # by the prepared rows
 
     def given(self, name: str, size: int) -> Buffer:
         """Give a buffer of the caller's."""
@@ -316,9 +319,24 @@ def _add_product(state: _Lowering, operation: Product, spec: Spec, source: View,
         bias = [state.constant(padded)]
     buffer = state.given(packed.buffer.name, packed.buffer.size_bytes)
     weights = _whole(buffer, packed.offset_bytes)
+    seven = seven_of(spec) if isinstance(spec, PanelProductSpec) else None
+    if seven is not None and isinstance(spec, PanelProductSpec):
+        sums = _halved(state, source, HalvedRowsSpec(spec.rows, seven.rows, seven.least_rows))
+        state.add(seven, [state.control, sums, weights, out, *bias], [out], operation.node)
+        spec = replace(spec, most_rows=seven.least_rows - 1)
     operations = 2 * state.shape.max_rows * packed.form.depth * packed.form.columns
     arguments = [state.control, source, weights, out, *bias]
     state.add(spec, arguments, [out], operation.node, operations)
+
+
+def _halved(state: _Lowering, source: View, spec: HalvedRowsSpec) -> View:
+    """Give the sums of rows that products of quarters read; they are written once."""
+    if source.buffer not in state.halved:
+        buffer = Buffer(f"{source.buffer.name} sums", spec.form.size_bytes, "arena")
+        state.halved[source.buffer] = _whole(buffer)
+        target = state.halved[source.buffer]
+        state.add(spec, [state.control, source, target], [target], buffer.name)
+    return state.halved[source.buffer]
 
 
 def _product_spec(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from vermilion.codegen.emit.builder import Function, Value
+from vermilion.codegen.emit.builder import Function, Value, splat_integer
 from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.codegen.emit.vector_math import VectorMath
 
 Join = Callable[[Value, Value], Value]
 
@@ -47,3 +48,25 @@ def reduced(f: Function, rows: list[Value], join: Join) -> Value:
         width //= 2
         row = join(row, shuffled(f, row, [lane ^ width for lane in range(LANES)]))
     return row
+
+
+def narrow_pairs(f: Function, even: Value, odd: Value) -> Value:
+    """Round two vectors to bfloat16: one of each in a lane."""
+    type_ = f"<{2 * LANES} x bfloat>"
+    narrow = f.intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", type_, [odd, even])
+    return shuffled(f, narrow, [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)])
+
+
+def widened_pairs(f: Function, words: Value) -> list[Value]:
+    """Give the two bfloat16 of each lane of 32-bit words as two vectors of float32."""
+    low = f.binary("shl", words, splat_integer(16, LANES))
+    high = f.binary("and", words, splat_integer(-(1 << 16), LANES))
+    return [f.convert("bitcast", bits, f"<{LANES} x float>") for bits in (low, high)]
+
+
+def signed_sum(m: VectorMath, values: Sequence[Value], terms: Sequence[tuple[int, int]]) -> Value:
+    """Add up some of the values with their signs: (which, sign); the first is as it is."""
+    total = values[terms[0][0]]
+    for at, sign in terms[1:]:
+        total = (m.add if sign > 0 else m.subtract)(total, values[at])
+    return total

@@ -16,6 +16,7 @@ from vermilion.codegen.emit.builder import Function, Module, Slot, Value
 from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.panel_tile import Gate, PanelTiles, Run
 from vermilion.codegen.emit.decoder.prepared import Prepared
+from vermilion.codegen.emit.decoder.unpack import Whole
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, PlainWeights, Weights
 from vermilion.codegen.isa import Isa
 
@@ -36,7 +37,8 @@ class PanelProductSpec:
 
     Arguments: control, rows, weights, out, and the bias if there is one. Rows are computed four at
     a time: buffers have room for what is read and written beyond the last. With `gate`, what is
-    written are rows for the next product instead, and `out_row` is 0.
+    written are rows for the next product instead, and `out_row` is 0. Of more than `most_rows` it
+    computes none.
     """
 
     numeric: Literal["bf16", "f32"]
@@ -47,6 +49,7 @@ class PanelProductSpec:
     max_rows: int
     is_single: bool  # one row at a time: the float32 product of decoding
     gate: Gate | None = None
+    most_rows: int | None = None
 
     family = "panel_product"
 
@@ -75,12 +78,16 @@ class PanelProductSpec:
         args, begin, end = f.arguments
         pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(4 + self.has_bias)]
         tiles = PanelTiles(
-            module, name, isa, self.numeric, self.weights, self.rows, self.has_bias,
-            self.out_row, self.gate,
+            module, name, isa, self.numeric, self.rows, Whole(self.weights, self.rows.kind),
+            self.has_bias, self.out_row, self.gate,
         )  # fmt: skip
         if self.is_single:
             _write_single(self, f, tiles, pointers)
         else:
+            if self.most_rows is not None:
+                count = Control(f, pointers[0]).rows
+                is_less = f.compare("sle", count, f.index(self.most_rows))
+                end = f.select(is_less, end, begin)
             _Writer(self, f, tiles, pointers).panels(begin, end)
         f.finish()
 
@@ -162,9 +169,10 @@ class _Writer:
         if s.gate is not None:
             begin, end = f.multiply(begin, 2), f.multiply(end, 2)
         if self.buffers:
-            last = f.minimum(f.add(begin, self.group), end)
-            first_run = _Place(begin, begin, last, f.index(0))
-            self._unpack(self._filling(first_run, end, self.buffers[0]), f.index(0))
+            with f.when(f.compare("slt", begin, end)):
+                last = f.minimum(f.add(begin, self.group), end)
+                first_run = _Place(begin, begin, last, f.index(0))
+                self._unpack(self._filling(first_run, end, self.buffers[0]), f.index(0))
         with f.loop(begin, end, self.group) as first:
             last = f.minimum(f.add(first, self.group), end)
 
@@ -218,7 +226,7 @@ class _Writer:
                 arguments += bias
                 if filling is not None:
                     piece = f.divide(row, size)
-                    arguments += [filling.weights, piece, filling.target, filling.ahead]
+                    arguments += [filling.weights, filling.ahead, piece, filling.target]
                 f.call_void(name, arguments)
 
         self._all_rows(tiles, filling)
@@ -245,7 +253,7 @@ class _Writer:
     def _unpack(self, filling: _Filling, begin: Value) -> None:
         """Write the unpacking of the pieces from some on."""
         with self.f.loop(begin, filling.pieces) as piece:
-            arguments = [filling.weights, piece, filling.target, filling.ahead]
+            arguments = [filling.weights, filling.ahead, piece, filling.target]
             self.f.call_void(self.tiles.unpacking(), arguments)
 
     def _filling(self, place: _Place, end: Value, buffer: Slot) -> _Filling:
@@ -253,7 +261,7 @@ class _Writer:
         f = self.f
         ahead = self._after(place, end)
         left = f.subtract(self._padded(self.spec.weights.depth), place.start)
-        pieces = f.divide(f.minimum(left, self.spec.run), self.tiles.piece)
+        pieces = f.divide(f.minimum(left, self.spec.run), self.tiles.filler.piece)
         is_there = f.compare("slt", place.panel, end)
         return _Filling(
             self._weights_at(place.panel, place.start),

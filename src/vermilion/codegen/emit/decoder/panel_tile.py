@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value
 from vermilion.codegen.emit.decoder.prepared import Prepared, write_vector
 from vermilion.codegen.emit.decoder.row import Source, source_value
-from vermilion.codegen.emit.decoder.unpack import EIGHT, Unpack
-from vermilion.codegen.emit.decoder.weights import (
-    LANES,
-    PANEL,
-    VECTORS,
-    BlockWeights,
-    PlainWeights,
-    Weights,
-)
-from vermilion.codegen.emit.register_tile import RegisterTile, Side, prefetch_line
+from vermilion.codegen.emit.decoder.weights import EIGHT, LANES, PANEL, VECTORS
+from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS
 
@@ -43,23 +36,53 @@ class Run:
     is_last: bool
 
 
+class Unpacking(Protocol):
+    """Unpacking of a run of a panel: eight values of the depth of one vector of columns a time."""
+
+    def block(self, eight: Value, v: int) -> Any:
+        """Give what the eights of a block have in common."""
+
+    def steps(self, block: Any, eight: Value, v: int, panel: Value) -> Iterator[None]:
+        """Write an eight in four steps."""
+
+    def ask(self, piece: Value, number: Value, panel: Value) -> None:
+        """Ask for what an eight of a piece has of the weights ahead."""
+
+
+class Filler(Protocol):
+    """What a panel is filled with, a piece of the depth at a time."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the pointers that say from where."""
+
+    @property
+    def piece(self) -> int:
+        """Values of the depth in a piece."""
+
+    def begin(self, f: Function, arguments: Sequence[Value], *, is_beside: bool) -> Unpacking:
+        """Give the unpacking, of the function's arguments; `is_beside` multiply-adds or not."""
+
+
 @dataclass(frozen=True)
 class PanelTiles:
     """Writes functions named after `name`, each once.
 
     Sums are float32, a row of them a panel wide. Whole ones are written as float32 rows of
-    `out_row` numbers, or with `gate` as rows of its form.
+    `out_row` numbers, or with `gate` as rows of its form. With `asks_for_rows` a tile asks for the
+    rows after its own.
     """
 
     module: Module
     name: str
     isa: Isa
     numeric: Literal["bf16", "f32"]
-    weights: Weights
     rows: Prepared
-    has_bias: bool
-    out_row: int
-    gate: Gate | None
+    filler: Filler
+    has_bias: bool = False
+    out_row: int = 0
+    gate: Gate | None = None
+    asks_for_rows: bool = False
 
     @property
     def out_item_bytes(self) -> int:
@@ -72,42 +95,30 @@ class PanelTiles:
         return self.out_row * 4 if self.gate is None else self.gate.form.row_bytes
 
     @property
-    def piece(self) -> int:
-        """Values of the depth that are unpacked in one tile: a part of whole blocks."""
-        is_whole = isinstance(self.weights, BlockWeights) and self.weights.block % 32 == 0
-        return 32 if is_whole else 16
-
-    @property
     def value_bytes(self) -> int:
         """Bytes of a number of the rows, and of the panel."""
         return 4 if self.numeric == "f32" else 2
 
-    def weights_bytes(self, depth: int) -> int:
-        """Give the bytes of a panel's weights for some of the depth, rounded up."""
-        w = self.weights
-        if isinstance(w, PlainWeights):
-            return depth * PANEL * 4
-        return -(-depth * w.block_bytes // w.block)
+    @property
+    def _places(self) -> list[tuple[str, str]]:
+        return [(label, "ptr") for label in self.filler.labels]
 
     def unpacking(self) -> str:
-        """Write the function (weights, piece, panel, ahead) that unpacks a piece of a run.
-
-        The same piece of the weights `ahead` is asked for.
-        """
+        """Write the function (…from where, piece, panel) that unpacks a piece of a run."""
         name = f"{self.name}_unpack"
         if self.module.has(name):
             return name
-        labels = [("weights", "ptr"), ("piece", "i64"), ("panel", "ptr"), ("ahead", "ptr")]
-        f = Function(self.module, name, labels)
-        weights, piece, panel, ahead = f.arguments
-        unpack = Unpack(f, self.weights, self.rows.kind, is_beside=False)
-        eights = self.piece // EIGHT
+        labels = [*self._places, ("piece", "i64"), ("panel", "ptr")]
+        f = Function(self.module, name, labels, is_apart=True)
+        *places, piece, panel = f.arguments
+        unpack = self.filler.begin(f, places, is_beside=False)
+        eights = self.filler.piece // EIGHT
         first = f.multiply(piece, eights)
-        blocks = [unpack.block(weights, first, v) for v in range(VECTORS)]
+        blocks = [unpack.block(first, v) for v in range(VECTORS)]
         with f.loop(0, eights) as number:
-            self._ask(f, ahead, piece, number)
+            unpack.ask(piece, number, panel)
             for v, block in enumerate(blocks):
-                for _ in unpack.steps(weights, block, f.add(first, number), v, panel):
+                for _ in unpack.steps(block, f.add(first, number), v, panel):
                     pass
         f.finish()
         return name
@@ -116,8 +127,8 @@ class PanelTiles:
         """Write the function that adds to sums of some rows and one panel, or ends them.
 
         Its arguments: rows, panel, sums, where whole ones go, the bias if there is one and sums
-        begin with it; then, of what is unpacked on the way, the weights, the number of the piece,
-        where to, and the weights that are asked for meanwhile.
+        begin with it; then, of what is unpacked on the way, from where, the number of the piece,
+        and where to.
         Of a gate, the other half's whole sums are as many bytes before these as `gates` says.
         """
         edges = f"{int(run.is_first)}{int(run.is_last)}{'_filling' * is_filling}"
@@ -125,20 +136,20 @@ class PanelTiles:
         if self.module.has(name):
             return name
         has_bias = self.has_bias and run.is_first
-        labels = ["rows", "panel", "sums", *["out"] * run.is_last]
-        labels += ["gates"] * self.is_gated(run) + ["bias"] * has_bias
+        pointers = ["rows", "panel", "sums", *["out"] * run.is_last]
+        pointers += ["gates"] * self.is_gated(run) + ["bias"] * has_bias
+        labels = [(pointer, "ptr") for pointer in pointers]
         if is_filling:
-            labels += ["weights", "piece", "next", "ahead"]
-        types = [(label, "i64" if label == "piece" else "ptr") for label in labels]
-        f = Function(self.module, name, types)
-        of = dict(zip(labels, f.arguments, strict=True))
+            labels += [*self._places, ("piece", "i64"), ("next", "ptr")]
+        f = Function(self.module, name, labels, is_apart=True)
+        of = {label: value for (label, _), value in zip(labels, f.arguments, strict=True)}
         tile = RegisterTile(f, self.isa, self.numeric, rows, VECTORS)
         step = PANEL * self.value_bytes * NUMERICS[self.numeric].group
         sides = Side(of["rows"], self.rows.row_bytes), Side(of["panel"], step)
         if is_filling:
             self._multiply_and_fill(tile, sides, run.depth)
         else:
-            tile.multiply(*sides, run.depth)
+            tile.multiply(*sides, run.depth, prefetch=self._next_rows(tile, sides[0], run.depth))
         arithmetic = Arithmetic(f, LANES)
         for y, slots in enumerate(tile.accumulators):
             for v, slot in enumerate(slots):
@@ -178,15 +189,15 @@ class PanelTiles:
         write_vector(arithmetic.f, arithmetic, form, value, out)
 
     def _multiply_and_fill(self, tile: RegisterTile, sides: tuple[Side, Side], depth: int) -> None:
-        """Write the product over `depth`, and the unpacking of a piece of the next panel.
+        """Write the product over `depth`, and the unpacking of a piece of what comes next.
 
         Two values of one vector of columns at a time: a core has begun enough multiply-adds before
         them to go on with, and most of unpacking is no work for the units that these need.
         """
         f, (left, right) = tile.f, sides
-        weights, piece, target, ahead = f.arguments[-4:]
-        unpack = Unpack(f, self.weights, self.rows.kind, is_beside=True)
-        eights, group = self.piece // EIGHT, NUMERICS[self.numeric].group
+        *places, piece, target = f.arguments[-2 - len(self.filler.labels) :]
+        unpack = self.filler.begin(f, places, is_beside=True)
+        eights, group = self.filler.piece // EIGHT, NUMERICS[self.numeric].group
         # Parts of the depth, one for each step of unpacking or for several.
         steps = EIGHT // 2
         while steps > 1 and depth % (VECTORS * eights * steps * group):
@@ -194,25 +205,36 @@ class PanelTiles:
         part = depth // (VECTORS * eights * steps)
         assert part % group == 0 == depth % part, "rows are whole vectors"
         for v in range(VECTORS):
-            block = unpack.block(weights, f.multiply(piece, eights), v)
+            block = unpack.block(f.multiply(piece, eights), v)
             with f.loop(0, eights) as number:
                 if v == 0:
-                    self._ask(f, ahead, piece, number)
+                    unpack.ask(piece, number, target)
+                if self.asks_for_rows:
+                    self._ask_for_rows(tile, left, f.add(number, v * eights), VECTORS * eights)
                 eight = f.add(f.multiply(piece, eights), number)
                 first = f.add(f.multiply(number, steps * part), v * eights * steps * part)
                 here = f.at(left.pointer, f.multiply(first, self.value_bytes))
                 there = f.at(right.pointer, f.multiply(first, PANEL * self.value_bytes))
-                unpacking = unpack.steps(weights, block, eight, v, target)
+                unpacking = unpack.steps(block, eight, v, target)
                 for step, _ in enumerate(unpacking):
                     if step < steps:
                         at = step * part * self.value_bytes
                         own = Side(f.at(here, at), left.step_bytes)
                         tile.multiply(own, Side(f.at(there, at * PANEL), right.step_bytes), part)
 
-    def _ask(self, f: Function, ahead: Value, piece: Value, number: Value) -> None:
-        """Ask for the part of a piece of the weights ahead that goes with eight values of it."""
-        piece_bytes = self.weights_bytes(self.piece)
-        lines = -(-piece_bytes // (64 * (self.piece // EIGHT)))
-        line = f.add(f.multiply(piece, piece_bytes), f.multiply(number, lines * 64))
-        for place in range(0, lines * 64, 64):
-            prefetch_line(f, f.at(f.at(ahead, line), place))
+    def _ask_for_rows(self, tile: RegisterTile, rows: Side, number: Value, parts: int) -> None:
+        """Ask for one of some parts of the rows after these."""
+        f, size = tile.f, tile.rows * rows.step_bytes
+        lines = -(-size // (64 * parts))
+        first = f.at(f.at(rows.pointer, size), f.multiply(number, lines * 64))
+        for line in range(lines):
+            prefetch_line(f, f.at(first, line * 64), level="once")
+
+    def _next_rows(self, tile: RegisterTile, rows: Side, depth: int) -> Prefetch | None:
+        """Give what asks for the rows after these."""
+        if not self.asks_for_rows:
+            return None
+        f, size = tile.f, tile.rows * rows.step_bytes
+        each = -(-size // (depth // NUMERICS[self.numeric].group))
+        ahead = f.at(rows.pointer, size)
+        return lambda step: prefetch_line(f, f.at(ahead, f.multiply(step, each)), level="once")

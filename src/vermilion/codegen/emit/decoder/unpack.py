@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
@@ -14,12 +14,18 @@ from vermilion.codegen.emit.builder import (
     splat_integer,
 )
 from vermilion.codegen.emit.decoder.block_product import load_scale
+from vermilion.codegen.emit.decoder.lanes import narrow_pairs
 from vermilion.codegen.emit.decoder.odd_multiples import OddMultiples
 from vermilion.codegen.emit.decoder.prepared import PreparedKind, share_exponent
-from vermilion.codegen.emit.decoder.weights import LANES, PANEL, PlainWeights, Weights
-
-# Values of the depth that are unpacked together: what a shared exponent is for, too.
-EIGHT = 8
+from vermilion.codegen.emit.decoder.weights import (
+    EIGHT,
+    LANES,
+    PANEL,
+    BlockWeights,
+    PlainWeights,
+    Weights,
+)
+from vermilion.codegen.emit.register_tile import prefetch_line
 
 
 @dataclass(frozen=True)
@@ -32,40 +38,77 @@ class Block:
     multiples: OddMultiples | None = None
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A panel is filled with weights as they are.
+
+    Arguments: a run of the weights, and that of those to ask for meanwhile.
+    """
+
+    weights: Weights
+    kind: PreparedKind
+
+    labels = ("weights", "ahead")
+
+    @property
+    def piece(self) -> int:
+        """Values of the depth that are unpacked in one tile: a part of whole blocks."""
+        is_whole = isinstance(self.weights, BlockWeights) and self.weights.block % 32 == 0
+        return 32 if is_whole else 16
+
+    def begin(self, f: Function, arguments: Sequence[Value], *, is_beside: bool) -> Unpack:
+        """Give the unpacking."""
+        weights, ahead = arguments
+        return Unpack(f, self, weights, ahead, is_beside=is_beside)
+
+
 class Unpack:
-    """Unpacking of eight values of the depth of sixteen columns at a time.
+    """Unpacking of eight values of the depth of sixteen columns at a time, from some weights on.
 
     `is_beside` multiply-adds it leaves their units alone; with nothing beside it, multiplying is
     faster than choosing.
     """
 
     def __init__(
-        self, f: Function, weights: Weights, kind: PreparedKind, *, is_beside: bool
+        self, f: Function, filler: Whole, start: Value, ahead: Value, *, is_beside: bool
     ) -> None:
         self.f = f
-        self.weights = weights
-        self.kind = kind
+        self.filler = filler
+        self.weights = filler.weights
+        self.kind = filler.kind
+        self.start = start
+        self.ahead = ahead
         self.is_beside = is_beside
-        self.item_bytes = 4 if kind == "f32" else 2
+        self.item_bytes = 4 if self.kind == "f32" else 2
         self.arithmetic = Arithmetic(f, LANES)
 
-    def block(self, weights: Value, eight: Value, v: int) -> Block | None:
+    def block(self, eight: Value, v: int) -> Block | None:
         """Give what the block of an eight has for one vector of columns; None of plain numbers."""
         f, w = self.f, self.weights
         if isinstance(w, PlainWeights):
             return None
-        block = f.at(weights, f.multiply(f.divide(eight, w.block // EIGHT), w.block_bytes))
+        block = f.at(self.start, f.multiply(f.divide(eight, w.block // EIGHT), w.block_bytes))
         scale = load_scale(self.arithmetic, w, block, v)
         if self.is_beside and w.bits == 4 and not w.has_zeros and self.kind == "bf16":
             return Block(block, scale, None, OddMultiples(f, self.arithmetic, scale))
         return Block(block, scale, self._shift(block, scale, v))
 
-    def steps(
-        self, weights: Value, block: Block | None, eight: Value, v: int, panel: Value
-    ) -> Iterator[None]:
+    def ask(self, piece: Value, number: Value, panel: Value) -> None:
+        """Ask for what the same eight of the same piece has of the weights ahead."""
+        f, w, depth = self.f, self.weights, self.filler.piece
+        if isinstance(w, PlainWeights):
+            piece_bytes = depth * PANEL * 4
+        else:
+            piece_bytes = -(-depth * w.block_bytes // w.block)
+        lines = -(-piece_bytes // (64 * (depth // EIGHT)))
+        first = f.add(f.multiply(piece, piece_bytes), f.multiply(number, lines * 64))
+        for line in range(lines):
+            prefetch_line(f, f.at(f.at(self.ahead, first), line * 64))
+
+    def steps(self, block: Block | None, eight: Value, v: int, panel: Value) -> Iterator[None]:
         """Write the eight values with a number into the panel, two at a time.
 
-        Of `weights`, plain or the `block` that they are in, one vector of columns.
+        One vector of columns of plain weights, or of the `block` that they are in.
         """
         f, size = self.f, PANEL * self.item_bytes
         target = f.at(panel, f.multiply(eight, EIGHT * size))
@@ -77,7 +120,7 @@ class Unpack:
             return
         together = EIGHT if self.kind == "bfp16" else 2
         values: list[Value] = []
-        for number, value in enumerate(self._values(weights, block, eight, v), 1):
+        for number, value in enumerate(self._values(block, eight, v), 1):
             values.append(value)
             if number % together == 0:
                 self._store(values, f.at(target, (number - together) * size), v)
@@ -85,11 +128,11 @@ class Unpack:
             if number % 2 == 0:
                 yield
 
-    def _values(self, weights: Value, block: Block | None, eight: Value, v: int) -> Iterator[Value]:
+    def _values(self, block: Block | None, eight: Value, v: int) -> Iterator[Value]:
         """Give eight numbers of the depth: lanes are columns, the depth runs inside a lane."""
         f, w, m = self.f, self.weights, self.arithmetic.math
         if block is None or isinstance(w, PlainWeights):
-            row = f.at(weights, f.multiply(eight, EIGHT * PANEL * 4))
+            row = f.at(self.start, f.multiply(eight, EIGHT * PANEL * 4))
             for number in range(EIGHT):
                 yield self.arithmetic.load("f32", f.at(row, (number * PANEL + v * LANES) * 4))
             return
@@ -134,7 +177,8 @@ class Unpack:
             return
         for number in range(0, len(values), 2):
             place = number * PANEL * 2 + v * LANES * 4
-            self._store_pair(values[number], values[number + 1], self.f.at(target, place))
+            pair = narrow_pairs(self.f, values[number], values[number + 1])
+            self.f.store(pair, self.f.at(target, place), align=64)
 
     def _number(self, packed: Value, shift: int) -> Value:
         """Give the code that begins at bit `shift` of every lane, as a number."""
@@ -153,15 +197,3 @@ class Unpack:
         if shift + w.bits < 32:
             code = f.binary("and", moved, splat_integer((1 << w.bits) - 1, LANES))
         return f.convert("sitofp", code, m.type)
-
-    def _store_pair(self, first: Value, second: Value, place: Value) -> None:
-        """Store two values of the depth for 16 columns: their bfloat16 take turns."""
-        f = self.f
-        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-        narrow = f.intrinsic(name, f"<{2 * LANES} x bfloat>", [second, first])
-        turns = ", ".join(f"i32 {lane // 2 + LANES * (lane % 2)}" for lane in range(2 * LANES))
-        paired = f.emit(
-            narrow.type,
-            f"shufflevector {narrow}, {narrow.type} poison, <{2 * LANES} x i32> <{turns}>",
-        )
-        f.store(paired, place, align=64)

@@ -14,6 +14,8 @@ from typing import Literal
 LANES = 16
 VECTORS = 2
 PANEL = LANES * VECTORS
+# Values of the depth that are unpacked together: what a shared exponent is for, too.
+EIGHT = 8
 
 
 @dataclass(frozen=True)
