@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -182,35 +183,61 @@ def open_session(
     optimize: bool = True,
     quiet: bool = False,
     bounded: bool = False,
-    feed_weights: bool = False,
 ) -> ort.InferenceSession:
     """Open a session on the CPU for `model`.
 
-    A `bounded` one fails instead of taking more than half of the machine's memory. With
-    `feed_weights` large float32 weights become inputs, which `run_session` hands over with every
-    run: ONNX Runtime copies what it is lent (a ResNet-50 is open in 9 ms instead of 46), but
-    without constants it has little to optimize.
+    A `bounded` one fails instead of taking more than half of the machine's memory.
 
     Raises: UnsupportedError where ONNX Runtime cannot run the model.
     """
     folder = _weights_folder(model)
     proto, tensors = stripped_proto(model, keep_in=folder)
-    weights = {name: tensor.numpy() for name, tensor in tensors.items()}
-    fed: dict[str, Array] = {}
-    if feed_weights:
-        fed = {n: weights.pop(n) for n, t in tensors.items() if t.dtype == ir.DataType.FLOAT}
-        _make_inputs(proto.graph, fed)
-    session = session_from_bytes(
+    return session_from_bytes(
         proto.SerializeToString(),
-        weights,
+        {name: tensor.numpy() for name, tensor in tensors.items()},
         threads=threads,
         optimize=optimize,
         quiet=quiet,
         bounded=bounded,
         folder=folder,
     )
-    session.fed_weights = fed
-    return session
+
+
+@dataclass(frozen=True)
+class FedSession:
+    """A session that has large weights as inputs, and those weights, by name."""
+
+    session: ort.InferenceSession
+    weights: Mapping[str, Array]
+
+    def run(
+        self, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        """Run once with the weights; give and raise what `run_session` does."""
+        return run_session(self.session, {**self.weights, **inputs}, outputs)
+
+
+def open_fed_session(model: ir.Model, *, threads: int = 0, quiet: bool = False) -> FedSession:
+    """Open a session for a few runs: large float32 weights are handed over with each of them.
+
+    ONNX Runtime copies what it is lent, but not what it is fed (a ResNet-50 is open in 9 ms instead
+    of 46). Nothing is optimized: without constants there is little to find.
+
+    Raises: UnsupportedError where ONNX Runtime cannot run the model.
+    """
+    folder = _weights_folder(model)
+    proto, tensors = stripped_proto(model, keep_in=folder)
+    fed = {n: t.numpy() for n, t in tensors.items() if t.dtype == ir.DataType.FLOAT}
+    _make_inputs(proto.graph, fed)
+    session = session_from_bytes(
+        proto.SerializeToString(),
+        {name: tensor.numpy() for name, tensor in tensors.items() if name not in fed},
+        threads=threads,
+        optimize=False,
+        quiet=quiet,
+        folder=folder,
+    )
+    return FedSession(session, fed)
 
 
 def _make_inputs(graph: onnx.GraphProto, weights: Mapping[str, Array]) -> None:
@@ -245,9 +272,7 @@ def run_session(
     """
     names = list(outputs) if outputs is not None else [o.name for o in session.get_outputs()]
     try:
-        # Only `open_session` knows of weights to hand over.
-        given = {**getattr(session, "fed_weights", {}), **inputs}
-        found = session.run(names, given, bounded_run() if bounded else None)
+        found = session.run(names, dict(inputs), bounded_run() if bounded else None)
         return dict(zip(names, found, strict=True))
     except Exception as error:  # as above
         check_bound(error)

@@ -12,6 +12,7 @@ from vermilion.errors import UnsupportedError
 from vermilion.ir.execute import (
     complete_types,
     numpy_type,
+    open_fed_session,
     open_session,
     run_session,
     session_from_bytes,
@@ -210,8 +211,12 @@ def test_weights_that_are_fed_give_what_lent_ones_give() -> None:
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     model = ir.from_proto(proto)
     x = rng.standard_normal((2, 99)).astype(np.float32)
-    fed = open_session(model, optimize=False, feed_weights=True)
-    assert {value.name for value in fed.get_inputs()} == {"x", "w"}
+    fed = open_fed_session(model)
+    assert {value.name for value in fed.session.get_inputs()} == {"x", "w"}
+    assert fed.weights.keys() == {"w"}
     lent = run_session(open_session(model), {"x": x})
-    np.testing.assert_allclose(run_session(fed, {"x": x})["y"], lent["y"], rtol=1e-5)
+    np.testing.assert_allclose(fed.run({"x": x})["y"], lent["y"], rtol=1e-5)
+    assert fed.run({"x": x}, ["y"]).keys() == {"y"}
+    with pytest.raises(UnsupportedError, match="running the model failed"):
+        run_session(fed.session, {"x": x})
     assert [value.name for value in model.graph.inputs] == ["x"]

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -23,7 +24,7 @@ import onnxruntime as ort
 
 from vermilion.errors import ModelError, Refusal
 from vermilion.ir.element_types import numpy_type
-from vermilion.ir.execute import Array, open_session, run_session
+from vermilion.ir.execute import Array, open_fed_session, open_session, run_session
 from vermilion.progress import Progress
 from vermilion.quantize.native_run import worth
 from vermilion.quantize.native_run.run import NativeRun, Network, network_of
@@ -65,19 +66,24 @@ def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
     return copy
 
 
-def open_fetching(
-    model: ir.Model, names: Sequence[str], *, optimize: bool = True
-) -> ort.InferenceSession:
-    """Open a session that gives the tensors called `names`; `model` stays as it is."""
+@contextmanager
+def _giving(model: ir.Model, names: Sequence[str]) -> Iterator[None]:
+    """Let the tensors called `names` be the outputs of `model` for a while."""
     outputs = model.graph.outputs
     own = list(outputs)
     by_name = {str(value.name): value for value in model.graph.inputs}
     by_name |= {str(value.name): value for node in model.graph for value in node.outputs}
     try:
         outputs[:] = [by_name[name] for name in names]
-        return open_session(model, quiet=True, optimize=optimize, feed_weights=not optimize)
+        yield
     finally:
         outputs[:] = own
+
+
+def open_fetching(model: ir.Model, names: Sequence[str]) -> ort.InferenceSession:
+    """Open a session that gives the tensors called `names`; `model` stays as it is."""
+    with _giving(model, names):
+        return open_session(model, quiet=True)
 
 
 def tensor_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, TensorFacts]:
@@ -147,6 +153,9 @@ def grouped(names: Iterable[str], facts: Mapping[str, TensorFacts], limit: int) 
 
 Statistics = Histogram | Range
 
+Fetch = Callable[[Mapping[str, Array]], dict[str, Array]]
+"""One run: a sample → tensors by name."""
+
 
 class Watcher(Protocol):
     """Somebody else who looks at tensors while they are there."""
@@ -213,7 +222,7 @@ class Calibrator:
         names = dict.fromkeys([*statistics, *sorted(n for w in watchers for n in w.wanted)])
         self._inputs = [name for name in names if name in inputs]
         self._fetched = [name for name in names if name not in inputs]
-        self._sessions: list[tuple[list[str], ort.InferenceSession]] = []
+        self._fetches: list[Fetch] = []  # each with a session of its own
         self._total = 0
         self._network: Network | Refusal | None = None  # None before the first sample
         self._own: NativeRun | None = None
@@ -247,21 +256,22 @@ class Calibrator:
     ) -> dict[str, Array]:
         """Show all tensors in float32; give those of the last group."""
         found: dict[str, Array] = {}
-        for group, session in self._opened():
-            found = run_session(session, sample, group)
+        if not self._fetches:
+            groups = grouped(self._fetched, self._facts, GROUP_BYTES)
+            self._fetches = [self._fetching(group) for group in groups]
+        for fetch in self._fetches:
+            found = fetch(sample)
             for name, array in found.items():
                 show(name, array)
         return found
 
-    def _opened(self) -> list[tuple[list[str], ort.InferenceSession]]:
-        if not self._sessions:
+    def _fetching(self, group: Sequence[str]) -> Fetch:
+        """Open a session for some of the tensors."""
+        if isinstance(self._network, Network):
             # What ONNX Runtime would make of the graph first takes longer than a few samples.
-            few = isinstance(self._network, Network)
-            self._sessions = [
-                (group, open_fetching(self._model, group, optimize=not few))
-                for group in grouped(self._fetched, self._facts, GROUP_BYTES)
-            ]
-        return self._sessions
+            with _giving(self._model, group):
+                return open_fed_session(self._model, quiet=True).run
+        return partial(run_session, open_fetching(self._model, group))
 
     def _fits(self, sample: Mapping[str, Array]) -> bool:
         facts = self._facts
@@ -292,7 +302,7 @@ class Calibrator:
         name, wanted = names[-1], exact[names[-1]].copy()
         # What ONNX Runtime holds goes first, so that the two are never there together.
         exact.clear()
-        self._sessions.clear()
+        self._fetches.clear()
         own = network.laid_out()
         if own.agrees(sample, name, wanted, _MOST_NOISE):
             self._own = own
