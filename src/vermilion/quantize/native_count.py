@@ -17,70 +17,75 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.quantize.llvm_text import (
+    LANES,
+    MASK,
+    REALS,
+    WORDS,
+    Code,
+    Phi,
+    everywhere,
+    lanes_of,
+)
 from vermilion.quantize.native_code import machine_code
-
-LANES = 16
-"""Values that are looked at together; fewer cannot be given."""
 
 # The bits of infinity: a magnitude from here on is infinite or no number.
 _INFINITE_BITS = 0x7F800000
 
-# The types of `LANES` numbers, and how one number is put into all lanes.
-_REAL = f"<{LANES} x float>"
-_WORD = f"<{LANES} x i32>"
+_MORE = f"""
+declare {WORDS} @llvm.umax.v{LANES}i32({WORDS}, {WORDS})
+declare float @llvm.vector.reduce.fmin.v{LANES}f32({REALS})
+declare float @llvm.vector.reduce.fmax.v{LANES}f32({REALS})
+declare i32 @llvm.vector.reduce.umax.v{LANES}i32({WORDS})
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+"""
+
+_LEAST = f"call float @llvm.vector.reduce.fmin.v{LANES}f32"
+_GREATEST = f"call float @llvm.vector.reduce.fmax.v{LANES}f32"
+_LARGEST = f"call i32 @llvm.vector.reduce.umax.v{LANES}i32"
+
+_MAGNITUDE = everywhere("mask", "i32", "2147483647")
+
+# The ends of what a vector `%seen` holds and of what was seen before, and the largest magnitude.
+_LOOK = f"""  %below = fcmp olt {REALS} %seen, %low
+  %lower = select {MASK} %below, {REALS} %seen, {REALS} %low
+  %above = fcmp ogt {REALS} %seen, %high
+  %higher = select {MASK} %above, {REALS} %seen, {REALS} %high
+  %raw = bitcast {REALS} %seen to {WORDS}
+  %magnitude = and {WORDS} %raw, %mask
+  %most = call {WORDS} @llvm.umax.v{LANES}i32({WORDS} %bits, {WORDS} %magnitude)"""
+
+_SEEN = (
+    Phi("%low", REALS, "zeroinitializer", "%lower"),
+    Phi("%high", REALS, "zeroinitializer", "%higher"),
+    Phi("%bits", WORDS, "zeroinitializer", "%most"),
+)
 
 
-def _everywhere(name: str, kind: str, value: str) -> str:
-    vector = f"<{LANES} x {kind}>"
-    first = f"%{name}_first"
-    return (
-        f"  {first} = insertelement {vector} poison, {kind} {value}, i64 0\n"
-        f"  %{name} = shufflevector {vector} {first}, {vector} poison, {_WORD} zeroinitializer"
-    )
-
-
-_ENDS = f"""
-declare {_WORD} @llvm.umax.v{LANES}i32({_WORD}, {_WORD})
-declare float @llvm.vector.reduce.fmin.v{LANES}f32({_REAL})
-declare float @llvm.vector.reduce.fmax.v{LANES}f32({_REAL})
-declare i32 @llvm.vector.reduce.umax.v{LANES}i32({_WORD})
-
-define i32 @ends(ptr %values, i64 %size, ptr %ends) {{
-entry:
-  %last = sub i64 %size, {LANES}
-  br label %loop
-loop:
-  %at = phi i64 [0, %entry], [%next, %loop]
-  %low = phi {_REAL} [zeroinitializer, %entry], [%lower, %loop]
-  %high = phi {_REAL} [zeroinitializer, %entry], [%higher, %loop]
-  %bits = phi {_WORD} [zeroinitializer, %entry], [%most, %loop]
-  %place = getelementptr float, ptr %values, i64 %at
-  %here = load {_REAL}, ptr %place, align 4
-  %below = fcmp olt {_REAL} %here, %low
-  %lower = select <{LANES} x i1> %below, {_REAL} %here, {_REAL} %low
-  %above = fcmp ogt {_REAL} %here, %high
-  %higher = select <{LANES} x i1> %above, {_REAL} %here, {_REAL} %high
-  %raw = bitcast {_REAL} %here to {_WORD}
-{_everywhere("mask", "i32", "2147483647")}
-  %magnitude = and {_WORD} %raw, %mask
-  %most = call {_WORD} @llvm.umax.v{LANES}i32({_WORD} %bits, {_WORD} %magnitude)
+def _ends() -> str:
+    """The last vector may begin in the one before it: the size is what it is."""
+    code = Code()
+    with code.function("i32 @ends(ptr %values, i64 %size, ptr %ends)"):
+        code.put(f"  %last = sub i64 %size, {LANES}", _MAGNITUDE)
+        with code.repeat("at", "%more", (Phi("%at", "i64", "0", "%next"), *_SEEN)):
+            code.put(f"""  %place = getelementptr float, ptr %values, i64 %at
+  %seen = load {REALS}, ptr %place, align 4
+{_LOOK}
   %after = add i64 %at, {LANES}
   %over = icmp sgt i64 %after, %last
   %next = select i1 %over, i64 %last, i64 %after
-  %done = icmp sge i64 %at, %last
-  br i1 %done, label %exit, label %loop
-exit:
-  %lowest = call float @llvm.vector.reduce.fmin.v{LANES}f32({_REAL} %lower)
-  %highest = call float @llvm.vector.reduce.fmax.v{LANES}f32({_REAL} %higher)
+  %more = icmp slt i64 %at, %last""")
+        code.put(f"""  %lowest = {_LEAST}({REALS} %lower)
+  %highest = {_GREATEST}({REALS} %higher)
   store float %lowest, ptr %ends
   %second = getelementptr float, ptr %ends, i64 1
   store float %highest, ptr %second
-  %largest = call i32 @llvm.vector.reduce.umax.v{LANES}i32({_WORD} %most)
+  %largest = {_LARGEST}({WORDS} %most)
   %finite = icmp ult i32 %largest, {_INFINITE_BITS}
   %answer = zext i1 %finite to i32
-  ret i32 %answer
-}}
-"""
+  ret i32 %answer""")
+    return code.text()
+
 
 # Values whose ends are looked at before they are counted: 8 KB, a sixth of the first cache.
 _BLOCK = 2048
@@ -91,136 +96,121 @@ _BLOCK = 2048
 _TURNS = 1 << 32
 _GOLDEN = 2654435769
 
-# One lane after the other; a bin that comes twice in a row is found as it was left.
-_LANE = """
-  %slot{lane} = getelementptr i32, ptr %buffer, i64 {lane}
-  %bin{lane} = load volatile i32, ptr %slot{lane}
-  %wide{lane} = zext i32 %bin{lane} to i64
-  %cell{lane} = getelementptr i32, ptr %table, i64 %wide{lane}
-  %before{lane} = load i32, ptr %cell{lane}
-  %with{lane} = add i32 %before{lane}, 1
-  store i32 %with{lane}, ptr %cell{lane}
-"""
 
-# The table has four parts: bins, a cell for each lane where zeros go, one for each lane that is
-# never read, and bins for large values. Zeros, half of what comes out of a Relu, would in turn with
-# other values wait for each other's stores in one cell (measured: 0.84 ns a value, now 0.35).
-# The bins between the ends so far are fetched first, one after the other: between two samples of a
-# large network they leave the cache, and one by one they would come ten times as slowly (a value of
-# a ResNet-50 took 0.55 ns, now 0.3).
-_COUNT = f"""
-declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+def _count() -> str:
+    """The table has four parts, so that no lane waits for the stores of another in one cell.
 
-define i64 @count(ptr %values, i64 %size, float %factor, float %offset, i32 %bins_end, i32 %limit,
-                  i32 %large, i64 %turns, ptr %table, ptr %ends) {{
-entry:
-  %buffer = alloca {_WORD}, align 64
-{_everywhere("factors", "float", "%factor")}
-{_everywhere("offsets", "float", "%offset")}
-{_everywhere("mask", "i32", "2147483647")}
-{_everywhere("end", "i32", "%bins_end")}
-{_everywhere("larges", "i32", "%large")}
-{_everywhere("lanes", "i32", str(LANES))}
-  %zeros = add {_WORD} %end, <{", ".join(f"i32 {lane}" for lane in range(LANES))}>
-  %unread = add {_WORD} %zeros, %lanes
-  %both = add {_WORD} %lanes, %lanes
-  %second_bins = add {_WORD} %end, %both
+    They are bins, a cell for each lane where zeros go, one for each lane that is never read, and
+    bins for large values. Zeros are half of what comes out of a Relu (measured with all of them in
+    one cell: 0.84 ns a value, now 0.35).
+    """
+    code = Code()
+    with code.function(
+        "i64 @count(ptr %values, i64 %size, float %factor, float %offset, i32 %bins_end, "
+        "i32 %limit, i32 %large, i64 %turns, ptr %table, ptr %ends)"
+    ):
+        code.put(_COUNT_BEGIN)
+        _fetch_bins(code)
+        with code.repeat("block", "%left", [Phi("%start", "i64", "0", "%stop")]):
+            code.put(f"""  %ahead = add i64 %start, {_BLOCK}
+  %short = icmp slt i64 %size, %ahead
+  %stop = select i1 %short, i64 %size, i64 %ahead""")
+            with code.loop("i", "%stop", start="%start", step=LANES, phis=_SEEN):
+                code.put("  %seen_at = getelementptr float, ptr %values, i64 %i")
+                code.put(f"  %seen = load {REALS}, ptr %seen_at, align 4", _LOOK)
+            code.put(_KEEP_ENDS)
+            code.put("  br i1 %fits, label %counted, label %stopped", "counted:")
+            with code.loop("at", "%stop", start="%start", step=LANES):
+                code.put(_CHOOSE)
+                with code.when("%counts", "counting"):
+                    code.put(_PUT, *(_LANE.format(lane=lane) for lane in range(LANES)))
+            code.put("  %left = icmp slt i64 %stop, %size")
+        code.put("  ret i64 %size", "stopped:", "  ret i64 %start")
+    return code.text()
+
+
+_COUNT_BEGIN = f"""  %buffer = alloca {WORDS}, align 64
+{everywhere("factors", "float", "%factor")}
+{everywhere("offsets", "float", "%offset")}
+{_MAGNITUDE}
+{everywhere("end", "i32", "%bins_end")}
+{everywhere("larges", "i32", "%large")}
+{everywhere("lanes", "i32", str(LANES))}
+  %zeros = add {WORDS} %end, {lanes_of("i32")}
+  %unread = add {WORDS} %zeros, %lanes
+  %both = add {WORDS} %lanes, %lanes
+  %second_bins = add {WORDS} %end, %both
   %second = getelementptr float, ptr %ends, i64 1
-  %third = getelementptr float, ptr %ends, i64 2
-  %known_low = load float, ptr %ends
+  %third = getelementptr float, ptr %ends, i64 2"""
+
+
+def _fetch_bins(code: Code) -> None:
+    """The bins between the ends so far are fetched first, one after the other.
+
+    Between two samples of a large network they leave the cache, and one by one they would come ten
+    times as slowly (a value of a ResNet-50 took 0.55 ns, now 0.3).
+    """
+    code.put("""  %known_low = load float, ptr %ends
   %known_high = load float, ptr %second
   %low_scaled = fmul float %known_low, %factor
   %low_moved = fadd float %low_scaled, %offset
   %fetch_first = fptosi float %low_moved to i64
   %high_scaled = fmul float %known_high, %factor
   %high_moved = fadd float %high_scaled, %offset
-  %fetch_last = fptosi float %high_moved to i64
-  br label %fetch
-fetch:
-  %f = phi i64 [%fetch_first, %entry], [%f_next, %fetch]
-  %fetched = getelementptr i32, ptr %table, i64 %f
+  %fetch_last = fptosi float %high_moved to i64""")
+    with code.repeat("f", "%f_more", [Phi("%f", "i64", "%fetch_first", "%f_next")]):
+        code.put(f"""  %fetched = getelementptr i32, ptr %table, i64 %f
   call void @llvm.prefetch.p0(ptr %fetched, i32 1, i32 2, i32 1)
-  %f_next = add i64 %f, 16
-  %f_more = icmp sle i64 %f_next, %fetch_last
-  br i1 %f_more, label %fetch, label %block
-block:
-  %start = phi i64 [0, %fetch], [%stop, %counted]
-  %ahead = add i64 %start, {_BLOCK}
-  %short = icmp slt i64 %size, %ahead
-  %stop = select i1 %short, i64 %size, i64 %ahead
-  br label %look
-look:
-  %i = phi i64 [%start, %block], [%i_next, %look]
-  %low = phi {_REAL} [zeroinitializer, %block], [%lower, %look]
-  %high = phi {_REAL} [zeroinitializer, %block], [%higher, %look]
-  %bits = phi {_WORD} [zeroinitializer, %block], [%most, %look]
-  %seen_at = getelementptr float, ptr %values, i64 %i
-  %seen = load {_REAL}, ptr %seen_at, align 4
-  %below = fcmp olt {_REAL} %seen, %low
-  %lower = select <{LANES} x i1> %below, {_REAL} %seen, {_REAL} %low
-  %above = fcmp ogt {_REAL} %seen, %high
-  %higher = select <{LANES} x i1> %above, {_REAL} %seen, {_REAL} %high
-  %raw = bitcast {_REAL} %seen to {_WORD}
-  %magnitude = and {_WORD} %raw, %mask
-  %most = call {_WORD} @llvm.umax.v{LANES}i32({_WORD} %bits, {_WORD} %magnitude)
-  %i_next = add i64 %i, {LANES}
-  %i_more = icmp slt i64 %i_next, %stop
-  br i1 %i_more, label %look, label %looked
-looked:
-  %lowest = call float @llvm.vector.reduce.fmin.v{LANES}f32({_REAL} %lower)
+  %f_next = add i64 %f, {LANES}
+  %f_more = icmp sle i64 %f_next, %fetch_last""")
+
+
+_KEEP_ENDS = f"""  %lowest = {_LEAST}({REALS} %lower)
   %low_before = load float, ptr %ends
   %is_lower = fcmp olt float %lowest, %low_before
   %low_now = select i1 %is_lower, float %lowest, float %low_before
   store float %low_now, ptr %ends
-  %highest = call float @llvm.vector.reduce.fmax.v{LANES}f32({_REAL} %higher)
+  %highest = {_GREATEST}({REALS} %higher)
   %high_before = load float, ptr %second
   %is_higher = fcmp ogt float %highest, %high_before
   %high_now = select i1 %is_higher, float %highest, float %high_before
   store float %high_now, ptr %second
-  %largest = call i32 @llvm.vector.reduce.umax.v{LANES}i32({_WORD} %most)
+  %largest = {_LARGEST}({WORDS} %most)
   store i32 %largest, ptr %third
-  %fits = icmp ult i32 %largest, %limit
-  br i1 %fits, label %loop, label %stopped
-loop:
-  %at = phi i64 [%start, %looked], [%next, %passed]
-  %place = getelementptr float, ptr %values, i64 %at
-  %here = load {_REAL}, ptr %place, align 4
-  %here_raw = bitcast {_REAL} %here to {_WORD}
-  %here_magnitude = and {_WORD} %here_raw, %mask
-  %is_large = icmp uge {_WORD} %here_magnitude, %larges
-  %large_lanes = bitcast <{LANES} x i1> %is_large to i{LANES}
+  %fits = icmp ult i32 %largest, %limit"""
+
+# Which of a vector's values are counted: all in turn, or else the large ones among them.
+_CHOOSE = f"""  %place = getelementptr float, ptr %values, i64 %at
+  %here = load {REALS}, ptr %place, align 4
+  %here_raw = bitcast {REALS} %here to {WORDS}
+  %here_magnitude = and {WORDS} %here_raw, %mask
+  %is_large = icmp uge {WORDS} %here_magnitude, %larges
+  %large_lanes = bitcast {MASK} %is_large to i{LANES}
   %any_large = icmp ne i{LANES} %large_lanes, 0
   %group = lshr i64 %at, {LANES.bit_length() - 1}
   %spread = mul i64 %group, {_GOLDEN}
   %turn = and i64 %spread, {_TURNS - 1}
   %in_turn = icmp ult i64 %turn, %turns
-  %counts = or i1 %any_large, %in_turn
-  br i1 %counts, label %put, label %passed
-put:
-  %scaled = fmul {_REAL} %here, %factors
-  %moved = fadd {_REAL} %scaled, %offsets
-  %bins = fptosi {_REAL} %moved to {_WORD}
-  %zero = fcmp oeq {_REAL} %here, zeroinitializer
-  %small = select <{LANES} x i1> %zero, {_WORD} %zeros, {_WORD} %bins
-  %small_in_turn = select i1 %in_turn, {_WORD} %small, {_WORD} %unread
-  %upper = add {_WORD} %bins, %second_bins
-  %chosen = select <{LANES} x i1> %is_large, {_WORD} %upper, {_WORD} %small_in_turn
-  store {_WORD} %chosen, ptr %buffer
-{"".join(_LANE.format(lane=lane) for lane in range(LANES))}
-  br label %passed
-passed:
-  %next = add i64 %at, {LANES}
-  %more = icmp slt i64 %next, %stop
-  br i1 %more, label %loop, label %counted
-counted:
-  %left = icmp slt i64 %stop, %size
-  br i1 %left, label %block, label %exit
-stopped:
-  ret i64 %start
-exit:
-  ret i64 %size
-}}
-"""
+  %counts = or i1 %any_large, %in_turn"""
+
+_PUT = f"""  %scaled = fmul {REALS} %here, %factors
+  %moved = fadd {REALS} %scaled, %offsets
+  %bins = fptosi {REALS} %moved to {WORDS}
+  %zero = fcmp oeq {REALS} %here, zeroinitializer
+  %small = select {MASK} %zero, {WORDS} %zeros, {WORDS} %bins
+  %small_in_turn = select i1 %in_turn, {WORDS} %small, {WORDS} %unread
+  %upper = add {WORDS} %bins, %second_bins
+  %chosen = select {MASK} %is_large, {WORDS} %upper, {WORDS} %small_in_turn
+  store {WORDS} %chosen, ptr %buffer"""
+
+# One lane after the other; a bin that comes twice in a row is found as it was left.
+_LANE = """  %slot{lane} = getelementptr i32, ptr %buffer, i64 {lane}
+  %bin{lane} = load volatile i32, ptr %slot{lane}
+  %wide{lane} = zext i32 %bin{lane} to i64
+  %cell{lane} = getelementptr i32, ptr %table, i64 %wide{lane}
+  %before{lane} = load i32, ptr %cell{lane}
+  %with{lane} = add i32 %before{lane}, 1
+  store i32 %with{lane}, ptr %cell{lane}"""
 
 
 @cache
@@ -231,7 +221,8 @@ def _functions() -> dict[str, Callable[..., int]]:
     count = ctypes.CFUNCTYPE(
         number, pointer, number, real, real, word, word, word, number, pointer, pointer
     )
-    return machine_code(_ENDS + _COUNT, {"ends": ends, "count": count})
+    text = "\n".join([_MORE, _ends(), _count()])
+    return machine_code(text, {"ends": ends, "count": count})
 
 
 def native_ends(values: NDArray[np.float32]) -> tuple[float, float] | None:

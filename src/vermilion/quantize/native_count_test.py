@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vermilion.quantize.native_count import LANES, cells, native_count, native_ends, sums
+from vermilion.quantize.llvm_text import LANES
+from vermilion.quantize.native_count import cells, native_count, native_ends, sums
 
 RNG = np.random.default_rng(1)
 OFFSET = 512

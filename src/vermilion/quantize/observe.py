@@ -12,7 +12,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.quantize.native_count import LANES, cells, native_count, native_ends, sums
+from vermilion.quantize.llvm_text import LANES
+from vermilion.quantize.native_count import cells, native_count, native_ends, sums
 
 BINS = 1 << 13
 """Bins on each side of zero. At the finest scale that is tried, an eighth of the one that covers

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.quantize.llvm_text import LANES
 from vermilion.quantize.native_run.endings import Ending
 from vermilion.quantize.native_run.kernels import functions, pack, pack_channelwise
 from vermilion.quantize.native_run.product import Product
 from vermilion.quantize.native_run.tensors import Picture, Shape, pixels_of
-from vermilion.quantize.native_run.text import ARGUMENTS, LANES, PIXEL_WORDS, Kernel
+from vermilion.quantize.native_run.text import ARGUMENTS, PIXEL_WORDS, Kernel
 
 Real = NDArray[np.float32]
 

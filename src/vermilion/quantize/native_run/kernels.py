@@ -10,11 +10,11 @@ import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.quantize.llvm_text import LANES
 from vermilion.quantize.native_code import machine_code
 from vermilion.quantize.native_run.text import (
     CHANNELWISE,
     KERNELS,
-    LANES,
     MIDDLE,
     NARROW,
     WIDE,

@@ -14,8 +14,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LANES = 16
-"""Channels of a vector: float32 numbers in a 512-bit register."""
+from vermilion.quantize.llvm_text import (
+    DECLARATIONS,
+    LANES,
+    MASK,
+    REALS,
+    WORDS,
+    Code,
+    Phi,
+    everywhere,
+    masked_load,
+    masked_store,
+)
 
 PIXEL_WORDS = 3
 """What is known of a pixel: byte where it reads, element where it writes float32, and bfloat16."""
@@ -40,11 +50,9 @@ ARGUMENTS: dict[str, str] = {
 }
 """64 bits each, in this order."""
 
-_REAL = f"<{LANES} x float>"
 _PAIRS = f"<{2 * LANES} x bfloat>"
-_WORDS = f"<{LANES} x i32>"
 _HALVES = f"<{LANES} x i16>"
-_MASK = f"<{LANES} x i1>"
+_NARROW = f"<{LANES} x bfloat>"
 
 
 @dataclass(frozen=True)
@@ -73,74 +81,67 @@ NARROW = Kernel("product_of_16", 1, 8)
 CHANNELWISE = Kernel("channelwise", 2, 6, channelwise=True)
 KERNELS = (WIDE, MIDDLE, NARROW, CHANNELWISE)
 
-_GET_REAL = f"call {_REAL} @llvm.masked.load.v{LANES}f32.p0"
-_PUT_REAL = f"call void @llvm.masked.store.v{LANES}f32.p0"
 _PUT_HALF = f"call void @llvm.masked.store.v{LANES}i16.p0"
 
-_DECLARATIONS = f"""
-declare {_REAL} @llvm.x86.avx512bf16.dpbf16ps.512({_REAL}, {_PAIRS}, {_PAIRS})
-declare {_REAL} @llvm.fma.v{LANES}f32({_REAL}, {_REAL}, {_REAL})
-declare {_REAL} @llvm.masked.load.v{LANES}f32.p0(ptr, i32, {_MASK}, {_REAL})
-declare void @llvm.masked.store.v{LANES}f32.p0({_REAL}, ptr, i32, {_MASK})
-declare void @llvm.masked.store.v{LANES}i16.p0({_HALVES}, ptr, i32, {_MASK})
+_MORE = f"""
+declare {REALS} @llvm.x86.avx512bf16.dpbf16ps.512({REALS}, {_PAIRS}, {_PAIRS})
+declare void @llvm.masked.store.v{LANES}i16.p0({_HALVES}, ptr, i32, {MASK})
 """
 
 
 def kernels_text() -> str:
     """Give the module with all kernels and `round_rows`."""
-    return "\n".join([_DECLARATIONS, *(_kernel(kernel) for kernel in KERNELS), _ROUND_ROWS])
+    kernels = (_kernel(kernel) for kernel in KERNELS)
+    return "\n".join([DECLARATIONS, _MORE, *kernels, _round_rows()])
 
 
 def _kernel(kernel: Kernel) -> str:
-    sums = [(p, v) for p in range(kernel.pixels) for v in range(kernel.vectors)]
-    channelwise = f"""
-  %block_channels = mul i64 %first_vector, {2 * LANES}
-  %block_input = getelementptr i8, ptr %input, i64 %block_channels"""
-    lines = [
-        f"define void @{kernel.name}(ptr %arguments) {{\nentry:",
-        f"  %scratch = alloca [{len(sums)} x {_REAL}], align 64",
-        *(_argument(number, name) for number, name in enumerate(ARGUMENTS)),
-        _bound("lowest"),
-        _bound("highest"),
-        f"""  %has_residual = icmp ne ptr %residual, null
+    code = Code()
+    with code.function(f"void @{kernel.name}(ptr %arguments)"):
+        code.put(f"  %scratch = alloca [{kernel.vectors * kernel.pixels} x {REALS}], align 64")
+        code.put(*(_argument(number, name) for number, name in enumerate(ARGUMENTS)))
+        code.put(_bound("lowest"), _bound("highest"))
+        code.put(f"""  %has_residual = icmp ne ptr %residual, null
   %has_sums = icmp ne ptr %sums, null
   %has_results = icmp ne ptr %results, null
   %has_narrow = icmp ne ptr %narrow, null
   %block_steps = mul i64 %tap_count, %steps
-  %block_bytes = mul i64 %block_steps, {kernel.step_bytes}
-  br label %block
-block:
-  %b = phi i64 [0, %entry], [%b_next, %block_end]
-  %b_offset = mul i64 %b, %block_bytes
+  %block_bytes = mul i64 %block_steps, {kernel.step_bytes}""")
+        with code.loop("b", "%blocks"):
+            code.put(f"""  %b_offset = mul i64 %b, %block_bytes
   %block_weights = getelementptr i8, ptr %weights, i64 %b_offset
-  %first_vector = mul i64 %b, {kernel.vectors}""",
-        channelwise if kernel.channelwise else "",
-        "  br label %tile\ntile:\n  %t = phi i64 [0, %block], [%t_next, %tile_end]",
-        *(_pixel(kernel, pixel) for pixel in range(kernel.pixels)),
-        "  br label %tap\ntap:\n  %r = phi i64 [0, %tile], [%r_next, %tap_end]",
-        "  %tap_weights = phi ptr [%block_weights, %tile], [%next_weights, %tap_end]",
-        *(f"  %c{p}_{v} = phi {_REAL} [zeroinitializer, %tile], [%n{p}_{v}, %tap_end]"
-          for p, v in sums),
-        "  %tap_place = getelementptr i64, ptr %taps, i64 %r\n  %tap_at = load i64, ptr %tap_place",
-        *(f"  %q{p} = getelementptr i8, ptr %p{p}, i64 %tap_at" for p in range(kernel.pixels)),
-        "  br label %step\nstep:\n  %k = phi i64 [0, %tap], [%k_next, %step]",
-        "  %step_weights = phi ptr [%tap_weights, %tap], [%next_weights, %step]",
-        *(f"  %m{p}_{v} = phi {_REAL} [%c{p}_{v}, %tap], [%n{p}_{v}, %step]" for p, v in sums),
-        _channelwise_step(kernel) if kernel.channelwise else _product_step(kernel),
-        f"""  %next_weights = getelementptr i8, ptr %step_weights, i64 {kernel.step_bytes}
-  %k_next = add i64 %k, 1
-  %k_more = icmp slt i64 %k_next, %steps
-  br i1 %k_more, label %step, label %tap_end
-tap_end:
-  %r_next = add i64 %r, 1
-  %r_more = icmp slt i64 %r_next, %tap_count
-  br i1 %r_more, label %tap, label %summed
-summed:""",
-        *(f"  %s{n} = getelementptr {_REAL}, ptr %scratch, i64 {n}\n"
-          f"  store {_REAL} %n{p}_{v}, ptr %s{n}, align 64" for n, (p, v) in enumerate(sums)),
-        _results(kernel),
-    ]  # fmt: skip
-    return "\n".join(lines)
+  %first_vector = mul i64 %b, {kernel.vectors}""")
+            if kernel.channelwise:
+                code.put(f"""  %block_channels = mul i64 %first_vector, {2 * LANES}
+  %block_input = getelementptr i8, ptr %input, i64 %block_channels""")
+            with code.loop("t", "%pixel_count", step=kernel.pixels):
+                code.put(*(_pixel(kernel, pixel) for pixel in range(kernel.pixels)))
+                _sum_taps(code, kernel)
+                _put_results(code, kernel)
+        code.put("  ret void")
+    return code.text()
+
+
+def _sum_taps(code: Code, kernel: Kernel) -> None:
+    """Sums of a tile, in registers from tap to tap; they end in memory, to be taken one by one."""
+    sums = [(p, v) for p in range(kernel.pixels) for v in range(kernel.vectors)]
+    of_tap = [Phi("%tap_weights", "ptr", "%block_weights", "%next_weights")]
+    of_tap += [Phi(f"%c{p}_{v}", REALS, "zeroinitializer", f"%n{p}_{v}") for p, v in sums]
+    of_step = [Phi("%step_weights", "ptr", "%tap_weights", "%next_weights")]
+    of_step += [Phi(f"%m{p}_{v}", REALS, f"%c{p}_{v}", f"%n{p}_{v}") for p, v in sums]
+    with code.loop("r", "%tap_count", phis=of_tap):
+        code.put("  %tap_place = getelementptr i64, ptr %taps, i64 %r")
+        code.put("  %tap_at = load i64, ptr %tap_place")
+        for p in range(kernel.pixels):
+            code.put(f"  %q{p} = getelementptr i8, ptr %p{p}, i64 %tap_at")
+        with code.loop("k", "%steps", phis=of_step):
+            code.put(_channelwise_step(kernel) if kernel.channelwise else _product_step(kernel))
+            code.put(
+                f"  %next_weights = getelementptr i8, ptr %step_weights, i64 {kernel.step_bytes}"
+            )
+    for n, (p, v) in enumerate(sums):
+        code.put(f"""  %s{n} = getelementptr {REALS}, ptr %scratch, i64 {n}
+  store {REALS} %n{p}_{v}, ptr %s{n}, align 64""")
 
 
 def _argument(number: int, name: str) -> str:
@@ -153,8 +154,7 @@ def _argument(number: int, name: str) -> str:
 def _bound(name: str) -> str:
     return f"""  %{name}_bits = trunc i64 %{name} to i32
   %{name}_real = bitcast i32 %{name}_bits to float
-  %{name}_first = insertelement {_REAL} poison, float %{name}_real, i64 0
-  %{name}_all = shufflevector {_REAL} %{name}_first, {_REAL} poison, {_WORDS} zeroinitializer"""
+{everywhere(f"{name}_all", "float", f"%{name}_real")}"""
 
 
 def _pixel(kernel: Kernel, pixel: int) -> str:
@@ -178,12 +178,11 @@ def _product_step(kernel: Kernel) -> str:
     for p in range(kernel.pixels):
         lines.append(f"""  %x_place{p} = getelementptr i32, ptr %q{p}, i64 %k
   %x_one{p} = load i32, ptr %x_place{p}, align 2
-  %x_first{p} = insertelement {_WORDS} poison, i32 %x_one{p}, i64 0
-  %x_all{p} = shufflevector {_WORDS} %x_first{p}, {_WORDS} poison, {_WORDS} zeroinitializer
-  %x{p} = bitcast {_WORDS} %x_all{p} to {_PAIRS}""")
+{everywhere(f"x_all{p}", "i32", f"%x_one{p}")}
+  %x{p} = bitcast {WORDS} %x_all{p} to {_PAIRS}""")
         lines += [
-            f"  %n{p}_{v} = call {_REAL} @llvm.x86.avx512bf16.dpbf16ps.512("
-            f"{_REAL} %m{p}_{v}, {_PAIRS} %w{v}, {_PAIRS} %x{p})"
+            f"  %n{p}_{v} = call {REALS} @llvm.x86.avx512bf16.dpbf16ps.512("
+            f"{REALS} %m{p}_{v}, {_PAIRS} %w{v}, {_PAIRS} %x{p})"
             for v in range(kernel.vectors)
         ]
     return "\n".join(lines)
@@ -191,146 +190,103 @@ def _product_step(kernel: Kernel) -> str:
 
 def _channelwise_step(kernel: Kernel) -> str:
     """A bfloat16 is the upper half of a float32."""
-    lines = _weights(kernel, _REAL)
+    lines = _weights(kernel, REALS)
     shifts = ", ".join(["i32 16"] * LANES)
     for p in range(kernel.pixels):
         for v in range(kernel.vectors):
             x = f"{p}_{v}"
             lines.append(f"""  %x_place{x} = getelementptr i8, ptr %q{p}, i64 {2 * LANES * v}
   %x_half{x} = load {_HALVES}, ptr %x_place{x}, align 2
-  %x_low{x} = zext {_HALVES} %x_half{x} to {_WORDS}
-  %x_high{x} = shl {_WORDS} %x_low{x}, <{shifts}>
-  %x{x} = bitcast {_WORDS} %x_high{x} to {_REAL}
-  %n{x} = call {_REAL} @llvm.fma.v{LANES}f32({_REAL} %x{x}, {_REAL} %w{v}, {_REAL} %m{x})""")
+  %x_low{x} = zext {_HALVES} %x_half{x} to {WORDS}
+  %x_high{x} = shl {WORDS} %x_low{x}, <{shifts}>
+  %x{x} = bitcast {WORDS} %x_high{x} to {REALS}
+  %n{x} = call {REALS} @llvm.fma.v{LANES}f32({REALS} %x{x}, {REALS} %w{v}, {REALS} %m{x})""")
     return "\n".join(lines)
 
 
-def _results(kernel: Kernel) -> str:
+def _put_results(code: Code, kernel: Kernel) -> None:
     """Sums → results, a vector at a time: sums with bias, residual, bounds; NaN stays NaN."""
-    return f"""  %left = sub i64 %pixel_count, %t
+    code.put(f"""  %left = sub i64 %pixel_count, %t
   %few = icmp slt i64 %left, {kernel.pixels}
-  %count = select i1 %few, i64 %left, i64 {kernel.pixels}
-  br label %pixel
-pixel:
-  %j = phi i64 [0, %summed], [%j_next, %pixel_end]
-  %index = add i64 %t, %j
+  %count = select i1 %few, i64 %left, i64 {kernel.pixels}""")
+    with code.loop("j", "%count"):
+        code.put(f"""  %index = add i64 %t, %j
   %known = getelementptr [{PIXEL_WORDS} x i64], ptr %pixels, i64 %index
   %known_real = getelementptr i64, ptr %known, i64 1
   %first_real = load i64, ptr %known_real
   %known_half = getelementptr i64, ptr %known, i64 2
   %first_half = load i64, ptr %known_half
-  %j_first = mul i64 %j, {kernel.vectors}
-  br label %vector
-vector:
-  %v = phi i64 [0, %pixel], [%v_next, %vector_end]
-  %which = add i64 %first_vector, %v
+  %j_first = mul i64 %j, {kernel.vectors}""")
+        with code.loop("v", str(kernel.vectors)):
+            code.put(_BIASED)
+            with code.when("%has_sums", "put_sums"):
+                code.put(f"""  %sums_place = getelementptr float, ptr %sums, i64 %real_at
+  {masked_store("%biased", "%sums_place", "%mask")}""")
+            with code.when("%has_residual", "add", [Phi("%all", REALS, "%biased", "%added")]):
+                code.put(f"""  %residual_place = getelementptr float, ptr %residual, i64 %real_at
+  %other = {masked_load("%residual_place", "%mask")}
+  %added = fadd {REALS} %biased, %other""")
+            code.put(_HELD)
+            with code.when("%has_results", "put_results"):
+                code.put(f"""  %result_place = getelementptr float, ptr %results, i64 %real_at
+  {masked_store("%final", "%result_place", "%mask")}""")
+            with code.when("%has_narrow", "put_narrow"):
+                code.put(f"""  %half_at = add i64 %first_half, %channel
+  %narrow_place = getelementptr i16, ptr %narrow, i64 %half_at
+  %rounded = fptrunc {REALS} %final to {_NARROW}
+  %halves = bitcast {_NARROW} %rounded to {_HALVES}
+  {_PUT_HALF}({_HALVES} %halves, ptr %narrow_place, i32 2, {MASK} %mask)""")
+
+
+_BIASED = f"""  %which = add i64 %first_vector, %v
   %channel = mul i64 %which, {LANES}
   %n = add i64 %j_first, %v
-  %sum_place = getelementptr {_REAL}, ptr %scratch, i64 %n
-  %sum = load {_REAL}, ptr %sum_place, align 64
+  %sum_place = getelementptr {REALS}, ptr %scratch, i64 %n
+  %sum = load {REALS}, ptr %sum_place, align 64
   %bias_place = getelementptr float, ptr %bias, i64 %channel
-  %biases = load {_REAL}, ptr %bias_place, align 4
-  %biased = fadd {_REAL} %sum, %biases
+  %biases = load {REALS}, ptr %bias_place, align 4
+  %biased = fadd {REALS} %sum, %biases
   %mask_place = getelementptr i16, ptr %masks, i64 %which
   %mask_bits = load i16, ptr %mask_place
-  %mask = bitcast i16 %mask_bits to {_MASK}
-  %real_at = add i64 %first_real, %channel
-  br i1 %has_sums, label %put_sums, label %after_sums
-put_sums:
-  %sums_place = getelementptr float, ptr %sums, i64 %real_at
-  {_PUT_REAL}({_REAL} %biased, ptr %sums_place, i32 4, {_MASK} %mask)
-  br label %after_sums
-after_sums:
-  br i1 %has_residual, label %get_residual, label %after_residual
-get_residual:
-  %residual_place = getelementptr float, ptr %residual, i64 %real_at
-  %other = {_GET_REAL}(ptr %residual_place,
-      i32 4, {_MASK} %mask, {_REAL} zeroinitializer)
-  %added = fadd {_REAL} %biased, %other
-  br label %after_residual
-after_residual:
-  %all = phi {_REAL} [%biased, %after_sums], [%added, %get_residual]
-  %below = fcmp olt {_REAL} %all, %lowest_all
-  %floored = select {_MASK} %below, {_REAL} %lowest_all, {_REAL} %all
-  %above = fcmp ogt {_REAL} %floored, %highest_all
-  %final = select {_MASK} %above, {_REAL} %highest_all, {_REAL} %floored
-  br i1 %has_results, label %put_results, label %after_results
-put_results:
-  %result_place = getelementptr float, ptr %results, i64 %real_at
-  {_PUT_REAL}({_REAL} %final, ptr %result_place, i32 4, {_MASK} %mask)
-  br label %after_results
-after_results:
-  br i1 %has_narrow, label %put_narrow, label %vector_end
-put_narrow:
-  %half_at = add i64 %first_half, %channel
-  %narrow_place = getelementptr i16, ptr %narrow, i64 %half_at
-  %rounded = fptrunc {_REAL} %final to <{LANES} x bfloat>
-  %halves = bitcast <{LANES} x bfloat> %rounded to {_HALVES}
-  {_PUT_HALF}({_HALVES} %halves, ptr %narrow_place, i32 2, {_MASK} %mask)
-  br label %vector_end
-vector_end:
-  %v_next = add i64 %v, 1
-  %v_more = icmp slt i64 %v_next, {kernel.vectors}
-  br i1 %v_more, label %vector, label %pixel_end
-pixel_end:
-  %j_next = add i64 %j, 1
-  %j_more = icmp slt i64 %j_next, %count
-  br i1 %j_more, label %pixel, label %tile_end
-tile_end:
-  %t_next = add i64 %t, {kernel.pixels}
-  %t_more = icmp slt i64 %t_next, %pixel_count
-  br i1 %t_more, label %tile, label %block_end
-block_end:
-  %b_next = add i64 %b, 1
-  %b_more = icmp slt i64 %b_next, %blocks
-  br i1 %b_more, label %block, label %exit
-exit:
-  ret void
-}}"""
+  %mask = bitcast i16 %mask_bits to {MASK}
+  %real_at = add i64 %first_real, %channel"""
+
+_HELD = f"""  %below = fcmp olt {REALS} %all, %lowest_all
+  %floored = select {MASK} %below, {REALS} %lowest_all, {REALS} %all
+  %above = fcmp ogt {REALS} %floored, %highest_all
+  %final = select {MASK} %above, {REALS} %highest_all, {REALS} %floored"""
 
 
-# Rows of float32 to rows of bfloat16 that may lie further apart; strides count elements.
-_ROUND_ROWS = f"""
-define void @round_rows(ptr %from, ptr %to, i64 %rows, i64 %size, i64 %from_row, i64 %to_row) {{
-entry:
-  %whole = and i64 %size, -{LANES}
+def _round_rows() -> str:
+    """Rows of float32 to rows of bfloat16 that may lie further apart; strides count elements."""
+    code = Code()
+    with code.function(
+        "void @round_rows(ptr %from, ptr %to, i64 %rows, i64 %size, i64 %from_row, i64 %to_row)"
+    ):
+        code.put(f"""  %whole = and i64 %size, -{LANES}
   %rest = sub i64 %size, %whole
   %rest_word = trunc i64 %rest to i32
   %above = shl i32 1, %rest_word
   %mask_word = sub i32 %above, 1
   %mask_bits = trunc i32 %mask_word to i{LANES}
-  %mask = bitcast i{LANES} %mask_bits to {_MASK}
-  %has_whole = icmp sgt i64 %whole, 0
-  br label %row
-row:
-  %r = phi i64 [0, %entry], [%r_next, %tail]
-  %from_at = mul i64 %r, %from_row
+  %mask = bitcast i{LANES} %mask_bits to {MASK}
+  %has_whole = icmp sgt i64 %whole, 0""")
+        with code.loop("r", "%rows"):
+            code.put("""  %from_at = mul i64 %r, %from_row
   %from_start = getelementptr float, ptr %from, i64 %from_at
   %to_at = mul i64 %r, %to_row
-  %to_start = getelementptr i16, ptr %to, i64 %to_at
-  br i1 %has_whole, label %vector, label %tail
-vector:
-  %i = phi i64 [0, %row], [%i_next, %vector]
-  %from_place = getelementptr float, ptr %from_start, i64 %i
-  %values = load {_REAL}, ptr %from_place, align 4
-  %rounded = fptrunc {_REAL} %values to <{LANES} x bfloat>
+  %to_start = getelementptr i16, ptr %to, i64 %to_at""")
+            with code.when("%has_whole", "vectors"), code.loop("i", "%whole", step=LANES):
+                code.put(f"""  %from_place = getelementptr float, ptr %from_start, i64 %i
+  %values = load {REALS}, ptr %from_place, align 4
+  %rounded = fptrunc {REALS} %values to {_NARROW}
   %to_place = getelementptr i16, ptr %to_start, i64 %i
-  store <{LANES} x bfloat> %rounded, ptr %to_place, align 2
-  %i_next = add i64 %i, {LANES}
-  %more = icmp slt i64 %i_next, %whole
-  br i1 %more, label %vector, label %tail
-tail:
-  %last_from = getelementptr float, ptr %from_start, i64 %whole
-  %last_values = {_GET_REAL}(ptr %last_from,
-      i32 4, {_MASK} %mask, {_REAL} zeroinitializer)
-  %last_rounded = fptrunc {_REAL} %last_values to <{LANES} x bfloat>
-  %last_halves = bitcast <{LANES} x bfloat> %last_rounded to {_HALVES}
+  store {_NARROW} %rounded, ptr %to_place, align 2""")
+            code.put(f"""  %last_from = getelementptr float, ptr %from_start, i64 %whole
+  %last_values = {masked_load("%last_from", "%mask")}
+  %last_rounded = fptrunc {REALS} %last_values to {_NARROW}
+  %last_halves = bitcast {_NARROW} %last_rounded to {_HALVES}
   %last_to = getelementptr i16, ptr %to_start, i64 %whole
-  {_PUT_HALF}({_HALVES} %last_halves, ptr %last_to, i32 2, {_MASK} %mask)
-  %r_next = add i64 %r, 1
-  %r_more = icmp slt i64 %r_next, %rows
-  br i1 %r_more, label %row, label %exit
-exit:
-  ret void
-}}
-"""
+  {_PUT_HALF}({_HALVES} %last_halves, ptr %last_to, i32 2, {MASK} %mask)""")
+        code.put("  ret void")
+    return code.text()
