@@ -48,8 +48,8 @@ from vermilion.quantize.working_copy import keeping, working_copy
 # Outputs of one sample that are kept rather than computed again, at most.
 _KEPT_BYTES = 16 * 1024 * 1024
 
-# Of the values of large tensors, where the scale is a power of two: one group in so many.
-_COUNTED_EVERY = 4
+COUNTED_EVERY = 4
+"""Of the values of large tensors, where the scale is a power of two: one group in so many."""
 
 # Samples that show which channels lie far out.
 _MIGRATE_SAMPLES = 8
@@ -135,7 +135,7 @@ def look(
     _check_named(options, facts)
     plan = make_plan(work, types_of(facts), options.exclude, scheme)
     observed = touched(plan, types_of(facts)) if histograms else plan.observed
-    every = _COUNTED_EVERY if scheme.power_of_two and not histograms else 1
+    every = COUNTED_EVERY if scheme.power_of_two and not histograms else 1
     statistics: dict[str, Statistics] = {
         name: Histogram(every) if histograms or _needs_histogram(scheme, options) else Range()
         for name in observed

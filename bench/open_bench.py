@@ -1,0 +1,140 @@
+"""Opening an ONNX Runtime session for a few runs: weights that are fed, lent, or in the message.
+
+    python bench/open_bench.py [--models r50,rec] [--turns 7] [--json OUT.json]
+
+From the graph in memory to a session that can run, then one run. Every opening is a process of its
+own on one core; they take turns. Nothing is optimized by ONNX Runtime but in the last way:
+
+    fed          large weights are inputs, handed over with each run where they lie
+    lent         large weights are lent to the session, which copies them
+    serialized   the whole model is one message that ONNX Runtime reads
+    optimized    lent, and the graph optimized
+
+Units: CPU milliseconds, medians of the turns with the least and the most; `memory_mb` is by how
+much the process grew while it opened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+from quantize_bench import CASES, prepared
+from turns import Record, head, in_turns, on_one_core, rows
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+MEASURED = ("open_ms", "run_ms", "memory_mb")
+
+
+def fed(model: ir.Model) -> Run:
+    """Open as calibration does for its first samples."""
+    from vermilion.ir.execute import open_fed_session
+
+    return open_fed_session(model).run
+
+
+def lent(model: ir.Model) -> Run:
+    """Open without optimizing."""
+    from vermilion.ir.execute import open_session, run_session
+
+    session = open_session(model, optimize=False)
+    return lambda inputs: run_session(session, inputs)
+
+
+def serialized(model: ir.Model) -> Run:
+    """Open from one message that holds everything."""
+    import onnx_ir as ir
+
+    from vermilion.ir.execute import run_session, session_from_bytes
+
+    session = session_from_bytes(ir.to_proto(model).SerializeToString(), {}, optimize=False)
+    return lambda inputs: run_session(session, inputs)
+
+
+def optimized(model: ir.Model) -> Run:
+    """Open as for many runs."""
+    from vermilion.ir.execute import open_session, run_session
+
+    session = open_session(model)
+    return lambda inputs: run_session(session, inputs)
+
+
+WAYS = {"fed": fed, "lent": lent, "serialized": serialized, "optimized": optimized}
+
+
+def measure(options: argparse.Namespace) -> Record:
+    """Open one model in one way in this process, and run it once."""
+    import onnx_ir as ir
+
+    import vermilion.ir.execute  # noqa: F401  so that no way has to import it
+
+    on_one_core()
+    case = CASES[options.models]
+    rng = np.random.default_rng(0)
+    inputs = {case.input_name: rng.standard_normal(case.shape).astype(np.float32)}
+    model = ir.load(Path(options.folder) / "float.onnx")
+    for value in model.graph.initializers.values():
+        # Read out of the file's message, as they are once a graph is worked on.
+        value.const_value = ir.Tensor(np.array(value.const_value.numpy()), name=value.name)
+    process = psutil.Process()
+    resident, begin = process.memory_info().rss, time.process_time()
+    run = WAYS[options.way](model)
+    opened, resident = time.process_time(), process.memory_info().rss - resident
+    results = run(inputs)
+    done = time.process_time()
+    return {
+        "model": options.models,
+        "way": options.way,
+        "open_ms": 1e3 * (opened - begin),
+        "run_ms": 1e3 * (done - opened),
+        "memory_mb": resident / 1e6,
+        "outputs": [float(np.abs(array).sum()) for array in results.values()],
+    }
+
+
+def main() -> None:
+    """Open every model in every way in turns."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", default="r50,rec")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way:
+        sys.stdout.write(json.dumps(measure(options)) + "\n")
+        return
+    found = [one for name in options.models.split(",") for one in of_model(name, options.turns)]
+    print(head(("model", "way"), MEASURED))
+    for line in rows(found, ("model", "way"), MEASURED):
+        print(line)
+    if options.json:
+        options.json.write_text(json.dumps({"results": found}, indent=2) + "\n", encoding="utf-8")
+
+
+def of_model(name: str, turns: int) -> list[Record]:
+    """Write the model once; measure all ways in turns."""
+    import onnx_ir as ir
+
+    with tempfile.TemporaryDirectory() as folder:
+        ir.save(prepared(CASES[name]), Path(folder) / "float.onnx")
+        commands = [["--models", name, "--folder", folder, "--way", way] for way in WAYS]
+        return list(in_turns(__file__, commands, turns))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The scripts that measure calibration's parts: each run whole on a small network."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import models
+from readme_test import ROOT
+from vermilion.quantize.native_run.kernels import processor_has_bfloat16
+
+BENCH = ROOT / "bench"
+
+
+def run(script: str, *words: str, folder: Path) -> tuple[str, list[dict[str, Any]]]:
+    """Give what a script prints, and the records that it writes."""
+    models.package_model_path("ocr-cls")  # without it there is nothing to measure
+    file = folder / "found.json"
+    done = subprocess.run(
+        [sys.executable, str(BENCH / script), "--models", "cls", *words, "--json", str(file)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(file.read_text("utf-8"))["results"]
+
+
+@pytest.mark.skipif(not processor_has_bfloat16(), reason="this CPU has no products of bfloat16")
+def test_samples_in_our_kernels_and_in_onnx_runtime(tmp_path: Path) -> None:
+    printed, found = run("calibration_bench.py", "--samples", "5", "--turns", "1", folder=tmp_path)
+    assert [one["engine"] for one in found] == ["onnxruntime", "own kernels", "quantize"]
+    for one in found:
+        assert one["samples"] == 5
+        assert 0 < one["next_ms"] < one["all_ms"]
+        assert 0 < one["first_ms"] < one["all_ms"]
+    assert [line.split()[0] for line in printed.splitlines()] == ["model", "cls", "cls", "cls"]
+
+
+def test_sessions_opened_in_four_ways(tmp_path: Path) -> None:
+    printed, found = run("open_bench.py", "--turns", "1", folder=tmp_path)
+    assert [one["way"] for one in found] == ["fed", "lent", "serialized", "optimized"]
+    for one in found:
+        assert one["open_ms"] > 0
+        assert one["run_ms"] > 0
+        # All of them run the same network.
+        assert one["outputs"] == pytest.approx(found[0]["outputs"], rel=1e-5)
+    assert len(printed.splitlines()) == 1 + len(found)
+
+
+def test_medians_and_spread_of_what_took_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    turns = importlib.import_module("turns")
+    records = [
+        {"model": "m", "engine": engine, "turn": turn, "ms": ms}
+        for turn, pair in enumerate([(3.0, 30.0), (1.0, 10.0), (8.0, 20.0)])
+        for engine, ms in zip(("ours", "theirs"), pair, strict=True)
+    ]
+    lines = [line.split() for line in turns.rows(records, ("model", "engine"), ("ms",))]
+    assert lines == [
+        ["m", "ours", "3.0", "(1.0–8.0)"],
+        ["m", "theirs", "20.0", "(10.0–30.0)"],
+    ]
+    assert turns.head(("model", "engine"), ("ms",)).split() == ["model", "engine", "ms"]
+
+
+def test_a_turn_that_fails_ends_the_bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    turns = importlib.import_module("turns")
+    script = tmp_path / "child.py"
+    script.write_text("import sys; print('{\"ms\": 1}'); sys.exit(int(sys.argv[1]))")
+    assert list(turns.in_turns(str(script), [["0"]], 2)) == [
+        {"ms": 1, "turn": 0},
+        {"ms": 1, "turn": 1},
+    ]
+    with pytest.raises(SystemExit, match=r"child.py 3` failed"):
+        list(turns.in_turns(str(script), [["0"], ["3"]], 1))
