@@ -220,8 +220,8 @@ class FedSession:
 def open_fed_session(model: ir.Model, *, threads: int = 0, quiet: bool = False) -> FedSession:
     """Open a session for a few runs: large float32 weights are handed over with each of them.
 
-    ONNX Runtime copies what it is lent, but not what it is fed (a ResNet-50 is open in 9 ms instead
-    of 46). Nothing is optimized: without constants there is little to find.
+    ONNX Runtime copies what it is lent, but not what it is fed: a ResNet-50 is open in 9 ms instead
+    of 39 (`bench/open_bench.py`). Nothing is optimized: without constants there is little to find.
 
     Raises: UnsupportedError where ONNX Runtime cannot run the model.
     """

@@ -5,7 +5,7 @@ tensors of one sample are too large together, they are fetched in groups, each b
 own, so a sample is run several times rather than kept.
 
 After the first samples, whose outputs are kept in float32, our own kernels take over where they can
-run the network: in bfloat16, in half of the time, and each tensor is looked at as it is made.
+run the network: in bfloat16, in less time, and each tensor is looked at as it is made.
 """
 
 from __future__ import annotations
