@@ -22,6 +22,7 @@ class Options:
 
     bits: Literal[4, 8, 32] = 4
     block: int = 32
+    key_block: int = 0  # of the keys' product, where it has another
     has_zeros: bool = False
     is_split: bool = False  # queries, keys and values apart, each turned by a node of its own
     is_tied: bool = False
@@ -67,21 +68,22 @@ class _Graph:
         if o.bits == 32:
             values = self.floats(depth, width, scale=depth**-0.5)
             return self.node("MatMul", [x, self.weight(f"{name}.w", values)], [f"{name}.y"])
-        codes, scales, zeros = self.codes(depth, width)
+        block = o.key_block if o.key_block and name.endswith(".k") else o.block
+        codes, scales, zeros = self.codes(depth, width, block)
         inputs = [x, self.weight(f"{name}.w", codes), self.weight(f"{name}.s", scales)]
         if o.has_zeros:
             inputs.append(self.weight(f"{name}.z", zeros))
         return self.node(
             "MatMulNBits", inputs, [f"{name}.y"], K=depth, N=width, bits=o.bits,
-            block_size=o.block, accuracy_level=4,
+            block_size=block, accuracy_level=4,
         )  # fmt: skip
 
     def codes(
-        self, depth: int, width: int
+        self, depth: int, width: int, block: int
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.uint8]]:
         o = self.options
-        blocks = -(-depth // o.block)
-        codes = self.random.integers(0, 256, (width, blocks, o.block * o.bits // 8), np.uint8)
+        blocks = -(-depth // block)
+        codes = self.random.integers(0, 256, (width, blocks, block * o.bits // 8), np.uint8)
         spread = 2.0**o.bits / 3.5  # of uniform codes, about the deviation's inverse
         scales = np.abs(self.floats(width, blocks, scale=0.2) + 1.0) / spread / depth**0.5
         zeros = self.random.integers(0, 256, (width, -(-blocks * o.bits // 8)), np.uint8)
@@ -105,7 +107,7 @@ class _Graph:
     def embedding(self) -> str:
         o = self.options
         if o.is_tied and o.bits != 32:
-            codes, scales, _ = self.codes(HIDDEN, VOCABULARY)
+            codes, scales, _ = self.codes(HIDDEN, VOCABULARY, o.block)
             self.weight("head.w", codes)
             self.weight("head.s", scales)
             flat = self.weight("flat", np.array([VOCABULARY, codes[0].size]))

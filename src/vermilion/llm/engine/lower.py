@@ -13,7 +13,7 @@ from vermilion.codegen.emit.decoder.block_product import BlockProductSpec
 from vermilion.codegen.emit.decoder.cache import CacheForm
 from vermilion.codegen.emit.decoder.cached_attention import CachedAttentionSpec
 from vermilion.codegen.emit.decoder.control import CONTROL_WORDS
-from vermilion.codegen.emit.decoder.halved_rows import HalvedRowsSpec
+from vermilion.codegen.emit.decoder.halved_rows import HalvedRows, HalvedRowsSpec
 from vermilion.codegen.emit.decoder.heads import HeadsSpec
 from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
 from vermilion.codegen.emit.decoder.panel_tile import Gate
@@ -103,7 +103,8 @@ class _Lowering:
     constants: dict[str, Floats] = field(default_factory=dict)
     buffers: dict[str, tuple[Buffer, int]] = field(default_factory=dict)
     prepared: dict[tuple[str, int, int, Prepared], Buffer] = field(default_factory=dict)
-    halved: dict[Buffer, View] = field(default_factory=dict)  # by the prepared rows
+    # By the prepared rows: blocks of another length cut the depth into other runs.
+    halved: dict[tuple[Buffer, HalvedRows], View] = field(default_factory=dict)
 
     def given(self, name: str, size: int) -> Buffer:
         """Give a buffer of the caller's."""
@@ -331,12 +332,12 @@ def _add_product(state: _Lowering, operation: Product, spec: Spec, source: View,
 
 def _halved(state: _Lowering, source: View, spec: HalvedRowsSpec) -> View:
     """Give the sums of rows that products of quarters read; they are written once."""
-    if source.buffer not in state.halved:
+    key = (source.buffer, spec.form)
+    if key not in state.halved:
         buffer = Buffer(f"{source.buffer.name} sums", spec.form.size_bytes, "arena")
-        state.halved[source.buffer] = _whole(buffer)
-        target = state.halved[source.buffer]
+        target = state.halved[key] = _whole(buffer)
         state.add(spec, [state.control, source, target], [target], buffer.name)
-    return state.halved[source.buffer]
+    return state.halved[key]
 
 
 def _product_spec(

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import small_decoders
 from kernels import isa_for
 from packed_products import ROOM, Array, Case, close, numbers, numbers_of, step, stored, written
 from small_decoders import Options, decoder_folder
@@ -178,21 +179,35 @@ def test_which_products(other: dict[str, Any]) -> None:
 
 def test_a_decoder_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of many rows and of few, and what follows them: as with eight multiplications."""
+    monkeypatch.setattr(seven, "LEAST_DEPTH", 64)
+    folder = decoder_folder(tmp_path / "model", Options())
+    eight, both = (logits(folder, rows, monkeypatch) for rows in (10**6, 150))
+    for few, many in zip(eight, both, strict=True):
+        assert close(many, few, 0.03)
+    assert not np.array_equal(eight[0], both[0])
+
+
+def test_products_of_the_same_rows_in_other_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of 64 cut half of 1152 into other runs than blocks of 32: rows lie otherwise."""
+    monkeypatch.setattr(small_decoders, "HIDDEN", 1152)
+    monkeypatch.setattr(small_decoders, "KEY_HEADS", 4)
+    folder = decoder_folder(tmp_path / "model", Options(is_split=True, key_block=64))
+    eight, both = (logits(folder, rows, monkeypatch) for rows in (10**6, 150))
+    for few, many in zip(eight, both, strict=True):
+        assert close(many, few, 0.03)
+    assert not np.array_equal(eight[0], both[0])
+
+
+def logits(folder: Path, least_rows: int, monkeypatch: pytest.MonkeyPatch) -> list[Array]:
+    """Give what follows prompts of 480 rows and of 120, and a token."""
     if not (isa_for("cpu").has_vnni and isa_for("cpu").has_bf16):
         pytest.skip("this machine has no AVX-512 VNNI and BF16")
-    folder = decoder_folder(tmp_path / "model", Options())
+    monkeypatch.setattr(seven, "LEAST_ROWS", least_rows)
+    monkeypatch.setattr(seven, "LEAST_COLUMNS", 64)
     tokens = np.random.default_rng(0).integers(0, 320, (3, 200))
-    logits = {}
-    for name, rows in (("eight", 10**6), ("seven", 150)):
-        monkeypatch.setattr(seven, "LEAST_ROWS", rows)
-        monkeypatch.setattr(seven, "LEAST_DEPTH", 64)
-        monkeypatch.setattr(seven, "LEAST_COLUMNS", 64)
-        decoder = open_native_decoder(folder, prefill="bf16", threads=2, cache=tmp_path / "code")
-        state = decoder.start(3, 210)
-        logits[name] = [
-            state.forward(tokens[:, :160], True), state.forward(tokens[:, 160:], True),
-            state.forward(tokens[:, :1]),
-        ]  # fmt: skip
-    for few, many in zip(logits["eight"], logits["seven"], strict=True):
-        assert close(many, few, 0.03)
-    assert not np.array_equal(logits["eight"][0], logits["seven"][0])
+    decoder = open_native_decoder(folder, prefill="bf16", threads=2, cache=folder / "code")
+    state = decoder.start(3, 210)
+    parts = [state.forward(part, True) for part in (tokens[:, :160], tokens[:, 160:])]
+    return [*parts, state.forward(tokens[:, :1])]
