@@ -28,6 +28,7 @@ from vermilion.cli.llm_options import (
 from vermilion.cli.options import bytes_for_people
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
+from vermilion.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -261,7 +262,12 @@ def _lines(terminal: Terminal, engine: str, reason: str) -> Iterator[str]:
     while True:
         if ask:
             _show("> ")
-        line = sys.stdin.readline()
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError as error:
+            raise OptionError(
+                f"what stdin gives is no {error.encoding} text", hint="write it in UTF-8"
+            ) from error
         if not line.strip():
             return
         yield line.strip()

@@ -122,6 +122,16 @@ def test_a_conversation_over_the_context(
     assert "context is 256" in done.err
 
 
+def test_a_conversation_in_another_encoding(
+    run: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latin = io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", latin)
+    done = run("llm", "chat", folder, "-g", "6", *ORT)
+    assert done.code == 2
+    assert "no utf-8 text" in done.err
+
+
 def test_speed_of_our_engine_alone(run: Command, folder: Path) -> None:
     words = ("llm", "bench", folder, "-l", "8,16", "-g", "4", "-r", "2", "--against", "none")
     done = run(*words, "--engine", "onnxruntime", "--json")
@@ -179,6 +189,8 @@ def test_the_same_logits_as_onnxruntime_genai(run: Command, folder: Path) -> Non
         (("generate", "DIR", "-p", "x", "--prefill", "int3"), "--prefill int3"),
         (("generate", "DIR", "-p", "", *ORT), "the prompt is empty"),
         (("generate", ".", "-p", "x"), "no folder of onnxruntime-genai"),
+        (("generate", "DIR", "-p", "\udcff", *ORT), "no letter"),
+        (("generate", "model.gguf", "-p", "x"), "`vermilion llm build model.gguf -o FOLDER`"),
         (("bench", "DIR", "-l", "8", "--against", "vllm"), "--against vllm"),
         (("bench", "DIR", "-l", "500", "--against", "none"), "the model's context is 256"),
         (("bench", "DIR", "-t", "0"), "--threads"),
@@ -195,6 +207,7 @@ def test_wrong_use(
     said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("model.gguf").write_bytes(b"GGUF")
     done = run("llm", *(str(folder) if word == "DIR" else word for word in words))
     assert done.code == 2
     assert said in done.err

@@ -364,6 +364,9 @@ def test_the_tokenizer_and_its_stream(model: ours.Model) -> None:
     assert tokenizer.decode([1, *tokenizer.encode("x"), 2]) == "x"
     tokenizer.update_options(skip_special_tokens="false")
     assert tokenizer.decode([1]) == "<s>"
+    # A number alone and rows, as onnxruntime-genai takes them.
+    assert tokenizer.decode(tokenizer.encode("a")[0]) == "a"
+    assert tokenizer.decode(tokenizer.encode("ab")[None, :]) == "ab"
     assert tokenizer.decode_batch(tokenizer.encode_batch(["a", "b c"]))[1] == "b c"
     ids = (tokenizer.bos_token_id, tokenizer.eos_token_ids.tolist(), tokenizer.pad_token_id)
     assert ids == (1, [2], 0)
@@ -447,9 +450,32 @@ def test_tokens_that_do_not_fit(model: ours.Model) -> None:
         one.rewind_to(9)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda m: ours.Tokenizer(m).encode(5), "a text is a string, not int"),
+        (lambda m: ours.Tokenizer(m).encode_batch(["a", None]), "not NoneType"),
+        (lambda m: ours.Tokenizer(m).apply_chat_template([{"role": "user"}]), "as a string"),
+        (lambda m: ours.Tokenizer("folder"), "a model is wanted, not str"),
+        (lambda m: ours.Generator(m, None), "search options are wanted, not NoneType"),
+        (lambda m: generator(ours, m).append_tokens("Hello"), "tokens are numbers, not str"),
+        (lambda m: generator(ours, m).append_tokens([[1, 2], [3]]), "rows of one length"),
+        (lambda m: generator(ours, m).set_logits("a"), "logits are numbers, not str"),
+        (lambda m: ours.GeneratorParams(m).set_guidance("json_schema", {}), "not dict"),
+    ],
+)
+def test_what_is_of_another_type(
+    wrong: Callable[[ours.Model], object], words: str, model: ours.Model
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        wrong(model)
+
+
 def test_a_folder_that_is_none_or_lacks_a_file(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no such folder"):
         ours.Model(tmp_path / "nothing")
+    with pytest.raises(OptionError, match="this is a file"):
+        ours.Model(folder / "model.onnx")
     with pytest.raises(OptionError, match="no folder of onnxruntime-genai"):
         ours.Model(tmp_path)
     copy = tiny_llama.write_folder(tmp_path / "copy")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from vermilion.errors import OptionError
 from vermilion.genai.config import Config, as_read
 from vermilion.llm.open_decoder import EngineName, EngineOptions, Prefill
 from vermilion.llm.own_model import OwnModel, open_own_model
@@ -50,5 +51,12 @@ class Model:
 
 
 def own_model(model: Model) -> OwnModel:
-    """Give what is behind a model."""
+    """Give what is behind a model.
+
+    Raises: OptionError for anything else, as a path would be.
+    """
+    if not isinstance(model, Model):
+        raise OptionError(
+            f"a model is wanted, not {type(model).__name__}", hint="`Model(folder)` opens one"
+        )
     return model._own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from vermilion.errors import OptionError
 from vermilion.genai.model import Model, own_model
 from vermilion.llm.guidance import Guidance
 from vermilion.llm.own_model import search_of
@@ -41,5 +42,13 @@ class GeneratorParams:
 
 
 def chosen(params: GeneratorParams) -> tuple[SearchOptions, Guidance | None]:
-    """Give what was set."""
+    """Give what was set.
+
+    Raises: OptionError for anything else.
+    """
+    if not isinstance(params, GeneratorParams):
+        raise OptionError(
+            f"search options are wanted, not {type(params).__name__}",
+            hint="`GeneratorParams(model)` gives them",
+        )
     return params._options, params._guidance

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vermilion.errors import OptionError
 from vermilion.genai.model import Model, own_model
@@ -53,9 +53,9 @@ class Tokenizer:
         """Give the tokens of a text."""
         return np.array(self._own.encode(text), np.int32)
 
-    def decode(self, tokens: Iterable[int]) -> str:
-        """Give the text of tokens."""
-        return self._own.decode(tokens)
+    def decode(self, tokens: ArrayLike) -> str:
+        """Give the text of tokens, or of one."""
+        return self._own.decode(np.asarray(tokens).reshape(-1))
 
     def encode_batch(self, texts: Sequence[str]) -> Tensor:
         """Give the tokens of several texts, padded on the right: (texts, longest)."""
@@ -106,6 +106,11 @@ class TokenizerStream:
 
 
 def _rows(name: str, text: str) -> list[dict[str, object]]:
+    if not isinstance(text, str):
+        raise OptionError(
+            f"the {name} are JSON, as a string, not {type(text).__name__}",
+            hint=f"`json.dumps({name})`",
+        )
     try:
         given = json.loads(text)
     except ValueError as error:

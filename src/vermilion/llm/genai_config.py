@@ -103,6 +103,14 @@ def read_genai_config(folder: Path) -> GenaiConfig:
     """
     if folder.name == NAME and folder.is_file():
         folder = folder.parent
+    if folder.is_file():
+        raise OptionError(
+            "this is a file, and a folder of onnxruntime-genai is wanted",
+            where=str(folder),
+            hint=f"build one of it: `vermilion llm build {folder} -o FOLDER`"
+            if folder.suffix == ".gguf"
+            else f"give the folder that has `{NAME}`",
+        )
     if not folder.is_dir():
         raise OptionError("no such folder", where=str(folder), hint="check the path")
     if not (folder / NAME).is_file():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,7 +68,7 @@ class Generation:
 
         Raises: OptionError where they do not fit.
         """
-        given = np.asarray(tokens, dtype=np.int64).reshape(-1)
+        given = _numbers(tokens, "tokens").astype(np.int64).reshape(-1)
         batch = self._options.batch_size
         if given.size == 0 or given.size % batch:
             raise OptionError(f"{given.size} tokens for a batch of {batch}")
@@ -133,7 +134,7 @@ class Generation:
 
     def set_logits(self, logits: ArrayLike) -> None:
         """Choose the next token from these logits instead: as many numbers as `get_logits`."""
-        given = np.array(logits, dtype=np.float32)
+        given = _numbers(logits, "logits").astype(np.float32)
         shape = (self._options.rows, self._decoder.vocabulary_size)
         if given.size != shape[0] * shape[1]:
             raise OptionError(f"{given.size} logits for {shape[0]} x {shape[1]}")
@@ -265,3 +266,22 @@ class Generation:
             if options.num_beams > 1
             else []
         )
+
+
+def _numbers(given: ArrayLike, name: str) -> NDArray[Any]:
+    """Give an array of numbers.
+
+    Raises: OptionError for text, and for rows of several lengths.
+    """
+    try:
+        array = np.asarray(given)
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"{name} are numbers, in rows of one length", hint="`encode_batch` fills shorter rows"
+        ) from error
+    if array.dtype.kind not in "iuf":
+        raise OptionError(
+            f"{name} are numbers, not {type(given).__name__}",
+            hint="`encode` gives the tokens of a text",
+        )
+    return array

@@ -33,6 +33,11 @@ class Guidance:
             raise OptionError(
                 f"`{self.kind}` is no kind of guidance", hint=f"there are {', '.join(_KINDS)}"
             )
+        if not isinstance(self.text, str):
+            raise OptionError(
+                f"`{self.kind}` is a string, not {type(self.text).__name__}",
+                hint="`json.dumps` writes a schema",
+            )
         if not self.text:
             raise OptionError(f"`{self.kind}` is empty")
 

@@ -59,7 +59,11 @@ class FolderTokenizer:
         return FolderTokenizer(self._library, self._template, self._where)
 
     def encode(self, text: str) -> list[int]:
-        """Give the tokens of a text; special tokens that are written in it are recognised."""
+        """Give the tokens of a text; special tokens that are written in it are recognised.
+
+        Raises: OptionError for what is no text.
+        """
+        _check_text(text)
         added = self.options.add_special_tokens
         return list(self._library.encode(text, add_special_tokens=added).ids)
 
@@ -118,6 +122,19 @@ class TextStream:
         del self._tokens[: self._start]
         self._start, self._shown = self._shown - self._start, len(self._tokens)
         return whole[len(before) :]
+
+
+def _check_text(text: object) -> None:
+    """Raise OptionError for what the library would raise one of several errors for."""
+    if not isinstance(text, str):
+        raise OptionError(f"a text is a string, not {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # bytes of a console come so, too
+        raise OptionError(
+            f"the text has something at {error.start} that is no letter: {error.reason}",
+            hint="write it in UTF-8",
+        ) from error
 
 
 def open_tokenizer(folder: Path, cache: Path | None = None) -> FolderTokenizer:

@@ -49,6 +49,12 @@ def test_options_are_checked(tokenizer: FolderTokenizer) -> None:
         tokenizer.token_id("nothing")
 
 
+def test_what_is_no_text(tokenizer: FolderTokenizer) -> None:
+    """Bytes of a command line or of stdin that are no UTF-8 come as halves of letters."""
+    with pytest.raises(OptionError, match="something at 2 that is no letter"):
+        tokenizer.encode("a \udcff")
+
+
 def test_a_missing_or_damaged_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no `tokenizer\.json`"):
         open_tokenizer(tmp_path)
