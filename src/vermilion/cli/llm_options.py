@@ -61,11 +61,23 @@ def read_schema(file: Path | None) -> Guidance | None:
 
     Raises: OptionError where there is no such file.
     """
-    from vermilion.errors import OptionError
     from vermilion.llm.guidance import Guidance
 
-    if file is None:
-        return None
+    return None if file is None else Guidance("json_schema", read_words(file))
+
+
+def read_words(file: Path) -> str:
+    """Read a file of text.
+
+    Raises: OptionError where there is none, and for bytes that are no text.
+    """
+    from vermilion.errors import OptionError
+
     if not file.is_file():
         raise OptionError("no such file", where=str(file), hint="check the path")
-    return Guidance("json_schema", file.read_text(encoding="utf-8", errors="replace"))
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise OptionError(
+            f"the file is no text in UTF-8, from byte {error.start} on", where=str(file)
+        ) from error

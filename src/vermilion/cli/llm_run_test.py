@@ -195,6 +195,8 @@ def test_the_same_logits_as_onnxruntime_genai(run: Command, folder: Path) -> Non
         (("bench", "DIR", "-l", "500", "--against", "none"), "the model's context is 256"),
         (("bench", "DIR", "-t", "0"), "--threads"),
         (("perplexity", "DIR", "--text", "nothing"), "no such file"),
+        (("perplexity", "DIR", "--text", "model.gguf"), "no text in UTF-8, from byte 4 on"),
+        (("generate", "DIR", "-p", "x", "--temperature", "nan"), "the temperature is 0 or more"),
         (("perplexity", "DIR", "--window", "1"), "a window has two tokens"),
     ],
 )
@@ -207,7 +209,7 @@ def test_wrong_use(
     said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("model.gguf").write_bytes(b"GGUF")
+    Path("model.gguf").write_bytes(b"GGUF\xff")
     done = run("llm", *(str(folder) if word == "DIR" else word for word in words))
     assert done.code == 2
     assert said in done.err

@@ -15,6 +15,7 @@ from vermilion.cli.llm_options import (
     PrefillOption,
     Threads,
     engine_options,
+    read_words,
 )
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -176,15 +177,10 @@ def perplexity(
     """
     from dataclasses import asdict
 
-    from vermilion.errors import OptionError
     from vermilion.llm.perplexity import Text, measure_perplexity
     from vermilion.llm.sample_text import SAMPLE_TEXT
 
-    words = SAMPLE_TEXT
-    if text is not None:
-        if not text.is_file():
-            raise OptionError("no such file", where=str(text), hint="check the path")
-        words = text.read_text(encoding="utf-8", errors="replace")
+    words = SAMPLE_TEXT if text is None else read_words(text)
     options = engine_options(threads, on_cpu, engine, prefill)
     other = None
     if against is not None or against_engine:

@@ -56,7 +56,9 @@ class BuildRequest:
             if value not in get_args(kind):
                 raise OptionError(f"`{name} {value}`", hint=f"one of {', '.join(get_args(kind))}")
         if self.block not in BLOCKS:
-            raise OptionError(f"`--block {self.block}`", hint=f"one of {BLOCKS}")
+            raise OptionError(
+                f"`--block {self.block}`", hint=f"one of {', '.join(map(str, BLOCKS))}"
+            )
         if not 0 <= self.accuracy <= 4:
             raise OptionError(f"`--accuracy {self.accuracy}`", hint="0 to 4")
         if self.precision == "fp16" and self.graph == "cpu":

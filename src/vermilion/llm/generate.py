@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.new_tokens < 1:
             raise OptionError("at least one token is generated", hint="`-g 64`")
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 1:
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 1:
             raise OptionError("the temperature is 0 or more, top-p over 0 up to 1, top-k 1 or more")
         if self.beams < 1 or (self.beams > 1 and self.temperature > 0):
             raise OptionError("at least one beam; beams take no `--temperature`")
