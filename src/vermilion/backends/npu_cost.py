@@ -19,6 +19,7 @@ from vermilion.backends.npu_fit import DISPATCH_MS, LayerTable, Rates
 from vermilion.backends.npu_published import Layer
 from vermilion.backends.npu_rules import column_of
 from vermilion.hardware.targets.target import Target
+from vermilion.ir.attributes import integer
 from vermilion.ir.ops import dimensions, elements, find_operator
 
 NEWEST = "1.7"
@@ -260,8 +261,7 @@ def _is_weight(value: ir.Value) -> bool:
 
 
 def _is_depthwise(node: ir.Node) -> bool:
-    group = node.attributes.get("group")
-    if group is None or node.op_type not in ("Conv", "ConvTranspose", "QLinearConv"):
+    if node.op_type not in ("Conv", "ConvTranspose", "QLinearConv"):
         return False
     weight = dimensions(node.inputs[3 if node.op_type == "QLinearConv" else 1])
-    return group.as_int() > 1 and len(weight) > 1 and weight[1] == 1
+    return integer(node, "group", 1) > 1 and len(weight) > 1 and weight[1] == 1

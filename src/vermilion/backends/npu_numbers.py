@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from vermilion.codegen.lower.block_rounding import DOMAIN, OPERATOR
 from vermilion.codegen.lower.elementwise import ELEMENTWISE
 from vermilion.codegen.lower.rules import PRODUCTS
+from vermilion.ir.attributes import flag
 from vermilion.ir.numbers import number_format
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 from vermilion.quantize.blocks import FORMATS, round_to
@@ -102,18 +103,13 @@ def summed_axes(node: ir.Node) -> Iterator[tuple[int, int]]:
     elif is_operator(node, "ConvTranspose"):
         yield from ((0, 1), (1, 0))
     elif is_operator(node, "Gemm"):
-        yield 0, 0 if _flag(node, "transA") else 1
-        yield 1, 1 if _flag(node, "transB") else 0
+        yield 0, 0 if flag(node, "transA") else 1
+        yield 1, 1 if flag(node, "transB") else 0
     elif is_operator(node, "MatMul") and all(ranks):
         assert ranks[0] is not None
         assert ranks[1] is not None
         yield 0, ranks[0] - 1
         yield 1, max(0, ranks[1] - 2)
-
-
-def _flag(node: ir.Node, name: str) -> bool:
-    attribute = node.attributes.get(name)
-    return attribute is not None and bool(attribute.as_int())
 
 
 def _is_float(value: ir.Value | None) -> bool:

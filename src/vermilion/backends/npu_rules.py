@@ -13,6 +13,7 @@ import onnx_ir as ir
 from vermilion.backends.base import Claim, ModelFacts
 from vermilion.errors import Refusal
 from vermilion.hardware.targets.target import Target
+from vermilion.ir.attributes import text
 from vermilion.ir.opset import constant_of, is_operator
 
 # Which column of the vendor's operator table a model's number format is looked up in. Float models
@@ -148,10 +149,10 @@ def _resize(node: ir.Node, facts: ModelFacts, target: Target) -> Refusal | None:
         return None
     if facts.opset < _RESIZE_OPSET:
         return Refusal("Resize of opset 10 is not supported", "convert the model to opset 17")
-    mode = _text(node, "mode", "nearest")
+    mode = text(node, "mode", "nearest")
     if mode == "cubic":
         return Refusal("Resize is supported in the modes nearest and linear, not cubic")
-    if _text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+    if text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         return Refusal("Resize that crops is not supported", "crop with Slice before it")
     scales = node.inputs[2] if len(node.inputs) > 2 else None
     if scales is None or scales.name == "":
@@ -264,11 +265,6 @@ def _edge_of_quantized(node: ir.Node, facts: ModelFacts, target: Target) -> Refu
                 "take it as it is: it is little work",
             )
     return None
-
-
-def _text(node: ir.Node, name: str, default: str) -> str:
-    attribute = node.attributes.get(name)
-    return default if attribute is None or attribute.is_ref() else attribute.as_string()
 
 
 _RULES: tuple[Callable[[ir.Node, ModelFacts, Target], Refusal | None], ...] = (

@@ -18,6 +18,8 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from vermilion.ir.attributes import integer, integers, text
+
 Rule = Callable[[ir.Node], int]
 Family = Literal["product", "elementwise", "reduction", "normalization", "movement", "control"]
 
@@ -63,16 +65,6 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def _int_attribute(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
-
-
-def _ints_attribute(node: ir.Node, name: str) -> tuple[int, ...] | None:
-    attribute = node.attributes.get(name)
-    return None if attribute is None else tuple(attribute.as_ints())
-
-
 def _nothing(node: ir.Node) -> int:
     return 0
 
@@ -107,7 +99,7 @@ def _conv_transpose(node: ir.Node) -> int:
 
 def _gemm(node: ir.Node) -> int:
     a = dimensions(_input(node, 0))
-    k = a[0 if _int_attribute(node, "transA", 0) else -1] if a else 1
+    k = a[0 if integer(node, "transA", 0) else -1] if a else 1
     output = elements(node.outputs[0])
     return 2 * output * k + (output if _input(node, 2) is not None else 0)
 
@@ -118,7 +110,7 @@ def _matmul(node: ir.Node) -> int:
 
 
 def _matmul_nbits(node: ir.Node) -> int:
-    return 2 * elements(node.outputs[0]) * _int_attribute(node, "K", 1)
+    return 2 * elements(node.outputs[0]) * integer(node, "K", 1)
 
 
 def _einsum(node: ir.Node) -> int:
@@ -135,7 +127,7 @@ def _einsum(node: ir.Node) -> int:
 
 
 def _pool(node: ir.Node) -> int:
-    kernel = _ints_attribute(node, "kernel_shape") or ()
+    kernel = integers(node, "kernel_shape", ())
     return elements(node.outputs[0]) * math.prod(kernel)
 
 
@@ -164,13 +156,12 @@ def _attention(node: ir.Node) -> int:
         return 0
     batch, sequence, hidden = query
     total = key[1] if len(key) == 3 else sequence
-    heads = max(1, _int_attribute(node, "num_heads", _int_attribute(node, "q_num_heads", 1)))
+    heads = max(1, integer(node, "num_heads", integer(node, "q_num_heads", 1)))
     return batch * sequence * total * (4 * hidden + 5 * heads)
 
 
 def _resize(node: ir.Node) -> int:
-    attribute = node.attributes.get("mode")
-    mode = "nearest" if attribute is None else attribute.as_string()
+    mode = text(node, "mode", "nearest")
     taps = {"nearest": 0, "linear": 2, "cubic": 4}.get(mode, 0)
     scaled = sum(
         before != after
@@ -187,7 +178,7 @@ def _fourier(node: ir.Node) -> int:
 
 
 def _lrn(node: ir.Node) -> int:
-    return elements(node.outputs[0]) * (2 * _int_attribute(node, "size", 1) + 3)
+    return elements(node.outputs[0]) * (2 * integer(node, "size", 1) + 3)
 
 
 def _row(names: str, family: Family, rule: Rule, counting: str, domain: str = "") -> list[Operator]:

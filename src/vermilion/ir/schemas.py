@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.errors import ModelError, UnsupportedError
+from vermilion.ir.attributes import EXPORT, wrong_type
 from vermilion.ir.opset import where
 
 KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"})
@@ -36,7 +37,6 @@ _ATTRIBUTE_TYPES = {
     for kind in ir.AttributeType
     if hasattr(onnx.defs.OpSchema.AttrType, kind.name)
 }
-_EXPORT = "the file is damaged, or its exporter is at fault: export the model again"
 _BODIES = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
 
 
@@ -69,7 +69,7 @@ def _check_graph(
                 raise ModelError(
                     f"the attribute `{attribute.name}` refers to a function's, and this is none",
                     where=where(node),
-                    hint=_EXPORT,
+                    hint=EXPORT,
                 )
         if node.domain != "":
             continue
@@ -122,13 +122,13 @@ def _check_arity(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
             raise ModelError(
                 f"it has {len(values)} {what}s; its operator takes {allowed}",
                 where=where(node),
-                hint=_EXPORT,
+                hint=EXPORT,
             )
         for value, parameter in zip(values, formal, strict=False):
             needed = parameter.option == onnx.defs.OpSchema.FormalParameterOption.Single
             if needed and (value is None or not value.name):
                 raise ModelError(
-                    f"its {what} `{parameter.name}` is missing", where=where(node), hint=_EXPORT
+                    f"its {what} `{parameter.name}` is missing", where=where(node), hint=EXPORT
                 )
 
 
@@ -138,16 +138,12 @@ def _check_attributes(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
         if attribute is None:
             if formal.required:
                 raise ModelError(
-                    f"its attribute `{name}` is missing", where=where(node), hint=_EXPORT
+                    f"its attribute `{name}` is missing", where=where(node), hint=EXPORT
                 )
             continue
         wanted = _ATTRIBUTE_TYPES[formal.type]
         if attribute.type != wanted:
-            raise ModelError(
-                f"its attribute `{name}` is {attribute.type.name}, and has to be {wanted.name}",
-                where=where(node),
-                hint=_EXPORT,
-            )
+            raise wrong_type(node, attribute, wanted)
 
 
 def _check_bodies(node: ir.Node) -> None:
@@ -169,5 +165,5 @@ def _check_bodies(node: ir.Node) -> None:
                 f"its body `{attribute.name}` takes {len(body.inputs)} values and gives "
                 f"{len(body.outputs)}; needed are {takes} and {len(node.outputs) + extra}",
                 where=where(node),
-                hint=_EXPORT,
+                hint=EXPORT,
             )

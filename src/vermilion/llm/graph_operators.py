@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from vermilion.errors import ModelError, OptionError
+from vermilion.ir.attributes import integer
 from vermilion.llm.operators import Operator, attention, merged
 from vermilion.llm.quantization import Quantization
 
@@ -156,17 +157,10 @@ def _scale_bytes(node: ir.Node) -> int:
 
 
 def _attribute(node: ir.Node, name: str, default: int | None = None) -> int:
-    attribute = node.attributes.get(name)
-    if attribute is not None and attribute.type == ir.AttributeType.INT:
-        value = attribute.as_int()
-        if not 0 <= value < 1 << 31:
-            raise ModelError(
-                f"`{name}` of `{node.op_type}` is {value}", where=f"node `{node.name}`"
-            )
-        return value
-    if default is None:
-        raise ModelError(f"`{node.op_type}` has no `{name}`", where=f"node `{node.name}`")
-    return default
+    value = integer(node, name, default)
+    if not 0 <= value < 1 << 31:
+        raise ModelError(f"`{name}` of `{node.op_type}` is {value}", where=f"node `{node.name}`")
+    return value
 
 
 def _constant_shape(node: ir.Node, index: int) -> tuple[int, ...]:

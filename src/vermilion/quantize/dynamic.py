@@ -19,6 +19,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.errors import UnsupportedError
+from vermilion.ir.attributes import flag, number
 from vermilion.quantize.algorithms.compensate import round_compensated
 from vermilion.quantize.algorithms.layers import layers_of
 from vermilion.quantize.algorithms.moments import Moments
@@ -45,8 +46,7 @@ def dynamic_products(work: ir.Model, exclude: Sequence[str]) -> list[ir.Node]:
 
 
 def _adds_bias_once(node: ir.Node) -> bool:
-    beta = node.attributes.get("beta")
-    return beta is None or beta.as_float() == 1.0
+    return number(node, "beta", 1.0) == 1.0
 
 
 @one_thread()
@@ -94,7 +94,7 @@ def _integers(
     assert weight.const_value is not None, "products have a constant weight"
     array: Float32 = weight.const_value.numpy()
     number = scheme.number
-    turned = "transB" in node.attributes and bool(node.attributes["transB"].as_int())
+    turned = flag(node, "transB")
     columns = array.T if turned else array
     largest = np.abs(columns).max(axis=0, initial=0.0) if per_channel else np.abs(columns).max()
     scales = np.asarray(np.where(largest > 0.0, largest / number.high, 1.0), np.float32)

@@ -19,6 +19,7 @@ from onnx_ir.passes import common
 
 from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.npu_operators import OPERATORS as TAKEN
+from vermilion.ir.attributes import flag
 from vermilion.quantize.blocks import FORMATS, round_to
 from vermilion.quantize.cost import PRODUCTS
 from vermilion.quantize.emulate import add_emulation
@@ -274,6 +275,6 @@ def _summed_axis(node: ir.Node, index: int, value: ir.Value) -> tuple[int, int]:
     if node.op_type == "ConvTranspose":
         return rank, 1 - index
     if node.op_type == "Gemm":
-        turned = node.attributes.get("transA" if index == 0 else "transB")
-        return rank, int((index == 0) != bool(turned is not None and turned.as_int()))
+        turned = flag(node, "transA" if index == 0 else "transB")
+        return rank, int((index == 0) != turned)
     return rank, rank - 1 if index == 0 or rank == 1 else rank - 2

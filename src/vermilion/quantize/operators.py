@@ -21,6 +21,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from vermilion.hardware.targets.npu_operators import DOCUMENTED
+from vermilion.ir.attributes import text
 from vermilion.quantize.formats import Scheme
 
 Role = Literal["compute", "move", "align"]
@@ -39,13 +40,11 @@ def _divides_by_constant(node: ir.Node) -> bool:
 
 def _stays_in_range(node: ir.Node) -> bool:
     """Cubic interpolation overshoots, so that its output needs a scale of its own."""
-    mode = node.attributes.get("mode")
-    return mode is None or mode.as_string() in {"nearest", "linear"}
+    return text(node, "mode", "nearest") in {"nearest", "linear"}
 
 
 def _pads_with_zeros(node: ir.Node) -> bool:
-    mode = node.attributes.get("mode")
-    if mode is not None and mode.as_string() != "constant":
+    if text(node, "mode", "constant") != "constant":
         return True  # repeats values that are there
     value = node.attributes.get("value")
     if value is not None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.ir.attributes import flag, integer
 from vermilion.quantize.formats import INT8, INT16, IntegerFormat, Parameters, Scheme
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.plan import Plan
@@ -106,12 +107,10 @@ def channel_axis(node: ir.Node) -> int | None:
     if node.op_type == "Conv":
         return 0
     if node.op_type == "ConvTranspose":
-        group = node.attributes.get("group")
         # A group's channels share the axis with those of the other groups.
-        return 1 if group is None or group.as_int() == 1 else None
+        return 1 if integer(node, "group", 1) == 1 else None
     if node.op_type == "Gemm" and rank == 2:
-        turned = node.attributes.get("transB")
-        return 0 if turned is not None and turned.as_int() else 1
+        return 0 if flag(node, "transB") else 1
     if node.op_type == "MatMul" and rank == 2:
         return 1
     return None

@@ -13,7 +13,6 @@ from vermilion.codegen.emit.matmul import Panels
 from vermilion.codegen.emit.walk import Matrices, matrices
 from vermilion.codegen.expression import Operand
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.groups import Group
@@ -29,6 +28,7 @@ from vermilion.codegen.lower.sides import (
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
 from vermilion.codegen.tile import Tile
+from vermilion.ir.attributes import integer
 from vermilion.ir.opset import is_operator, static_shape
 
 # Rows whose scores stay near; keys up to which a row of scores is one block, and the block beyond.

@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from vermilion.codegen.emit.block_rounding import BLOCK, BlockRoundingSpec
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import Lowering
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.tensor import Storage, View, allocate
+from vermilion.ir.attributes import integer
 
 DOMAIN = "vermilion.numbers"
 OPERATOR = "RoundToBlocks"

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.codegen.expression import Constant, Expression, apply
-from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.shapes import given_input
+from vermilion.ir.attributes import integer, number, text
 from vermilion.ir.opset import constant_of, static_shape
 
 Array = NDArray[Any]
@@ -126,14 +126,12 @@ def read_cell(node: ir.Node) -> Cell:
     assert inputs is not None
     assert states is not None
     hidden, gates = states.shape[2], _GATES[node.op_type]
-    attribute = node.attributes.get("direction")
-    direction = "forward" if attribute is None else attribute.as_string()
+    direction = text(node, "direction", "forward")
     backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if bias is None:
         bias = np.zeros((inputs.shape[0], 2 * gates * hidden), np.float32)
-    clip = node.attributes.get("clip")
     steps, batch = (sizes[1], sizes[0]) if integer(node, "layout", 0) else sizes[:2]
     return Cell(
         node, steps, batch, hidden, backwards[direction], inputs, states,
-        bias.reshape(-1, 2, gates, hidden), array(7), 0.0 if clip is None else clip.as_float(),
+        bias.reshape(-1, 2, gates, hidden), array(7), number(node, "clip", 0.0),
     )  # fmt: skip

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from vermilion.codegen.expression import Apply, Constant, Expression, apply
-from vermilion.codegen.lower.attributes import integer, number
 from vermilion.codegen.tensor import Storage
+from vermilion.ir.attributes import integer, number
 
 Build = Callable[[ir.Node, list[Expression]], Expression]
 

@@ -22,12 +22,12 @@ from vermilion.codegen.expression import (
     apply,
 )
 from vermilion.codegen.lower.affine import Affine
-from vermilion.codegen.lower.attributes import number
 from vermilion.codegen.lower.composed import COMPOSED, WRAPPING, wrapped
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.quantized import QuantizedValues
 from vermilion.codegen.tensor import Buffer, View, allocate
+from vermilion.ir.attributes import number, text
 from vermilion.ir.opset import constant_of, static_shape
 
 Build = Callable[[ir.Node, list[Expression]], Expression]
@@ -113,9 +113,8 @@ def _hard_swish(node: ir.Node, a: list[Expression]) -> Expression:
 
 def _gelu(node: ir.Node, a: list[Expression]) -> Expression:
     x = a[0]
-    attribute = node.attributes.get("approximate")
     half = apply("mul", x, Constant(0.5))
-    if attribute is not None and attribute.as_string() == "tanh":
+    if text(node, "approximate", "none") == "tanh":
         cube = apply("mul", apply("mul", x, x), x)
         inner = apply("mul", Constant(math.sqrt(2.0 / math.pi)),
                       apply("add", x, apply("mul", Constant(0.044715), cube)))  # fmt: skip

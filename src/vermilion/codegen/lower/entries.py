@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.codegen.lower.attributes import integer
+from vermilion.ir.attributes import integer, integers
 from vermilion.ir.cost import node_cost
 from vermilion.ir.ops import find_operator
 from vermilion.ir.opset import constant_of, required_inputs, static_shape
@@ -170,8 +170,8 @@ def _gemm(node: ir.Node, carries: Carries) -> bool:
 
 
 def _transpose(node: ir.Node, carries: Carries) -> bool:
-    attribute = node.attributes.get("perm")
-    return carries(node.inputs[0]) and attribute is not None and attribute.as_ints()[0] == 0
+    order = integers(node, "perm", None)
+    return carries(node.inputs[0]) and order is not None and order[0] == 0
 
 
 def _rows_stay(node: ir.Node, carries: Carries) -> bool:
@@ -182,17 +182,15 @@ def _rows_stay(node: ir.Node, carries: Carries) -> bool:
 def _axes(node: ir.Node, carries: Carries) -> bool:
     """Axes are given, and the first is not among them."""
     rank = len(static_shape(node.inputs[0]) or ())
-    attribute = node.attributes.get("axes")
-    if attribute is not None:
-        axes = list(attribute.as_ints())
-    else:
+    axes = integers(node, "axes", None)
+    if axes is None:
         position = {"Slice": 3, "Pad": 3}.get(node.op_type, 1)
         value = node.inputs[position] if len(node.inputs) > position else None
         constant = constant_of(value)
         if constant is None:
             return False
-        axes = constant.numpy().reshape(-1).tolist()
-    return _first_alone(node, carries) and bool(axes) and all(a % rank for a in map(int, axes))
+        axes = tuple(int(axis) for axis in constant.numpy().reshape(-1))
+    return _first_alone(node, carries) and bool(axes) and all(axis % rank for axis in axes)
 
 
 _RULES: Mapping[str, Callable[[ir.Node, Carries], bool]] = {

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from vermilion.codegen.emit.epilogue import PixelAccess
 from vermilion.codegen.lower.context import Border
 from vermilion.codegen.tensor import View
+from vermilion.ir.attributes import integer, integers, text
 from vermilion.ir.opset import static_shape
 
 
@@ -30,24 +31,17 @@ class ConvGeometry:
         return Border(top, left, bottom, right)
 
 
-def ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
-    """Give an attribute of integers."""
-    attribute = node.attributes.get(name)
-    return tuple(default) if attribute is None else tuple(attribute.as_ints())
-
-
 def conv_geometry(node: ir.Node) -> ConvGeometry:
     """Read a Conv's attributes; one-dimensional ones get a height of 1."""
     weight_shape = node.inputs[1].shape if node.inputs[1] is not None else None
     assert weight_shape is not None, "a claimed Conv has constant weights"
     size = [int(d) for d in weight_shape[2:]]  # type: ignore[arg-type]
     rank = len(size)
-    kernel = ints(node, "kernel_shape", size)
-    strides = ints(node, "strides", [1] * rank)
-    dilations = ints(node, "dilations", [1] * rank)
+    kernel = integers(node, "kernel_shape", size)
+    strides = integers(node, "strides", [1] * rank)
+    dilations = integers(node, "dilations", [1] * rank)
     pads = explicit_pads(node, kernel, strides, dilations)
-    attribute = node.attributes.get("group")
-    group = 1 if attribute is None else attribute.as_int()
+    group = integer(node, "group", 1)
     if rank == 1:
         return ConvGeometry(
             (1, kernel[0]), (1, strides[0]), (1, dilations[0]), (0, pads[0], 0, pads[1]), group
@@ -66,10 +60,9 @@ def explicit_pads(
     Source: ONNX Conv-11, `auto_pad`: SAME keeps ceil(size ÷ stride) outputs.
     """
     rank = len(kernel)
-    attribute = node.attributes.get("auto_pad")
-    mode = "NOTSET" if attribute is None else attribute.as_string()
+    mode = text(node, "auto_pad", "NOTSET")
     if mode in ("NOTSET", "VALID"):
-        return ints(node, "pads", [0] * 2 * rank) if mode == "NOTSET" else (0,) * 2 * rank
+        return integers(node, "pads", [0] * 2 * rank) if mode == "NOTSET" else (0,) * 2 * rank
     source = node.inputs[0]
     assert source is not None
     assert source.shape is not None

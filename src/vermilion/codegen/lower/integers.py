@@ -27,6 +27,7 @@ from vermilion.codegen.lower.quantized import (
     is_constant,
 )
 from vermilion.codegen.lower.wide_product import wide_product
+from vermilion.ir.attributes import text
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 # What gives each number of its first input at another place, or the greatest of some.
@@ -335,6 +336,5 @@ def _moves(node: ir.Node | None) -> bool:
     if static_shape(node.outputs[0]) is None:
         return False
     if node.op_type == "Resize":
-        mode = node.attributes.get("mode")
-        return mode is None or mode.as_string() == "nearest"
+        return text(node, "mode", "nearest") == "nearest"
     return node.op_type != "Gather" or constant_of(node.inputs[1]) is not None

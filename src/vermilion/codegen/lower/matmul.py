@@ -18,7 +18,6 @@ from vermilion.codegen.emit.walk import Matrices
 from vermilion.codegen.expression import Constant, Expression, Operand, apply, substitute
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.attributes import number
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.groups import Group
@@ -35,6 +34,7 @@ from vermilion.codegen.lower.strassen import halved_axis, is_cheaper, strassen_s
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, allocate, contiguous_strides
 from vermilion.codegen.tile import Tile, candidates, cost
+from vermilion.ir.attributes import flag, number
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 # Rows of the left side that pass by each panel before the next, and bytes of them from which on the
@@ -75,9 +75,9 @@ def emit_gemm(lowering: Lowering, group: Group, node: ir.Node) -> None:
     assert a is not None
     assert b is not None
     left = lowering.demand(a)
-    if _flag(node, "transA"):
+    if flag(node, "transA"):
         left = left.permuted((1, 0))
-    right = right_side(lowering, b, transposed=_flag(node, "transB"))
+    right = right_side(lowering, b, transposed=flag(node, "transB"))
     start: Expression = Operand(0)
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
     if alpha != 1.0:
@@ -103,11 +103,6 @@ def _addend(lowering: Lowering, value: ir.Value) -> View:
         return lowering.demand(value)
     array = constant.numpy()
     return lowering.weight((str(value.name), "bias"), lambda: array.astype(np.float32), "f32")
-
-
-def _flag(node: ir.Node, name: str) -> bool:
-    attribute = node.attributes.get(name)
-    return attribute is not None and bool(attribute.as_int())
 
 
 def _emit(

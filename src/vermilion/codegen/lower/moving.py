@@ -7,11 +7,11 @@ import onnx_ir as ir
 
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.expression import Apply, Constant, Operand
-from vermilion.codegen.lower.attributes import integer, text
 from vermilion.codegen.lower.context import Lowering, identity
 from vermilion.codegen.lower.elementwise import kind_of, layout_like
 from vermilion.codegen.lower.shapes import constant_ints, given_input
 from vermilion.codegen.tensor import View
+from vermilion.ir.attributes import integer, text
 from vermilion.ir.opset import constant_of, static_shape
 
 

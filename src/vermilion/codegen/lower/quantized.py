@@ -25,6 +25,7 @@ from vermilion.codegen.lower.affine import (
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.tensor import View
+from vermilion.ir.attributes import flag, integer
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 Array = NDArray[Any]
@@ -126,11 +127,10 @@ def quantized_constant(value: ir.Value) -> tuple[Array, Array, int] | None:
     tensors = [constant_of(item) for item in node.inputs]
     if any(t is None and v is not None for t, v in zip(tensors, node.inputs, strict=True)):
         return None
-    if "block_size" in node.attributes and node.attributes["block_size"].as_int():
+    if flag(node, "block_size"):
         return None
     integers, scale = (t.numpy() for t in tensors[:2] if t is not None)
-    attribute = node.attributes.get("axis")
-    axis = (1 if attribute is None else attribute.as_int()) % max(1, integers.ndim)
+    axis = integer(node, "axis", 1) % max(1, integers.ndim)
     wide = integers.astype(np.int64)
     if len(tensors) > 2 and tensors[2] is not None:
         wide = wide - along(tensors[2].numpy().astype(np.int64), integers.ndim, axis)
@@ -213,8 +213,7 @@ def channel_axis(node: ir.Node) -> int | None:
         attribute = node.attributes.get(name)
         if attribute is not None and attribute.value != wanted:
             return None
-    transposed = node.attributes.get("transB")
-    return 0 if transposed is not None and transposed.as_int() else 1
+    return 0 if flag(node, "transB") else 1
 
 
 def _bias(node: ir.Node, factor: Array) -> tuple[Array, Factor] | None:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from vermilion.codegen.emit.recurrent import RecurrentSpec, RowAccess, pack_gates
 from vermilion.codegen.expression import Apply, Constant, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.cells import FUNCTIONS, Cell, read_cell
 from vermilion.codegen.lower.context import Lowering
 from vermilion.codegen.lower.geometry import ConvGeometry
@@ -24,6 +23,7 @@ from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.shapes import given_input
 from vermilion.codegen.numeric import numeric_for
 from vermilion.codegen.tensor import View, allocate
+from vermilion.ir.attributes import integer
 from vermilion.ir.opset import static_shape
 
 Array = NDArray[Any]

@@ -11,11 +11,11 @@ from vermilion.codegen.emit.pool import PoolSpec
 from vermilion.codegen.emit.reduce import ReduceSpec, scaled
 from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
-from vermilion.codegen.lower.geometry import as_image, channels_last_order, explicit_pads, ints
+from vermilion.codegen.lower.geometry import as_image, channels_last_order, explicit_pads
 from vermilion.codegen.lower.shapes import constant_ints
 from vermilion.codegen.tensor import View
+from vermilion.ir.attributes import integer, integers
 from vermilion.ir.opset import static_shape
 
 _REDUCTIONS = {
@@ -39,9 +39,9 @@ def lower_pool(lowering: Lowering, node: ir.Node) -> None:
     kernel, strides, dilations = (
         (1, *found)[-2:]
         for found in (
-            ints(node, "kernel_shape", []),
-            ints(node, "strides", [1, 1]),
-            ints(node, "dilations", [1, 1]),
+            integers(node, "kernel_shape", []),
+            integers(node, "strides", [1, 1]),
+            integers(node, "dilations", [1, 1]),
         )
     )
     pads = _image_pads(node)
@@ -62,9 +62,11 @@ def lower_pool(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _image_pads(node: ir.Node) -> tuple[int, int]:
-    kernel = ints(node, "kernel_shape", [])
+    kernel = integers(node, "kernel_shape", [])
     ones = [1] * len(kernel)
-    pads = explicit_pads(node, kernel, ints(node, "strides", ones), ints(node, "dilations", ones))
+    pads = explicit_pads(
+        node, kernel, integers(node, "strides", ones), integers(node, "dilations", ones)
+    )
     return (pads[0], pads[1]) if len(kernel) == 2 else (0, pads[0])
 
 
@@ -107,7 +109,7 @@ def _axes(node: ir.Node, rank: int) -> tuple[list[int], bool]:
         return list(range(2, rank)), True
     axes = constant_ints(node, 1)
     if not axes:  # an empty list means all of them too
-        axes = list(ints(node, "axes", range(rank)))
+        axes = list(integers(node, "axes", range(rank)))
     return sorted(axis % rank for axis in axes), bool(integer(node, "keepdims", 1))
 
 

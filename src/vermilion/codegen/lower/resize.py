@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.resize import ResizeSpec
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.attributes import integer, text
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
-from vermilion.codegen.lower.geometry import ints
 from vermilion.codegen.tensor import STORAGE_BYTES, weight
+from vermilion.ir.attributes import integer, integers, number, text
 from vermilion.ir.opset import constant_of, static_shape
 
 Array = NDArray[Any]
@@ -105,8 +104,7 @@ def table(node: ir.Node, axis: Axis) -> tuple[Array, Array]:
     if mode == "linear":
         at = np.stack([base, base + 1], 1)
         return _inside(at, axis), np.stack([1 - t, t], 1)
-    attribute = node.attributes.get("cubic_coeff_a")
-    a = -0.75 if attribute is None else attribute.as_float()
+    a = number(node, "cubic_coeff_a", -0.75)
     at = np.stack([base - 1, base, base + 1, base + 2], 1)
     weights = np.stack([_cubic(abs(t - offset), a) for offset in (-1, 0, 1, 2)], 1)
     if integer(node, "exclude_outside", 0):
@@ -135,8 +133,8 @@ def lower_resize(lowering: Lowering, node: ir.Node) -> None:
     size = STORAGE_BYTES[source.storage]
     scales = _scales(node)
     tables = []
-    for number, dimension in enumerate((2, 3)):
-        axis = Axis(source.shape[dimension], target.shape[dimension], scales[number])
+    for scale, dimension in zip(scales, (2, 3), strict=True):
+        axis = Axis(source.shape[dimension], target.shape[dimension], scale)
         at, weights = table(node, axis)
         offsets = at * source.strides[dimension] * size
         key = (str(node.name), "resize", str(dimension))
@@ -171,7 +169,7 @@ def _scales(node: ir.Node) -> tuple[float, float]:
     if constant is None and node.op_type == "Upsample":
         constant = constant_of(node.inputs[1])
     if constant is not None and constant.size:
-        axes = [axis % len(data) for axis in ints(node, "axes", range(len(data)))]
+        axes = [axis % len(data) for axis in integers(node, "axes", range(len(data)))]
         for axis, scale in zip(axes, constant.numpy().reshape(-1), strict=True):
             scales[axis] = float(scale)
     return scales[2], scales[3]

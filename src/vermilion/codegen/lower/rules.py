@@ -15,7 +15,6 @@ from vermilion.codegen.lower import (
     shapes,
     transformer,
 )
-from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.cells import check_recurrent
 from vermilion.codegen.lower.composed import COMPOSED_OF_FLOATS
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
@@ -27,6 +26,7 @@ from vermilion.codegen.lower.recurrent import lower_recurrent
 from vermilion.codegen.lower.resize import check_resize, lower_resize
 from vermilion.codegen.lower.transposed import check_transposed
 from vermilion.errors import Refusal
+from vermilion.ir.attributes import integer
 from vermilion.ir.opset import constant_of, is_inference_dropout, static_shape
 
 Check = Callable[[ir.Node], str]

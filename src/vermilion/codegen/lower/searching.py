@@ -11,11 +11,11 @@ from vermilion.codegen.emit.map import collapse
 from vermilion.codegen.emit.pick import PickSpec
 from vermilion.codegen.emit.scan import ScanSpec
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.lower.shapes import constant_ints
 from vermilion.codegen.tensor import View
+from vermilion.ir.attributes import integer
 from vermilion.ir.opset import constant_of
 
 Kept = tuple[tuple[int, tuple[int, ...]], ...]

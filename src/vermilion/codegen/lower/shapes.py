@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import CHANNELS_LAST, Lowering
-from vermilion.codegen.lower.geometry import ints
 from vermilion.codegen.tensor import View, allocate
+from vermilion.ir.attributes import integer, integers
 from vermilion.ir.opset import constant_of, static_shape
 
 
@@ -55,7 +54,7 @@ def lower_transpose(lowering: Lowering, node: ir.Node) -> None:
     data = node.inputs[0]
     assert data is not None
     view = lowering.demand(data)
-    order = ints(node, "perm", list(reversed(range(len(view.shape)))))
+    order = integers(node, "perm", list(reversed(range(len(view.shape)))))
     _name(lowering, node.outputs[0], view.permuted(order))
 
 

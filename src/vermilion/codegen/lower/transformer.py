@@ -11,11 +11,11 @@ from vermilion.codegen.emit.map import collapse
 from vermilion.codegen.emit.normalize import NormalizeSpec
 from vermilion.codegen.emit.softmax import SoftmaxSpec
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.attributes import integer, number
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.lower.shapes import lower_gather
 from vermilion.codegen.tensor import View, allocate
+from vermilion.ir.attributes import integer, number
 from vermilion.ir.opset import constant_of, static_shape
 
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.expression import Expression
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.attributes import integer
 from vermilion.codegen.lower.context import Border, Lowering
-from vermilion.codegen.lower.geometry import ConvGeometry, ints
+from vermilion.codegen.lower.geometry import ConvGeometry
 from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.quantized import is_constant
 from vermilion.codegen.numeric import numeric_for
 from vermilion.codegen.tensor import View
+from vermilion.ir.attributes import integer, integers
 from vermilion.ir.opset import static_shape
 
 Array = NDArray[Any]
@@ -63,11 +63,11 @@ def check_transposed(node: ir.Node) -> str:
         return "ConvTranspose that is not over images with constant weights"
     if len(node.inputs) > 2 and node.inputs[2] is not None and not is_constant(node.inputs[2]):
         return "ConvTranspose with a bias that is not constant"
-    if integer(node, "group", 1) != 1 or any(d != 1 for d in ints(node, "dilations", [1, 1])):
+    if integer(node, "group", 1) != 1 or any(d != 1 for d in integers(node, "dilations", [1, 1])):
         return "ConvTranspose with groups or dilations"
     if "auto_pad" in node.attributes and node.attributes["auto_pad"].as_string() != "NOTSET":
         return "ConvTranspose with auto_pad"
-    if min(kernel[2], kernel[3]) < max(ints(node, "strides", [1, 1])):
+    if min(kernel[2], kernel[3]) < max(integers(node, "strides", [1, 1])):
         return "ConvTranspose whose kernel is smaller than its stride"
     return ""
 
@@ -79,8 +79,8 @@ def axes_of(node: ir.Node) -> tuple[list[Phase], list[Phase]]:
     assert data is not None
     assert result is not None
     assert kernel is not None
-    strides = ints(node, "strides", [1, 1])
-    pads = ints(node, "pads", [0, 0, 0, 0])
+    strides = integers(node, "strides", [1, 1])
+    pads = integers(node, "pads", [0, 0, 0, 0])
     return (
         phases(strides[0], kernel[2], pads[0], data[2], result[2]),
         phases(strides[1], kernel[3], pads[1], data[3], result[3]),
@@ -109,7 +109,7 @@ def transposed_steps(
     members: Sequence[ir.Node],
 ) -> Iterator[Step]:
     """Give a step for each phase. Shapes: weights (C in, C out, kernel height, kernel width)."""
-    strides = ints(node, "strides", [1, 1])
+    strides = integers(node, "strides", [1, 1])
     numeric = numeric_for(source.storage, lowering.isa)
     assert numeric is not None, f"no product on {source.storage}"
     rows, columns = axes_of(node)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.ir.attributes import flag, integer, number
 from vermilion.ir.opset import constant_of, is_operator, tensor_sizes, where
 from vermilion.ir.passes.replace import bypass, cannot_bypass, drop_if_unread, new_weight
 from vermilion.ir.passes.report import Notes
@@ -57,12 +58,11 @@ def _affine_of(node: ir.Node) -> _Affine | str | None:
 
 
 def _batch_norm(node: ir.Node) -> _Affine | str:
-    training = node.attributes.get("training_mode")
-    if training is not None and training.as_int() != 0:
+    if flag(node, "training_mode"):
         return "it is in training mode"
     if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
         return "its statistics are used as results"
-    if "spatial" in node.attributes and node.attributes["spatial"].as_int() == 0:
+    if integer(node, "spatial", 1) == 0:
         return "it has statistics for each position (`spatial` is 0)"
     arrays = [_float64(value) for value in node.inputs[1:5]]
     if len(arrays) != 4 or any(array is None for array in arrays):
@@ -70,8 +70,7 @@ def _batch_norm(node: ir.Node) -> _Affine | str:
     gamma, beta, mean, variance = (array for array in arrays if array is not None)
     if len({array.shape for array in (gamma, beta, mean, variance)}) != 1:
         return "its statistics differ in shape"
-    attribute = node.attributes.get("epsilon")
-    epsilon = _EPSILON if attribute is None else attribute.as_float()
+    epsilon = number(node, "epsilon", _EPSILON)
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = gamma / np.sqrt(variance + epsilon)
     return _Affine(scale, beta - mean * scale)
@@ -199,7 +198,7 @@ def _new_bias(
     if linear.op_type == "Gemm":
         if bias.size not in (1, scale.size) or (bias.size > 1 and bias.shape[-1] != bias.size):
             return None
-        beta = linear.attributes["beta"].as_float() if "beta" in linear.attributes else 1.0
+        beta = number(linear, "beta", 1.0)
         bias = bias.reshape(-1) * beta
     return bias * scale + shift
 
@@ -227,11 +226,11 @@ def _output_channels(linear: ir.Node, weight: ir.TensorProtocol) -> int:
 
 
 def _is_transposed(gemm: ir.Node) -> bool:
-    return "transB" in gemm.attributes and gemm.attributes["transB"].as_int() != 0
+    return flag(gemm, "transB")
 
 
 def _groups(linear: ir.Node) -> int:
-    return linear.attributes["group"].as_int() if "group" in linear.attributes else 1
+    return integer(linear, "group", 1)
 
 
 def _float64(value: ir.Value | None) -> Float64 | None:

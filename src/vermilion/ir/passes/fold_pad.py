@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from vermilion.ir.attributes import integers, text
 from vermilion.ir.opset import constant_of, is_operator
 from vermilion.ir.passes.replace import bypass, cannot_bypass, drop_if_unread
 from vermilion.ir.passes.report import Notes
@@ -32,9 +33,9 @@ def fold_pad(model: ir.Model, notes: Notes) -> None:
 
 def _spatial_pads(node: ir.Node) -> tuple[int, ...] | str:
     """Give the pads of height and width as Conv spells them, or why there are none."""
-    mode = node.attributes.get("mode")
-    if mode is not None and mode.as_string() != "constant":
-        return f"it pads by {mode.as_string()}, not by zeros"
+    mode = text(node, "mode", "constant")
+    if mode != "constant":
+        return f"it pads by {mode}, not by zeros"
     amounts = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
     if amounts is None:
         return "its amounts are computed"
@@ -60,15 +61,13 @@ def _unfit_reader(node: ir.Node) -> str:
     for reader in readers:
         if not is_operator(reader, "Conv") or reader.inputs[0] is not node.outputs[0]:
             return f"{reader.op_type} reads it, not a convolution"
-        auto = reader.attributes.get("auto_pad")
-        if auto is not None and auto.as_string() not in ("NOTSET", "VALID"):
+        if text(reader, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
             return "the convolution chooses its own padding"
     return cannot_bypass(node, node.inputs[0])
 
 
 def _widen(conv: ir.Node, pads: tuple[int, ...]) -> None:
-    written = conv.attributes.get("pads")
-    own = written.as_ints() if written is not None else (0,) * len(pads)
+    own = integers(conv, "pads", (0,) * len(pads))
     if "auto_pad" in conv.attributes:
         del conv.attributes["auto_pad"]
     both = tuple(a + b for a, b in zip(own, pads, strict=True))

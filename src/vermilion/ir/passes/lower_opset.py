@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from vermilion.ir.attributes import integer
 from vermilion.ir.opset import OPSET, constant_of, opset_of
 from vermilion.ir.passes.replace import drop_if_unread
 from vermilion.ir.passes.report import Notes
@@ -80,7 +81,7 @@ def _is_default(node: ir.Node, name: str) -> bool:
     value = node.attributes[name].value
     if node.op_type == "Split" and name == "num_outputs":
         source = node.inputs[0]
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+        axis = integer(node, "axis", 0)
         shape = source.shape if source is not None else None
         size = shape[axis] if shape is not None else None
         return isinstance(size, int) and size % len(node.outputs) == 0

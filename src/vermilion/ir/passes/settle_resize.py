@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.ir.attributes import text
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 from vermilion.ir.passes.replace import drop_if_unread, new_weight
 from vermilion.ir.passes.report import Notes
@@ -25,7 +26,7 @@ def settle_resize(model: ir.Model, notes: Notes) -> None:
 
 def _settle(graph: ir.Graph, node: ir.Node, notes: Notes) -> int:
     place = node.name or "?"
-    if _text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+    if text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         notes.refuse(place, "it crops", "crop with Slice before it")
         return 0
     before, after = static_shape(node.inputs[0]), static_shape(node.outputs[0])
@@ -69,7 +70,7 @@ def _write_scales(
 
 
 def _plain_modes(node: ir.Node, before: tuple[int, ...], after: tuple[int, ...]) -> int:
-    if _text(node, "mode", "nearest") != "nearest":
+    if text(node, "mode", "nearest") != "nearest":
         return 0
     if any(new % old for old, new in zip(before, after, strict=True)):
         return 0
@@ -77,16 +78,11 @@ def _plain_modes(node: ir.Node, before: tuple[int, ...], after: tuple[int, ...])
     if scales is None or constant_of(scales) is None:
         return 0
     form = (
-        _text(node, "coordinate_transformation_mode", "half_pixel"),
-        _text(node, "nearest_mode", "round_prefer_floor"),
+        text(node, "coordinate_transformation_mode", "half_pixel"),
+        text(node, "nearest_mode", "round_prefer_floor"),
     )
     if form != ("half_pixel", "round_prefer_floor"):
         return 0
     node.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
     node.attributes.add(ir.AttrString("nearest_mode", "floor"))
     return 1
-
-
-def _text(node: ir.Node, name: str, default: str) -> str:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_string()

@@ -6,6 +6,7 @@ import math
 
 import onnx_ir as ir
 
+from vermilion.ir.attributes import integers
 from vermilion.ir.opset import is_operator, static_shape
 from vermilion.ir.passes.report import Notes
 
@@ -72,8 +73,7 @@ def _same_pads(node: ir.Node, kernel: tuple[int, ...], *, upper: bool) -> tuple[
     if shape is None:
         return None
     strides = node.attributes["strides"].as_ints()
-    dilations = node.attributes.get("dilations")
-    steps = dilations.as_ints() if dilations is not None else (1,) * len(kernel)
+    steps = integers(node, "dilations", (1,) * len(kernel))
     before, after = [], []
     for size, window, stride, step in zip(shape[2:], kernel, strides, steps, strict=True):
         reach = (window - 1) * step + 1
@@ -85,8 +85,8 @@ def _same_pads(node: ir.Node, kernel: tuple[int, ...], *, upper: bool) -> tuple[
 
 
 def _kernel(node: ir.Node) -> tuple[int, ...] | None:
-    written = node.attributes.get("kernel_shape")
+    written = integers(node, "kernel_shape", None)
     if written is not None:
-        return tuple(written.as_ints())
+        return written
     shape = static_shape(node.inputs[1]) if len(node.inputs) > 1 else None
     return None if shape is None else shape[2:]

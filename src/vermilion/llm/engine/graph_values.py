@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.errors import ModelError, UnsupportedError
+from vermilion.errors import UnsupportedError
 
 
 def refuse(node: ir.Node, reason: str) -> UnsupportedError:
@@ -59,25 +59,3 @@ def floats_of(node: ir.Node, index: int) -> NDArray[np.float32]:
 def is_there(node: ir.Node, index: int) -> bool:
     """Say whether an optional input is given."""
     return index < len(node.inputs) and node.inputs[index] is not None
-
-
-def int_attribute(node: ir.Node, name: str, default: int | None = None) -> int:
-    """Give a whole number."""
-    attribute = node.attributes.get(name)
-    if attribute is None:
-        if default is None:
-            raise ModelError(f"`{node.op_type}` has no `{name}`", where=f"node `{node.name}`")
-        return default
-    return int(attribute.as_int())
-
-
-def float_attribute(node: ir.Node, name: str, default: float) -> float:
-    """Give a number."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else float(attribute.as_float())
-
-
-def text_attribute(node: ir.Node, name: str, default: str) -> str:
-    """Give a text."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else str(attribute.as_string())

@@ -10,11 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.ir.attributes import integer, number
 from vermilion.llm.engine.description import Attention, Rotation, Rows
 from vermilion.llm.engine.graph_values import (
-    float_attribute,
     floats_of,
-    int_attribute,
     is_there,
     refuse,
 )
@@ -45,7 +44,7 @@ _DEFAULTS: dict[str, tuple[int | str, ...]] = {
 def read_attention(node: ir.Node, sources: Sequence[Rows]) -> Attention:
     """Read the node; `sources` are the packed rows, or queries, keys and values."""
     _check(node)
-    heads, key_heads = int_attribute(node, "num_heads"), int_attribute(node, "kv_num_heads")
+    heads, key_heads = integer(node, "num_heads"), integer(node, "kv_num_heads")
     packed = len(sources) == 1
     parts = heads + 2 * key_heads if packed else heads
     size, rest = divmod(sources[0].width, parts)
@@ -60,7 +59,7 @@ def read_attention(node: ir.Node, sources: Sequence[Rows]) -> Attention:
     query, key, value = sources
     if key.width != key_heads * size or value.width != key_heads * size or not value.is_plain:
         raise refuse(node, "keys or values have another width")
-    if int_attribute(node, "do_rotary", 0):
+    if integer(node, "do_rotary", 0):
         rotation = read_rotation(node, 7)
         if query.rotation is not None or key.rotation is not None:
             raise refuse(node, "queries are turned twice")
@@ -75,11 +74,11 @@ def read_attention(node: ir.Node, sources: Sequence[Rows]) -> Attention:
     if query.rotation is not None and key.rotation is not None:
         _check_alike(node, query.rotation, key.rotation)
     output = node.outputs[0].name or ""
-    window = int_attribute(node, "local_window_size", -1)
-    scale = float_attribute(node, "scale", 0.0) or 1.0 / math.sqrt(size)
+    window = integer(node, "local_window_size", -1)
+    scale = number(node, "scale", 0.0) or 1.0 / math.sqrt(size)
     return Attention(
         node.name or "", query, key, value, output, heads, key_heads, size, scale,
-        max(0, window), float_attribute(node, "softcap", 0.0),
+        max(0, window), number(node, "softcap", 0.0),
     )  # fmt: skip
 
 
@@ -113,9 +112,9 @@ def _check(node: ir.Node) -> None:
 def read_rotation(node: ir.Node, index: int) -> Rotation:
     """Read cosines and sines from input `index` on."""
     for name in ("rotary_interleaved", "interleaved"):
-        if int_attribute(node, name, 0):
+        if integer(node, name, 0):
             raise refuse(node, "neighbouring numbers are turned, not halves of a head")
-    if float_attribute(node, "scale", 1.0) != 1.0 and node.op_type == "RotaryEmbedding":
+    if number(node, "scale", 1.0) != 1.0 and node.op_type == "RotaryEmbedding":
         raise refuse(node, "it scales what it turns")
     cosines, sines = floats_of(node, index), floats_of(node, index + 1)
     if cosines.ndim != 2 or cosines.shape != sines.shape:

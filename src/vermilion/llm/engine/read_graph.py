@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from vermilion.codegen.emit.decoder.row import Source
 from vermilion.errors import UnsupportedError
+from vermilion.ir.attributes import integer, number, text
 from vermilion.llm.engine.description import (
     Attention,
     Description,
@@ -20,12 +21,9 @@ from vermilion.llm.engine.description import (
 )
 from vermilion.llm.engine.graph_values import (
     constant_of,
-    float_attribute,
     floats_of,
-    int_attribute,
     refuse,
     scalar_of,
-    text_attribute,
 )
 from vermilion.llm.engine.read_attention import read_attention, read_rotation
 from vermilion.llm.engine.read_weights import read_embedding, read_matrix, read_plain_embedding
@@ -110,7 +108,7 @@ def _gather(reader: Reader, node: ir.Node) -> None:
     if not reader.is_rows(node.inputs[0]):
         _embed(reader, node)
         return
-    if int_attribute(node, "axis", 0) != 1 or scalar_of(node.inputs[1]) != -1:
+    if integer(node, "axis", 0) != 1 or scalar_of(node.inputs[1]) != -1:
         raise refuse(node, "it picks other rows than the last")
     # A pruned head: only the last position has logits. Which rows have them is the caller's choice
     # here, and what follows is computed row by row.
@@ -129,7 +127,7 @@ def _product(reader: Reader, node: ir.Node) -> None:
 def _norm(reader: Reader, node: ir.Node) -> None:
     source = reader.of(node, 0)
     weight = floats_of(node, 1)
-    norm = Norm(weight.reshape(-1), float_attribute(node, "epsilon", 1e-5))
+    norm = Norm(weight.reshape(-1), number(node, "epsilon", 1e-5))
     if not norm.weight.size:
         raise refuse(node, "its weight is empty")
     if norm.weight.size == source.width:
@@ -146,7 +144,7 @@ def _skip_norm(reader: Reader, node: ir.Node) -> None:
     if len(node.inputs) > 3 and node.inputs[3] is not None:
         raise refuse(node, "it adds a bias")
     inputs = (reader.plain(node, 0), reader.plain(node, 1))
-    norm = Norm(floats_of(node, 2).reshape(-1), float_attribute(node, "epsilon", 1e-5))
+    norm = Norm(floats_of(node, 2).reshape(-1), number(node, "epsilon", 1e-5))
     if inputs[1].width != inputs[0].width or norm.weight.size != inputs[0].width:
         raise refuse(node, "what it adds or norms has another width")
     kept = ""
@@ -165,7 +163,7 @@ def _sigmoid(reader: Reader, node: ir.Node) -> None:
 
 def _activation(kind: Source) -> Callable[[Reader, ir.Node], None]:
     def read(reader: Reader, node: ir.Node) -> None:
-        if float_attribute(node, "alpha", 1.0) != 1.0:
+        if number(node, "alpha", 1.0) != 1.0:
             raise refuse(node, "alpha is not 1")
         reader.activations[name_of(node.outputs[0])] = Activation(kind, reader.plain(node, 0))
 
@@ -173,7 +171,7 @@ def _activation(kind: Source) -> Callable[[Reader, ir.Node], None]:
 
 
 def _gelu(reader: Reader, node: ir.Node) -> None:
-    is_tanh = node.op_type == "FastGelu" or text_attribute(node, "approximate", "none") == "tanh"
+    is_tanh = node.op_type == "FastGelu" or text(node, "approximate", "none") == "tanh"
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         raise refuse(node, "it adds a bias")
     _activation("gelu_tanh" if is_tanh else "gelu")(reader, node)
@@ -290,7 +288,7 @@ def _split(reader: Reader, node: ir.Node) -> None:
         widths = [int(size) for size in np.asarray(sizes.numpy()).reshape(-1)]
     else:
         widths = [rows.width // len(node.outputs)] * len(node.outputs)
-    if int_attribute(node, "axis", 0) not in (-1, 2) or sum(widths) != rows.width:
+    if integer(node, "axis", 0) not in (-1, 2) or sum(widths) != rows.width:
         raise refuse(node, "it does not split the columns of its rows")
     offset = rows.offset
     for value, width in zip(node.outputs, widths, strict=True):

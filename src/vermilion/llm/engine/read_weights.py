@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.errors import ModelError
+from vermilion.ir.attributes import integer
 from vermilion.llm.engine.embedding import Embedding, unpacked_nibbles
 from vermilion.llm.engine.graph_values import (
     array_of,
     floats_of,
-    int_attribute,
     is_there,
     refuse,
 )
@@ -34,8 +34,8 @@ def read_matrix(node: ir.Node, width: int) -> tuple[Matrix, NDArray[np.float32] 
         if values.ndim != 2 or values.shape[0] != width:
             raise refuse(node, f"a matrix of shape {list(values.shape)} for rows of {width}")
         return Matrix((PlainMatrix(values),)), None
-    if int_attribute(node, "K") != width:
-        raise refuse(node, f"K is {int_attribute(node, 'K')} and its rows have {width} numbers")
+    if integer(node, "K") != width:
+        raise refuse(node, f"K is {integer(node, 'K')} and its rows have {width} numbers")
     matrix = Matrix((_blocks(node, width),))
     bias = floats_of(node, 5).reshape(-1) if is_there(node, 5) else None
     if bias is not None and bias.size != matrix.columns:
@@ -44,13 +44,13 @@ def read_matrix(node: ir.Node, width: int) -> tuple[Matrix, NDArray[np.float32] 
 
 
 def _blocks(node: ir.Node, width: int) -> BlockMatrix:
-    bits = _BITS.get(int_attribute(node, "bits", 4))
-    block, columns = int_attribute(node, "block_size"), int_attribute(node, "N")
+    bits = _BITS.get(integer(node, "bits", 4))
+    block, columns = integer(node, "block_size"), integer(node, "N")
     if bits is None or block % LANES or block < LANES:
-        raise refuse(node, f"{int_attribute(node, 'bits', 4)} bits in blocks of {block}")
+        raise refuse(node, f"{integer(node, 'bits', 4)} bits in blocks of {block}")
     if is_there(node, 4):
         raise refuse(node, "its columns are regrouped (g_idx)")
-    if "weight_prepacked" in node.attributes and int_attribute(node, "weight_prepacked"):
+    if "weight_prepacked" in node.attributes and integer(node, "weight_prepacked"):
         raise refuse(node, "its weights are packed for another device")
     blocks = -(-width // block)
     codes = _codes(_shaped(node, 1, (columns, blocks, block * bits // 8)))
@@ -82,9 +82,9 @@ def _shaped(node: ir.Node, index: int, shape: tuple[int, ...]) -> NDArray[np.gen
 
 def read_embedding(node: ir.Node) -> Embedding:
     """Read an embedding of codes."""
-    bits = _BITS.get(int_attribute(node, "bits", 4))
-    block = int_attribute(node, "block_size", 128)
-    if bits is None or int_attribute(node, "gather_axis", 0) or not _is_last_axis(node):
+    bits = _BITS.get(integer(node, "bits", 4))
+    block = integer(node, "block_size", 128)
+    if bits is None or integer(node, "gather_axis", 0) or not _is_last_axis(node):
         raise refuse(node, "only rows of codes along their depth are understood")
     codes = _reshaped(node)
     scales = floats_of(node, 2)
@@ -102,7 +102,7 @@ def read_embedding(node: ir.Node) -> Embedding:
 
 
 def _is_last_axis(node: ir.Node) -> bool:
-    return int_attribute(node, "quantize_axis", 1) in (-1, 1)
+    return integer(node, "quantize_axis", 1) in (-1, 1)
 
 
 def _reshaped(node: ir.Node) -> NDArray[np.uint8]:
@@ -124,7 +124,7 @@ def _codes(found: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 def read_plain_embedding(node: ir.Node) -> Embedding:
     """Read an embedding of numbers: rows, or the columns of the head where they are tied."""
-    if int_attribute(node, "axis", 0):
+    if integer(node, "axis", 0):
         raise refuse(node, "only rows are embeddings")
     value = node.inputs[0]
     producer = value.producer() if value is not None else None

@@ -22,6 +22,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.ir.attributes import integer
+
 Weights = NDArray[np.float32]
 
 # f(s·x) = s·f(x) for s > 0, channel by channel.
@@ -67,7 +69,7 @@ def _pair_from(head: ir.Node) -> _Pair | None:
     while (user := _only_reader(value)) is not None:
         if _is_layer(user):
             return _Pair(head, user) if flat == (user.op_type == "Gemm") else None
-        if user.op_type == "Flatten" and pooled and _int(user, "axis", 1) == 1:
+        if user.op_type == "Flatten" and pooled and integer(user, "axis", 1) == 1:
             flat = True
         elif user.op_type not in _HOMOGENEOUS or len(user.outputs) != 1:
             return None
@@ -88,7 +90,7 @@ def _is_layer(node: ir.Node) -> bool:
     """Say whether the node's weight and bias are float32 constants that nobody else reads."""
     if node.domain not in ("", "ai.onnx") or node.op_type not in {"Conv", "Gemm"}:
         return False
-    if node.op_type == "Gemm" and _int(node, "transA", 0):
+    if node.op_type == "Gemm" and integer(node, "transA", 0):
         return False
     own = [value for value in node.inputs[1:3] if value is not None]
     return all(
@@ -112,12 +114,7 @@ def _written_channels(node: ir.Node) -> int:
     assert weight is not None, "a layer has a weight"
     assert weight.const_value is not None, "a layer's weight is constant"
     shape = weight.const_value.shape.numpy()
-    return shape[0] if node.op_type == "Conv" or _int(node, "transB", 0) else shape[1]
-
-
-def _int(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
+    return shape[0] if node.op_type == "Conv" or integer(node, "transB", 0) else shape[1]
 
 
 def _even_out(pair: _Pair, weights: Mapping[ir.Value, Weights]) -> float:
@@ -141,7 +138,7 @@ def _by_written_channel(node: ir.Node, weights: Mapping[ir.Value, Weights]) -> W
     """Give the weight as a view (channels written, all else)."""
     weight = _weight(node, weights)
     if node.op_type == "Gemm":
-        return weight if _int(node, "transB", 0) else weight.T
+        return weight if integer(node, "transB", 0) else weight.T
     return weight.reshape(weight.shape[0], -1)
 
 
@@ -149,8 +146,8 @@ def _by_read_channel(node: ir.Node, weights: Mapping[ir.Value, Weights]) -> Weig
     """Give the weight as a view (groups, channels read in a group, their readers, kernel)."""
     weight = _weight(node, weights)
     if node.op_type == "Gemm":
-        return (weight.T if _int(node, "transB", 0) else weight)[None, :, :, None]
-    groups = _int(node, "group", 1)
+        return (weight.T if integer(node, "transB", 0) else weight)[None, :, :, None]
+    groups = integer(node, "group", 1)
     kernel = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
     return kernel.transpose(0, 2, 1, 3)
 

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.ir.attributes import integer, integers, number, text
 from vermilion.ir.execute import Array
 
 Float32 = NDArray[np.float32]
@@ -172,13 +173,13 @@ def _layer(node: ir.Node) -> Layer | None:
         return None
     shape = weight.const_value.shape.numpy()
     if node.op_type == "Conv":
-        groups = _int(node, "group", 1)
+        groups = integer(node, "group", 1)
         width = int(np.prod(shape[1:]))
         blocks = _blocks(width, shape[1]) if groups == 1 else 1
         return Layer(node, groups, width // blocks, blocks, False, window_of(node, shape[2:]))
-    if len(shape) != 2 or _int(node, "transA", 0) or _float(node, "alpha", 1.0) != 1.0:
+    if len(shape) != 2 or integer(node, "transA", 0) or number(node, "alpha", 1.0) != 1.0:
         return None
-    transposed = not _int(node, "transB", 0)
+    transposed = not integer(node, "transB", 0)
     width = shape[0] if transposed else shape[1]
     blocks = _blocks(width, width)
     return Layer(node, 1, width // blocks, blocks, transposed, None)
@@ -196,14 +197,13 @@ def _blocks(width: int, channels: int) -> int:
 def window_of(node: ir.Node, kernel: Sequence[int]) -> Window:
     """Give how a convolution or a pooling with this kernel walks."""
     axes = len(kernel)
-    auto = node.attributes.get("auto_pad")
-    words = "NOTSET" if auto is None else auto.as_string()
-    pads = tuple(_ints(node, "pads", (0,) * (2 * axes))) if words == "NOTSET" else None
+    words = text(node, "auto_pad", "NOTSET")
+    pads = tuple(integers(node, "pads", (0,) * (2 * axes))) if words == "NOTSET" else None
     ones = (1,) * axes
     return Window(
         tuple(kernel),
-        tuple(_ints(node, "strides", ones)),
-        tuple(_ints(node, "dilations", ones)),
+        tuple(integers(node, "strides", ones)),
+        tuple(integers(node, "dilations", ones)),
         pads,
         words,
     )
@@ -275,12 +275,12 @@ def _patches(read: Float32, groups: int, window: Window, limit: int, turn: int) 
         return np.ascontiguousarray(flat[0].take(draw.at[:, 0], axis=1).T)[None]
     # Only what the patches hold is fetched: (channels, rows, kernel), zeros outside the image.
     picked = np.empty((channels, *draw.at.shape), np.float32)
-    for number in range(len(read)):
-        here = draw.picture == number
+    for place in range(len(read)):
+        here = draw.picture == place
         if len(read) == 1:
             np.take(flat[0], draw.at, axis=1, out=picked, mode="clip")
         elif here.any():
-            picked[:, here] = np.take(flat[number], draw.at[here], axis=1, mode="clip")
+            picked[:, here] = np.take(flat[place], draw.at[here], axis=1, mode="clip")
     if not draw.all_inside:
         picked[:, ~draw.inside] = 0.0
     rows = picked.reshape(groups, channels // groups, len(draw.at), -1)
@@ -316,18 +316,3 @@ def _places(
         inside = (inside[:, :, None] & within[:, None, :]).reshape(rows, -1)
         at = (at[:, :, None] * length + here[:, None, :]).reshape(rows, -1)
     return inside, at
-
-
-def _int(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
-
-
-def _float(node: ir.Node, name: str, default: float) -> float:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_float()
-
-
-def _ints(node: ir.Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else tuple(attribute.as_ints())

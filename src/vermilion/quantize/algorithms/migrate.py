@@ -24,6 +24,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.ir.attributes import integer
 from vermilion.ir.execute import Array, run_session
 from vermilion.quantize.calibrate import open_fetching
 from vermilion.quantize.names import Names
@@ -85,8 +86,7 @@ def _is_plain(node: ir.Node, rank: int) -> bool:
     """Say whether each channel that is read meets all that is written."""
     if node.op_type == "MatMul":
         return rank == 2
-    group = node.attributes.get("group")
-    return group is None or group.as_int() == 1
+    return integer(node, "group", 1) == 1
 
 
 def _largest(

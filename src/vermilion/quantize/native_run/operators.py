@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.ir.attributes import integer, integers, number, text
 from vermilion.ir.execute import Array
 from vermilion.quantize.native_run.endings import bounds_of
 from vermilion.quantize.native_run.pieces import cut_out, split, spread
@@ -57,7 +58,7 @@ def _bounded(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | No
 
 
 def _leaky(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
-    slope = np.float32(_real(node, "alpha", 0.01))
+    slope = np.float32(number(node, "alpha", 0.01))
 
     def fill(given: Sequence[Array], out: Array) -> None:
         np.multiply(given[0], np.where(given[0] < 0, slope, np.float32(1)), out=out)
@@ -75,8 +76,8 @@ def _sigmoid(given: Sequence[Array], out: Array) -> None:
 
 def _hard_sigmoid(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
     swish = node.op_type == "HardSwish"
-    slope = np.float32(1 / 6 if swish else _real(node, "alpha", 0.2))
-    middle = np.float32(0.5 if swish else _real(node, "beta", 0.5))
+    slope = np.float32(1 / 6 if swish else number(node, "alpha", 0.2))
+    middle = np.float32(0.5 if swish else number(node, "beta", 0.5))
 
     def fill(given: Sequence[Array], out: Array) -> None:
         np.multiply(given[0], slope, out=out)
@@ -89,7 +90,7 @@ def _hard_sigmoid(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill
 
 
 def _normalize(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
-    epsilon = np.float32(_real(node, "epsilon", 1e-5))
+    epsilon = np.float32(number(node, "epsilon", 1e-5))
     across = (1, -1) + (1,) * (len(result) - 2)
 
     def fill(given: Sequence[Array], out: Array) -> None:
@@ -111,7 +112,7 @@ def _mean(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
         if constant is None or constant.size == 0:
             return None
         axes = tuple(int(axis) for axis in constant.numpy())
-    elif _int(node, "noop_with_empty_axes", 0):
+    elif integer(node, "noop_with_empty_axes", 0):
         return None
     else:
         axes = None
@@ -134,7 +135,7 @@ def _mean_of_pixels(given: Sequence[Array], out: Array) -> None:
 
 
 def _softmax(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
-    axis = _int(node, "axis", -1)
+    axis = integer(node, "axis", -1)
 
     def fill(given: Sequence[Array], out: Array) -> None:
         np.subtract(given[0], np.max(given[0], axis=axis, keepdims=True), out=out)
@@ -145,20 +146,19 @@ def _softmax(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
 
 
 def _concatenate(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
-    axis = _int(node, "axis", 0)
+    axis = integer(node, "axis", 0)
     return lambda given, out: _done(np.concatenate(list(given), axis=axis, out=out))
 
 
 def _transpose(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
-    attribute = node.attributes.get("perm")
-    order = None if attribute is None else tuple(attribute.as_ints())
+    order = integers(node, "perm", None)
     return lambda given, out: np.copyto(out, given[0].transpose(order))
 
 
 def _resize(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
     """Whole multiples by nearest, where both roundings below give ⌊place ÷ factor⌋."""
     words = tuple(
-        default if (found := node.attributes.get(name)) is None else found.as_string()
+        text(node, name, default)
         for name, default in (
             ("mode", "nearest"),
             ("coordinate_transformation_mode", "half_pixel"),
@@ -194,16 +194,6 @@ def _reshaped(given: Sequence[Array], out: Array) -> None:
 
 def _done(array: Array) -> None:
     """Forget what numpy gives beside filling the array it was told to fill."""
-
-
-def _real(node: ir.Node, name: str, default: float) -> float:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_float()
-
-
-def _int(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
 
 
 _MAKERS: dict[str, Callable[[ir.Node, Sequence[Shape], Shape], Fill | None]] = {

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.ir.attributes import integer
 from vermilion.ir.execute import Array
 from vermilion.quantize.algorithms.layers import window_of
 from vermilion.quantize.native_run.tensors import Shape
@@ -33,7 +34,7 @@ def cut_out(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | Non
 
 def split(node: ir.Node, shape: Shape, results: Sequence[Shape]) -> list[Fill]:
     """Give what fills each part of a Split."""
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+    axis = integer(node, "axis", 0)
     before = (slice(None),) * (axis % len(shape))
     fills: list[Fill] = []
     start = 0
@@ -52,7 +53,7 @@ def spread(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None
     channels, outputs, rows, columns = weight.const_value.shape.numpy()
     window = window_of(node, (rows, columns))
     side_by_side = window.strides == (rows, columns) and window.dilations == (1, 1)
-    group = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    group = integer(node, "group", 1)
     plain = group == 1 and {"output_padding", "output_shape"}.isdisjoint(node.attributes)
     if not side_by_side or not plain or window.pads != (0, 0, 0, 0):
         return None

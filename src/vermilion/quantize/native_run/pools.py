@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.ir.attributes import integer
 from vermilion.ir.execute import Array
 from vermilion.quantize.algorithms.layers import window_of
 from vermilion.quantize.native_run.tensors import Shape
@@ -64,11 +65,11 @@ def max_pool(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | No
 def average_pool(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
     """Give what fills the result with the mean of each window."""
     walks = _walks(node, shapes, result)
-    if walks is None or _int(node, "ceil_mode"):
+    if walks is None or integer(node, "ceil_mode", 0):
         return None
     rows, columns = walks
     sizes: Array = np.multiply.outer(rows.counts(), columns.counts())
-    if _int(node, "count_include_pad"):
+    if integer(node, "count_include_pad", 0):
         sizes = np.full_like(sizes, rows.kernel * columns.kernel)
     return _pooled(walks, np.add, 0.0, sizes)
 
@@ -109,8 +110,3 @@ def _pooled(walks: tuple[_Walk, _Walk], ufunc: np.ufunc, start: float, sizes: Ar
             np.divide(out, sizes, out=out)
 
     return fill
-
-
-def _int(node: ir.Node, name: str) -> int:
-    attribute = node.attributes.get(name)
-    return 0 if attribute is None else attribute.as_int()

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.ir.attributes import integer, number
 from vermilion.quantize.algorithms.layers import Window, window_of
 from vermilion.quantize.native_run.tensors import Border, Picture, Shape, pixels_of
 
@@ -58,9 +59,9 @@ class Product:
         if self.window is not None:
             last = weights.transpose(0, 2, 3, 1)
             return last.reshape(self.channels, self.taps, self.run)
-        if not _int(self.node, "transB", 0):
+        if not integer(self.node, "transB", 0):
             weights = weights.T
-        alpha = np.float32(_real(self.node, "alpha", 1.0))
+        alpha = np.float32(number(self.node, "alpha", 1.0))
         return (weights if alpha == 1.0 else weights * alpha)[:, None, :]
 
     def bias(self) -> NDArray[np.float32]:
@@ -68,7 +69,7 @@ class Product:
         value = self.node.inputs[2] if len(self.node.inputs) > 2 else None
         if value is None or value.const_value is None:
             return np.zeros(self.channels, np.float32)
-        bias = value.const_value.numpy().reshape(-1) * np.float32(_real(self.node, "beta", 1.0))
+        bias = value.const_value.numpy().reshape(-1) * np.float32(number(self.node, "beta", 1.0))
         return np.broadcast_to(bias, self.channels).astype(np.float32)
 
     def first_bytes(self, picture: Picture, shape: Shape) -> NDArray[np.int64]:
@@ -112,7 +113,7 @@ def product_of(node: ir.Node, shapes: Mapping[str, Shape]) -> Product | None:
 
 
 def _convolution(node: ir.Node, weights: Shape, shape: Shape) -> Product | None:
-    groups = _int(node, "group", 1)
+    groups = integer(node, "group", 1)
     if len(shape) != 4 or groups not in (1, shape[1]) or (groups > 1 and groups != weights[0]):
         return None
     channels, run, rows, columns = weights
@@ -126,9 +127,9 @@ def _convolution(node: ir.Node, weights: Shape, shape: Shape) -> Product | None:
 
 
 def _matrix(node: ir.Node, weights: Shape, shape: Shape) -> Product | None:
-    if len(weights) != 2 or len(shape) not in (2, 3) or _int(node, "transA", 0):
+    if len(weights) != 2 or len(shape) not in (2, 3) or integer(node, "transA", 0):
         return None
-    channels = weights[0] if _int(node, "transB", 0) else weights[1]
+    channels = weights[0] if integer(node, "transB", 0) else weights[1]
     return Product(node, channels, 1, shape[-1], None, (1, 1), channelwise=False)
 
 
@@ -143,13 +144,3 @@ def _has_plain_bias(product: Product) -> bool:
     return value.const_value.size in (1, product.channels) and (
         not shape or shape[-1] == value.const_value.size
     )
-
-
-def _int(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
-
-
-def _real(node: ir.Node, name: str, default: float) -> float:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_float()

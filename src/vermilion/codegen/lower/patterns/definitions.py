@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.codegen.lower.attributes import integer, number
+from vermilion.ir.attributes import integer, integers, number
 from vermilion.ir.opset import constant_of, static_shape
 from vermilion.ir.passes.replace import new_weight
 
@@ -185,10 +185,8 @@ def _lp_normalization(w: _Writer, node: ir.Node) -> ir.Value:
 
 def _axes_of(node: ir.Node, rank: int) -> list[int]:
     constant = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
-    axes = [] if constant is None else [int(axis) for axis in constant.numpy().reshape(-1)]
-    attribute = node.attributes.get("axes")
-    if attribute is not None:
-        axes = list(attribute.as_ints())
+    given = () if constant is None else [int(axis) for axis in constant.numpy().reshape(-1)]
+    axes = integers(node, "axes", given)
     return sorted(axis % rank for axis in axes) or list(range(rank))
 
 

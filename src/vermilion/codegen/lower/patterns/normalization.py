@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from vermilion.ir.attributes import integer, integers
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 
@@ -117,15 +118,13 @@ def _source_of_difference(value: ir.Value, axis: int) -> ir.Value | None:
 def _first_axis(mean: ir.Node) -> int | None:
     """Give the first axis of a mean over the last dimensions that keeps them, else None."""
     shape = static_shape(mean.inputs[0])
-    keep = mean.attributes.get("keepdims")
-    if shape is None or (keep is not None and not keep.as_int()):
+    if shape is None or not integer(mean, "keepdims", 1):
         return None
     if len(mean.inputs) > 1 and mean.inputs[1] is not None:
         constant = constant_of(mean.inputs[1])
-        axes = None if constant is None else [int(a) for a in constant.numpy().reshape(-1)]
+        axes = None if constant is None else tuple(map(int, constant.numpy().reshape(-1)))
     else:
-        attribute = mean.attributes.get("axes")
-        axes = None if attribute is None else list(attribute.as_ints())
+        axes = integers(mean, "axes", None)
     if not axes:
         return None
     rank = len(shape)
