@@ -12,11 +12,11 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from vermilion.runtime.array_folder import TABLE_FILE, problem_of
 
@@ -130,14 +130,23 @@ def kept_problem(entry: Kept) -> str:
             stored = (entry.path / _CODE_FILE).read_bytes()
             same = hashlib.sha256(stored[_DIGEST_BYTES:]).digest() == stored[:_DIGEST_BYTES]
             return "" if same else f"`{_CODE_FILE}` was changed"
-        digests = json.loads((entry.path / _PROGRAM_TABLE).read_text(encoding="utf-8"))["digests"]
-        for number, digest in enumerate(digests):
+        table = json.loads((entry.path / _PROGRAM_TABLE).read_text(encoding="utf-8"))
+        # An earlier release wrote none.
+        if "digest" in table and table["digest"] != program_digest(table):
+            return f"`{_PROGRAM_TABLE}` was changed"
+        for number, digest in enumerate(table["digests"]):
             name = _PROGRAM_OBJECT.format(number)
             if hashlib.sha256((entry.path / name).read_bytes()).hexdigest() != digest:
                 return f"`{name}` was changed"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"it cannot be read: {error}"
     return ""
+
+
+def program_digest(table: Mapping[str, Any]) -> str:
+    """Give the digest of all that a compiled program's table says, but for the digest itself."""
+    said = {name: value for name, value in table.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def remove_kept(path: Path) -> Literal["removed", "busy", "gone"]:

@@ -20,6 +20,7 @@ from vermilion.codegen.table import Address, Call
 from vermilion.errors import ArtifactError
 from vermilion.llm.engine.lower import Lowered
 from vermilion.llm.engine.table import ProgramTable, table_of
+from vermilion.runtime.kept import program_digest
 from vermilion.version import code_digest
 
 # Two groups of panels; a gate's unit has two. 1024 tokens on two cores took 2 % longer with an
@@ -103,12 +104,13 @@ def _compile(lowered: Lowered, isa: Isa) -> _Compiled:
 
 def _write(compiled: _Compiled, folder: Path) -> None:
     """Write a cache entry aside and rename it: it is there as a whole or not at all."""
-    table = {
+    table: dict[str, Any] = {
         "arena_bytes": compiled.arena_bytes,
         "objects": [list(names) for _, names in compiled.objects],
         "digests": [hashlib.sha256(data).hexdigest() for data, _ in compiled.objects],
         "calls": [asdict(call) for call in compiled.calls],
     }
+    table["digest"] = program_digest(table)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
@@ -132,10 +134,13 @@ def _write(compiled: _Compiled, folder: Path) -> None:
 def _read(folder: Path) -> _Compiled | None:
     """Read a cache entry; None where it is missing or not what was written."""
     try:
-        table: dict[str, Any] = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
+        table = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
+        # What it says is where compiled code reads and writes: every number has to be ours.
+        if not isinstance(table, dict) or table.get("digest") != program_digest(table):
+            return None
         count = len(table["objects"])
         datas = [(folder / _OBJECT.format(number)).read_bytes() for number in range(count)]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError):
         return None
     if [hashlib.sha256(data).hexdigest() for data in datas] != table["digests"]:
         return None
