@@ -35,13 +35,8 @@ from vermilion.llm.engine.image import (
     program_arrays,
 )
 from vermilion.llm.engine.join import join_products
-from vermilion.llm.engine.lower import (
-    Lowered,
-    PackedMatrix,
-    Shape,
-    Weighed,
-    lower,
-)
+from vermilion.llm.engine.lower import lower
+from vermilion.llm.engine.lowering import Lowered, PackedMatrix, Shape, Weighed
 from vermilion.llm.engine.table import ProgramTable
 from vermilion.runtime.array_folder import NewArray, in_memory, new_array
 

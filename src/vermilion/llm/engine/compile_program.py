@@ -18,7 +18,7 @@ from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.table import Address, Call
 from vermilion.errors import ArtifactError
-from vermilion.llm.engine.lower import Lowered
+from vermilion.llm.engine.lowering import Lowered
 from vermilion.llm.engine.table import ProgramTable, table_of
 from vermilion.runtime.kept import program_digest
 from vermilion.version import code_digest

@@ -15,7 +15,8 @@ from kernels import isa_for
 from vermilion.errors import ArtifactError
 from vermilion.llm.engine.compile_program import compile_program
 from vermilion.llm.engine.description import RowOperation, Rows
-from vermilion.llm.engine.lower import Lowered, Shape, Weighed, lower
+from vermilion.llm.engine.lower import lower
+from vermilion.llm.engine.lowering import Lowered, Shape, Weighed
 from vermilion.runtime.cache import Cache
 
 

@@ -13,7 +13,8 @@ from vermilion.codegen.emit.decoder.prepared import PreparedKind
 from vermilion.codegen.tensor import Buffer
 from vermilion.llm.engine.description import Product
 from vermilion.llm.engine.join import join_products
-from vermilion.llm.engine.lower import Lowered, PackedMatrix, Shape, Weighed, lower
+from vermilion.llm.engine.lower import lower
+from vermilion.llm.engine.lowering import Lowered, PackedMatrix, Shape, Weighed
 from vermilion.llm.engine.read_graph import read_graph
 
 

@@ -24,7 +24,8 @@ from vermilion.llm.engine.description import (
     RowOperation,
     Rows,
 )
-from vermilion.llm.engine.lower import Lowered, PackedMatrix, Shape, Weighed, lower
+from vermilion.llm.engine.lower import lower
+from vermilion.llm.engine.lowering import Lowered, PackedMatrix, Shape, Weighed
 from vermilion.llm.engine.matrices import Matrix, PlainMatrix
 
 Array = NDArray[Any]
