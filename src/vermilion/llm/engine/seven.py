@@ -28,7 +28,7 @@ def seven_of(spec: PanelProductSpec) -> SevenProductsSpec | None:
     if spec.max_rows < LEAST_ROWS or w.depth < LEAST_DEPTH or w.columns < LEAST_COLUMNS:
         return None
     half = w.depth // 2
-    if spec.max_rows % 8 or w.has_zeros or w.block > _RUN:
+    if spec.max_rows % 8 or w.block > _RUN:
         return None
     if w.panels % 2 or w.depth % 2 or half % 32 or half % w.block:
         return None

@@ -31,6 +31,8 @@ CASES = (
     (Case(384, (128,), block=64), 64),  # three
     (Case(448, (64,)), 96),  # the last one shorter
     (Case(128, (64,), block=16), 32),
+    (Case(128, (64,), has_zeros=True), 32),
+    (Case(192, (64,), block=16, has_zeros=True), 64),
     (Case(64, (64,), scale=1e-6), 32),  # scales that a float16 would round away
 )
 
@@ -165,7 +167,7 @@ def spec_of(**other: Any) -> PanelProductSpec:
 @pytest.mark.parametrize(
     "other",
     [
-        {"depth": 960}, {"bits": 8}, {"has_zeros": True}, {"kind": "bfp16"}, {"max_rows": 16},
+        {"depth": 960}, {"bits": 8}, {"kind": "bfp16"}, {"max_rows": 16},
         {"columns": 2080}, {"columns": 1024}, {"depth": 2080}, {"block": 512}, {"max_rows": 508},
     ],
     ids=str,

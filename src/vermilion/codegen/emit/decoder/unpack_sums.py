@@ -36,10 +36,7 @@ class Sum:
     weights: BlockWeights
     sign: int  # of the second part; 0: there is none
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the arguments."""
-        return ("weights", "others", "ahead", "ahead_others")
+    labels = ("weights", "others", "ahead", "ahead_others")
 
     @property
     def piece(self) -> int:
