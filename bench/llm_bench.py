@@ -100,7 +100,10 @@ def main() -> None:
     options = _options()
     records: list[Record] = []
     if options.json and options.json.is_file():
-        records = json.loads(options.json.read_text("utf-8"))["records"]
+        before = json.loads(options.json.read_text("utf-8"))
+        if "records" not in before:
+            raise SystemExit(f"{options.json} is no file of this benchmark: give another to write")
+        records = before["records"]
     if not options.print:
         first = 1 + max((one["turn"] for one in records), default=-1)
         for record in measure(options, first):
