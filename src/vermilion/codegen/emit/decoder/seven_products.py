@@ -1,8 +1,8 @@
 """Products of many rows in bfloat16 with seven multiplications of quarters instead of eight.
 
 Two panels of columns and the two halves of the depth are the quarters of the weights. Their sums
-are made where weights are unpacked, a run of the depth at a time, and stay in the second-level
-cache while the rows' sums, made before, pass over them. See `codegen/quarters.py`.
+are made where weights are unpacked, one of the seven and a run of the depth at a time, and stay in
+the first-level cache while the rows' sums, made before, pass over them. See `codegen/quarters.py`.
 """
 
 from __future__ import annotations
