@@ -1,0 +1,1 @@
+"""Running a model literally: each node as the standard says, nothing fused, nothing folded."""
