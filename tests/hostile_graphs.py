@@ -30,6 +30,7 @@ def _text_case(name: str, text: str, says: str, **weights: np.ndarray) -> Hostil
 def _dim(at: int, size: int) -> Edit:
     def edit(model: onnx.ModelProto) -> None:
         model.graph.input[0].type.tensor_type.shape.dim[at].dim_value = size
+        model.graph.output[0].type.tensor_type.ClearField("shape")
 
     return edit
 

@@ -9,26 +9,34 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.errors import ModelError
-from vermilion.ir.inference import INFERENCE_ERRORS, infer
+from vermilion.ir.declared import inferred_anew
 from vermilion.ir.inputs import sample_shape
 from vermilion.ir.memory import memory_limit_bytes
-from vermilion.ir.opset import required_inputs
-from vermilion.ir.passes.infer_shapes import without_weights
+from vermilion.ir.opset import required_inputs, static_shape
 
 _HINT = "bind smaller sizes with `--dim`; if they are fixed in the file, do not trust it"
 
 
-def check_sizes(model: ir.Model, limit_bytes: int | None = None) -> None:
+def check_sizes(
+    model: ir.Model,
+    limit_bytes: int | None = None,
+    inferred: onnx.GraphProto | None = None,
+) -> None:
     """Raise ModelError where a run on sample inputs would need more than `limit_bytes`.
 
     What a file says of its inner values is not believed: shapes are inferred anew from inputs and
     weights. Values whose size depends on data are not counted; ONNX Runtime is given the same
     limit for those. A value counts from the node that makes it to the last that reads it.
-    The model's nodes are sorted, which says the same.
+    The model's nodes are sorted, which says the same. `inferred` is the model inferred anew, where
+    that was done: it is taken where no input is open.
     """
     limit = memory_limit_bytes() if limit_bytes is None else limit_bytes
     model.graph.sort()
-    graph = _inferred(model)
+    inputs = required_inputs(model)
+    if inferred is not None and all(static_shape(value) is not None for value in inputs):
+        graph: onnx.GraphProto | None = inferred
+    else:
+        graph = inferred_anew(model, {value.name or "": sample_shape(value) for value in inputs})
     if graph is not None:
         _check_graph(graph, limit)
 
@@ -65,32 +73,6 @@ def _check_one(name: str, sizes: Mapping[str, int], limit_bytes: int, place: str
             where=place,
             hint=_HINT,
         )
-
-
-def _inferred(model: ir.Model) -> onnx.GraphProto | None:
-    """Give the graph with shapes for the sample inputs, None where inference fails."""
-    shapes = {value.name: sample_shape(value) for value in required_inputs(model)}
-    with without_weights(model) as proto:
-        for value in proto.graph.input:
-            _fix_shape(value, shapes.get(value.name))
-        del proto.graph.value_info[:]
-        for value in proto.graph.output:
-            value.type.tensor_type.ClearField("shape")
-        try:
-            return infer(proto).graph
-        except INFERENCE_ERRORS:
-            return None  # such a model does not run: ONNX Runtime says why
-
-
-def _fix_shape(value: onnx.ValueInfoProto, sizes: tuple[int, ...] | None) -> None:
-    if sizes is None or not value.type.HasField("tensor_type"):
-        return
-    if not value.type.tensor_type.HasField("shape"):
-        return
-    dims = value.type.tensor_type.shape.dim
-    del dims[:]
-    for size in sizes:
-        dims.add(dim_value=size)
 
 
 def _value_bytes(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from vermilion.errors import Refusal, VermilionError
+from vermilion.ir.declared import check_declared, forget_wrong, inferred_anew
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_in_place
 from vermilion.ir.passes.deduplicate_weights import deduplicate_weights
 from vermilion.ir.passes.fold_batch_norm import fold_batch_norm
@@ -75,17 +76,21 @@ def simplify(
     (An unsorted `model` is sorted, which says the same.) Weights are shared with `model`, not
     copied. `dims` are bound first (see `bind_dimensions`).
 
-    Raises: OptionError for wrong `dims`; ModelError where the graph has a cycle, or
-    values that no machine holds.
+    Raises: OptionError for wrong `dims`; ModelError where the graph has a cycle, values that no
+    machine holds, or values that are declared as what they are not.
     """
     # First, and on the model itself: what is not in order can neither be walked nor cloned.
     steps = [run_pass(sort_nodes, model)]
     bound = model.clone()
+    inferred = inferred_anew(bound)
+    check_declared(bound, inferred)
     if dims:
         notes = Notes()
         bind_in_place(bound, dims, notes)
         steps.append(PassStep("bind-dimensions", notes.fired))
-    check_sizes(bound)
+        inferred = inferred_anew(bound)
+        forget_wrong(bound, inferred)
+    check_sizes(bound, inferred=inferred)
     probe = take_probe(bound)
     left_out: dict[str, Refusal] = {}
     while True:

@@ -1,0 +1,169 @@
+"""What a file says of its values, held against what its nodes make of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from vermilion.errors import ModelError
+from vermilion.ir.inference import INFERENCE_ERRORS, infer
+from vermilion.ir.opset import where
+from vermilion.ir.passes.infer_shapes import without_weights
+from vermilion.ir.passes.inline_functions import inline_functions
+from vermilion.ir.passes.report import Notes
+
+Sizes = list[int | None]
+
+_HINT = "remove what the file declares of this value (its `value_info`), or export it again"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A type and shape as far as they are known. `sizes` is None where the rank is not."""
+
+    dtype: ir.DataType | None
+    sizes: Sizes | None
+
+    def contradicts(self, other: _Kind) -> bool:
+        """Say whether no tensor can be of both."""
+        if None not in (self.dtype, other.dtype) and self.dtype != other.dtype:
+            return True
+        if self.sizes is None or other.sizes is None:
+            return False
+        if len(self.sizes) != len(other.sizes):
+            return True
+        pairs = zip(self.sizes, other.sizes, strict=True)
+        return any(None not in pair and pair[0] != pair[1] for pair in pairs)
+
+    def __str__(self) -> str:
+        name = self.dtype.name.lower() if self.dtype is not None else "a tensor"
+        if self.sizes is None:
+            return name
+        return f"{name}[{', '.join('?' if s is None else str(s) for s in self.sizes)}]"
+
+
+def inferred_anew(
+    model: ir.Model, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> onnx.GraphProto | None:
+    """Return the graph with shapes from inputs and weights alone, None where inference fails.
+
+    What is declared of the nodes' results is left out first. Inputs named in `shapes` have those.
+    """
+    with without_weights(model) as proto:
+        for value in proto.graph.input:
+            _fix_shape(value, (shapes or {}).get(value.name))
+        _forget_results(proto.graph)
+        try:
+            return infer(proto).graph
+        except INFERENCE_ERRORS:
+            return None  # such a model does not run: ONNX Runtime says why
+
+
+def check_declared(model: ir.Model, inferred: onnx.GraphProto | None) -> None:
+    """Raise ModelError where a value is declared with another type or shape than it has.
+
+    `inferred` is the model inferred anew. Generated code lays out memory by shapes: one that is
+    wrong would be memory overwritten. What inference cannot tell (results of operators that it
+    does not know, sizes that depend on data) is not checked here.
+    """
+    if model.functions:
+        model = model.clone()
+        inline_functions(model, Notes())
+        inferred = inferred_anew(model)
+    for value, node, computed in _contradictions(model, inferred):
+        raise ModelError(
+            f"`{value.name}` is declared as {_declared(value)}, and its node makes it {computed}",
+            where=where(node),
+            hint=_HINT,
+        )
+
+
+def forget_wrong(model: ir.Model, inferred: onnx.GraphProto | None) -> None:
+    """Write what values are where another shape is declared.
+
+    Exporters write the sizes of one run beside open dimensions: bound to others, they are wrong.
+    """
+    for value, _, computed in list(_contradictions(model, inferred)):
+        if computed.sizes is not None:
+            value.shape = ir.Shape(computed.sizes)
+
+
+def _contradictions(
+    model: ir.Model, inferred: onnx.GraphProto | None
+) -> Iterator[tuple[ir.Value, ir.Node, _Kind]]:
+    """Go through the values that are declared as what they are not, with what they are."""
+    if inferred is None:
+        return
+    for graph, other in _pairs(model.graph, inferred):
+        found = {info.name: info.type for info in (*other.value_info, *other.output)}
+        for node in graph:
+            for value in node.outputs:
+                computed = _computed(found[value.name]) if value.name in found else None
+                if computed is not None and computed.contradicts(_declared(value)):
+                    yield value, node, computed
+
+
+def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
+    """Go through a graph and those inside its nodes, each with what was inferred of it."""
+    yield graph, proto
+    for node, other in zip(graph, proto.node, strict=True):
+        for attribute in other.attribute:
+            mine = node.attributes[attribute.name]
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _pairs(mine.as_graph(), attribute.g)
+            elif attribute.type == onnx.AttributeProto.GRAPHS:
+                for inner, inner_proto in zip(mine.as_graphs(), attribute.graphs, strict=True):
+                    yield from _pairs(inner, inner_proto)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Go through a graph and those inside its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            inside = [attribute.g] if attribute.HasField("g") else attribute.graphs
+            for inner in inside:
+                yield from _graphs(inner)
+
+
+def _forget_results(graph: onnx.GraphProto) -> None:
+    """Leave out what is declared of all that nodes make, here and inside them."""
+    for each in _graphs(graph):
+        made = {name for node in each.node for name in node.output}
+        del each.value_info[:]
+        for value in each.output:
+            if value.name in made:
+                value.ClearField("type")
+
+
+def _fix_shape(value: onnx.ValueInfoProto, sizes: tuple[int, ...] | None) -> None:
+    if sizes is None or not value.type.HasField("tensor_type"):
+        return
+    if not value.type.tensor_type.HasField("shape"):
+        return
+    dims = value.type.tensor_type.shape.dim
+    del dims[:]
+    for size in sizes:
+        dims.add(dim_value=size)
+
+
+def _computed(kind: onnx.TypeProto) -> _Kind | None:
+    if not kind.HasField("tensor_type"):
+        return None
+    tensor = kind.tensor_type
+    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
+    if not tensor.HasField("shape"):
+        return _Kind(dtype, None)
+    return _Kind(
+        dtype, [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+    )
+
+
+def _declared(value: ir.Value) -> _Kind:
+    if value.shape is None:
+        return _Kind(value.dtype, None)
+    sizes = [size if isinstance(size, int) and size >= 0 else None for size in value.shape.dims]
+    return _Kind(value.dtype, sizes)
