@@ -37,14 +37,15 @@ _MAX_ROUNDS = 8  # what one round makes known the next one need not hide
 _Types = Mapping[str, onnx.TypeProto]
 
 
-def infer(model: onnx.ModelProto, *, follow: bool = True) -> onnx.ModelProto:
+def infer(model: onnx.ModelProto, *, follow: bool = True, strict: bool = False) -> onnx.ModelProto:
     """Give the model with the shapes that onnx finds; `follow` also through values of shapes.
 
-    Names that onnx makes up for open sizes are left out.
+    Names that onnx makes up for open sizes are left out. A `strict` inference raises where shapes
+    contradict each other; any other leaves them open there.
 
     Raises: one of `INFERENCE_ERRORS`.
     """
-    known = _infer(model, follow=False)
+    known = _infer(model, follow=False, strict=strict)
     _forget_names(known.graph, model.graph)
     if not follow or _body_follows(known.graph):
         return known
@@ -52,7 +53,7 @@ def infer(model: onnx.ModelProto, *, follow: bool = True) -> onnx.ModelProto:
     for _ in range(_MAX_ROUNDS):
         if not open_before:
             break
-        known = _infer(_followed(known), follow=False)
+        known = _infer(_followed(known, strict=strict), follow=False, strict=strict)
         _forget_names(known.graph, model.graph)
         open_now = _count_open(known.graph)
         if open_now >= open_before:
@@ -61,17 +62,19 @@ def infer(model: onnx.ModelProto, *, follow: bool = True) -> onnx.ModelProto:
     return known
 
 
-def _infer(model: onnx.ModelProto, *, follow: bool) -> onnx.ModelProto:
-    inferred: onnx.ModelProto = onnx.shape_inference.infer_shapes(model, data_prop=follow)
+def _infer(model: onnx.ModelProto, *, follow: bool, strict: bool) -> onnx.ModelProto:
+    inferred: onnx.ModelProto = onnx.shape_inference.infer_shapes(
+        model, data_prop=follow, strict_mode=strict
+    )
     return inferred
 
 
-def _followed(known: onnx.ModelProto) -> onnx.ModelProto:
+def _followed(known: onnx.ModelProto, *, strict: bool) -> onnx.ModelProto:
     """Give the model with what following the values of shapes adds to what is known."""
     guarded = onnx.ModelProto()
     guarded.CopyFrom(known)
     _hide_vectors(guarded.graph)
-    inferred = _infer(guarded, follow=True)
+    inferred = _infer(guarded, follow=True, strict=strict)
     _restore(known.graph, inferred.graph)
     return inferred
 

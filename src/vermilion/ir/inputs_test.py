@@ -4,8 +4,9 @@ import pytest
 
 from vermilion.errors import ModelError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import IMAGE_SIDE, sample_inputs
+from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.passes.contract_test import parse, weight
+from vermilion.ir.samples.open_sizes import IMAGE_SIDE
 
 TEXT = """(float[2,3] f, int64[4] i, uint8[4] u, bool[3] b, string[2] s, float16[2] h)
 => (bool[3] y) { y = Not(b) }"""
@@ -67,10 +68,13 @@ def test_refuses_huge_inputs_before_making_them() -> None:
     assert caught.value.where == "input `x`"
 
 
-def test_refuses_what_is_not_a_plain_tensor() -> None:
+def test_a_sequence_is_a_list_of_tensors() -> None:
     model = parse("(seq(float[2]) x) => (int64 y) { y = SequenceLength(x) }")
-    with pytest.raises(UnsupportedError, match="not a plain tensor"):
-        sample_inputs(model)
+    drawn = sample_inputs(model)["x"]
+    assert [array.shape for array in drawn] == [(2,), (2,)]
+
+
+def test_refuses_types_that_onnx_runtime_does_not_have() -> None:
     model = parse("(float[2] x) => (float[2] y) { y = Abs(x) }")
     model.graph.inputs[0].type = ir.TensorType(ir.DataType.COMPLEX64)
     with pytest.raises(UnsupportedError, match="the type COMPLEX64"):

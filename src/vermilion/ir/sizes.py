@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from vermilion.errors import ModelError
 from vermilion.ir.declared import inferred_anew
-from vermilion.ir.inputs import sample_shape
 from vermilion.ir.memory import memory_limit_bytes
 from vermilion.ir.opset import required_inputs, static_shape
+from vermilion.ir.samples import sample_shapes
 
 _HINT = "bind smaller sizes with `--dim`; if they are fixed in the file, do not trust it"
 
@@ -36,7 +36,7 @@ def check_sizes(
     if inferred is not None and all(static_shape(value) is not None for value in inputs):
         graph: onnx.GraphProto | None = inferred
     else:
-        graph = inferred_anew(model, {value.name or "": sample_shape(value) for value in inputs})
+        graph = inferred_anew(model, sample_shapes(model))
     if graph is not None:
         _check_graph(graph, limit)
 

@@ -1,0 +1,183 @@
+"""Samples: one array for each input, of sizes and with values that the graph allows.
+
+Sizes come first (`open_sizes`): the first plausible ones in which shape inference finds no
+contradiction. Then the values: what the graph asks of each input (`walk`, `roles`), drawn by kind
+(`values`). Small vectors of integers may be shapes; with those as constants, inference looks once
+more. What nobody can know before the run is found out by it: `draw_accepted` draws again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.errors import Refusal, UnsupportedError, VermilionError
+from vermilion.ir.opset import required_inputs
+from vermilion.ir.samples.open_sizes import Sizes
+from vermilion.ir.samples.prepare import Prepared, prepare
+from vermilion.ir.samples.values import draw_array
+from vermilion.ir.samples.walk import find_wants
+from vermilion.ir.samples.want import Array, SampleKind, Want, between
+
+T = TypeVar("T")
+
+_KINDS: tuple[SampleKind, ...] = ("ordinary", "edges", "large")
+_REDRAWS = 4  # of values whose shapes contradict each other
+_SEQUENCE_LENGTH = 2
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs for one run.
+
+    `inputs` has an array for each required input (a list of arrays for a sequence), `sizes` what
+    open dimensions were taken to be; one without a name is called `INPUT[AXIS]`.
+    """
+
+    kind: SampleKind
+    inputs: Mapping[str, Array]
+    sizes: Mapping[str, int]
+
+
+def draw_sample(
+    model: ir.Model,
+    kind: SampleKind = "ordinary",
+    *,
+    seed: int = 0,
+    attempt: int = 0,
+    sizes: Mapping[str, int] | None = None,
+) -> Sample:
+    """Return the sample of this kind, seed and attempt: the same one each time.
+
+    `ordinary`: floats of the standard normal distribution, integers spread over what is legal.
+    `edges`: zeros of both signs, equal, small and large values; integers at both ends of what is
+    legal; all booleans false. `large`: floats 30 times as large, images up to 255, other sizes for
+    open dimensions. Later attempts have other sizes and values. `sizes` binds some dimensions.
+
+    Raises: UnsupportedError for an input of which no sample can be made; ModelError where one
+    would need more than `MAX_INPUT_BYTES`.
+    """
+    return _drawn(prepare(model, kind, sizes), kind, seed, attempt)
+
+
+def sample_shapes(model: ir.Model) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of the first ordinary sample, of which nothing is drawn yet."""
+    ranked, sizes, _ = prepare(model, "ordinary").sized(0)
+    return {value.name or "": Prepared.shape_of(value, sizes) for value in required_inputs(ranked)}
+
+
+def draw_accepted(
+    model: ir.Model,
+    kind: SampleKind,
+    run: Callable[[Mapping[str, Array]], T],
+    *,
+    seed: int = 0,
+    attempts: int = 6,
+    sizes: Mapping[str, int] | None = None,
+) -> tuple[Sample, T] | Refusal:
+    """Return the first sample that `run` accepts, and what it returned.
+
+    An UnsupportedError of `run` says that it does not accept the inputs; any other error is
+    raised. A Refusal has the first reason, the one for the likeliest inputs.
+    """
+    reasons: list[VermilionError] = []
+    prepared = prepare(model, kind, sizes)
+    for attempt in range(attempts):
+        try:
+            sample = _drawn(prepared, kind, seed, attempt)
+        except VermilionError as error:
+            reasons.append(error)
+            continue
+        try:
+            return sample, run(sample.inputs)
+        except UnsupportedError as error:
+            reasons.append(error)
+    if not reasons:
+        return Refusal("no sample was drawn", "allow at least one attempt")
+    first = reasons[0]
+    where = f" ({first.where})" if first.where else ""
+    return Refusal(
+        f"none of {attempts} samples is accepted: {first.message}{where}",
+        "give inputs of your own with `--input`",
+    )
+
+
+def _drawn(prepared: Prepared, kind: SampleKind, seed: int, attempt: int) -> Sample:
+    model, sizes, facts = prepared.sized(attempt)
+    inputs: dict[str, Array] = {}
+    for redraw in range(_REDRAWS):
+        # The second draw of one attempt is not the first of the next.
+        salt = attempt + 101 * redraw
+        wants = {} if facts is None else find_wants(model, facts, kind, salt, seed)
+        inputs = _arrays(model, sizes, wants, kind, seed, salt)
+        if facts is None or prepared.agrees(model, sizes, facts, inputs):
+            break
+    return Sample(kind, inputs, sizes)
+
+
+def _arrays(
+    model: ir.Model,
+    sizes: Sizes,
+    wants: Mapping[str, Want],
+    kind: SampleKind,
+    seed: int,
+    salt: int,
+) -> dict[str, Array]:
+    plain = kind == "ordinary" and salt == 0
+    number = _KINDS.index(kind)
+    floats = np.random.default_rng(seed if plain else [seed, number, salt])
+    others = np.random.default_rng([seed, number, salt, 1])
+    return {
+        value.name or "": _array(value, sizes, wants, kind, salt, floats, others)
+        for value in required_inputs(model)
+    }
+
+
+def _array(
+    value: ir.Value,
+    sizes: Sizes,
+    wants: Mapping[str, Want],
+    kind: SampleKind,
+    salt: int,
+    floats: np.random.Generator,
+    others: np.random.Generator,
+) -> Array:
+    shape = Prepared.shape_of(value, sizes)
+    want = wants.get(value.name or "") or _usual(value, kind, salt)
+    if isinstance(value.type, ir.SequenceType):
+        item = ir.Value(name=value.name, type=value.type.elem_type, shape=value.shape)
+        drawn = [
+            draw_array(item, shape, want, kind, floats, others) for _ in range(_SEQUENCE_LENGTH)
+        ]
+        return drawn  # type: ignore[return-value]  # as ONNX Runtime takes a sequence
+    if isinstance(value.type, ir.OptionalType):
+        value = ir.Value(name=value.name, type=value.type.elem_type, shape=value.shape)
+    return draw_array(value, shape, want, kind, floats, others)
+
+
+def _usual(value: ir.Value, kind: SampleKind, salt: int) -> Want | None:
+    """Return what to try for integers of which the graph asks nothing that is understood."""
+    dtype = value.dtype
+    if dtype is None or not dtype.is_integer():
+        return None
+    if "mask" in (value.name or "").lower():
+        return between(0, 1, marked=True, hard=False)
+    readers = value.uses()
+    standard = bool(readers) and all(
+        node.domain == ""
+        and not any(attribute.type in _BODIES for attribute in node.attributes.values())
+        for node, _ in readers
+    )
+    if not standard or salt % 2:
+        return between(0, 1, hard=False)  # safe as token ids, masks and indices
+    if dtype.bitwidth <= 8:
+        return None
+    spread = {"ordinary": 10, "edges": 10_000, "large": 1000}[kind]
+    return between(-spread, spread, hard=False)
+
+
+_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

@@ -1,0 +1,293 @@
+"""Shapes of all values, and those elements of small integer vectors that are known beforehand.
+
+A vector that becomes a shape is often put together from constants, sizes and inputs. What is not
+known in it is NaN: arithmetic carries that along by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from vermilion.ir.opset import constant_of
+from vermilion.ir.samples.want import Floats
+
+MAX_FOLLOWED = 64
+"""Elements of a followed vector: shapes, bounds, axes and amounts of padding have fewer."""
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of values, by name."""
+
+    shapes: Mapping[str, Shape]
+    known: dict[str, Floats] = field(default_factory=dict)
+
+    def shape(self, value: ir.Value | None) -> Shape | None:
+        """Return the sizes, None for those and for a rank that nobody knows."""
+        if value is None:
+            return None
+        tensor = constant_of(value)
+        if tensor is not None:
+            return tuple(int(size) for size in tensor.shape.numpy())
+        return self.shapes.get(value.name or "")
+
+    def static(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """Return the sizes where all are known."""
+        shape = self.shape(value)
+        if shape is None:
+            return None
+        sizes = tuple(size for size in shape if size is not None)
+        return sizes if len(sizes) == len(shape) else None
+
+    def values(self, value: ir.Value | None) -> Floats | None:
+        """Return the elements, NaN where one is not known; None for what is not followed."""
+        if value is None:
+            return None
+        found = self.known.get(value.name or "")
+        return _constant(value) if found is None else found
+
+    def certain(self, value: ir.Value | None) -> Floats | None:
+        """Return the elements where all are known."""
+        found = self.values(value)
+        return None if found is None or np.isnan(found).any() else found
+
+
+def gather_facts(model: ir.Model, inferred: onnx.ModelProto) -> Facts:
+    """Return the inferred shapes, and the values of small vectors as far as they are known."""
+    facts = Facts(dict(_shapes(inferred.graph)))
+    for value in model.graph.inputs:
+        sizes = facts.static(value)
+        if sizes is not None and math.prod(sizes) <= MAX_FOLLOWED and not value.is_initializer():
+            facts.known[value.name or ""] = np.full(sizes, np.nan)
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        follow = _FOLLOWED.get(node.op_type) if node.domain == "" else None
+        if follow is None or not node.outputs or not node.outputs[0].name:
+            continue
+        try:
+            found = follow(node, facts)
+        except (ValueError, IndexError, TypeError, OverflowError):
+            continue  # a graph that contradicts itself: whoever runs it says so
+        if found is not None and found.size <= MAX_FOLLOWED:
+            facts.known[node.outputs[0].name] = np.asarray(found, np.float64)
+    return facts
+
+
+def _shapes(graph: onnx.GraphProto) -> Iterator[tuple[str, Shape]]:
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape"):
+            yield (
+                value.name,
+                tuple(
+                    int(dim.dim_value) if dim.HasField("dim_value") else None
+                    for dim in tensor.shape.dim
+                ),
+            )
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs) if attribute.type else ():
+                yield from _shapes(body)
+
+
+def _constant(value: ir.Value) -> Floats | None:
+    tensor = constant_of(value)
+    if tensor is None:
+        return _written(value.producer())
+    if tensor.size > MAX_FOLLOWED or tensor.dtype == ir.DataType.STRING:
+        return None
+    return np.asarray(tensor.numpy()).astype(np.float64)
+
+
+def _written(node: ir.Node | None) -> Floats | None:
+    """Return the value of a Constant that is written as an integer, a float or a list of them."""
+    if node is None or node.op_type != "Constant":
+        return None
+    for name in ("value_int", "value_ints", "value_float", "value_floats"):
+        if name in node.attributes:
+            return np.asarray(node.attributes[name].value, np.float64)
+    return None
+
+
+def attribute_or(node: ir.Node, name: str, default: int) -> int:
+    """Return an integer attribute as it is written; nothing is raised for what is not one."""
+    attribute = node.attributes.get(name)
+    if attribute is None or attribute.type != ir.AttributeType.INT:
+        return default
+    return int(attribute.as_int())
+
+
+def attribute_list(node: ir.Node, name: str) -> list[int] | None:
+    """Return a list of integers as it is written."""
+    attribute = node.attributes.get(name)
+    if attribute is None or attribute.type != ir.AttributeType.INTS:
+        return None
+    return [int(number) for number in attribute.as_ints()]
+
+
+def operand(node: ir.Node, at: int) -> ir.Value | None:
+    """Return an input of a node, None where it is left out."""
+    return node.inputs[at] if at < len(node.inputs) else None
+
+
+def _operand(node: ir.Node, facts: Facts, at: int) -> Floats:
+    found = facts.values(operand(node, at))
+    if found is None:
+        raise ValueError("not followed")
+    return found
+
+
+def _sizes(node: ir.Node, facts: Facts) -> Floats | None:
+    shape = facts.shape(node.inputs[0])
+    if shape is None:
+        return None
+    sizes = np.array([math.nan if size is None else size for size in shape], np.float64)
+    end = attribute_or(node, "end", len(sizes))
+    return sizes[attribute_or(node, "start", 0) : end]
+
+
+def _count(node: ir.Node, facts: Facts) -> Floats | None:
+    sizes = facts.static(node.inputs[0])
+    return None if sizes is None else np.array(math.prod(sizes), np.float64)
+
+
+def _moved(node: ir.Node, facts: Facts) -> Floats | None:
+    sizes = facts.static(node.outputs[0])
+    return None if sizes is None else _operand(node, facts, 0).reshape(sizes)
+
+
+def _cast(node: ir.Node, facts: Facts) -> Floats | None:
+    found = _operand(node, facts, 0)
+    to = attribute_or(node, "to", 1)
+    return np.trunc(found) if ir.DataType(to).is_integer() else found
+
+
+def _concat(node: ir.Node, facts: Facts) -> Floats | None:
+    parts = [_operand(node, facts, at) for at in range(len(node.inputs))]
+    return np.concatenate(parts, axis=attribute_or(node, "axis", 0))
+
+
+def _gather(node: ir.Node, facts: Facts) -> Floats | None:
+    index = facts.certain(node.inputs[1])
+    if index is None:
+        return None
+    axis = attribute_or(node, "axis", 0)
+    return np.take(_operand(node, facts, 0), index.astype(np.int64), axis=axis)
+
+
+def slices(node: ir.Node, facts: Facts) -> tuple[slice, ...] | None:
+    """Return what a Slice with known bounds takes along each axis."""
+    if len(node.inputs) == 1:
+        starts, ends = attribute_list(node, "starts"), attribute_list(node, "ends")
+        axes, steps = attribute_list(node, "axes"), None
+    else:
+        lists = [_known_list(node, facts, at) for at in range(1, 5)]
+        starts, ends, axes, steps = lists
+    shape = facts.shape(node.inputs[0])
+    if shape is None or starts is None or ends is None:
+        return None
+    if (axes is None and operand(node, 3) is not None) or (
+        steps is None and operand(node, 4) is not None
+    ):
+        return None
+    taken = [slice(None)] * len(shape)
+    for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        axis = axes[at] if axes is not None else at
+        step = steps[at] if steps is not None else 1
+        # Below the first element a slice that goes backwards ends with it.
+        size = shape[axis]
+        last = None if step < 0 and end < -(size or 0) else end
+        taken[axis] = slice(start, last, step)
+    return tuple(taken)
+
+
+def _known_list(node: ir.Node, facts: Facts, at: int) -> list[int] | None:
+    found = facts.certain(operand(node, at))
+    return None if found is None else [int(number) for number in found.ravel()]
+
+
+def _slice(node: ir.Node, facts: Facts) -> Floats | None:
+    taken = slices(node, facts)
+    return None if taken is None else _operand(node, facts, 0)[taken]
+
+
+def _spread(node: ir.Node, facts: Facts) -> Floats | None:
+    sizes = facts.static(node.outputs[0])
+    if sizes is None or math.prod(sizes) > MAX_FOLLOWED:
+        return None
+    return np.broadcast_to(_operand(node, facts, 0), sizes)
+
+
+def _divided(a: Floats, b: Floats, *, whole: bool) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        quotient = np.where(b == 0, np.nan, a / np.where(b == 0, 1, b))
+    return np.trunc(quotient) if whole else quotient
+
+
+def _div(node: ir.Node, facts: Facts) -> Floats | None:
+    dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
+    whole = dtype is None or dtype.is_integer()
+    return _divided(_operand(node, facts, 0), _operand(node, facts, 1), whole=whole)
+
+
+def _where(node: ir.Node, facts: Facts) -> Floats | None:
+    condition = facts.certain(node.inputs[0])
+    if condition is None:
+        return None
+    return np.where(condition != 0, _operand(node, facts, 1), _operand(node, facts, 2))
+
+
+def _product(node: ir.Node, facts: Facts) -> Floats | None:
+    sizes = facts.static(node.outputs[0])
+    found = _operand(node, facts, 0)
+    if sizes is None or math.prod(sizes) != 1:
+        return None
+    return np.full(sizes, np.prod(found), np.float64)
+
+
+def _range(node: ir.Node, facts: Facts) -> Floats | None:
+    ends = [facts.certain(value) for value in node.inputs]
+    start, limit, step = (None if end is None else float(end.ravel()[0]) for end in ends)
+    if start is None or limit is None or not step or (limit - start) / step > MAX_FOLLOWED:
+        return None
+    return np.arange(start, limit, step, dtype=np.float64)
+
+
+def _joined(function: Callable[[Floats, Floats], Floats]) -> Callable[[ir.Node, Facts], Floats]:
+    return lambda node, facts: reduce(
+        function, [_operand(node, facts, at) for at in range(len(node.inputs))]
+    )
+
+
+_FOLLOWED: Mapping[str, Callable[[ir.Node, Facts], Floats | None]] = {
+    "Add": _joined(np.add),
+    "Cast": _cast,
+    "Concat": _concat,
+    "Div": _div,
+    "Expand": _spread,
+    "Flatten": _moved,
+    "Gather": _gather,
+    "Identity": lambda node, facts: _operand(node, facts, 0),
+    "Max": _joined(np.maximum),
+    "Min": _joined(np.minimum),
+    "Mul": _joined(np.multiply),
+    "Neg": lambda node, facts: -_operand(node, facts, 0),
+    "Range": _range,
+    "ReduceProd": _product,
+    "Reshape": _moved,
+    "Shape": _sizes,
+    "Size": _count,
+    "Slice": _slice,
+    "Squeeze": _moved,
+    "Sub": _joined(np.subtract),
+    "Unsqueeze": _moved,
+    "Where": _where,
+}

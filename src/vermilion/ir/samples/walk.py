@@ -1,0 +1,294 @@
+"""From where values are used back to the inputs: what is wanted of each, in one walk.
+
+Operators that only move elements hand requests on as they are; arithmetic with constants turns
+intervals around. What an operator asks of its own operands stands in `roles`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.ir.samples.facts import Facts, attribute_list, attribute_or, operand, slices
+from vermilion.ir.samples.roles import ROLES
+from vermilion.ir.samples.use import Use
+from vermilion.ir.samples.want import Floats, SampleKind, Want, between, joined
+
+# Elements of which each has an interval of its own; above, a value has one for all.
+_MAX_ELEMENTS = 1 << 20
+
+Handed = Iterator[tuple[int, Want | None]]
+
+
+def find_wants(
+    model: ir.Model, facts: Facts, kind: SampleKind, attempt: int, seed: int
+) -> dict[str, Want]:
+    """Return what the graph wants of its values, by name; linear in the number of nodes."""
+    wants: dict[str, Want] = {}
+
+    def ask(value: ir.Value | None, want: Want | None) -> None:
+        if value is None or want is None or not value.name:
+            return
+        found = joined(want, wants.get(value.name))
+        if found is not None:
+            wants[value.name] = found
+
+    for node in ir.traversal.RecursiveGraphIterator(model.graph, reverse=True):
+        for at, want in _handed_on(node, facts, wants):
+            ask(operand(node, at), want)
+        for at, role in ROLES.get((node.domain, node.op_type), {}).items():
+            if operand(node, at) is not None:
+                # The same numbers for every node: two that read one input then agree.
+                random = np.random.default_rng([seed, attempt])
+                ask(operand(node, at), _asked(role, Use(node, at, facts, kind, attempt, random)))
+        for inner, outer in _bodies_inputs(node):
+            ask(outer, wants.get(inner.name or ""))
+    return wants
+
+
+def _asked(role: Callable[[Use], Want | None], use: Use) -> Want | None:
+    try:
+        return role(use)
+    except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
+        return None  # a graph that contradicts itself: whoever runs it says so
+
+
+def _handed_on(node: ir.Node, facts: Facts, wants: Mapping[str, Want]) -> Handed:
+    rule = _RULES.get(node.op_type) if node.domain == "" else None
+    want = wants.get(node.outputs[0].name or "") if node.outputs else None
+    if node.op_type == "Split" and node.domain == "":
+        want = _of_pieces(node, facts, wants)
+        rule = _to_first
+    if rule is None or want is None:
+        return
+    try:
+        yield from rule(node, want, facts)
+    except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
+        return
+
+
+def _bodies_inputs(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value | None]]:
+    """Pair the inputs of a Loop's or a Scan's body with what the node hands to them."""
+    if node.op_type not in ("Loop", "Scan") or "body" not in node.attributes:
+        return
+    body = node.attributes["body"].as_graph()
+    yield from zip(body.inputs, node.inputs, strict=False)
+
+
+def _to_first(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    yield 0, want
+
+
+def _to_same(*operands: int) -> Callable[[ir.Node, Want, Facts], Handed]:
+    def hand(node: ir.Node, want: Want, facts: Facts) -> Handed:
+        for at in operands:
+            if want.low.ndim == 0 and want.high.ndim == 0:
+                yield at, want
+            else:
+                out = facts.static(node.outputs[0])
+                yield at, want.reshaped(out, facts.static(operand(node, at)))
+
+    return hand
+
+
+def _cast(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    target = ir.DataType(attribute_or(node, "to", 1))
+    source = operand(node, 0)
+    if target == ir.DataType.BOOL or source is None:
+        return
+    whole = want.whole or target.is_integer()
+    yield 0, Want(want.low, want.high, want.nonzero, whole, want.marked, want.hard)
+
+
+def _transpose(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    out = facts.static(node.outputs[0])
+    if want.low.ndim == 0 and want.high.ndim == 0:
+        yield 0, want
+    elif out is not None:
+        order = attribute_list(node, "perm") or list(range(len(out)))[::-1]
+        back = np.argsort(order)
+        yield 0, want.moved(lambda array: np.transpose(np.broadcast_to(array, out), back))
+
+
+def _concat(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    out = facts.static(node.outputs[0])
+    begin = 0
+    for at, value in enumerate(node.inputs):
+        if want.low.ndim == 0 and want.high.ndim == 0:
+            yield at, want
+            continue
+        sizes = facts.static(value)
+        if out is None or sizes is None:
+            return
+        axis = attribute_or(node, "axis", 0) % len(sizes)
+        rows = slice(begin, begin + sizes[axis])
+        begin += sizes[axis]
+        piece = (*[slice(None)] * axis, rows)
+        yield at, want.moved(lambda array, piece=piece: np.broadcast_to(array, out)[piece])
+
+
+def _placed(want: Want, sizes: tuple[int, ...] | None, place: object) -> Want | None:
+    """Return what is wanted of a value of which only some elements are used."""
+    if want.low.ndim == 0 and want.high.ndim == 0:
+        return want
+    if sizes is None or math.prod(sizes) > _MAX_ELEMENTS:
+        return None
+    low, high = np.full(sizes, -math.inf), np.full(sizes, math.inf)
+    low[place], high[place] = want.low, want.high  # type: ignore[call-overload]
+    return Want(low, high, want.nonzero, want.whole, want.marked, want.hard)
+
+
+def _slice(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    yield 0, _placed(want, facts.static(node.inputs[0]), slices(node, facts) or ())
+
+
+def _gather(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    sizes, index = facts.static(node.inputs[0]), facts.certain(node.inputs[1])
+    if want.low.ndim == 0 and want.high.ndim == 0:
+        yield 0, want
+    elif sizes is not None and index is not None:
+        axis = attribute_or(node, "axis", 0) % len(sizes)
+        yield 0, _placed(want, sizes, (*[slice(None)] * axis, index.astype(np.int64)))
+
+
+def _of_pieces(node: ir.Node, facts: Facts, wants: Mapping[str, Want]) -> Want | None:
+    """Return what is wanted of a vector that Split cuts: the requests for its pieces, placed."""
+    sizes = facts.static(node.inputs[0])
+    if sizes is None or math.prod(sizes) > _MAX_ELEMENTS:
+        return None
+    axis, begin = attribute_or(node, "axis", 0) % len(sizes), 0
+    whole: Want | None = None
+    for value in node.outputs:
+        piece = facts.static(value)
+        if piece is None:
+            return whole
+        rows = (*[slice(None)] * axis, slice(begin, begin + piece[axis]))
+        begin += piece[axis]
+        want = wants.get(value.name or "")
+        if want is not None:
+            spread = want.moved(lambda array, piece=piece: np.broadcast_to(array, piece))
+            whole = joined(whole, _placed(spread, sizes, rows))
+    return whole
+
+
+def _spread(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    """Expand and Tile: one interval for all; of intervals for each, those that fit as they are."""
+    yield from _to_same(0)(node, want, facts)
+
+
+def _constant(node: ir.Node, at: int, facts: Facts) -> Floats | None:
+    found = facts.certain(operand(node, at))
+    if found is None or found.size != 1:
+        return found
+    return found.reshape(())
+
+
+def _turned(want: Want, first: Floats, second: Floats) -> Want:
+    """Return a request with new ends; without zero among what they leave, if that was asked."""
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    return Want(low, high, False, want.whole, False, want.hard)
+
+
+def _without_zero(want: Want) -> Want:
+    """Return an interval that does not hold zero: arithmetic cannot carry the hole along."""
+    if not want.nonzero:
+        return want
+    low = np.where(want.high >= 1, np.maximum(want.low, 1), want.low)
+    high = np.where(want.high >= 1, want.high, np.minimum(want.high, -1))
+    return Want(low, high, False, want.whole, False, want.hard)
+
+
+def _add(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    want = _without_zero(want)
+    for at in (0, 1):
+        other = _constant(node, 1 - at, facts)
+        if other is not None:
+            yield at, _turned(want, want.low - other, want.high - other)
+        elif _constant(node, at, facts) is None:
+            yield at, _turned(want, np.ceil(want.low / 2), np.floor(want.high / 2))
+
+
+def _sub(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    want = _without_zero(want)
+    first, second = (_constant(node, at, facts) for at in (0, 1))
+    if second is not None:
+        yield 0, _turned(want, want.low + second, want.high + second)
+    elif first is not None:
+        yield 1, _turned(want, first - want.high, first - want.low)
+    elif want.is_bounded:
+        half = np.floor((want.high - want.low) / 2)
+        yield 0, _turned(want, want.low + half, want.high)
+        yield 1, _turned(want, np.zeros_like(half), half)
+
+
+def _mul(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    for at in (0, 1):
+        factor = _constant(node, 1 - at, facts)
+        if factor is None:
+            if _constant(node, at, facts) is None:
+                # Two inputs: the first as the product, the second one.
+                yield at, want if at == 0 else between(1, 1, hard=want.hard)
+        elif (factor != 0).all():
+            ends = want.low / factor, want.high / factor
+            low, high = np.minimum(*ends), np.maximum(*ends)
+            whole = operand(node, at)
+            if whole is not None and whole.dtype is not None and whole.dtype.is_integer():
+                low, high = np.ceil(low), np.floor(high)
+            yield at, Want(low, np.maximum(low, high), want.nonzero, want.whole, False, want.hard)
+
+
+def _div(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    divisor = _constant(node, 1, facts)
+    if divisor is None or (divisor <= 0).any():
+        return
+    value = operand(node, 0)
+    integer = value is not None and value.dtype is not None and value.dtype.is_integer()
+    want = _without_zero(want)
+    room = np.where(want.high >= 0, divisor - 1, 0) if integer else np.float64(0)
+    yield 0, _turned(want, want.low * divisor, want.high * divisor + room)
+
+
+def _neg(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    yield 0, Want(-want.high, -want.low, want.nonzero, want.whole, False, want.hard)
+
+
+def _counted(node: ir.Node, want: Want, facts: Facts) -> Handed:
+    """Sums of what is counted, as positions are counted in a mask: 0 or 1, and some 1."""
+    yield 0, between(0, 1, whole=True, marked=True, hard=want.hard)
+
+
+_RULES: Mapping[str, Callable[[ir.Node, Want, Facts], Handed]] = {
+    "Abs": _to_same(0),
+    "Add": _add,
+    "Cast": _cast,
+    "Ceil": _to_same(0),
+    "Clip": _to_same(0),
+    "Concat": _concat,
+    "CumSum": _counted,
+    "Div": _div,
+    "Dropout": _to_same(0),
+    "Expand": _spread,
+    "Flatten": _to_same(0),
+    "Floor": _to_same(0),
+    "Gather": _gather,
+    "Identity": _to_same(0),
+    "Max": _to_same(0, 1),
+    "Min": _to_same(0, 1),
+    "Mul": _mul,
+    "Neg": _neg,
+    "ReduceMax": _to_same(0),
+    "ReduceMin": _to_same(0),
+    "ReduceSum": _counted,
+    "Reshape": _to_same(0),
+    "Round": _to_same(0),
+    "Slice": _slice,
+    "Squeeze": _to_same(0),
+    "Sub": _sub,
+    "Tile": _spread,
+    "Transpose": _transpose,
+    "Unsqueeze": _to_same(0),
+    "Where": _to_same(1, 2),
+}
