@@ -30,7 +30,7 @@ from vermilion.codegen.layout import DRIVER, ROW_WORDS
 from vermilion.codegen.load import load_object
 from vermilion.codegen.table import Address, Call
 from vermilion.codegen.tensor import SLACK_BYTES, Storage, View
-from vermilion.codegen.workers import Crew, aligned_bytes, usable_cores
+from vermilion.codegen.workers import HEAP, Crew, Memory, aligned_bytes, usable_cores
 from vermilion.errors import ArtifactError, Refusal
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
@@ -62,6 +62,9 @@ class NativeBackend:
     """The contract of `backends.base` for generated machine code."""
 
     name = "native"
+
+    def __init__(self, memory: Memory = HEAP) -> None:
+        self._memory = memory
 
     def available(self, target: Target) -> Availability:
         """Say whether code for `target` runs here: its instructions must be this machine's."""
@@ -160,7 +163,9 @@ class NativeBackend:
             copy = aligned_bytes(packed.size)
             copy[:] = packed
             packed = copy
-        executable = NativeExecutable(table, calls, functions, packed, options.threads, libraries)
+        executable = NativeExecutable(
+            table, calls, functions, packed, options.threads, libraries, self._memory
+        )
         executable.prepare(once, functions)
         return executable
 
@@ -186,9 +191,11 @@ class NativeExecutable:
         packed: Array,
         threads: int,
         library: object,
+        memory: Memory = HEAP,
     ) -> None:
         self._keep = (library, packed)
-        self._arena = aligned_bytes(int(table["arena_bytes"]) + SLACK_BYTES)
+        self._empty = memory.empty
+        self._arena = memory.aligned(int(table["arena_bytes"]) + SLACK_BYTES)
         self._cpu = str(table["llvm_cpu"])
         self._turn = threading.Lock()
         self._bases = {"arena": self._arena.ctypes.data, "weights": packed.ctypes.data}
@@ -233,7 +240,7 @@ class NativeExecutable:
 
     def _computed(self, inputs: Tensors, run: Callable[[], None]) -> dict[str, Array]:
         held = [np.ascontiguousarray(inputs[port.name], port.dtype) for port in self._inputs]
-        results = {port.name: np.empty(port.shape, port.dtype) for port in self._outputs}
+        results = {port.name: self._empty(port.shape, port.dtype) for port in self._outputs}
         with self._turn:
             for port, array in zip(self._inputs, held, strict=True):
                 self._point(port, array)

@@ -14,7 +14,9 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +36,20 @@ def aligned_bytes(size: int, alignment: int = 64) -> NDArray[np.uint8]:
     raw = np.zeros(size + alignment, np.uint8)
     start = -raw.ctypes.data % alignment
     return raw[start : start + size]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where a program's buffers come from: tests lay them beside pages that nobody may touch.
+
+    `aligned` takes a size in bytes; `empty` a shape and a data type, and what it holds is open.
+    """
+
+    aligned: Callable[[int], NDArray[np.uint8]] = aligned_bytes
+    empty: Callable[[Sequence[int], np.dtype[Any]], NDArray[Any]] = np.empty
+
+
+HEAP = Memory()
 
 
 def usable_cores() -> int:

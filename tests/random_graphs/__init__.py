@@ -1,0 +1,1 @@
+"""Random legal graphs: grown from a seed, run in generated code between guard pages, judged."""

@@ -1,0 +1,165 @@
+"""Whether outputs are right: close to the reference, or no further than rounding explains.
+
+First the reference alone, with tight bounds. Where they are passed, the reference is run with a
+little noise on every number, given or computed; what that does to an output is what another order
+of additions may do, several times over. Beyond it the output is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from random_graphs.reference import Noise, Reference, is_float
+
+Array = NDArray[Any]
+
+# Of the largest value: float32 sums of a few hundred products in another order.
+CLOSE = 1e-5
+CLOSE_DB = 100.0
+_DRAWS = 6
+# A draw is one sample of what rounding does; the largest of a few understates it by less than this.
+_FACTOR = 8.0
+# Of its own value, by number format: the last bit, and half of it twice over where a kernel keeps
+# what is between two nodes in more bits than the reference.
+_LAST_BIT = {"fp32": 2.0**-23, "int8": 2.0**-23, "bf16": 2.0**-8, "fp16": 2.0**-10,
+             "bf16-model": 2.0**-7}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong with an output; `reason` is empty where nothing is."""
+
+    output: str
+    reason: str
+    is_judged: bool = True  # False: noise alone makes anything of it
+
+
+def judge(
+    reference: Reference, inputs: Mapping[str, Array], got: Mapping[str, Array], number_format: str
+) -> list[Verdict]:
+    """Return a verdict for each output of the reference's model."""
+    names = [output.name for output in reference.model.graph.output]
+    found = []
+    draws: list[dict[str, Array]] | None = None
+    for name in names:
+        mine, right = got[name], reference.values[name]
+        if (mine.shape, mine.dtype) != (right.shape, right.dtype):
+            reason = f"is {mine.dtype}{list(mine.shape)}, not {right.dtype}{list(right.shape)}"
+            found.append(Verdict(name, reason))
+            continue
+        if is_close(mine, right):
+            found.append(Verdict(name, ""))
+            continue
+        if draws is None:
+            draws = noisy_runs(reference, inputs, number_format)
+        found.append(_among(name, mine, right, [draw[name] for draw in draws]))
+    return found
+
+
+def noisy_runs(
+    reference: Reference, inputs: Mapping[str, Array], number_format: str
+) -> list[dict[str, Array]]:
+    """Return every value of some runs with noise as large as the format's last bit."""
+    size = _LAST_BIT[number_format]
+    rounded = number_format == "bf16"
+    return [
+        reference.run(inputs, _noise(np.random.default_rng(seed), size, rounded and seed % 2 == 0))
+        for seed in range(_DRAWS)
+    ]
+
+
+def _noise(random: np.random.Generator, size: float, rounds: bool) -> Noise:
+    def noise(array: Array) -> Array:
+        if not is_float(array):
+            return array
+        if rounds and array.dtype == np.float32:
+            return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+        wide = array.astype(np.float64)
+        drawn = random.uniform(-size, size, array.shape)
+        with np.errstate(all="ignore"):
+            return np.asarray(wide + wide * drawn).astype(array.dtype)
+
+    return noise
+
+
+def is_close(mine: Array, right: Array) -> bool:
+    """Say whether two arrays are as equal as two orders of additions leave them."""
+    if not is_float(mine):
+        return bool(np.array_equal(mine, right))
+    a, b = mine.astype(np.float64), right.astype(np.float64)
+    known = np.isfinite(b)
+    if not np.array_equal(a[~known], b[~known], equal_nan=True) or not np.isfinite(a[known]).all():
+        return False
+    if not known.any():
+        return True
+    error, largest = np.abs(a[known] - b[known]), float(np.abs(b[known]).max())
+    power = float(np.square(b[known]).sum())
+    noise = float(np.square(error).sum())
+    is_clean = noise == 0 or (power > 0 and 10 * np.log10(power / noise) >= CLOSE_DB)
+    return bool(error.max() <= CLOSE * largest and is_clean)
+
+
+def _among(name: str, mine: Array, right: Array, draws: list[Array]) -> Verdict:
+    """Judge an output by what noise does to it."""
+    if not is_float(mine):
+        open_places = np.any([draw != right for draw in draws], axis=0)
+        wrong = (mine != right) & ~open_places
+        loose = float(open_places.mean()) if open_places.size else 0.0
+        # Where noise turns many places, it turns others in the next draw.
+        if not wrong.any() or wrong.mean() <= loose:
+            return Verdict(name, "", is_judged=loose < 0.2)
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        return Verdict(name, f"is {mine[at]} at {list(at)}, not {right[at]}: {_share(wrong)}")
+    a, b = mine.astype(np.float64), right.astype(np.float64)
+    others = [draw.astype(np.float64) for draw in draws]
+    settled = np.isfinite(b) & np.all([np.isfinite(o) for o in others], axis=0)
+    unlike = (np.isfinite(a) != np.isfinite(b)) & np.all(
+        [np.isfinite(o) == np.isfinite(b) for o in others], axis=0
+    )
+    unlike |= np.isnan(a) & np.all([~np.isnan(o) for o in (b, *others)], axis=0)
+    if unlike.any():
+        at = tuple(int(i) for i in np.argwhere(unlike)[0])
+        return Verdict(name, f"is {a[at]} at {list(at)}, not {b[at]}: {_share(unlike)}")
+    settled &= np.isfinite(a)
+    if not settled.any():
+        return Verdict(name, "", is_judged=False)
+    spread = np.max([np.abs(o - b) for o in others], axis=0, where=settled, initial=0.0)
+    error = np.where(settled, np.abs(a - b), 0.0)
+    power = float(np.sqrt(np.square(np.where(settled, b, 0.0)).mean()))
+    typical = float(np.sqrt(np.square(spread).mean()))
+    # An element's own spread, or what most have where the draws missed it; not that of the few
+    # which jump because they lie at a step.
+    usual = float(np.quantile(spread, 0.9, method="lower"))
+    allowed = _FACTOR * np.maximum(spread, usual) + CLOSE * 0.1 * np.abs(b)
+    mean_error = float(np.sqrt(np.square(error).mean()))
+    if (error > allowed).any() and _flips(error, allowed, spread):
+        at = tuple(int(i) for i in np.argwhere(error > allowed)[0])
+        return Verdict(
+            name, f"is {a[at]:.9g} at {list(at)}, not {b[at]:.9g}, of which noise explains "
+            f"{allowed[at]:.3g}: {_share(error > allowed)}"
+        )  # fmt: skip
+    if mean_error > 2 * typical * _FACTOR:
+        return Verdict(name, f"is off by {mean_error:.3g} in the mean, noise by {typical:.3g}")
+    return Verdict(name, "", is_judged=typical * _FACTOR < 0.5 * power or power == 0)
+
+
+def _flips(error: Array, allowed: Array, spread: Array) -> bool:
+    """Say whether the large errors are more than the steps that noise makes elsewhere.
+
+    A value at a tie falls on either side: some places do in each draw, others in the next one.
+    """
+    wrong = error > allowed
+    steps = spread > 0.25 * spread.max(initial=0.0)
+    rare = float(steps.mean()) < 0.25  # a few places jump, the others do not
+    is_step = bool((error[wrong] <= 2.0 * spread.max(initial=0.0)).all())
+    return not (rare and is_step and wrong.sum() <= max(1, 2 * int(steps.sum())))
+
+
+def _share(wrong: Array) -> str:
+    return f"{int(wrong.sum())} of {wrong.size} places"

@@ -1,0 +1,138 @@
+"""One random graph, compiled and run in one way, and what became of it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from random_graphs.growth import RandomGraph, grow
+from random_graphs.judgement import judge
+from random_graphs.native_parts import Way, compile_parts, in_scratch, place, run_parts
+from random_graphs.reference import NotRunError, Reference, run_whole
+from vermilion.backends.base import Part
+from vermilion.errors import VermilionError
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Outcome:
+    """What became of a graph. `kind` is one of KINDS; `detail` says what is wrong."""
+
+    kind: str
+    detail: str = ""
+    nodes: int = 0
+    native_nodes: int = 0
+    native_operators: tuple[str, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    outputs: int = 0
+    unjudged: int = 0
+    way: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+KINDS = ("right", "wrong", "refused", "raised", "guard fault", "crashed", "hung", "not run")
+FAULTS = ("wrong", "raised", "guard fault", "crashed", "hung")
+
+
+def way_of(seed: int, number_format: str) -> Way:
+    """Draw how a graph is run: target, threads, sharing."""
+    random = np.random.default_rng([seed, 77])
+    return Way(
+        target="cpu" if random.random() < 0.6 else "zen3",
+        precision="bf16" if number_format == "bf16" else "auto",
+        threads=int(random.integers(1, 4)),
+        shares_all=bool(random.random() < 0.6),
+        winograd=bool(random.random() < 0.8),
+    )
+
+
+Stage = Callable[[str], None]
+
+
+def try_graph(graph: RandomGraph, way: Way, stage: Stage = lambda name: None) -> Outcome:
+    """Grow nothing, run everything: reference, compiler, generated code twice, judge."""
+    return try_model(graph.model, graph.inputs, way, graph.number_format, stage)
+
+
+def try_model(
+    model: onnx.ModelProto, inputs: Mapping[str, Array], way: Way, number_format: str,
+    stage: Stage = lambda name: None,
+) -> Outcome:  # fmt: skip
+    """Run a model in one way and judge its outputs."""
+    stage("reference")
+    try:
+        reference = Reference(model, inputs)
+    except NotRunError as error:
+        return Outcome("not run", str(error), way=asdict(way))
+    try:
+        return in_scratch(
+            lambda folder: _tried(reference, inputs, way, number_format, stage, folder)
+        )
+    except VermilionError as error:
+        return Outcome("refused", f"{type(error).__name__}: {error.message}", way=asdict(way))
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place_of = f"{Path(frame.filename).name}:{frame.name}"
+        detail = f"{type(error).__name__}: {str(error)[:300]} ({place_of})"
+        return Outcome("raised", detail, way=asdict(way))
+
+
+def _tried(
+    reference: Reference, inputs: Mapping[str, Array], way: Way, number_format: str,
+    stage: Stage, folder: Path,
+) -> Outcome:  # fmt: skip
+    stage("compile")
+    placed = place(reference.model, way)
+    outcome = Outcome(
+        "right", nodes=placed.nodes, native_nodes=placed.native_nodes,
+        native_operators=tuple(placed.native_operators), refused=tuple(placed.refused),
+        outputs=len(reference.model.graph.output), way=asdict(way),
+    )  # fmt: skip
+    compile_parts(placed, way, folder)
+    values = dict(inputs) | reference.weights
+
+    def rest(part: Part, wanted: Mapping[str, Array]) -> Mapping[str, Array]:
+        return _literally(part, wanted)
+
+    for side in ("end", "start"):
+        stage(f"run, guarded at the {side}")
+        got = values | run_parts(placed, way, inputs, side, rest)  # type: ignore[arg-type]
+        stage("judge")
+        missing = [o.name for o in reference.model.graph.output if o.name not in got]
+        if missing:
+            got |= {name: reference.values[name] for name in missing}  # folded to a constant
+        verdicts = judge(reference, inputs, got, number_format)
+        outcome.unjudged = sum(not v.is_judged for v in verdicts)
+        wrong = [v for v in verdicts if v.reason]
+        if wrong:
+            outcome.kind, outcome.detail = "wrong", f"`{wrong[0].output}` {wrong[0].reason}"
+            return outcome
+    stage("done")
+    return outcome
+
+
+def _literally(part: Part, wanted: Mapping[str, Array]) -> Mapping[str, Array]:
+    model = ir.to_proto(part.model)
+    try:
+        values = Reference(model, dict(wanted)).values
+        return {output.name: values[output.name] for output in model.graph.output}
+    except NotRunError:
+        return run_whole(model, wanted)
+
+
+def repeat(seed: int, number_format: str) -> str:
+    """Try the graph of a seed again, here; return its text and what became of it."""
+    graph = grow(seed, number_format)
+    outcome = try_graph(graph, way_of(seed, number_format), lambda name: print(name, flush=True))
+    return f"{onnx.printer.to_text(graph.model)}\n{outcome}"
