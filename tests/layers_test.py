@@ -13,6 +13,7 @@ LEVELS: dict[str, int] = {
     "progress": 0,
     "version": 0,
     "memory": 0,
+    "exits": 0,
     "place": 0,
     "ir": 1,
     "hardware": 1,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from vermilion.errors import UnsupportedError
 from vermilion.ir.element_types import numpy_type
+from vermilion.ir.limits import check_time, ended_after
 from vermilion.ir.memory import bound_memory, bounded_run, check_bound
 
 Array = NDArray[Any]
@@ -190,7 +191,7 @@ def open_session(
 
     Raises: UnsupportedError where ONNX Runtime cannot run the model.
     """
-    folder = _weights_folder(model)
+    folder = weights_folder(model)
     proto, tensors = stripped_proto(model, keep_in=folder)
     return session_from_bytes(
         proto.SerializeToString(),
@@ -211,10 +212,16 @@ class FedSession:
     weights: Mapping[str, Array]
 
     def run(
-        self, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
+        self,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        *,
+        bounded: bool = False,
+        limit_s: float | None = None,
     ) -> dict[str, Array]:
         """Run once with the weights; give and raise what `run_session` does."""
-        return run_session(self.session, {**self.weights, **inputs}, outputs)
+        given = {**self.weights, **inputs}
+        return run_session(self.session, given, outputs, bounded=bounded, limit_s=limit_s)
 
 
 def open_fed_session(model: ir.Model, *, threads: int = 0, quiet: bool = False) -> FedSession:
@@ -225,16 +232,31 @@ def open_fed_session(model: ir.Model, *, threads: int = 0, quiet: bool = False) 
 
     Raises: UnsupportedError where ONNX Runtime cannot run the model.
     """
-    folder = _weights_folder(model)
+    folder = weights_folder(model)
     proto, tensors = stripped_proto(model, keep_in=folder)
-    fed = {n: t.numpy() for n, t in tensors.items() if t.dtype == ir.DataType.FLOAT}
+    weights = {name: tensor.numpy() for name, tensor in tensors.items()}
+    return feed_session(proto, weights, folder, threads=threads, quiet=quiet)
+
+
+def feed_session(
+    proto: onnx.ModelProto,
+    weights: Mapping[str, Array],
+    folder: str | None,
+    *,
+    threads: int = 0,
+    quiet: bool = False,
+    bounded: bool = False,
+) -> FedSession:
+    """Do what `open_fed_session` does with what `stripped_proto` gave; `proto` is changed."""
+    fed = {name: array for name, array in weights.items() if array.dtype == np.float32}
     _make_inputs(proto.graph, fed)
     session = session_from_bytes(
         proto.SerializeToString(),
-        {name: tensor.numpy() for name, tensor in tensors.items() if name not in fed},
+        {name: array for name, array in weights.items() if name not in fed},
         threads=threads,
         optimize=False,
         quiet=quiet,
+        bounded=bounded,
         folder=folder,
     )
     return FedSession(session, fed)
@@ -252,7 +274,7 @@ def _make_inputs(graph: onnx.GraphProto, weights: Mapping[str, Array]) -> None:
     )
 
 
-def _weights_folder(model: ir.Model) -> str | None:
+def weights_folder(model: ir.Model) -> str | None:
     """Give the folder that the model's external data lies in, None where there is none."""
     tensors = (value.const_value for value in model.graph.initializers.values())
     return next((str(t.base_dir) for t in tensors if isinstance(t, ir.ExternalTensor)), None)
@@ -264,18 +286,25 @@ def run_session(
     outputs: Sequence[str] | None = None,
     *,
     bounded: bool = False,
+    limit_s: float | None = None,
 ) -> dict[str, Array]:
     """Run once; give the outputs by name. `bounded` is as it was when the session was opened.
 
-    Raises: UnsupportedError with ONNX Runtime's words where the run fails;
-    MemoryBoundError where it would pass the bound.
+    Raises: UnsupportedError with ONNX Runtime's words where the run fails; TimeLimitError, one of
+    them, where it is not over after `limit_s`; MemoryBoundError where it would pass the bound.
     """
     names = list(outputs) if outputs is not None else [o.name for o in session.get_outputs()]
+    options = bounded_run() if bounded else None
+    if limit_s is not None:
+        options = options or ort.RunOptions()
     try:
-        found = session.run(names, dict(inputs), bounded_run() if bounded else None)
+        with ended_after(limit_s, options) if limit_s is not None else nullcontext():
+            found = session.run(names, dict(inputs), options)
         return dict(zip(names, found, strict=True))
     except Exception as error:  # as above
         check_bound(error)
+        if limit_s is not None:
+            check_time(error, limit_s)
         words, node = _failure(error)
         raise UnsupportedError(
             f"running the model failed: {words}",

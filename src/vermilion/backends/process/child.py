@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import numpy as np
 from vermilion.backends.base import Array, Tensors
 from vermilion.backends.process.contract import LOG_FILE, Closed, Opened, Request
 from vermilion.errors import DeviceError
+from vermilion.exits import exit_words
 
 Stage = Literal["opening", "running", "closing"]
 Kind = Literal["hung", "crashed", "refused"]
@@ -30,16 +30,6 @@ PROVIDER = "provider"  # what errors call the child, unless told otherwise
 
 _LAST_LINES = 3
 _END_S = 5.0
-
-# Windows' exit codes that mean a native fault: ntstatus.h.
-_WINDOWS_FAULTS = {
-    0xC0000005: "access violation",
-    0xC0000409: "fail-fast exception",
-    0xC00000FD: "stack overflow",
-    0xC0000135: "a library that it needs is missing",
-    0xC0000374: "heap corruption",
-}
-
 
 class ChildFailure(DeviceError):
     """The child did not do what it was asked for. `kind` is what it did instead."""
@@ -181,19 +171,6 @@ def unwritten(dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "f":
         return np.nan
     return False if dtype.kind == "b" else np.iinfo(dtype).min
-
-
-def exit_words(code: int) -> str:
-    """Say what an exit code means."""
-    fault = _WINDOWS_FAULTS.get(code & 0xFFFFFFFF)
-    if fault:
-        return f"0x{code & 0xFFFFFFFF:08X}, {fault}"
-    number = -code if code < 0 else code - 128 if 128 < code < 160 else 0
-    if number:
-        name = next((s.name for s in signal.Signals if s.value == number), f"signal {number}")
-        words = " (access violation)" if name == "SIGSEGV" else ""
-        return f"{name}{words}"
-    return f"exit code {code}"
 
 
 def last_words(log: Path) -> str:

@@ -1,21 +1,270 @@
-"""Tests of the literal run."""
+"""Tests of the literal run: results, limits, crashes, and that nothing is left behind."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
+import psutil
+import pytest
 
-from vermilion.ir.literal.run import NOT_OPTIMIZED, open_literally, run_literally
+from vermilion.errors import UnsupportedError
+from vermilion.ir.limits import Limits, TimeLimitError
+from vermilion.ir.literal.child import CrashError, the_child
+from vermilion.ir.literal.engine import INTERPRETER, NOT_OPTIMIZED
+from vermilion.ir.literal.run import open_literally, run_literally
+from vermilion.ir.literal.vouch import unvouched
+from vermilion.ir.memory import MemoryBoundError
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]> '
+SMALL = Limits(memory_bytes=512 << 20)
 
 
-def test_a_model_runs_several_times_from_one_opening() -> None:
-    model = ir.from_onnx_text(
-        '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y, float[2] z)'
-        "{ y = Add(x, x) z = Neg(y) }"
+def model_of(text: str) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(HEADER + text))
+
+
+def loop(times: str, body: str = "w = Mul (v, v)") -> ir.Model:
+    """Return a model that repeats `body` on `x` as often as the constant `times` says."""
+    return model_of(
+        f"""g (float[3] x) => (float[3] y)
+        <int64 n = {{{times}}}, bool c = {{1}}> {{
+          y = Loop (n, c, x) <body = b (int64 i, bool go, float[3] v)
+            => (bool on, float[3] w) {{ on = Identity (go) {body} }}>
+        }}"""
     )
-    opened = open_literally(model)
+
+
+ENDLESS = str(2**63 - 1)
+ONES = {"x": np.ones(3, np.float32)}
+
+
+def test_a_plain_model_runs_here_and_several_times() -> None:
+    opened = open_literally(
+        model_of("g (float[2] x) => (float[2] y, float[2] z) {y=Add(x,x) z=Neg(y)}")
+    )
+    assert not opened.in_child
     for number in (1.0, 2.0):
         given = {"x": np.full(2, number, np.float32)}
         assert opened.run(given, ["z"])["z"].tolist() == [-2 * number] * 2
         assert sorted(opened.run(given)) == ["y", "z"]
-    assert run_literally(model, given).engine == NOT_OPTIMIZED
+    assert opened.engine == NOT_OPTIMIZED
+
+
+def test_a_loop_runs_in_the_child_and_gives_the_same() -> None:
+    opened = open_literally(loop("4", "w = Add (v, v)"))
+    assert opened.in_child
+    assert opened.engine == NOT_OPTIMIZED
+    assert opened.run(ONES)["y"].tolist() == [16.0] * 3
+    assert opened.described[0].name == "y"
+
+
+def test_an_endless_loop_is_stopped_and_not_tried_again() -> None:
+    model = loop(ENDLESS)
+    waited: list[int] = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        waited.append(done)
+
+    begin = time.monotonic()
+    with pytest.raises(TimeLimitError, match="longer than 2 s"):
+        run_literally(model, ONES, limits=Limits(loop_seconds=2), progress=progress)
+    assert waited
+    with pytest.raises(TimeLimitError, match="longer than 2 s"):
+        run_literally(model.clone(), {"x": np.zeros(3, np.float32)})
+    assert time.monotonic() - begin < 30
+    assert run_literally(loop("2"), ONES).outputs["y"].tolist() == [1.0] * 3
+
+
+GROWING = {
+    "Range": "g (int64 n) => (int64 y) <int64 a = {0}, int64 b = {1}> { r = Range (a, n, b)",
+    "Tile": "g (int64[1] n) => (float y) <float[1] f = {1.0}> { r = Tile (f, n)",
+    "Expand": "g (int64[1] n) => (float y) <float[1] f = {1.0}> { r = Expand (f, n)",
+    "ConstantOfShape": "g (int64[1] n) => (float y) { r = ConstantOfShape (n)",
+}
+
+
+@pytest.mark.parametrize("operator", GROWING)
+def test_what_does_not_fit_into_memory_is_refused_in_words(operator: str) -> None:
+    model = model_of(GROWING[operator] + " y = ReduceMax <keepdims = 0> (r) }")
+    assert operator in unvouched(model)
+    for count in (3, 1 << 29, 1 << 40, 1 << 62):
+        # Otherwise it is not tried again after the first.
+        model.graph.node(0).name = f"{operator}-{count}"
+        given = {"n": np.asarray(count if operator == "Range" else [count])}
+        if count == 3:
+            most = {"Range": 2, "ConstantOfShape": 0}.get(operator, 1)
+            assert run_literally(model, given, limits=SMALL).outputs["y"] == most
+            continue
+        with pytest.raises((MemoryBoundError, UnsupportedError)) as caught:
+            run_literally(model, given, limits=SMALL)
+        assert not isinstance(caught.value, CrashError), caught.value
+
+
+def test_a_loop_that_collects_is_stopped_at_its_memory() -> None:
+    model = model_of(
+        f"""g (float[99999] x) => (float[?, 99999] y)
+        <int64 n = {{{ENDLESS}}}, bool c = {{1}}> {{
+          y = Loop (n, c) <body = b (int64 i, bool go) => (bool on, float[99999] w)
+            {{ on = Identity (go) w = Neg (x) }}>
+        }}"""
+    )
+    given = {"x": np.ones(99999, np.float32)}
+    with pytest.raises(MemoryBoundError, match=r"more than 0\.5 GB"):
+        run_literally(model, given, limits=SMALL)
+
+
+def test_scan_sequences_and_texts_cross() -> None:
+    scan = model_of(
+        """g (float[4, 2] x, float[2] s) => (float[2] last, float[4, 2] all) {
+          last, all = Scan <num_scan_inputs = 1, body = b (float[2] a, float[2] v)
+            => (float[2] c, float[2] d) { c = Add (a, v) d = Identity (c) }> (s, x)
+        }"""
+    )
+    given = {"x": np.ones((4, 2), np.float32), "s": np.zeros(2, np.float32)}
+    assert run_literally(scan, given).outputs["all"][:, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
+    several = model_of("g (float[2] x) => (seq(float[2]) y) { y = SequenceConstruct (x, x) }")
+    found = run_literally(several, {"x": np.ones(2, np.float32)}).outputs["y"]
+    assert [list(array) for array in found] == [[1.0, 1.0], [1.0, 1.0]]
+    texts = model_of("g (string[2] x) => (string[4] y) { y = StringNormalizer (x) }")
+    words = np.array(["Ä", "b\n"], dtype=object)
+    assert run_literally(texts, {"x": words}).outputs["y"].tolist() == ["Ä", "b\n"]
+
+
+def test_a_crash_is_an_error_and_the_next_model_runs() -> None:
+    opened = open_literally(loop("3"))
+    child = the_child()
+    assert child.process is not None
+    os.kill(child.process, signal.SIGSEGV)
+    assert opened.run(ONES)["y"].tolist() == [1.0] * 3
+    busy = loop(ENDLESS, "w = Add (v, v)")
+    killer = subprocess.Popen(
+        [sys.executable, "-c", KILL_CHILD_OF, str(os.getpid())], stdout=subprocess.PIPE
+    )
+    with pytest.raises(CrashError, match=r"crashed \(SIGSEGV"):
+        run_literally(busy, ONES, limits=Limits(loop_seconds=30))
+    killer.wait()
+    assert opened.run(ONES)["y"].tolist() == [1.0] * 3
+
+
+def test_bfloat16_is_interpreted() -> None:
+    model = model_of(
+        """g (bfloat16[2] x) => (bfloat16[2] y)
+        <float[2] w = {1.0, 2.0}> { v = Cast <to = 16> (w) y = Mul (x, v) }"""
+    )
+    opened = open_literally(model)
+    assert (opened.engine, opened.in_child) == (INTERPRETER, True)
+    x = np.array([1.5, -2.0], ml_dtypes.bfloat16)
+    found = opened.run({"x": x})["y"]
+    assert found.dtype == x.dtype
+    assert found.tolist() == [1.5, -4.0]
+
+
+KILL_CHILD_OF = textwrap.dedent(
+    """
+    import os, psutil, signal, sys, time
+    parent, killed = psutil.Process(int(sys.argv[1])), 0
+    while killed < 2:  # the second time the interpreter is at work
+        time.sleep(2)
+        for child in parent.children():
+            if "vermilion.ir.literal.worker" in " ".join(child.cmdline()):
+                os.kill(child.pid, signal.SIGSEGV)
+                killed += 1
+    """
+)
+
+
+def test_a_hundred_runs_leave_nothing_behind() -> None:
+    child = the_child()
+    run_literally(loop("3"), ONES)
+    assert child.process is not None
+    process = psutil.Process(child.process)
+    sizes = []
+    for turn in range(100):
+        run_literally(loop("3"), ONES)
+        if turn % 50 == 49:
+            sizes.append(process.memory_info().rss)
+    assert sizes[1] - sizes[0] < 8 << 20
+    assert [path.name for path in child.folder.iterdir()] == ["log.txt"]
+
+
+PARENT = textwrap.dedent(
+    f"""
+    import sys, time
+    import numpy as np
+    sys.path.insert(0, {str(Path(__file__).parent)!r})
+    from vermilion.ir.limits import Limits
+    from vermilion.ir.literal.child import the_child
+    from vermilion.ir.literal.run import run_literally
+    from run_test import ENDLESS, ONES, loop
+    run_literally(loop("2"), ONES)
+    print(the_child().process, the_child().folder, flush=True)
+    run_literally(loop(ENDLESS), ONES, limits=Limits(loop_seconds=100))
+    """
+)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_child_ends_with_its_parent(how: signal.Signals) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    number, folder = parent.stdout.readline().split()
+    child = psutil.Process(int(number))
+    time.sleep(1)
+    if how == signal.SIGINT:
+        os.killpg(parent.pid, how)  # as a terminal does
+    else:
+        parent.send_signal(how)
+    parent.wait(20)
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running()
+    assert not Path(folder).exists()
+
+
+def test_a_process_that_was_forked_has_a_child_of_its_own() -> None:
+    script = textwrap.dedent(
+        f"""
+        import os, sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from vermilion.ir.literal.child import the_child
+        from vermilion.ir.literal.run import run_literally
+        from run_test import ONES, loop
+        run_literally(loop("2"), ONES)
+        first = the_child().process
+        if os.fork() == 0:
+            run_literally(loop("3"), ONES)
+            print(the_child().process != first)
+            sys.stdout.flush()
+            os._exit(0)  # ONNX Runtime's own end waits for threads that were not forked
+        os.wait()
+        run_literally(loop("3"), ONES)
+        print(the_child().process == first)
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_what_the_engine_prints_stays_out_of_the_terminal(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(UnsupportedError):
+        run_literally(loop("3", "w = Reshape (v, n) "), ONES)
+    assert capfd.readouterr() == ("", "")

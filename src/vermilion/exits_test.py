@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vermilion.backends.process.child import exit_words
+from vermilion.exits import exit_words
 
 
 @pytest.mark.parametrize(

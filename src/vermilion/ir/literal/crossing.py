@@ -1,0 +1,111 @@
+"""Values on their way between two processes: arrays in one file, what else there is as JSON.
+
+Nothing that crosses can make the reader run code: the process that wrote it may have been broken
+by the model that it ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Row = dict[str, Any]
+
+_ALIGNED = 64
+# What comes of a sequence or map besides arrays.
+_PLAIN = (str, int, float, bool)
+
+
+class TooLargeError(Exception):
+    """The values need more room than they may take."""
+
+
+def write_values(
+    values: Mapping[str, object], path: Path, most_bytes: int | None = None
+) -> dict[str, Row]:
+    """Write values to a file; return where each lies in it. Raises: TooLargeError, OSError."""
+    with path.open("wb") as file:
+        return {name: _write(value, file, most_bytes) for name, value in values.items()}
+
+
+def read_values(rows: Mapping[str, Row], path: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """Return the values, `mapped` where they may stay in the file.
+
+    Raises: ValueError, KeyError, TypeError or OSError where rows and file do not fit.
+    """
+    data: Array
+    if mapped and path.stat().st_size:
+        data = np.memmap(path, dtype=np.uint8, mode="r")
+    else:
+        data = np.fromfile(path, dtype=np.uint8)
+    return {name: _read(row, data, mapped) for name, row in rows.items()}
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return the type of arrays that a row names. Raises: ValueError for what is none."""
+    found = getattr(ml_dtypes, name, None)
+    dtype = np.dtype(found if found is not None else name)
+    if dtype.hasobject:
+        raise ValueError(f"{name} cannot cross")
+    return dtype
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of a type of arrays, for `dtype_of`."""
+    return dtype.name if dtype.kind == "V" or hasattr(ml_dtypes, dtype.name) else dtype.str
+
+
+def _write(value: object, file: IO[bytes], most_bytes: int | None) -> Row:
+    if value is None:
+        return {"kind": "none"}
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.kind in "OUS":
+            return {"kind": "texts", "shape": array.shape, "texts": _texts(array)}
+        start = -(-file.tell() // _ALIGNED) * _ALIGNED
+        if most_bytes is not None and start + array.nbytes > most_bytes:
+            raise TooLargeError
+        file.seek(start)
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return {"kind": "array", "type": name_of(array.dtype), "shape": array.shape, "at": start}
+    if isinstance(value, list | tuple):
+        return {"kind": "list", "items": [_write(item, file, most_bytes) for item in value]}
+    if isinstance(value, Mapping):
+        rows = [[key, _write(item, file, most_bytes)] for key, item in value.items()]
+        return {"kind": "map", "items": rows}
+    if isinstance(value, _PLAIN):
+        return {"kind": "plain", "value": value}
+    raise TypeError(f"a {type(value).__name__} cannot cross")
+
+
+def _texts(array: Array) -> list[str]:
+    return [
+        item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
+        for item in array.reshape(-1).tolist()
+    ]
+
+
+def _read(row: Row, data: Array, mapped: bool) -> Any:
+    kind = row["kind"]
+    if kind == "array":
+        dtype, shape, start = dtype_of(row["type"]), tuple(row["shape"]), int(row["at"])
+        size = int(np.prod(shape, dtype=object)) * dtype.itemsize
+        if start < 0 or size < 0 or start + size > len(data):
+            raise ValueError("an array lies outside its file")
+        found = data[start : start + size].view(dtype).reshape(shape)
+        return np.asarray(found) if mapped else found.copy()
+    if kind == "texts":
+        texts = np.empty(len(row["texts"]), dtype=object)
+        texts[:] = row["texts"]
+        return texts.reshape(tuple(row["shape"]))
+    if kind == "list":
+        return [_read(item, data, mapped) for item in row["items"]]
+    if kind == "map":
+        return {key: _read(item, data, mapped) for key, item in row["items"]}
+    return row["value"] if kind == "plain" else None
