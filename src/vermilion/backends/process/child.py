@@ -31,6 +31,7 @@ PROVIDER = "provider"  # what errors call the child, unless told otherwise
 _LAST_LINES = 3
 _END_S = 5.0
 
+
 class ChildFailure(DeviceError):
     """The child did not do what it was asked for. `kind` is what it did instead."""
 
