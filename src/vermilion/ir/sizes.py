@@ -9,10 +9,9 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.errors import ModelError
-from vermilion.ir.declared import inferred_anew
 from vermilion.ir.memory import memory_limit_bytes
 from vermilion.ir.opset import required_inputs, static_shape
-from vermilion.ir.samples import sample_shapes
+from vermilion.ir.samples import inferred_for_sample
 
 _HINT = "bind smaller sizes with `--dim`; if they are fixed in the file, do not trust it"
 
@@ -36,7 +35,7 @@ def check_sizes(
     if inferred is not None and all(static_shape(value) is not None for value in inputs):
         graph: onnx.GraphProto | None = inferred
     else:
-        graph = inferred_anew(model, sample_shapes(model))
+        graph = inferred_for_sample(model)
     if graph is not None:
         _check_graph(graph, limit)
 

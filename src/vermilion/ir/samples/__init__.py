@@ -1,6 +1,6 @@
 """Inputs that a model's graph allows, drawn where the user gave none."""
 
-from vermilion.ir.samples.draw import Sample, draw_accepted, draw_sample, sample_shapes
+from vermilion.ir.samples.draw import Sample, draw_accepted, draw_sample, inferred_for_sample
 from vermilion.ir.samples.want import SampleKind
 
-__all__ = ["Sample", "SampleKind", "draw_accepted", "draw_sample", "sample_shapes"]
+__all__ = ["Sample", "SampleKind", "draw_accepted", "draw_sample", "inferred_for_sample"]

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from vermilion.errors import Refusal, UnsupportedError, VermilionError
 from vermilion.ir.opset import required_inputs
-from vermilion.ir.samples.open_sizes import Sizes
-from vermilion.ir.samples.prepare import Prepared, prepare
+from vermilion.ir.samples.prepare import Prepared, Sized, prepare
 from vermilion.ir.samples.values import draw_array
 from vermilion.ir.samples.walk import find_wants
 from vermilion.ir.samples.want import Array, SampleKind, Want, between
@@ -64,10 +64,12 @@ def draw_sample(
     return _drawn(prepare(model, kind, sizes), kind, seed, attempt)
 
 
-def sample_shapes(model: ir.Model) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of the first ordinary sample, of which nothing is drawn yet."""
-    ranked, sizes, _ = prepare(model, "ordinary").sized(0)
-    return {value.name or "": Prepared.shape_of(value, sizes) for value in required_inputs(ranked)}
+def inferred_for_sample(model: ir.Model) -> onnx.GraphProto | None:
+    """Return the graph with all shapes that the first ordinary sample leads to.
+
+    None where inference fails.
+    """
+    return prepare(model, "ordinary").sized(0).inferred()
 
 
 def draw_accepted(
@@ -107,21 +109,22 @@ def draw_accepted(
 
 
 def _drawn(prepared: Prepared, kind: SampleKind, seed: int, attempt: int) -> Sample:
-    model, sizes, facts = prepared.sized(attempt)
+    sized = prepared.sized(attempt)
     inputs: dict[str, Array] = {}
     for redraw in range(_REDRAWS):
         # The second draw of one attempt is not the first of the next.
         salt = attempt + 101 * redraw
-        wants = {} if facts is None else find_wants(model, facts, kind, salt, seed)
-        inputs = _arrays(model, sizes, wants, kind, seed, salt)
-        if facts is None or prepared.agrees(model, sizes, facts, inputs):
+        wants = None
+        if sized.facts is not None:
+            wants = find_wants(sized.model, sized.facts, kind, salt, seed)
+        inputs = _arrays(sized, wants.by_name if wants else {}, kind, seed, salt)
+        if wants is None or not wants.of_shapes or sized.agrees(inputs):
             break
-    return Sample(kind, inputs, sizes)
+    return Sample(kind, inputs, sized.sizes)
 
 
 def _arrays(
-    model: ir.Model,
-    sizes: Sizes,
+    sized: Sized,
     wants: Mapping[str, Want],
     kind: SampleKind,
     seed: int,
@@ -132,21 +135,21 @@ def _arrays(
     floats = np.random.default_rng(seed if plain else [seed, number, salt])
     others = np.random.default_rng([seed, number, salt, 1])
     return {
-        value.name or "": _array(value, sizes, wants, kind, salt, floats, others)
-        for value in required_inputs(model)
+        value.name or "": _array(value, sized, wants, kind, salt, floats, others)
+        for value in required_inputs(sized.model)
     }
 
 
 def _array(
     value: ir.Value,
-    sizes: Sizes,
+    sized: Sized,
     wants: Mapping[str, Want],
     kind: SampleKind,
     salt: int,
     floats: np.random.Generator,
     others: np.random.Generator,
 ) -> Array:
-    shape = Prepared.shape_of(value, sizes)
+    shape = sized.shape(value)
     want = wants.get(value.name or "") or _usual(value, kind, salt)
     if isinstance(value.type, ir.SequenceType):
         item = ir.Value(name=value.name, type=value.type.elem_type, shape=value.shape)

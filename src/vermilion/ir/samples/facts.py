@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 
 import numpy as np
 import onnx
@@ -21,15 +20,30 @@ from vermilion.ir.samples.want import Floats
 MAX_FOLLOWED = 64
 """Elements of a followed vector: shapes, bounds, axes and amounts of padding have fewer."""
 
+MAX_DEPTH = 50
+"""Nodes from a vector back to what it is made from; longer chains are not followed."""
+
 Shape = tuple[int | None, ...]
+Infer = Callable[[], onnx.GraphProto | None]
 
 
-@dataclass(frozen=True)
 class Facts:
-    """What is known of values, by name."""
+    """What is known of values; inference runs when the first inner shape is asked for."""
 
-    shapes: Mapping[str, Shape]
-    known: dict[str, Floats] = field(default_factory=dict)
+    def __init__(self, model: ir.Model, sizes: Mapping[str, Shape], infer: Infer) -> None:
+        """`sizes` are the shapes of the inputs, `infer` returns the inferred graph if it can."""
+        self._inputs = sizes
+        self._infer = infer
+        self._known: dict[str, Floats | None] = {}
+        for value in model.graph.inputs:
+            shape = self.static(value) if value.name in sizes else None
+            if shape is not None and math.prod(shape) <= MAX_FOLLOWED:
+                self._known[value.name or ""] = np.full(shape, np.nan)
+
+    @cached_property
+    def _shapes(self) -> Mapping[str, Shape]:
+        graph = self._infer()
+        return {} if graph is None else dict(shapes_of(graph))
 
     def shape(self, value: ir.Value | None) -> Shape | None:
         """Return the sizes, None for those and for a rank that nobody knows."""
@@ -38,7 +52,8 @@ class Facts:
         tensor = constant_of(value)
         if tensor is not None:
             return tuple(int(size) for size in tensor.shape.numpy())
-        return self.shapes.get(value.name or "")
+        found = self._inputs.get(value.name or "")
+        return self._shapes.get(value.name or "") if found is None else found
 
     def static(self, value: ir.Value | None) -> tuple[int, ...] | None:
         """Return the sizes where all are known."""
@@ -48,40 +63,45 @@ class Facts:
         sizes = tuple(size for size in shape if size is not None)
         return sizes if len(sizes) == len(shape) else None
 
-    def values(self, value: ir.Value | None) -> Floats | None:
+    def values(self, value: ir.Value | None, depth: int = MAX_DEPTH) -> Floats | None:
         """Return the elements, NaN where one is not known; None for what is not followed."""
         if value is None:
             return None
-        found = self.known.get(value.name or "")
-        return _constant(value) if found is None else found
+        name = value.name or ""
+        if name not in self._known:
+            found = _constant(value)
+            self._known[name] = self._made(value, depth) if found is None else found
+        return self._known[name]
 
     def certain(self, value: ir.Value | None) -> Floats | None:
         """Return the elements where all are known."""
         found = self.values(value)
         return None if found is None or np.isnan(found).any() else found
 
+    def is_small_input(self, name: str) -> bool:
+        """Say whether an input's elements are followed."""
+        return name in self._inputs and self._known.get(name) is not None
 
-def gather_facts(model: ir.Model, inferred: onnx.ModelProto) -> Facts:
-    """Return the inferred shapes, and the values of small vectors as far as they are known."""
-    facts = Facts(dict(_shapes(inferred.graph)))
-    for value in model.graph.inputs:
-        sizes = facts.static(value)
-        if sizes is not None and math.prod(sizes) <= MAX_FOLLOWED and not value.is_initializer():
-            facts.known[value.name or ""] = np.full(sizes, np.nan)
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        follow = _FOLLOWED.get(node.op_type) if node.domain == "" else None
-        if follow is None or not node.outputs or not node.outputs[0].name:
-            continue
+    def _made(self, value: ir.Value, depth: int) -> Floats | None:
+        """Return what the value's node makes of what is known of its operands."""
+        node = value.producer()
+        follow = _FOLLOWED.get(node.op_type) if node is not None and node.domain == "" else None
+        if node is None or follow is None or depth == 0:
+            return None
         try:
-            found = follow(node, facts)
+            if node.op_type not in _OF_SIZES:
+                for source in node.inputs:
+                    self.values(source, depth - 1)
+            found = follow(node, self)
         except (ValueError, IndexError, TypeError, OverflowError):
-            continue  # a graph that contradicts itself: whoever runs it says so
-        if found is not None and found.size <= MAX_FOLLOWED:
-            facts.known[node.outputs[0].name] = np.asarray(found, np.float64)
-    return facts
+            return None  # a graph that contradicts itself: whoever runs it says so
+        if found is None or found.size > MAX_FOLLOWED:
+            return None
+        return np.asarray(found, np.float64)
 
 
-def _shapes(graph: onnx.GraphProto) -> Iterator[tuple[str, Shape]]:
+def shapes_of(graph: onnx.GraphProto) -> Iterator[tuple[str, Shape]]:
+    """Yield the values of known rank, those in bodies too, with their sizes."""
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
         if tensor.HasField("shape"):
@@ -95,7 +115,7 @@ def _shapes(graph: onnx.GraphProto) -> Iterator[tuple[str, Shape]]:
     for node in graph.node:
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs) if attribute.type else ():
-                yield from _shapes(body)
+                yield from shapes_of(body)
 
 
 def _constant(value: ir.Value) -> Floats | None:
@@ -266,6 +286,8 @@ def _joined(function: Callable[[Floats, Floats], Floats]) -> Callable[[ir.Node, 
         function, [_operand(node, facts, at) for at in range(len(node.inputs))]
     )
 
+
+_OF_SIZES = ("Shape", "Size")  # the values of their operands do not matter
 
 _FOLLOWED: Mapping[str, Callable[[ir.Node, Facts], Floats | None]] = {
     "Add": _joined(np.add),

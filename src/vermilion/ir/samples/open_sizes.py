@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import onnx
 import onnx_ir as ir
 
 from vermilion.ir.opset import constant_of, required_inputs
-from vermilion.ir.samples.facts import Facts, attribute_or, operand
+from vermilion.ir.samples.equal_sizes import equal_sizes
+from vermilion.ir.samples.facts import Shape, operand, shapes_of
 from vermilion.ir.samples.want import SampleKind
 
 IMAGE_SIDE = 64
@@ -25,8 +26,6 @@ _LENGTHS = (2, 3, 4, 6, 12, 16, 24, 32, 64, 128, 256, 512, 1024, 4096, 16000)
 _SIDES = (IMAGE_SIDE, 32, 224, 128, 16, 640, 8, 96)
 _MAX_LENGTH = 1 << 16
 
-_ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mod", "PRelu", "Sum", "Mean"}
-_ELEMENTWISE |= {"Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Xor"}
 _PLAIN = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 Sizes = dict[str, int]
@@ -51,33 +50,41 @@ def open_axes(model: ir.Model) -> Iterator[tuple[ir.Value, int, str]]:
 
 
 def candidates(
-    model: ir.Model, symbolic: onnx.ModelProto | None, kind: SampleKind
+    model: ir.Model, kind: SampleKind, symbolic: Callable[[], onnx.GraphProto | None]
 ) -> Iterator[Sizes]:
-    """Yield sizes for all open dimensions, the likeliest first; `symbolic` has their names.
+    """Yield sizes for all open dimensions, the likeliest first.
 
-    A dimension that meets a constant is of that size; the others follow a plan each time.
+    Where the first ones do not do, the graph is looked into: `symbolic` returns it inferred with
+    names. A dimension that meets a constant is of that size; the others follow a plan each time.
     """
     axes = list(open_axes(model))
     if not axes:
         yield {}
         return
-    dims = _Dims(symbolic.graph) if symbolic is not None else None
-    fixed = dims.fixed(model) if dims is not None else {}
-    hints = _divisors(model, dims)
     sides = {n for v, axis, n in axes if v.dtype in _PLAIN and len(_dims(v)) == 4 and axis >= 2}
     # A length that is some input's first dimension and nothing else is a batch.
     leads = {n for v, axis, n in axes if axis == 0 and len(_dims(v)) > 1} - sides
     leads -= {n for _, axis, n in axes if axis > 0}
-    seen: set[tuple[int, ...]] = set()
-    for batch, side, length in _plans(kind, hints):
-        sizes = {
+
+    def sizes(plan: tuple[int, int, int], fixed: Sizes) -> Sizes:
+        batch, side, length = plan
+        return {
             n: fixed.get(n, side if n in sides else batch if n in leads else length)
             for _, _, n in axes
         }
-        key = tuple(sizes.values())
+
+    first = sizes(_FIRST[kind][0], {})
+    yield first
+    graph = symbolic()
+    dims = _Dims(graph) if graph is not None else None
+    fixed = dims.fixed(model) if dims is not None else {}
+    seen = {tuple(first.values())}
+    for plan in _plans(kind, _divisors(model, dims)):
+        found = sizes(plan, fixed)
+        key = tuple(found.values())
         if key not in seen:
             seen.add(key)
-            yield sizes
+            yield found
 
 
 def _dims(value: ir.Value) -> tuple[int | ir.SymbolicDim, ...]:
@@ -162,54 +169,42 @@ class _Dims:
         by_root = {root(name): size for name, size in sizes.items()}
         return {n: by_root[root(n)] for n in {*sizes, *same} if root(n) in by_root}
 
+    def contradict(self, model: ir.Model) -> bool:
+        """Say whether two known sizes differ that a node needs to be equal."""
+        return any(
+            isinstance(a, int) and isinstance(b, int) and a != b
+            for node in model.graph
+            for a, b in self._equal(node)
+        )
+
     def _equal(self, node: ir.Node) -> Iterator[tuple[int | str, int | str]]:
         """Yield pairs of dimensions that a node needs to be equal."""
         shapes = [self.of(value) for value in node.inputs]
         try:
-            yield from _pairs(node, [shape or [] for shape in shapes])
+            yield from equal_sizes(node, [shape or [] for shape in shapes])
         except IndexError:
             return  # of unknown rank, or a graph that contradicts itself
 
 
-def _pairs(node: ir.Node, shapes: list[list[int | str]]) -> Iterator[tuple[int | str, int | str]]:
-    op_type = node.op_type
-    if op_type in _ELEMENTWISE or op_type == "Where":
-        for shape in shapes[1:]:
-            for a, b in zip(reversed(shapes[0]), reversed(shape), strict=False):
-                if 1 not in (a, b):
-                    yield a, b
-    elif op_type == "MatMul":
-        yield shapes[0][-1], shapes[1][-2 if len(shapes[1]) > 1 else -1]
-    elif op_type == "Gemm":
-        inner = 0 if attribute_or(node, "transA", 0) else 1
-        yield shapes[0][inner], shapes[1][1 if attribute_or(node, "transB", 0) else 0]
-    elif op_type == "Conv":
-        channels = shapes[1][1]
-        if isinstance(channels, int):
-            yield shapes[0][1], channels * attribute_or(node, "group", 1)
-    elif op_type in ("ConvTranspose", "BatchNormalization", "InstanceNormalization"):
-        yield shapes[0][1], shapes[1][0]
-    elif op_type in ("LayerNormalization", "RMSNormalization", "SkipLayerNormalization"):
-        yield shapes[0][-1], shapes[1][-1]
-    elif op_type in ("LSTM", "GRU", "RNN"):
-        yield shapes[0][2], shapes[1][2]
-    elif op_type == "Concat":
-        axis = attribute_or(node, "axis", 0) % max(len(shapes[0]), 1)
-        for shape in shapes[1:]:
-            for at, (a, b) in enumerate(zip(shapes[0], shape, strict=False)):
-                if at != axis:
-                    yield a, b
+def fits(model: ir.Model, graph: onnx.GraphProto) -> bool:
+    """Say whether an inferred graph is possible: sizes below 0 and other element counts are not.
 
-
-def fits(facts: Facts, model: ir.Model) -> bool:
-    """Say whether inference found nothing that cannot be: sizes below 0, other element counts."""
-    if any(size is not None and size < 0 for shape in facts.shapes.values() for size in shape):
+    Nor are sizes that differ where a node needs them equal: inference looks at some of those only.
+    """
+    shapes = dict(shapes_of(graph))
+    if _Dims(graph).contradict(model):
         return False
-    return all(_is_sound(node, facts) for node in model.graph)
+    if any(size is not None and size < 0 for shape in shapes.values() for size in shape):
+        return False
+    return all(
+        _count(shapes.get(node.input[0])) in (None, _count(shapes.get(node.output[0])))
+        or _count(shapes.get(node.output[0])) is None
+        for node in graph.node
+        if node.op_type == "Reshape" and node.domain == "" and node.input and node.output
+    )
 
 
-def _is_sound(node: ir.Node, facts: Facts) -> bool:
-    if node.op_type == "Reshape" and node.domain == "":
-        before, after = facts.static(operand(node, 0)), facts.static(node.outputs[0])
-        return before is None or after is None or math.prod(before) == math.prod(after)
-    return True
+def _count(shape: Shape | None) -> int | None:
+    if shape is None or None in shape:
+        return None
+    return math.prod(size for size in shape if size is not None)

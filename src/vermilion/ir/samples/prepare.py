@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from vermilion.ir.passes.infer_shapes import (
 )
 from vermilion.ir.passes.inline_functions import inline_functions
 from vermilion.ir.passes.report import Notes
-from vermilion.ir.samples.facts import MAX_FOLLOWED, Facts, gather_facts
+from vermilion.ir.samples.facts import Facts
 from vermilion.ir.samples.open_sizes import Sizes, candidates, fits, open_axes, open_name
 from vermilion.ir.samples.roles import ROLES
 from vermilion.ir.samples.want import Array, SampleKind
@@ -34,15 +35,45 @@ _RANKS_BY_OPERATOR = {"Gemm": 2, "MatMul": 2, "LSTM": 3, "GRU": 3, "RNN": 3, "Re
 _RANKS_BY_OPERATOR |= {"MaxPool": 4, "AveragePool": 4, "GlobalAveragePool": 4}
 _RANKS_BY_OPERATOR |= {"BatchNormalization": 4, "InstanceNormalization": 4, "Concat": 2}
 
-Sized = tuple[ir.Model, Sizes, Facts | None]
+
+@dataclass(frozen=True)
+class Sized:
+    """A model with a rank for each input, sizes for what is open, and its shapes with these."""
+
+    model: ir.Model
+    sizes: Sizes
+    facts: Facts | None
+    proto: _Proto | None = None
+
+    def shape(self, value: ir.Value) -> tuple[int, ...]:
+        """Return the shape of an input."""
+        return _shape(value, self.sizes)
+
+    def agrees(self, inputs: Mapping[str, Array]) -> bool:
+        """Say whether inference finds no contradiction with small integer inputs as constants."""
+        if self.facts is None or self.proto is None:
+            return True
+        small = {
+            name: array
+            for name, array in inputs.items()
+            if self.facts.is_small_input(name)
+            and isinstance(array, np.ndarray)
+            and array.dtype in (np.dtype(np.int64), np.dtype(np.int32))
+        }
+        if not small or len(self.model.graph) > _INFERRED_NODES:
+            return True
+        graph = self.proto.inferred(self.sizes, small, strict=True)
+        return graph is not None and fits(self.model, graph)
+
+    def inferred(self) -> onnx.GraphProto | None:
+        """Return the graph with its shapes for these sizes, None where inference fails."""
+        return (self.proto or _Proto(self.model)).inferred(self.sizes)
 
 
 @dataclass
 class Prepared:
     """The sizes found so far that fit, and where to look for more."""
 
-    kind: SampleKind
-    bound: Mapping[str, int]
     ways: Iterator[Sized]
     found: list[Sized] = field(default_factory=list)
 
@@ -55,66 +86,54 @@ class Prepared:
             self.found.append(more)
         return self.found[attempt % len(self.found)]
 
-    @staticmethod
-    def shape_of(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the shape of an input."""
-        return tuple(
-            size if isinstance(size, int) and size >= 0 else sizes.get(open_name(value, axis), 1)
-            for axis, size in enumerate(value.shape.dims if value.shape is not None else ())
-        )
-
-    def agrees(
-        self, model: ir.Model, sizes: Sizes, facts: Facts, inputs: Mapping[str, Array]
-    ) -> bool:
-        """Say whether inference finds no contradiction with small integer inputs as constants."""
-        small = {
-            name: array
-            for name, array in inputs.items()
-            if isinstance(array, np.ndarray)
-            and array.size <= MAX_FOLLOWED
-            and name in facts.known
-            and array.dtype in (np.dtype(np.int64), np.dtype(np.int32))
-        }
-        if not small or len(model.graph) > _INFERRED_NODES:
-            return True
-        inferred = _inferred(model, sizes, small, strict=True)
-        return inferred is not None and fits(gather_facts(model, inferred), model)
-
 
 def prepare(model: ir.Model, kind: SampleKind, sizes: Mapping[str, int] | None = None) -> Prepared:
     """Return the model, its functions written out, with what its sizes are looked for by."""
     if model.functions:
         model = model.clone()
         inline_functions(model, Notes())
-    bound = dict(sizes or {})
-    return Prepared(kind, bound, _ways(model, kind, bound))
+    return Prepared(_ways(model, kind, dict(sizes or {})))
+
+
+def _shape(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(
+        size if isinstance(size, int) and size >= 0 else sizes.get(open_name(value, axis), 1)
+        for axis, size in enumerate(value.shape.dims if value.shape is not None else ())
+    )
 
 
 def _ways(model: ir.Model, kind: SampleKind, bound: Mapping[str, int]) -> Iterator[Sized]:
     if _is_plain(model):
-        yield model, {}, None
+        yield Sized(model, {}, None)
         return
     budget = max(2, min(_MOST_CANDIDATES, _INFERRED_NODES // max(len(model.graph), 1)))
     left_over: list[Sized] = []
     yielded = False
     for ranked in _ranked(model):
-        symbolic = _inferred(ranked, {}) if next(open_axes(ranked), None) else None
-        for at, sizes in enumerate(candidates(ranked, symbolic, kind)):
+        proto = _Proto(ranked)
+        is_open = next(open_axes(ranked), None) is not None
+        for at, sizes in enumerate(candidates(ranked, kind, partial(proto.inferred, {}))):
             if at >= budget:
                 break
             sizes.update({name: size for name, size in bound.items() if name in sizes})
-            inferred = _inferred(ranked, sizes, strict=True)
-            if inferred is not None:
-                facts = gather_facts(ranked, inferred)
-                if fits(facts, ranked):
-                    yielded = True
-                    yield ranked, sizes, facts
-                    continue
-            left_over.append((ranked, sizes, None))
-    for ranked, sizes, _ in left_over[: 0 if yielded else _MOST_CANDIDATES]:
+            graph = proto.inferred(sizes, strict=True) if is_open else None
+            sized = _with_facts(ranked, sizes, proto, graph)
+            if is_open and (graph is None or not fits(ranked, graph)):
+                left_over.append(sized)
+                continue
+            yielded = True
+            yield sized
+    if not yielded:
         # Inference likes none of them, for reasons of its own perhaps: whoever runs it knows.
-        inferred = _inferred(ranked, sizes)
-        yield ranked, sizes, None if inferred is None else gather_facts(ranked, inferred)
+        yield from left_over
+
+
+def _with_facts(
+    model: ir.Model, sizes: Sizes, proto: _Proto, graph: onnx.GraphProto | None
+) -> Sized:
+    shapes = {value.name or "": _shape(value, sizes) for value in required_inputs(model)}
+    infer = partial(proto.inferred, sizes) if graph is None else lambda: graph
+    return Sized(model, sizes, Facts(model, shapes, infer), proto)
 
 
 def _is_plain(model: ir.Model) -> bool:
@@ -161,41 +180,54 @@ def _rank_of(value: ir.Value) -> int:
     return 0
 
 
-def _inferred(
-    model: ir.Model,
-    sizes: Mapping[str, int],
-    constants: Mapping[str, Array] | None = None,
-    *,
-    strict: bool = False,
-) -> onnx.ModelProto | None:
-    """Return the graph with shapes for these sizes, None where inference fails.
+class _Proto:
+    """The model as a message, made once; what a file says of its inner values is not believed."""
 
-    What a file says of its inner values is not believed.
-    """
-    follow = propagated_elements(model) <= MAX_PROPAGATED_ELEMENTS
-    with without_weights(model) as proto:
-        del proto.graph.value_info[:]
-        for output in proto.graph.output:
-            if output.type.HasField("tensor_type"):
-                output.type.tensor_type.ClearField("shape")
-        _bind(proto.graph, model, sizes)
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+
+    @cached_property
+    def _message(self) -> onnx.ModelProto:
+        with without_weights(self._model) as proto:
+            del proto.graph.value_info[:]
+            for output in proto.graph.output:
+                if output.type.HasField("tensor_type"):
+                    output.type.tensor_type.ClearField("shape")
+            return proto
+
+    @cached_property
+    def _follow(self) -> bool:
+        return propagated_elements(self._model) <= MAX_PROPAGATED_ELEMENTS
+
+    def inferred(
+        self,
+        sizes: Mapping[str, int],
+        constants: Mapping[str, Array] | None = None,
+        *,
+        strict: bool = False,
+    ) -> onnx.GraphProto | None:
+        """Return the graph with shapes for these sizes, None where inference fails."""
+        graph = self._message.graph
+        weights = len(graph.initializer)
+        self._bind(graph, sizes)
         for name, array in (constants or {}).items():
-            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+            graph.initializer.append(onnx.numpy_helper.from_array(array, name))
         try:
-            return infer(proto, follow=follow, strict=strict)
+            return infer(self._message, follow=self._follow, strict=strict).graph
         except INFERENCE_ERRORS:
             return None
+        finally:
+            del graph.initializer[weights:]
 
-
-def _bind(graph: onnx.GraphProto, model: ir.Model, sizes: Mapping[str, int]) -> None:
-    """Write sizes into the inputs; a dimension without a size gets a name."""
-    inputs = {value.name: value for value in graph.input}
-    for value, axis, name in open_axes(model):
-        kind = inputs[value.name or ""].type
-        if not kind.HasField("tensor_type"):
-            continue
-        dim = kind.tensor_type.shape.dim[axis]
-        if name in sizes:
-            dim.dim_value = sizes[name]
-        else:
-            dim.dim_param = name
+    def _bind(self, graph: onnx.GraphProto, sizes: Mapping[str, int]) -> None:
+        """Write sizes into the inputs; a dimension without a size gets a name."""
+        inputs = {value.name: value for value in graph.input}
+        for value, axis, name in open_axes(self._model):
+            kind = inputs[value.name or ""].type
+            if not kind.HasField("tensor_type"):
+                continue
+            dim = kind.tensor_type.shape.dim[axis]
+            if name in sizes:
+                dim.dim_value = sizes[name]
+            else:
+                dim.dim_param = name

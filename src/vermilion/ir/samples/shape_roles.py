@@ -6,10 +6,13 @@ Where a vector is partly known, the rest is chosen so that it fits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
+from vermilion.ir.opset import constant_of
+from vermilion.ir.samples.equal_sizes import Dim, equal_sizes
 from vermilion.ir.samples.use import Use
 from vermilion.ir.samples.want import Want, between, exactly
 
@@ -21,8 +24,9 @@ def _target(use: Use) -> Want | None:
     known = use.partial()
     declared = use.declared()
     sizes: list[int | None] = [None if math.isnan(size) else int(size) for size in known]
-    if len(declared) == len(sizes):
-        sizes = [d if s is None else s for s, d in zip(sizes, declared, strict=True)]
+    for wanted in (declared, _wanted_by_readers(use, len(sizes))):
+        if len(wanted) == len(sizes):
+            sizes = [w if s is None else s for s, w in zip(sizes, wanted, strict=True)]
     data = use.shape(0)
     for at, size in enumerate(sizes):
         if size == 0 and not use.integer("allowzero", 0) and data is not None and at < len(data):
@@ -46,6 +50,25 @@ def _target(use: Use) -> Want | None:
     if -1 not in sizes:
         sizes[free[-1]] = left if use.kind != "edges" else -1 if left else 0
     return _filled(known, sizes)
+
+
+def _wanted_by_readers(use: Use, rank: int) -> list[int | None]:
+    """Return the sizes that constants fix in the nodes that read the result."""
+    names = [f"d{axis}" for axis in range(rank)]
+    wanted: list[int | None] = [None] * rank
+    for reader, at in use.node.outputs[0].uses():
+        tensors = [constant_of(value) for value in reader.inputs]
+        shapes: list[Sequence[Dim]] = [
+            [] if tensor is None else [int(size) for size in tensor.shape.numpy()]
+            for tensor in tensors
+        ]
+        shapes[at] = names
+        with suppress(IndexError):
+            for pair in equal_sizes(reader, shapes):
+                name, size = sorted(pair, key=lambda dim: isinstance(dim, int))
+                if name in names and isinstance(size, int):
+                    wanted[names.index(str(name))] = size
+    return wanted
 
 
 def _filled(known: np.ndarray, sizes: list[int | None]) -> Want:

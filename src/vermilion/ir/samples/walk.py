@@ -7,13 +7,16 @@ intervals around. What an operator asks of its own operands stands in `roles`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.ir.opset import constant_of, required_inputs
 from vermilion.ir.samples.facts import Facts, attribute_list, attribute_or, operand, slices
 from vermilion.ir.samples.roles import ROLES
+from vermilion.ir.samples.shape_roles import SHAPE_ROLES
 from vermilion.ir.samples.use import Use
 from vermilion.ir.samples.want import Floats, SampleKind, Want, between, joined
 
@@ -23,11 +26,18 @@ _MAX_ELEMENTS = 1 << 20
 Handed = Iterator[tuple[int, Want | None]]
 
 
-def find_wants(
-    model: ir.Model, facts: Facts, kind: SampleKind, attempt: int, seed: int
-) -> dict[str, Want]:
-    """Return what the graph wants of its values, by name; linear in the number of nodes."""
+@dataclass(frozen=True)
+class Wants:
+    """What is wanted of values, by name; `of_shapes` where a shape or a bound is among it."""
+
+    by_name: Mapping[str, Want]
+    of_shapes: bool
+
+
+def find_wants(model: ir.Model, facts: Facts, kind: SampleKind, attempt: int, seed: int) -> Wants:
+    """Return what the graph wants of its inputs; linear in the number of nodes on the way."""
     wants: dict[str, Want] = {}
+    of_shapes = False
 
     def ask(value: ir.Value | None, want: Want | None) -> None:
         if value is None or want is None or not value.name:
@@ -36,17 +46,50 @@ def find_wants(
         if found is not None:
             wants[value.name] = found
 
-    for node in ir.traversal.RecursiveGraphIterator(model.graph, reverse=True):
+    for node in _readers_first(required_inputs(model)):
         for at, want in _handed_on(node, facts, wants):
             ask(operand(node, at), want)
         for at, role in ROLES.get((node.domain, node.op_type), {}).items():
-            if operand(node, at) is not None:
-                # The same numbers for every node: two that read one input then agree.
-                random = np.random.default_rng([seed, attempt])
-                ask(operand(node, at), _asked(role, Use(node, at, facts, kind, attempt, random)))
+            if operand(node, at) is None or constant_of(operand(node, at)) is not None:
+                continue
+            # The same numbers for every node: two that read one input then agree.
+            random = np.random.default_rng([seed, attempt])
+            asked = _asked(role, Use(node, at, facts, kind, attempt, random))
+            of_shapes |= asked is not None and node.op_type in SHAPE_ROLES
+            ask(operand(node, at), asked)
         for inner, outer in _bodies_inputs(node):
             ask(outer, wants.get(inner.name or ""))
-    return wants
+    return Wants(wants, of_shapes)
+
+
+def _readers_first(values: Sequence[ir.Value]) -> Iterator[ir.Node]:
+    """Yield the nodes that the values' elements reach, each after all that read its results."""
+    seen: set[ir.Node] = set()
+    pending: list[tuple[ir.Node | None, Iterator[ir.Node]]] = [(None, _readers(values))]
+    while pending:
+        node, readers = pending[-1]
+        following = next((reader for reader in readers if reader not in seen), None)
+        if following is not None:
+            seen.add(following)
+            pending.append((following, _readers(_carried(following))))
+            continue
+        pending.pop()
+        if node is not None:
+            yield node
+
+
+def _readers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
+    for value in values:
+        for node, _ in value.uses():
+            yield node
+
+
+def _carried(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that hold elements of the node's operands, or what is counted in them."""
+    if node.domain == "" and (node.op_type in _RULES or node.op_type == "Split"):
+        yield from node.outputs
+    for inner, _ in _bodies_inputs(node):
+        yield inner
 
 
 def _asked(role: Callable[[Use], Want | None], use: Use) -> Want | None:
