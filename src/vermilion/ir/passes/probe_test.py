@@ -24,6 +24,51 @@ def test_a_small_error_is_an_error_and_a_rounding_is_not() -> None:
     assert probe.difference(parse(text, s=np.float32(1 + 2**-23))) == ""
 
 
+def test_an_error_in_the_sixth_digit_is_one() -> None:
+    text = "(float[512] x, float[512] s) => (float[512] y) { y = Mul(x, s) }"
+    right = np.ones(512, np.float32)
+    probe = take_probe(parse(text, s=right))
+    assert probe.difference(parse(text, s=right * np.float32(1.0001))) != ""  # 80 dB
+    assert probe.difference(parse(text, s=right * np.float32(1 + 2**-22))) == ""
+
+
+def test_one_wrong_element_among_a_million_is_seen() -> None:
+    text = "(float[1000000] x, float[1000000] s) => (float[1000000] y) { y = Mul(x, s) }"
+    right = np.ones(1_000_000, np.float32)
+    wrong = right.copy()
+    wrong[777_777] = np.float32(0.99)
+    assert take_probe(parse(text, s=right)).difference(parse(text, s=wrong)) != ""
+
+
+def test_no_number_where_there_was_one_is_an_error() -> None:
+    probe = take_probe(parse("(float[64] x) => (float[64] y) { y = Abs(x) }"))
+    assert probe.difference(parse("(float[64] x) => (float[64] y) { a = Sqrt(x) y = Mul(a, a) }"))
+
+
+def test_an_index_may_flip_where_it_hangs_by_a_hair_only() -> None:
+    text = "(float[8,64] x, float s) => (int64[8] y) { a = Mul(x, s) y = ArgMax<keepdims=0>(a) }"
+    text = text.replace("ArgMax<keepdims=0>", "ArgMax<axis=1, keepdims=0>")
+    probe = take_probe(parse(text, s=np.float32(1)))
+    assert probe.difference(parse(text, s=np.float32(3))) == ""
+    assert probe.difference(parse(text, s=np.float32(-1))) != ""
+
+
+def test_integers_that_hang_on_no_rounding_are_exact() -> None:
+    text = "(int64[1000] x, int64[1000] s) => (int64[1000] y) { y = Add(x, s) }"
+    right = np.zeros(1000, np.int64)
+    wrong = right.copy()
+    wrong[7] = 1
+    assert take_probe(parse(text, s=right)).difference(parse(text, s=wrong)) != ""
+
+
+def test_a_model_is_compared_on_inputs_that_it_allows() -> None:
+    text = "(int64[4] a, int64[4] b) => (int64[4] y) { q = Div(b, k) y = Div(a, q) }"
+    text = text.replace("int64[4] b)", "int64[4] b, int64[1] k)")
+    probe = take_probe(parse(text, k=np.array([2])))
+    assert probe.step.fired == 1
+    assert np.all(probe.inputs["b"] // 2 != 0)
+
+
 def test_outputs_near_zero_are_judged_by_how_they_move_with_the_input() -> None:
     # The large terms cancel but for rounding: 2 (x + 1e4) - 2e4 - 2x
     def model(order: str) -> ir.Model:
