@@ -30,7 +30,7 @@ def _machine(isa: Isa, *, jit: bool = False) -> Any:
     # A target machine belongs to the engine it is given to: make one each time.
     _initialize()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=isa.llvm_cpu, opt=3, reloc="pic", codemodel="small", jit=jit
+        cpu=isa.llvm_cpu, features=isa.llvm_features, opt=3, reloc="pic", codemodel="small", jit=jit
     )
 
 

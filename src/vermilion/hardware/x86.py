@@ -46,11 +46,15 @@ ZEN4 = ZEN3 | frozenset(
     ]
 )
 ZEN5 = ZEN4 | {"avxvnni"}
+# The micro-architecture level and integer products, as Ice Lake and later have them; also what is
+# left of Zen 4 where a hypervisor hides some of its features.
+X86_64_V4 = X86_64_V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni"}
 
 # Newest first: the first whose features are all there is what a machine can run.
 CORES: Mapping[str, frozenset[str]] = {
     "zen5": ZEN5,
     "zen4": ZEN4,
+    "x86-64-v4": X86_64_V4,
     "zen3": ZEN3,
     "zen2": ZEN2,
     "x86-64-v3": X86_64_V3,

@@ -1,4 +1,4 @@
-"""AMD's Zen cores, and the generic level that every x86 processor with AVX2 reaches."""
+"""AMD's Zen cores, and generic levels: x86 processors with AVX2, and with AVX-512 and VNNI."""
 
 from __future__ import annotations
 
@@ -61,4 +61,15 @@ X86_64_V3 = Target(
     llvm_cpu="x86-64-v3",
 )
 
-TARGETS = (ZEN2, ZEN3, ZEN4, ZEN5, X86_64_V3)
+X86_64_V4 = Target(
+    name="x86-64-v4",
+    kind="cpu",
+    limits=_LIMITS,
+    title="Any x86-64 processor with AVX-512 and VNNI",
+    source="x86-64 psABI, micro-architecture levels; " + _LLVM + ", x86-64-v4, FeatureVNNI",
+    aliases=("avx512",),
+    features=x86.X86_64_V4,
+    llvm_cpu="x86-64-v4",
+)
+
+TARGETS = (ZEN2, ZEN3, ZEN4, ZEN5, X86_64_V3, X86_64_V4)
