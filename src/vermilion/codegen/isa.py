@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from vermilion.hardware.targets.target import Target
 
-
 # LLVM's generic level splits vectors of 512 bits into halves, and has no VNNI.
 # Source: LLVM, llvm/lib/Target/X86/X86.td, x86-64-v4: TuningPrefer256Bit.
 _LLVM_FEATURES = {"x86-64-v4": "+avx512vnni,-prefer-256-bit"}
