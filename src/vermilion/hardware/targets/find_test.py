@@ -76,7 +76,7 @@ def test_every_target_says_where_its_facts_come_from():
         (ZEN3, "zen3"),
         (ZEN2, "zen2"),
         (X86_64_V3, "x86-64-v3"),
-        # A hypervisor that hides bf16 from a Zen 4 leaves AVX-512 with VNNI; so does another vendor.
+        # What is left where a hypervisor hides bf16, and what other vendors have.
         (ZEN4 - {"avx512bf16"}, "x86-64-v4"),
         (ZEN4 - {"sse4a", "avx512bf16"}, "x86-64-v4"),
         (ZEN4 - {"avx512vnni"}, "zen3"),
