@@ -32,6 +32,7 @@ from vermilion.codegen.table import Address, Call
 from vermilion.codegen.tensor import SLACK_BYTES, Storage, View
 from vermilion.codegen.workers import HEAP, Crew, Memory, aligned_bytes, usable_cores
 from vermilion.errors import ArtifactError, Refusal
+from vermilion.forks import renew_after_fork
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from vermilion.codegen.profile import StepTimer
 
 OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE = "program.o", "packed.bin", "kernels.json"
-_FORMAT = 6
+_FORMAT = 7
 _PORTS = ("input", "output")
 
 _NUMPY: Mapping[Storage, np.dtype[Any]] = {
@@ -193,7 +194,6 @@ class NativeExecutable:
         library: object,
         memory: Memory = HEAP,
     ) -> None:
-        self._keep = (library, packed)
         self._empty = memory.empty
         self._arena = memory.aligned(int(table["arena_bytes"]) + SLACK_BYTES)
         self._cpu = str(table["llvm_cpu"])
@@ -216,7 +216,9 @@ class NativeExecutable:
             before += call.units
         workers = min(threads or usable_cores(), int(table["most_workers"]))
         self._program = (functions, rows.reshape(-1), calls)
-        self._crew = Crew(functions, rows.reshape(-1), workers)
+        self._keep = (library, packed, self._arena, self._arguments)
+        self._crew = Crew(functions, rows.reshape(-1), workers, self._keep)
+        renew_after_fork(self)
 
     @property
     def runs_on(self) -> str:
@@ -246,7 +248,7 @@ class NativeExecutable:
                 self._point(port, array)
             for port in self._outputs:
                 self._point(port, results[port.name])
-            run()
+            run()  # when it is left, by an exception even, no worker touches these arrays
         return results
 
     def prepare(self, calls: Sequence[Call], functions: Mapping[str, int]) -> None:
@@ -275,10 +277,9 @@ class NativeExecutable:
         for position, offset in port.patches:
             self._slots[position] = address + offset
 
-    def __del__(self) -> None:
-        crew = getattr(self, "_crew", None)
-        if crew is not None:
-            crew.close()
+    def after_fork(self) -> None:
+        """Renew the lock in a forked process: whoever had a turn is not there."""
+        self._turn = threading.Lock()
 
 
 def _ports(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from vermilion.backends.base import (
     Tensors,
 )
 from vermilion.errors import Refusal
+from vermilion.forks import abandon, renew_after_fork
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import run_session, session_from_bytes, split_weights
 
@@ -42,10 +43,15 @@ VersionRange = tuple[int, int]
 class OrtExecutable:
     """A part inside an ONNX Runtime session on the CPU."""
 
-    def __init__(self, session: ort.InferenceSession, weights: Mapping[str, Array]) -> None:
-        self._session = session
+    def __init__(
+        self, open_session: Callable[[], ort.InferenceSession], weights: Mapping[str, Array]
+    ) -> None:
+        """Open a session; a forked process opens another one, for the threads are not there."""
+        self._open = open_session
+        self._session: ort.InferenceSession | None = open_session()
         # The session may look at these arrays for as long as it lives.
         self._weights = weights
+        renew_after_fork(self)
 
     @property
     def runs_on(self) -> str:
@@ -54,7 +60,16 @@ class OrtExecutable:
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
         """Compute every output of the part from all its inputs."""
-        return run_session(self._session, inputs)
+        session = self._session
+        if session is None:
+            session = self._session = self._open()
+        return run_session(session, inputs)
+
+    def after_fork(self) -> None:
+        """Let go of the session in a forked process; the first run opens another one."""
+        if self._session is not None:
+            abandon(self._session)
+            self._session = None
 
 
 class OrtBackend:
@@ -96,10 +111,11 @@ class OrtBackend:
     ) -> OrtExecutable:
         """Open a session on the part; its weights stay where they are mapped."""
         weights = files.weights()
-        session = session_from_bytes(
-            bytes(files.read(PART_FILE)), weights, threads=options.threads, quiet=True
+        serialized = bytes(files.read(PART_FILE))
+        return OrtExecutable(
+            lambda: session_from_bytes(serialized, weights, threads=options.threads, quiet=True),
+            weights,
         )
-        return OrtExecutable(session, weights)
 
 
 def _claim_standard(op_type: str, opset: int) -> Claim | Refusal:

@@ -50,11 +50,10 @@ class StepTimer:
 
         The workers wait inside those functions.
         """
-        self._keep = keep
         self._rows = rows.reshape(-1, ROW_WORDS).copy()
         self._rows[:, 4] = 0  # everything before a step is finished when it begins
         self._calls = calls
-        self._crew = Crew(functions, np.zeros(ROW_WORDS, np.int64), workers)
+        self._crew = Crew(functions, np.zeros(ROW_WORDS, np.int64), workers, keep)
         self._times: list[tuple[int, int]] = []
         self._calling_ns = self._calling(functions[WAIT])
 
@@ -79,11 +78,6 @@ class StepTimer:
     def close(self) -> None:
         """End the workers."""
         self._crew.close()
-
-    def __del__(self) -> None:
-        crew = getattr(self, "_crew", None)
-        if crew is not None:
-            crew.close()
 
     def _timed(self, row: NDArray[np.int64]) -> tuple[int, int]:
         self._crew.hold(row)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import gc
-import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -73,15 +73,17 @@ def test_a_timer_outlives_its_part(tmp_path: Path) -> None:
     functions, rows, calls = part._program
     timer = StepTimer(functions, rows, calls, workers=3, keep=part._keep)
     part.run_timed(inputs, timer)
-    gc.collect()
-    waiting = threading.active_count()
+    code = [weakref.ref(library) for library in part._keep[0]]
     del part, functions, rows, calls
     gc.collect()
     time.sleep(0.05)
-    assert threading.active_count() == waiting
+    assert all(one() is not None for one in code)
     del timer
-    gc.collect()
-    assert threading.active_count() == waiting - 2
+    until = time.monotonic() + 20
+    while any(one() is not None for one in code) and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.01)
+    assert all(one() is None for one in code)
 
 
 def test_the_operations_of_all_steps_are_those_of_the_model(tmp_path: Path) -> None:

@@ -7,7 +7,12 @@ import signal
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +27,8 @@ from vermilion.codegen.object import compile_object
 from vermilion.codegen.workers import Crew, aligned_bytes, usable_cores
 
 UNITS = 1000
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -45,19 +52,23 @@ class Add:
         f.finish()
 
 
+@cache
+def machine_code() -> bytes:
+    isa, module = isa_for("cpu"), Module()
+    write_driver(module)
+    Add(1).write(module, "first", isa)
+    Add(7).write(module, "second", isa)
+    for name in ("first", "second"):
+        module.export(name)
+    return compile_object(module.text(), isa)
+
+
 class Program:
     """Ten rounds of `b += a shifted`, `a += b shifted`: wrong where a meeting is missed."""
 
     def __init__(self, workers: int) -> None:
         isa = isa_for("cpu")
-        module = Module()
-        write_driver(module)
-        Add(1).write(module, "first", isa)
-        Add(7).write(module, "second", isa)
-        for name in ("first", "second"):
-            module.export(name)
-        data = compile_object(module.text(), isa)
-        self._library, functions = load_object(data, ["first", "second", *DRIVER], isa)
+        self._library, functions = load_object(machine_code(), ["first", "second", *DRIVER], isa)
         self.a, self.b = (aligned_bytes(8 * UNITS).view(np.int64) for _ in range(2))
         self._arguments = np.array(
             [self.a.ctypes.data, self.b.ctypes.data, self.b.ctypes.data, self.a.ctypes.data]
@@ -69,7 +80,7 @@ class Program:
         ]
         self.table = np.array(rows, np.int64).reshape(-1)
         assert self.table.size == ROW_WORDS * 20
-        self.crew = Crew(functions, self.table, workers)
+        self.crew = Crew(functions, self.table, workers, self._library)
 
     def run(self) -> None:
         self.a[:] = np.arange(UNITS)
@@ -115,27 +126,111 @@ def test_idle_workers_use_no_processor_time() -> None:
     program.crew.close()
 
 
+def at_work(program: Program) -> int:
+    return sum(lock.locked() for lock in program.crew._team.at_work)
+
+
 def test_closing_ends_the_threads() -> None:
     program = Program(4)
     program.run()
-    mine = [t for t in threading.enumerate() if t.name.startswith("vermilion-")]
-    assert len(mine) >= 3
+    time.sleep(0.05)
+    assert at_work(program) == 3
     program.crew.close()
-    assert not any(thread.is_alive() for thread in program.crew._threads)
+    assert at_work(program) == 0
     program.run()  # and a closed crew can still be asked
     assert program.is_right()
 
 
 def test_a_crew_that_nobody_holds_lets_its_threads_go() -> None:
-    program = Program(2)
+    program = Program(3)
     program.run()
-    threads = list(program.crew._threads)
-    library = program._library  # the code must outlive the threads that run it
-    crew = program.crew
-    del program
-    crew.close()
-    assert not any(thread.is_alive() for thread in threads)
-    del library
+    code = weakref.ref(program._library)
+    del program  # at once: whoever is still in the code holds it
+    until = time.monotonic() + 20
+    while code() is not None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert code() is None
+
+
+class Interrupt(BaseException):
+    """What a handler of a signal raises."""
+
+
+def interrupted_at(line: int, crew: Crew) -> bool:
+    """Run with an exception before the given line of Python, counted through all calls."""
+    left = line
+
+    def trace(frame: FrameType, event: str, argument: object) -> TraceFunction:
+        nonlocal left
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise Interrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        crew.run()
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize("state", ["new", "spinning", "asleep"])
+def test_an_exception_at_any_line_leaves_no_worker_at_work(state: str) -> None:
+    for line in range(1, 100):
+        program = Program(3)
+        if state != "new":
+            program.run()
+        if state == "asleep":
+            time.sleep(0.02)
+        program.a[:], program.b[:] = np.arange(UNITS), 1
+        was_interrupted = interrupted_at(line, program.crew)
+        left_a, left_b = program.a.copy(), program.b.copy()
+        time.sleep(0.001)
+        assert np.array_equal(program.a, left_a)
+        assert np.array_equal(program.b, left_b)
+        for _ in range(2):  # and it goes on as if nothing had been
+            program.run()
+            assert program.is_right()
+        program.crew.close()
+        if not was_interrupted:
+            assert line > 5
+            return
+    raise AssertionError("the run has no end")
+
+
+def test_a_start_that_was_cut_off_starts_no_worker_twice() -> None:
+    program = Program(4)
+    team = program.crew._team
+    team.start()
+    team.is_started = False
+    team.places.pop(2, None)
+    team.start()  # one more for the place that seems to be free
+    for _ in range(20):
+        program.run()
+        assert program.is_right()
+    program.crew.close()
+
+
+def test_closing_during_a_run_leaves_its_numbers_right() -> None:
+    program = Program(2)
+    wrong: list[int] = []
+
+    def work() -> None:
+        for at in range(300):
+            program.run()
+            if not program.is_right():
+                wrong.append(at)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.01)
+    program.crew.close()
+    thread.join()
+    assert not wrong
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
@@ -156,6 +251,34 @@ def test_a_forked_process_has_workers_of_its_own() -> None:
     program.run()
     assert program.is_right()
     program.crew.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_forked_while_another_thread_runs_has_workers_of_its_own() -> None:
+    program, stop = Program(3), threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            program.crew.run()
+            time.sleep(0.003)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    children = []
+    for _ in range(10):
+        time.sleep(0.007)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            program.run()
+            os._exit(0 if program.is_right() else 1)
+        children.append(child)
+    stop.set()
+    thread.join()
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    program.crew.close()
+    assert codes == [0] * 10
 
 
 def test_buffers_are_aligned() -> None:

@@ -302,6 +302,8 @@ def run_session(
             found = session.run(names, dict(inputs), options)
         return dict(zip(names, found, strict=True))
     except Exception as error:  # as above
+        if not _is_of_the_run(error):
+            raise
         check_bound(error)
         if limit_s is not None:
             check_time(error, limit_s)
@@ -311,6 +313,12 @@ def run_session(
             where=node,
             hint="what the node got does not fit it: check the model and its inputs",
         ) from error
+
+
+def _is_of_the_run(error: Exception) -> bool:
+    """Say whether ONNX Runtime raised it, and not the caller's handler of a signal meanwhile."""
+    own = type(error).__module__.startswith("onnxruntime")
+    return own or type(error) in (RuntimeError, ValueError, TypeError, MemoryError)
 
 
 def _lend(array: Array) -> ort.OrtValue:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.forks import renew_after_fork
 from vermilion.runtime.array_folder import Arrays
 
 # Of a longer text more pairs occur, and looking for them takes as long as having them all.
@@ -37,6 +38,11 @@ class LazyVocabulary:
         self._turn = threading.Lock()
         self._whole: Any = None
         self._without_pairs: Any = None
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Renew the lock in a forked process: whoever held it is not there."""
+        self._turn = threading.Lock()
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Any:
         """Give the library's encoding of a text."""

@@ -6,6 +6,7 @@ GroupQueryAttention is given the same buffer as its past and its present, and ap
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,7 @@ class OrtDecoder:
     caches: CacheShape
     vocabulary_size: int
     context_length: int
+    opened_in: int = field(default_factory=os.getpid)
 
     def start(self, batch: int, capacity: int) -> OrtState:
         """Give an empty cache for `batch` sequences of at most `capacity` tokens."""
@@ -98,6 +100,12 @@ class OrtState:
         self, tokens: NDArray[np.int64], every_position: bool = False
     ) -> NDArray[np.float32]:
         """Append `tokens` and give the logits of the last one, or of every position."""
+        if os.getpid() != self._decoder.opened_in:
+            raise UnsupportedError(
+                "this process was forked after ONNX Runtime opened the model: its threads are not"
+                " in it",
+                hint="open the model in the process that runs it",
+            )
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         self._check(tokens)
         # ONNX Runtime's attention takes several tokens after a past for one sequence only.

@@ -18,6 +18,7 @@ import numpy as np
 
 from vermilion.backends.base import Array
 from vermilion.errors import ArtifactError, OptionError
+from vermilion.forks import renew_after_fork
 from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.measure import agreement
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
@@ -72,6 +73,11 @@ class BucketSession:
         self._sessions: dict[int, Session] = {}
         self._lock = threading.Lock()
         self._cuts: tuple[_Cut, ...] | None = None
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Renew the lock in a forked process: whoever held it is not there."""
+        self._lock = threading.Lock()
 
     def choose(self, inputs: Mapping[str, Array]) -> tuple[int, bool]:
         """Give the number of the program for these inputs, and whether they must be padded.

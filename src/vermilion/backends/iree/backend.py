@@ -46,7 +46,7 @@ from vermilion.backends.iree.toolchain import (
 from vermilion.backends.iree.worker import PROGRAM
 from vermilion.backends.process.child import Child
 from vermilion.backends.process.contract import Request, TensorFile
-from vermilion.backends.process.loaded import Loaded
+from vermilion.backends.process.loaded import Loaded, work_folder
 from vermilion.backends.process.part import tensor_files
 from vermilion.errors import ArtifactError, Refusal, UnsupportedError
 from vermilion.hardware.targets.target import Target
@@ -164,12 +164,11 @@ class IreeBackend:
             runs_on = f"{target.name} (modelled: the same program compiled by IREE for this CPU)"
         inputs, outputs = _read_signature(bytes(files.read(PART_FILE)))
         with ExitStack() as stays:
-            work = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
-            stays.callback(work.cleanup)
-            (Path(work.name) / name).write_bytes(files.read(name))
+            work = work_folder(stays)
+            (work / name).write_bytes(files.read(name))
             child = Child(
                 Request(uri, {PROGRAM: name}, inputs, outputs),
-                Path(work.name),
+                work,
                 command=_WORKER,
                 open_limit_s=_OPEN_LIMIT_S,
                 run_limit_s=_RUN_LIMIT_S,

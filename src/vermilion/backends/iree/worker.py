@@ -13,13 +13,19 @@ import numpy as np
 
 from vermilion.backends.iree.toolchain import FUNCTION
 from vermilion.backends.process.contract import Request
-from vermilion.backends.process.worker import private_stdout, reply, serve
+from vermilion.backends.process.worker import (
+    leave_interrupts_to_parent,
+    private_stdout,
+    reply,
+    serve,
+)
 
 PROGRAM = "program"  # the key of a request's options that names the file
 
 
 def main() -> None:
     """Serve the folder that the first argument names."""
+    leave_interrupts_to_parent()
     folder = Path(sys.argv[1])
     replies = private_stdout(folder)
     try:

@@ -39,7 +39,7 @@ from vermilion.backends.migraphx.options import (
 from vermilion.backends.migraphx.rules import claim
 from vermilion.backends.process.child import WORKER, Child
 from vermilion.backends.process.contract import LOG_FILE, MODEL_FILE, Closed, Opened, Request
-from vermilion.backends.process.loaded import Loaded
+from vermilion.backends.process.loaded import Loaded, work_folder
 from vermilion.backends.process.packed import pack_folder, unpack_folder
 from vermilion.backends.process.part import check_numbers, tensor_files, write_model
 from vermilion.backends.process.profile import CPU
@@ -148,9 +148,8 @@ class MigraphxBackend:
         """
         stack = self._stacks.same(target, program.details)
         with ExitStack() as stays:
-            work = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
-            stays.callback(work.cleanup)
-            child, fresh = self._open(program, files, stack, Path(work.name))
+            work = work_folder(stays)
+            child, fresh = self._open(program, files, stack, work)
             stays.callback(child.stop)
             if stack.provider not in child.opened.providers:
                 raise DeviceError(

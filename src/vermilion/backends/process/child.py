@@ -63,6 +63,8 @@ class Child:
         self._folder = folder
         self._run_limit_s = run_limit_s
         self._who = who
+        self._opened_in = os.getpid()
+        self._owes_a_run = False
         self.inputs = {t.name: t.create(folder) for t in request.inputs}
         self.outputs = {t.name: t.create(folder) for t in request.outputs}
         request.write(folder)
@@ -87,13 +89,25 @@ class Child:
 
         Raises: ChildFailure.
         """
+        if os.getpid() != self._opened_in:
+            raise DeviceError(
+                f"this process was forked: the child that runs {self._who} is its parent's",
+                hint="open the model in the process that runs it",
+            )
+        if self._owes_a_run:  # an exception left the run before, and the child goes on with it
+            self._await_run()
         for name, mapped in self.inputs.items():
             mapped[...] = inputs[name]
         for mapped in self.outputs.values():
             mapped[...] = unwritten(mapped.dtype)
+        self._owes_a_run = True
         self._tell("run")
-        self._wait("ran", "running", self._run_limit_s)
+        self._await_run()
         return {name: mapped.copy() for name, mapped in self.outputs.items()}
+
+    def _await_run(self) -> None:
+        self._wait("ran", "running", self._run_limit_s)
+        self._owes_a_run = False
 
     def close(self) -> Closed:
         """End the child in order; give what it counted. Raises: ChildFailure."""
@@ -104,6 +118,8 @@ class Child:
 
     def stop(self) -> None:
         """End the child, whatever it is doing."""
+        if os.getpid() != self._opened_in:
+            return  # it is another process's child
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 def main() -> None:
     """Serve the folder that the first argument names."""
+    leave_interrupts_to_parent()
     folder = Path(sys.argv[1])
     replies = private_stdout(folder)
     request = Request.read(folder)
@@ -32,6 +34,11 @@ def main() -> None:
         serve(OnnxRuntime(request, folder), replies)
     except Exception as error:  # ONNX Runtime's exceptions share no base but Exception
         reply(replies, "failed", reason=f"{type(error).__name__}: {error}")
+
+
+def leave_interrupts_to_parent() -> None:
+    """Go on when Ctrl-C is pressed: it reaches both, and the parent may want the next run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def private_stdout(folder: Path) -> TextIO:

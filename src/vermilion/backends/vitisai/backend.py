@@ -29,7 +29,7 @@ from vermilion.backends.base import (
 )
 from vermilion.backends.process.child import WORKER, Child
 from vermilion.backends.process.contract import LOG_FILE, MODEL_FILE, Request
-from vermilion.backends.process.loaded import Loaded
+from vermilion.backends.process.loaded import Loaded, work_folder
 from vermilion.backends.process.packed import pack_folder, unpack_folder
 from vermilion.backends.process.part import check_numbers, tensor_files, write_model
 from vermilion.backends.process.stack import Limits, Stacks
@@ -179,9 +179,8 @@ class VitisAiBackend:
         stack = self._stacks.same(target, program.details)
         runs_on = f"{target.title}, Ryzen AI {stack.release}, in a child process"
         with ExitStack() as stays:
-            work = tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True)
-            stays.callback(work.cleanup)
-            child = self._open(program, files, stack, Path(work.name))
+            work = work_folder(stays)
+            child = self._open(program, files, stack, work)
             stays.callback(child.stop)
             if NPU not in child.opened.providers:
                 raise DeviceError(

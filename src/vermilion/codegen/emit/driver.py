@@ -9,6 +9,9 @@ speed of its own (on a virtual machine of two Zen 5 cores). It takes half of wha
 share at a time, then helps others with theirs. It waits for units, never for a worker: one that is
 late or asleep holds up nobody. Results do not depend on who computes what.
 
+Who calls announces the run here, with the first store, and leaves when every unit is finished:
+between the two nothing but this code runs in its thread.
+
 Counters and finished units have the run's tag in their upper half. An older tag means that nobody
 has been there in this run; a worker that is so late that the next run has begun sees a newer one
 and leaves.
@@ -92,10 +95,17 @@ entry:
   %step_bytes = mul i64 %workers, {CONTEXT_LINE_BYTES}
   %counters_offset = add i64 %step_bytes, {FINISHED}
   %counters = getelementptr i8, ptr %context, i64 %counters_offset
+  %calls = icmp ne i64 %total, 0
+  br i1 %calls, label %announce, label %start
+announce:
+  %generation = lshr i64 %tag, 32
+  store atomic i64 %generation, ptr %context release, align 8
+  br label %start
+start:
   br label %head
 head:
-  %step = phi i64 [ 0, %entry ], [ %step_next, %after ]
-  %mine = phi i64 [ 0, %entry ], [ %mine_after, %after ]
+  %step = phi i64 [ 0, %start ], [ %step_next, %after ]
+  %mine = phi i64 [ 0, %start ], [ %mine_after, %after ]
   %more = icmp slt i64 %step, %steps
   br i1 %more, label %body, label %finish
 body:
@@ -191,8 +201,7 @@ after:
   %step_next = add i64 %step, 1
   br label %head
 finish:
-  %must_see_all = icmp ne i64 %total, 0
-  br i1 %must_see_all, label %last, label %exit
+  br i1 %calls, label %last, label %exit
 last:
   %all = call i1 @finished(ptr %context, i64 %tag, i64 %total, i64 %workers)
   br label %exit

@@ -16,6 +16,7 @@ from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import SLACK_BYTES
 from vermilion.codegen.workers import aligned_bytes
 from vermilion.errors import OptionError
+from vermilion.forks import renew_after_fork
 from vermilion.llm.engine.image import (
     CONTROL,
     FEW,
@@ -66,6 +67,7 @@ class NativeDecoder:
         }
         self._connect(image)
         self._state: weakref.ref[NativeState] | None = None
+        renew_after_fork(self)
 
     @property
     def weights_bytes(self) -> int:
@@ -88,9 +90,9 @@ class NativeDecoder:
         for program in self._programs.values():
             program.close()
 
-    def __del__(self) -> None:
-        for program in getattr(self, "_programs", {}).values():
-            program.close()
+    def after_fork(self) -> None:
+        """Renew the lock in a forked process: whoever had a turn is not there."""
+        self.turn = threading.Lock()
 
     def new_cache(
         self, batch: int, capacity: int
@@ -166,6 +168,7 @@ class NativeDecoder:
     def _point(self, state: NativeState) -> None:
         if self._state is not None and self._state() is state:
             return
+        self._state = None  # an exception may come when some programs are pointed there
         for program in self._programs.values():
             for layer, (keys, values) in enumerate(state.caches):
                 program.point(f"keys {layer}", keys.ctypes.data)
@@ -207,11 +210,17 @@ class NativeState:
         self.blocks = -(-capacity // BLOCK_TOKENS)
         self.caches = decoder.new_cache(batch, capacity)
         self.length = 0
+        self._is_whole = True
 
     def forward(
         self, tokens: NDArray[np.int64], every_position: bool = False
     ) -> NDArray[np.float32]:
         """Append tokens and give the logits of the last one, or of every position."""
+        if not self._is_whole:
+            raise OptionError(
+                "the reordering of this state was interrupted: its rows are mixed",
+                hint="start a new one and give it the tokens again",
+            )
         tokens = np.asarray(tokens, np.int64)
         if tokens.ndim != 2 or len(tokens) != self._batch or not tokens.size:
             raise OptionError(f"tokens of shape {list(tokens.shape)} for a batch of {self._batch}")
@@ -242,6 +251,8 @@ class NativeState:
             return
         used = -(-self.length // BLOCK_TOKENS)
         with self._decoder.turn:
+            self._is_whole = False
             for pair in self.caches:
                 for cache in pair:
                     cache[:, :, :used] = cache[rows, :, :used]
+            self._is_whole = True

@@ -16,10 +16,10 @@ class Program:
 
     def __init__(self, table: ProgramTable, isa: Isa, threads: int) -> None:
         functions: dict[str, int] = {}
-        self._keep: list[object] = []
+        libraries: list[object] = []
         for number, (data, _) in enumerate(table.objects):
             library, found = load_object(data, table.symbols(number), isa)
-            self._keep.append(library)
+            libraries.append(library)
             functions.update(found)
         self._arena = aligned_bytes(table.arena_bytes + SLACK_BYTES)
         self._buffers = {name: index for index, name in enumerate(table.buffers)}
@@ -30,7 +30,7 @@ class Program:
         self._arguments = aligned_bytes(8 * max(1, len(self._of))).view(np.int64)
         self._is_placed = False
         rows = table.rows(functions, self._arguments.ctypes.data, threads)
-        self._crew = Crew(functions, rows, threads)
+        self._crew = Crew(functions, rows, threads, (libraries, self._arena, self._arguments))
 
     def point(self, name: str, address: int) -> None:
         """Say where a buffer of the caller's is, if the program has one of that name."""

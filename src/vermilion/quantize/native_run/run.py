@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,14 +52,23 @@ class NativeRun:
         arrays.update((name, sample[name]) for name in self._inputs)
         for step in self._steps:
             first, *others = step.calls
-            waiting = [self._pool.submit(call) for call in others] if self._pool else []
-            first()
-            for call in others[len(waiting) :]:
-                call()
+            waiting: list[Future[None]] = []
+            try:
+                if self._pool:
+                    waiting.extend(self._pool.submit(self._call, call) for call in others)
+                first()
+                for call in others[len(waiting) :]:
+                    call()
+            finally:
+                wait(waiting)  # an exception must not leave them writing into the next sample's
             for future in waiting:
                 future.result()
             for name in step.shows:
                 show(name, arrays[name])
+
+    def _call(self, call: Callable[[], None]) -> None:
+        """Call in another thread, which holds the arrays through this method until it is done."""
+        call()
 
     def agrees(
         self, sample: Mapping[str, Array], name: str, exact: Array, most_noise: float

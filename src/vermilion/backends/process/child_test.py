@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vermilion.backends.process.child import Child
+from vermilion.backends.process.contract import Request, TensorFile
+from vermilion.errors import DeviceError
+
+# A child that takes a while to double its input.
+SLOW = """
+import sys, time
+from pathlib import Path
+from vermilion.backends.process.contract import Request
+from vermilion.backends.process.worker import leave_interrupts_to_parent, private_stdout, serve
+leave_interrupts_to_parent()
+folder = Path(sys.argv[1])
+replies, request = private_stdout(folder), Request.read(folder)
+x, y = request.inputs[0].map(folder), request.outputs[0].map(folder)
+class Session:
+    def open(self): return {"providers": [], "assigned": {}}
+    def run(self): time.sleep(0.3); y[...] = 2 * x
+    def close(self): return {}
+serve(Session(), replies)
+"""
+TENSORS = [TensorFile(name, f"{name}.raw", "float32", (4,)) for name in ("x", "y")]
+
+
+class Late(Exception):
+    """What the handler of an alarm raises."""
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Child:
+    request = Request("none", {}, (TENSORS[0],), (TENSORS[1],))
+    command = (sys.executable, "-c", SLOW)
+    return Child(request, tmp_path, command=command, open_limit_s=60, run_limit_s=60)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no alarms")
+def test_a_run_after_one_that_was_interrupted_gets_its_own_outputs(slow: Child) -> None:
+    def late(signum: int, frame: object) -> None:
+        os.kill(slow.process, signal.SIGINT)  # as Ctrl-C does: it reaches both
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Late):
+            slow.run({"x": np.full(4, 1, np.float32)})
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert slow.run({"x": np.full(4, 5, np.float32)})["y"].tolist() == [10] * 4
+    slow.stop()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_neither_uses_nor_ends_its_parents_child(slow: Child) -> None:
+    fork = os.fork()
+    if fork == 0:
+        try:
+            slow.run({"x": np.ones(4, np.float32)})
+        except DeviceError as error:
+            slow.stop()
+            os._exit(0 if "forked" in error.message else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 0
+    assert slow.run({"x": np.full(4, 3, np.float32)})["y"].tolist() == [6] * 4
+    slow.stop()
