@@ -6,8 +6,8 @@ float64 and rounded once, to the type of the result; a wide run does not even do
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ class _Slot:
 
 
 _NOTHING = _Slot(None, None)
+Scope = MutableMapping[ir.Value, _Slot]
 
 
 def interpret(
@@ -95,26 +96,24 @@ class _Runner:
             for domain, version in model.graph.opset_imports.items()
         }
         self._is_wide = is_wide
+        self._plans: dict[ir.Graph, tuple[list[ir.Node], list[list[ir.Value]]]] = {}
 
-    def start(self, graph: ir.Graph, inputs: Values) -> dict[ir.Value, _Slot]:
+    def start(self, graph: ir.Graph, inputs: Values) -> Scope:
         """Return the scope that holds inputs and weights."""
         scope = self._weights(graph)
         by_name = {value.name: value for value in graph.inputs}
         for given, array in inputs.items():
             if given not in by_name:
                 raise OptionError(f"the graph has no input `{given}`", hint="check the name")
-            scope[by_name[given]] = self._hold(np.asarray(array))
+            scope[by_name[given]] = self._hold(array)
         for name, value in by_name.items():
             if value not in scope and isinstance(value.type, ir.TensorType | None):
                 raise OptionError(f"the input `{name}` was not given", hint="give an array for it")
         return scope
 
-    def run(
-        self, graph: ir.Graph, scope: dict[ir.Value, _Slot], wanted: Iterable[ir.Value]
-    ) -> None:
+    def run(self, graph: ir.Graph, scope: Scope, wanted: Iterable[ir.Value]) -> None:
         """Compute the nodes of a graph into `scope`, what is read for the last time let go."""
-        nodes = list(graph)
-        reads = [_reads(node) for node in nodes]
+        nodes, reads = self._plan(graph)
         left = Counter(value for values in reads for value in values)
         kept = set(wanted)
         for node, values in zip(nodes, reads, strict=True):
@@ -122,23 +121,34 @@ class _Runner:
             scope.update((v, slot) for v, slot in made if left[v] or v in kept)
             for value in values:
                 left[value] -= 1
-                if not left[value] and value not in kept and value.graph is graph:
+                if not left[value] and value not in kept:
                     scope.pop(value, None)
 
-    def _weights(self, graph: ir.Graph) -> dict[ir.Value, _Slot]:
+    def _plan(self, graph: ir.Graph) -> tuple[list[ir.Node], list[list[ir.Value]]]:
+        """Return the nodes, and what each reads, found once for the body of a loop."""
+        if graph not in self._plans:
+            nodes = list(graph)
+            self._plans[graph] = nodes, [_reads(node) for node in nodes]
+        return self._plans[graph]
+
+    def _weights(self, graph: ir.Graph) -> Scope:
         return {
             value: self._hold(value.const_value.numpy())
             for value in graph.initializers.values()
             if value.const_value is not None
         }
 
-    def _hold(self, array: Array) -> _Slot:
+    def _hold(self, given: Held) -> _Slot:
+        if given is None or isinstance(given, list):
+            items = given and [self._hold(item).held for item in given]
+            return _Slot(items, None)
+        array = np.asarray(given)
         dtype = type_of(array)
         if array.dtype.kind in "US":
             array = array.astype(object)
         return _Slot(widened(array) if self._is_wide and dtype in WIDENED else array, dtype)
 
-    def _compute(self, node: ir.Node, scope: dict[ir.Value, _Slot]) -> list[_Slot]:
+    def _compute(self, node: ir.Node, scope: Scope) -> list[_Slot]:
         try:
             slots = [_NOTHING if value is None else scope[value] for value in node.inputs]
         except KeyError as error:
@@ -164,7 +174,7 @@ class _Runner:
     def _run_inner(
         self,
         graph: ir.Graph,
-        outer: Mapping[ir.Value, _Slot],
+        outer: Scope,
         given: Sequence[Held],
         node: ir.Node,
     ) -> list[Held]:
@@ -174,7 +184,8 @@ class _Runner:
                 f"its body has {len(graph.inputs)} inputs and is given {len(given)}",
                 where=where(node),
             )
-        scope = {**outer, **self._weights(graph)}
+        # What is let go inside is only what was made inside.
+        scope: Scope = ChainMap(self._weights(graph), outer)
         for value, item in zip(graph.inputs, given, strict=True):
             scope[value] = item if isinstance(item, _Slot) else self._slot_of(item, value.dtype)
         self.run(graph, scope, graph.outputs)

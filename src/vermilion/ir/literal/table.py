@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vermilion.ir.literal import (
+    attention,
+    control,
     elementwise,
     indexing,
     movement,
@@ -12,6 +14,7 @@ from vermilion.ir.literal import (
     pooling,
     products,
     quantize,
+    recurrent,
     reduce,
     resize,
     search,
@@ -19,6 +22,8 @@ from vermilion.ir.literal import (
 from vermilion.ir.literal.call import Row, Table
 
 _STANDARD = (
+    attention,
+    control,
     elementwise,
     indexing,
     movement,
@@ -26,6 +31,7 @@ _STANDARD = (
     pooling,
     products,
     quantize,
+    recurrent,
     reduce,
     resize,
     search,
