@@ -64,7 +64,11 @@ def _sums(padded: Array, windows: Windows) -> Array:
 
 
 def _average_pool(call: Call) -> Array:
-    x = call[0]
+    return average_pooled(call, call[0])
+
+
+def average_pooled(call: Call, x: Array) -> Array:
+    """Return the means of the windows that the node's attributes describe."""
     windows = _windows(call, x)
     total = _sums(windows.padded(x, 0.0), windows)
     # How many of each window's places count: those of the image, or those of its border too,

@@ -186,8 +186,15 @@ def _dequantize_linear(call: Call) -> Typed:
 
 
 def _dynamic_quantize_linear(call: Call) -> tuple[Typed, ...]:
-    # Every step in float32: the scale is a result, and the codes follow from it.
-    x = rounded(call[0], ir.DataType.FLOAT)
+    return dynamically_quantized(call[0])
+
+
+def dynamically_quantized(given: Array) -> tuple[Typed, ...]:
+    """Return uint8 codes, their scale and their zero point, found from the numbers.
+
+    Every step is in float32: the scale is a result, and the codes follow from it.
+    """
+    x = rounded(given, ir.DataType.FLOAT)
     zero = np.zeros((), np.float32)
     high = np.maximum(zero, np.max(x, initial=0.0))
     low = np.minimum(zero, np.min(x, initial=0.0))

@@ -59,7 +59,7 @@ def is_float(array: Array) -> bool:
 
 def widened(array: Array) -> Array:
     """Return floats of any size in float64, all else as it is."""
-    return array.astype(np.float64) if is_float(array) else array
+    return array.astype(np.float64, copy=False) if is_float(array) else array
 
 
 def holds_all_of(wanted: ir.DataType, given: ir.DataType) -> bool:

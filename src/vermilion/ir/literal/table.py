@@ -8,6 +8,8 @@ from vermilion.ir.literal import (
     attention,
     control,
     elementwise,
+    fused,
+    fused_quantized,
     indexing,
     movement,
     normalize,
@@ -38,6 +40,8 @@ _STANDARD = (
 )
 
 OPERATORS: Mapping[str, Table] = {
+    "com.microsoft": {**fused.OPERATORS, **fused_quantized.OPERATORS},
+    "vermilion.numbers": fused_quantized.OWN,
     "": {name: rows for module in _STANDARD for name, rows in module.OPERATORS.items()},
 }
 

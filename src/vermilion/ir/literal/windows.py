@@ -45,6 +45,8 @@ class Windows:
 
     def padded(self, x: Array, fill: Any) -> Array:
         """Return (N, C, …) in a border of `fill`, as long as the windows read."""
+        if x.shape[2:] == self.reach and not any(self.before):
+            return x
         whole = np.full(x.shape[:2] + self.reach, fill, x.dtype)
         inner = tuple(slice(b, b + i) for b, i in zip(self.before, self.image, strict=True))
         whole[(slice(None), slice(None), *inner)] = x
