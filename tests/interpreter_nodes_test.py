@@ -57,7 +57,7 @@ WRITTEN_SHORT = (
     "test_averagepool_2d_ceil_last_window_starts_on_pad", "test_roialign_aligned_false",
     "test_roialign_aligned_true",
 )  # fmt: skip
-FOUR_DIGITS = 5e-5
+FOUR_DIGITS = 1e-4
 
 
 def value_of(given: Any) -> Any:
