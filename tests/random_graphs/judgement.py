@@ -13,9 +13,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from random_graphs.reference import Noise, Reference, is_float
+from vermilion.errors import VermilionError
+from vermilion.ir.literal.interpret import interpret
 
 Array = NDArray[Any]
 
@@ -38,6 +41,7 @@ class Verdict:
     output: str
     reason: str
     is_judged: bool = True  # False: noise alone makes anything of it
+    is_peers: bool = False  # float64 agrees with us and not with the reference
 
 
 def judge(
@@ -58,8 +62,35 @@ def judge(
             continue
         if draws is None:
             draws = noisy_runs(reference, inputs, number_format)
-        found.append(_among(name, mine, right, [draw[name] for draw in draws]))
+        verdict = _among(name, mine, right, [draw[name] for draw in draws])
+        if verdict.reason and _is_exact(reference, inputs, name, mine, right):
+            verdict = Verdict(name, "", is_peers=True)
+        found.append(verdict)
     return found
+
+
+def _is_exact(
+    reference: Reference, inputs: Mapping[str, Array], name: str, mine: Array, right: Array
+) -> bool:
+    """Say whether an output is what the model gives in float64, and the reference is not.
+
+    ONNX Runtime is off even node by node: a variance by E(x²) - E(x)², an InstanceNormalization of
+    one pixel.
+    """
+    try:
+        exact = interpret(ir.from_proto(reference.model), inputs, [name], wide=True)[name]
+    except VermilionError:
+        return False
+    if not is_float(mine):
+        return bool(np.array_equal(mine, exact))
+    a, b, c = (array.astype(np.float64) for array in (mine, right, exact))
+    known = np.isfinite(c)
+    if not np.array_equal(a[~known], c[~known], equal_nan=True):
+        return False
+    if not np.array_equal(np.isfinite(b), known):
+        return is_close(mine, exact.astype(mine.dtype))
+    ours, theirs = np.abs(a - c)[known], np.abs(b - c)[known]
+    return bool(np.linalg.norm(ours) <= np.linalg.norm(theirs) and ours.max() <= theirs.max())
 
 
 def noisy_runs(

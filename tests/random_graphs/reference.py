@@ -1,5 +1,7 @@
 """What a graph means: every node run alone by ONNX Runtime, its result rounded to its type.
 
+Where ONNX Runtime has no kernel for a node, our interpreter computes it.
+
 A node alone meets no fusion. float16 and bfloat16 nodes are run on float32, which holds their
 inputs exactly, because ONNX Runtime has few kernels for them; rounding the result is what they
 differ in.
@@ -13,9 +15,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+
+from vermilion.errors import VermilionError
+from vermilion.ir.literal.interpret import interpret
 
 Array = NDArray[Any]
 Noise = Callable[[Array], Array]
@@ -66,7 +72,14 @@ class NodeRunner:
         self._constant = None
         self._is_batch_first = _make_time_first(twin)
         given = {n: _wide(a) for n, a in arrays.items() if n}
-        self._session = _session(twin, opset, self._turned(given))
+        self._interpreted: ir.Model | None = None
+        try:
+            self._session = _session(twin, opset, self._turned(given))
+        except NotRunError as error:
+            if "NOT_IMPLEMENTED" not in str(error):
+                raise
+            infos = [_info(n, a) for n, a in arrays.items() if n and a is not None]
+            self._interpreted = ir.from_proto(_alone(node, opset, infos))
 
     def _widen(self, attribute: onnx.AttributeProto, op_type: str) -> bool:
         if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type in _NARROW:
@@ -79,6 +92,14 @@ class NodeRunner:
             return True
         return False
 
+    def _interpret(self, model: ir.Model, inputs: Sequence[Array | None]) -> list[Array]:
+        """Run a node for which ONNX Runtime has no kernel."""
+        fed = {n: a for n, a in zip(self.node.input, inputs, strict=True) if n and a is not None}
+        try:
+            return list(interpret(model, fed).values())
+        except VermilionError as error:
+            raise NotRunError(f"{self.node.op_type}: {_line(error)}") from error
+
     def _turned(self, given: dict[str, Array]) -> dict[str, Array]:
         """Return the inputs with time or directions first, as ONNX Runtime wants them."""
         if not self._is_batch_first:
@@ -90,6 +111,8 @@ class NodeRunner:
         """Return the node's results, those that have a name."""
         if self._constant is not None:
             return [self._constant]
+        if self._interpreted is not None:
+            return self._interpret(self._interpreted, inputs)
         fed = {n: _wide(a) for n, a in zip(self.node.input, inputs, strict=True) if n}
         try:
             found = self._session.run(None, self._turned(fed))
@@ -105,6 +128,16 @@ class NodeRunner:
                 np.asarray(a) if to is None or np.asarray(a).dtype == to else np.asarray(a, to)
                 for a, to in zip(found, self._to.values(), strict=True)
             ]
+
+
+def _alone(
+    node: onnx.NodeProto, opset: int, inputs: Sequence[onnx.ValueInfoProto]
+) -> onnx.ModelProto:
+    outputs = [helper.make_empty_tensor_value_info(o) for o in node.output if o]
+    graph = helper.make_graph([node], "g", inputs, outputs)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version(opset)
+    )
 
 
 def _make_time_first(node: onnx.NodeProto) -> bool:
@@ -140,13 +173,7 @@ def _types_of(
     node: onnx.NodeProto, opset: int, arrays: Mapping[str, Array | None]
 ) -> tuple[dict[str, Any], dict[str, list[int] | None]]:
     """Return type and shape of each result, as ONNX's own rules say."""
-    graph = helper.make_graph(
-        [node], "g", [_info(n, a) for n, a in arrays.items() if n and a is not None],
-        [helper.make_empty_tensor_value_info(o) for o in node.output if o],
-    )  # fmt: skip
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version(opset)
-    )
+    model = _alone(node, opset, [_info(n, a) for n, a in arrays.items() if n and a is not None])
     try:
         found = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     except onnx.shape_inference.InferenceError as error:
@@ -175,13 +202,7 @@ def session_options() -> ort.SessionOptions:
 
 
 def _session(node: onnx.NodeProto, opset: int, arrays: Mapping[str, Array]) -> ort.InferenceSession:
-    graph = helper.make_graph(
-        [node], "g", [_info(n, a) for n, a in arrays.items()],
-        [helper.make_empty_tensor_value_info(o) for o in node.output if o],
-    )  # fmt: skip
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version(opset)
-    )
+    model = _alone(node, opset, [_info(n, a) for n, a in arrays.items()])
     try:
         return ort.InferenceSession(
             model.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
@@ -215,7 +236,15 @@ class Reference:
 
     def run(self, inputs: Mapping[str, Array], noise: Noise) -> dict[str, Array]:
         """Return every value where each float, given or computed, has some noise put on it."""
-        values = {name: noise(a) for name, a in {**self.weights, **inputs}.items()}
+        exact = {
+            name
+            for node in self.model.graph.node if node.op_type in _HAS_PARAMETERS
+            for name in node.input[1:]
+        }  # fmt: skip
+        values = {
+            name: a if name in exact and name in self.weights else noise(a)
+            for name, a in {**self.weights, **inputs}.items()
+        }
         for runner in self._runners:
             node = runner.node
             given = [values[name] if name else None for name in node.input]
@@ -224,6 +253,14 @@ class Reference:
             values.update(_named(node, [noise(a) for a in found] if is_new else found))
         return values
 
+
+# Operators whose constants are exact: scales, exponents, bounds.
+_HAS_PARAMETERS = frozenset(
+    {
+        "Resize", "Upsample", "QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul",
+        "Pow", "Clip", "Pad", "Dropout",
+    }
+)  # fmt: skip
 
 # What only moves values puts no rounding on them.
 _NO_ARITHMETIC = frozenset(

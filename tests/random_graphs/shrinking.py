@@ -25,6 +25,7 @@ from random_graphs.trial import Outcome, try_model, way_of
 
 Array = NDArray[Any]
 
+_MOST_PRINTED = 16
 # How long one fault may take to shrink.
 _SECONDS = 60.0
 # Kinds that end the process: tried in a process of their own.
@@ -47,7 +48,7 @@ def described(tried: Tried, seconds: float = _SECONDS) -> str:
     case, outcome = tried.case, tried.outcome
     graph = grow(case.seed, case.number_format)
     way = way_of(case.seed, case.number_format)
-    lasting = Specimen(graph.model, graph.inputs)
+    lasting = Specimen(_without_constant_nodes(graph.model), graph.inputs)
 
     def shows(specimen: Specimen) -> bool:
         run = _in_child if outcome.kind in _DEADLY else _here
@@ -57,15 +58,42 @@ def described(tried: Tried, seconds: float = _SECONDS) -> str:
             same &= found.detail.split("(")[-1] == outcome.detail.split("(")[-1]
         return same
 
+    if outcome.kind == "raised" and not shows(lasting):  # it takes the constants where they stand
+        lasting = Specimen(graph.model, graph.inputs)
     smallest = shrink(lasting, shows, seconds)
-    inputs = "\n".join(
-        f"{name} = {np.array2string(a, threshold=40, max_line_width=100)}"
-        for name, a in smallest.inputs.items()
-    )
     return (
         f"seed {case.seed}, {case.number_format}, {way}\n{outcome.kind}: {outcome.detail}\n"
-        f"{onnx.printer.to_text(smallest.model)}\n{inputs}\nagain: {case.line}"
+        f"{_text(smallest)}\nagain: {case.line}"
     )
+
+
+def _text(specimen: Specimen) -> str:
+    """Return the model and its inputs; of large arrays only a few numbers."""
+    model = onnx.ModelProto()
+    model.CopyFrom(specimen.model)
+    arrays = dict(specimen.inputs)
+    for tensor in list(model.graph.initializer):
+        if np.prod(tensor.dims) > _MOST_PRINTED:
+            arrays[tensor.name] = numpy_helper.to_array(tensor)
+            model.graph.initializer.remove(tensor)
+            info = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            model.graph.input.append(info)
+    shown = [
+        f"{name} = {np.array2string(a.reshape(-1), threshold=_MOST_PRINTED, edgeitems=4)}"
+        for name, a in arrays.items()
+    ]
+    return "\n".join([onnx.printer.to_text(model), *shown])
+
+
+def _without_constant_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for node in [node for node in made.graph.node if node.op_type == "Constant"]:
+        tensor = made.graph.initializer.add()
+        tensor.CopyFrom(node.attribute[0].t)
+        tensor.name = node.output[0]
+        made.graph.node.remove(node)
+    return made
 
 
 def _here(specimen: Specimen, way: Way, number_format: str) -> Outcome:
@@ -126,13 +154,13 @@ def _candidates(specimen: Specimen) -> Iterator[Specimen]:
     except NotRunError:
         return
     nodes = list(specimen.model.graph.node)
+    for output in specimen.model.graph.output:
+        yield _made(specimen, nodes, values, {}, [output.name])
     for at in range(len(nodes) - 1, 0, -1):  # cut off what comes before
         given = {name: values[name] for node in nodes[:at] for name in node.output if name}
         yield _made(specimen, nodes[at:], values, given)
     for at in range(1, len(nodes)):  # and what comes after
         yield _made(specimen, nodes[:at], values, {})
-    for output in specimen.model.graph.output:
-        yield _made(specimen, nodes, values, {}, [output.name])
     for at in range(len(nodes)):  # one node alone is taken away
         given = {name: values[name] for name in nodes[at].output if name}
         yield _made(specimen, nodes[:at] + nodes[at + 1 :], values, given)

@@ -20,6 +20,7 @@ class Row:
     native_nodes: int = 0
     outputs: int = 0
     unjudged: int = 0
+    peers: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     grown: Counter[str] = field(default_factory=Counter)
     native: Counter[str] = field(default_factory=Counter)
@@ -37,6 +38,7 @@ def tally(tried: Iterable[Tried]) -> dict[str, Row]:
         row.native_nodes += outcome.native_nodes
         row.outputs += outcome.outputs
         row.unjudged += outcome.unjudged
+        row.peers += outcome.peers
         row.reasons.update(reason for _, reason in outcome.refused)
         if outcome.kind in ("refused", "not run"):
             row.reasons[outcome.detail[:100]] += 1
@@ -50,7 +52,7 @@ def faults(tried: Iterable[Tried]) -> list[Tried]:
     return [one for one in tried if one.outcome.kind in FAULTS]
 
 
-_COLUMNS = ("graphs", "nodes", "native", "refused", "not run", "unjudged", *FAULTS)
+_COLUMNS = ("graphs", "nodes", "native", "refused", "not run", "unjudged", "peer off", *FAULTS)
 
 
 def table(rows: Mapping[str, Row]) -> str:
@@ -61,6 +63,7 @@ def table(rows: Mapping[str, Row]) -> str:
         loose = f"{100 * row.unjudged / row.outputs:.1f}%" if row.outputs else "-"
         cells: Sequence[object] = (
             name, row.graphs, row.nodes, share, row.kinds["refused"], row.kinds["not run"], loose,
+            row.peers,
             *(row.kinds[kind] for kind in FAULTS),
         )  # fmt: skip
         lines.append("".join(f"{cell!s:>12}" for cell in cells))

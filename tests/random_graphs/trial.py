@@ -35,6 +35,7 @@ class Outcome:
     refused: tuple[tuple[str, str], ...] = ()
     outputs: int = 0
     unjudged: int = 0
+    peers: int = 0  # outputs in which the reference is off, by float64
     way: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -114,6 +115,7 @@ def _tried(
             got |= {name: reference.values[name] for name in missing}  # folded to a constant
         verdicts = judge(reference, inputs, got, number_format)
         outcome.unjudged = sum(not v.is_judged for v in verdicts)
+        outcome.peers = sum(v.is_peers for v in verdicts)
         wrong = [v for v in verdicts if v.reason]
         if wrong:
             outcome.kind, outcome.detail = "wrong", f"`{wrong[0].output}` {wrong[0].reason}"
