@@ -29,9 +29,20 @@ Unary = Literal[
     "not",
     "sign",
     "softplus",
+    "exp_minus_one",
     "sin",
     "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
     "bf16",
+    "f16",
 ]
 Binary = Literal[
     "add",
@@ -40,6 +51,7 @@ Binary = Literal[
     "div",
     "max",
     "min",
+    "top",  # the greater, in one instruction: the second where either is NaN
     "pow",
     "mod",
     "equal",

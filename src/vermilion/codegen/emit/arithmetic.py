@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from vermilion.codegen.emit.builder import Function, Index, Value, splat_integer
+from vermilion.codegen.emit.operations import float_operation, integer_operation
 from vermilion.codegen.emit.vector_math import VectorMath
 from vermilion.codegen.expression import (
     COMPARISONS,
@@ -195,10 +197,13 @@ class Arithmetic:
             case "bool":
                 return f.convert("zext", value, f"<{self.lanes} x i8>")
 
-    def to_bf16(self, value: Value) -> Value:
-        """Round float32 to bfloat16, half to even; give its bits."""
+    def to_bf16(self, value: Value, *, is_exact: bool = False) -> Value:
+        """Round float32 to bfloat16, half to even; give its bits.
+
+        The processor's instruction makes 0 of what lies below 1.2e-38; `is_exact` keeps it.
+        """
         f, half = self.f, f"<{self.lanes} x i16>"
-        if f.module.has_bf16:
+        if f.module.has_bf16 and not is_exact:
             rounded = f.convert("fptrunc", value, f"<{self.lanes} x bfloat>")
             return f.convert("bitcast", rounded, half)
         # Without the instruction: add what carries into the upper half, and keep that half.
@@ -292,101 +297,46 @@ class Arithmetic:
 
     def apply(self, node: Apply, a: list[Value]) -> Value:
         """Write one operation on values that are computed."""
-        if node.operation == "select":
+        operation = node.operation
+        if operation == "select":
             return self.f.select(a[0], a[1], a[2])
         kind = node.arguments[0].kind
-        if node.operation in COMPARISONS:
-            ordered, signed = _PREDICATES[node.operation]
+        if operation in COMPARISONS:
+            ordered, signed = _PREDICATES[operation]
             if kind == "float":
                 return self.f.compare_floats(ordered, a[0], a[1])
             return self.f.compare("eq" if signed == "eq" else signed, a[0], a[1])
-        if kind == "float":
-            return self._float(node.operation, a)
-        return self._integer(node.operation, kind, a)
+        if kind != "float":
+            return integer_operation(self.f, self.lanes, operation, _ELEMENT[kind], a)
+        if operation in ("max", "min"):
+            return self._extreme(node, a)
+        if operation == "bf16":
+            return self._widen("bf16", self.to_bf16(a[0], is_exact=True))
+        if operation == "f16":
+            return self._widen("f16", self._narrow("f16", a[0]))
+        return float_operation(self.math, operation, a)
 
-    def _float(self, operation: str, a: list[Value]) -> Value:
-        m = self.math
-        binary = {
-            "add": m.add,
-            "sub": m.subtract,
-            "mul": m.multiply,
-            "div": m.divide,
-            "max": m.maximum,
-            "min": m.minimum,
-        }
-        if operation in binary:
-            return binary[operation](a[0], a[1])
-        unary: dict[str, Callable[[Value], Value]] = {
-            "exp": m.exp, "log": m.log, "tanh": m.tanh, "erf": m.erf, "sigmoid": m.sigmoid,
-            "one_plus_erf": m.one_plus_erf,
-            "bf16": lambda value: self._widen("bf16", self.to_bf16(value)),
-        }  # fmt: skip
-        if operation in unary:
-            return unary[operation](a[0])
-        plain = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil"}
-        plain["round"] = "roundeven"
-        if operation in plain:
-            return m.unary(plain[operation], a[0])
-        match operation:
-            case "fma":
-                return m.fma(a[0], a[1], a[2])
-            case "neg":
-                return self.f.emit(a[0].type, f"fneg {a[0]}")
-            case "reciprocal":
-                return m.divide(m.number(1.0), a[0])
-            case "softplus":
-                # max(x, 0) + ln(1 + e^-|x|): no overflow for large x.
-                size = m.unary("fabs", a[0])
-                tail = m.exp(self.f.emit(size.type, f"fneg {size}"))
-                return m.add(m.maximum(a[0], m.number(0.0)), m.log(m.add(tail, m.number(1.0))))
-            case "sign":
-                one = self.f.intrinsic(
-                    f"llvm.copysign.v{self.lanes}f32", a[0].type, [m.number(1.0), a[0]]
-                )
-                zero = self.f.compare_floats("oeq", a[0], m.number(0.0))
-                return self.f.select(zero, m.number(0.0), one)
-            case "pow":
-                # x^y for positive x; `lowering` writes whole and half powers as products.
-                return m.exp(m.multiply(a[1], m.log(a[0])))
-        raise AssertionError(f"no float operation {operation}")
+    def _extreme(self, node: Apply, a: list[Value]) -> Value:
+        """Give the greater or the lesser; NaN where either is.
 
-    def _divided(self, operation: str, element: str, a: list[Value]) -> Value:
-        """Divide towards 0; by 0 gives 0, and the lowest number by -1 itself, with no rest.
-
-        Processors trap on both, and lanes behind a row's end are 0. ONNX leaves them open. So do
-        numpy and onnx's reference, and ONNX Runtime where it gives anything: it refuses 0, and the
-        lowest int64 by -1 ends its process.
+        Bounds that were known when the code was written are no NaN, and are one instruction: with
+        them on the left, a NaN of the data comes out. int8 networks bound every value.
         """
-        f = self.f
-        one, minus_one, zero = (splat_integer(n, self.lanes, element) for n in (1, -1, 0))
-        is_minus = f.compare("eq", a[1], minus_one)
-        is_zero = f.compare("eq", a[1], zero)
-        divisor = f.select(f.binary("or", is_minus, is_zero), one, a[1])
-        if operation == "mod":
-            return f.select(is_zero, zero, f.binary("srem", a[0], divisor))
-        quotient = f.select(is_minus, f.binary("sub", zero, a[0]), f.binary("sdiv", a[0], divisor))
-        return f.select(is_zero, zero, quotient)
+        m = self.math
+        quick, exact = (
+            (m.maximum, m.maximum_or_nan) if node.operation == "max"
+            else (m.minimum, m.minimum_or_nan)
+        )  # fmt: skip
+        first, second = node.arguments
+        if isinstance(first, Constant | Element) and not _is_nan(first):
+            return quick(a[0], a[1])
+        if isinstance(second, Constant | Element) and not _is_nan(second):
+            return quick(a[1], a[0])
+        return exact(a[0], a[1])
 
-    def _integer(self, operation: str, kind: Kind, a: list[Value]) -> Value:
-        f = self.f
-        if operation in ("add", "sub", "mul", "and", "or", "xor"):
-            return f.binary(operation, a[0], a[1])
-        element = _ELEMENT[kind]
-        suffix = f"v{self.lanes}{element}"
-        match operation:
-            case "div" | "mod":
-                return self._divided(operation, element, a)
-            case "max" | "min":
-                return f.intrinsic(f"llvm.s{operation}.{suffix}", a[0].type, a)
-            case "neg":
-                return f.binary("sub", splat_integer(0, self.lanes, element), a[0])
-            case "abs":
-                name = f"llvm.abs.{suffix}"
-                f.module.declare(name, a[0].type, [a[0].type, "i1"])
-                return f.call(name, a[0].type, [a[0], Value("i1", "false")])
-            case "not":
-                return f.binary("xor", a[0], splat_integer(-1, self.lanes, element))
-        raise AssertionError(f"no integer operation {operation}")
+
+def _is_nan(node: Expression) -> bool:
+    return isinstance(node, Constant) and math.isnan(node.value)
 
 
 def _suffix(storage: Storage) -> str:

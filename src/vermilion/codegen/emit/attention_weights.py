@@ -31,7 +31,7 @@ def write_weights(
     def score(at: Value, mask: Value | None) -> Value:
         return arithmetic.load("f32", f.at(scores, f.multiply(at, 4)), mask=mask)
 
-    highest = Totals(arithmetic, "max", -math.inf)
+    highest = Totals(arithmetic, "top", -math.inf)
     for_vectors(f, arithmetic, keys, lambda at, mask, n: highest.take(n, score(at, mask), mask))
     before = arithmetic.load_splat("f32", f.at(state, TOP))
     top = m.maximum(highest.splat(), before)

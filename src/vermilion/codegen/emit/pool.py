@@ -17,8 +17,9 @@ class PoolSpec:
 
     Strides count elements: image, row, column of input and output; channels lie side by side.
     Both storages are floats, or both are the same integers.
-    Windows that hang over the edge are cut; `divisor` is the full window's size, or 0 to divide an
-    average by the pixels that are inside.
+    Windows that hang over the edge are cut. An average is divided by the pixels that are inside
+    the image, or, with `counts_pads`, inside the image and its pads: what a window of the last row
+    or column reaches beyond those counts for nothing.
     """
 
     operation: Literal["max", "average"]
@@ -33,10 +34,10 @@ class PoolSpec:
     kernel: tuple[int, int]
     strides: tuple[int, int]
     dilations: tuple[int, int]
-    pads: tuple[int, int]  # top, left
+    pads: tuple[int, int, int, int]  # top, left, bottom, right
     source: tuple[int, int, int]
     target: tuple[int, int, int]
-    divisor: int
+    counts_pads: bool = False
 
     family = "pool"
 
@@ -57,28 +58,38 @@ class PoolSpec:
             to_row = f.at(target, f.multiply(image, self.target[0] * out_size))
             to_row = f.at(to_row, f.multiply(row, self.target[1] * out_size))
             top, bottom = self._window(f, row, 0, self.in_rows)
-            y = f.subtract(f.multiply(row, self.strides[0]), self.pads[0])
+            y = self._start_of(f, row, 0)
             line = f.at(from_image, f.multiply(y, self.source[1] * size))
             with f.loop(0, self.columns) as column:
                 left, right = self._window(f, column, 1, self.in_columns)
                 pixel = f.at(to_row, f.multiply(column, self.target[2] * out_size))
                 # The window's first tap may lie outside; the taps inside are reached from it.
-                x = f.subtract(f.multiply(column, self.strides[1]), self.pads[1])
+                x = self._start_of(f, column, 1)
                 origin = f.at(line, f.multiply(x, self.source[2] * size))
-                self._channels(f, isa, (origin, pixel), (top, bottom, left, right))
+                window = (top, bottom, left, right)
+                share = self._share(f, (row, column), window)
+                self._channels(f, isa, (origin, pixel), window, share)
         f.finish()
 
     def _window(self, f: Function, at: Value, axis: int, size: int) -> tuple[Value, Value]:
         """Give the first and the last-but-one tap that lie inside the image, as tap numbers."""
-        step, dilation, pad = self.strides[axis], self.dilations[axis], self.pads[axis]
-        start = f.subtract(f.multiply(at, step), pad)
+        dilation = self.dilations[axis]
         # taps k with 0 ≤ start + k·dilation < size
-        missing = f.subtract(0, start)
+        missing = f.subtract(0, self._start_of(f, at, axis))
         low = f.emit("i64", f"sdiv {f.add(missing, dilation - 1)}, {dilation}")
         low = f.select(f.compare("sgt", low, constant("i64", 0)), low, constant("i64", 0))
-        room = f.subtract(size + dilation - 1, start)
-        high = f.emit("i64", f"sdiv {room}, {dilation}")
-        return low, f.minimum(high, self.kernel[axis])
+        return low, self._taps_before(f, at, axis, size)
+
+    def _start_of(self, f: Function, at: Value, axis: int) -> Value:
+        """Give the row or column of a window's first tap, negative in the pads."""
+        return f.subtract(f.multiply(at, self.strides[axis]), self.pads[axis])
+
+    def _taps_before(self, f: Function, at: Value, axis: int, end: int) -> Value:
+        """Give how many taps of a window lie before row or column `end`."""
+        dilation = self.dilations[axis]
+        room = f.subtract(end + dilation - 1, self._start_of(f, at, axis))
+        taps = f.emit("i64", f"sdiv {room}, {dilation}")
+        return f.minimum(taps, self.kernel[axis])
 
     def _channels(
         self,
@@ -86,15 +97,17 @@ class PoolSpec:
         isa: Isa,
         pointers: tuple[Value, Value],
         window: tuple[Value, Value, Value, Value],
+        share: Value | None,
     ) -> None:
         lanes = isa.lanes
         arithmetic = Arithmetic(f, lanes)
         whole = self.channels - self.channels % lanes
         with f.loop(0, whole, lanes) as channel:
-            self._vector(f, arithmetic, pointers, window, channel, None)
+            self._vector(f, arithmetic, pointers, window, share, channel, None)
         if self.channels % lanes:
             mask = arithmetic.tail_mask(self.channels % lanes)
-            self._vector(f, arithmetic, pointers, window, constant("i64", whole), mask)
+            last = constant("i64", whole)
+            self._vector(f, arithmetic, pointers, window, share, last, mask)
 
     def _vector(
         self,
@@ -102,6 +115,7 @@ class PoolSpec:
         arithmetic: Arithmetic,
         pointers: tuple[Value, Value],
         window: tuple[Value, Value, Value, Value],
+        share: Value | None,
         channel: Value,
         mask: Value | None,
     ) -> None:
@@ -117,10 +131,8 @@ class PoolSpec:
             value = arithmetic.load(self.storage, f.at(place, f.multiply(channel, size)), mask=mask)
             total.set(self._combine(f, arithmetic, total.get(), value))
         result = total.get()
-        if self.operation == "average":
-            count = self._count(f, window)
-            ones = f.convert("sitofp", count, "float")
-            result = arithmetic.math.divide(result, arithmetic.splat(ones))
+        if share is not None:
+            result = arithmetic.math.divide(result, arithmetic.splat(share))
         assert kind == "float" or self.operation == "max"
         place = f.at(pixel, f.multiply(channel, STORAGE_BYTES[self.out_storage]))
         arithmetic.store(self.out_storage, result, place, mask=mask)
@@ -136,12 +148,28 @@ class PoolSpec:
         if self.operation == "average":
             return arithmetic.math.add(total, value)
         if KIND_OF_STORAGE[self.storage] == "float":
-            return arithmetic.math.maximum(value, total)
+            return arithmetic.math.maximum_or_nan(value, total)
         name = f"llvm.smax.v{arithmetic.lanes}i32"
         return f.intrinsic(name, total.type, [value, total])
 
-    def _count(self, f: Function, window: tuple[Value, Value, Value, Value]) -> Value:
-        if self.divisor:
-            return constant("i64", self.divisor)
+    def _share(
+        self, f: Function, at: tuple[Value, Value], window: tuple[Value, Value, Value, Value]
+    ) -> Value | None:
+        """Give what a sum is divided by, as float32."""
+        if self.operation == "max":
+            return None
         top, bottom, left, right = window
-        return f.multiply(f.subtract(bottom, top), f.subtract(right, left))
+        rows, columns = f.subtract(bottom, top), f.subtract(right, left)
+        if self.counts_pads:
+            rows = self._padded_taps(f, at[0], 0, self.in_rows, self.rows)
+            columns = self._padded_taps(f, at[1], 1, self.in_columns, self.columns)
+        return f.convert("sitofp", f.multiply(rows, columns), "float")
+
+    def _padded_taps(self, f: Function, at: Value, axis: int, size: int, count: int) -> Value:
+        """Give how many taps lie inside the image and its pads; all of them in most pools."""
+        end = size + self.pads[2 + axis]
+        reach = (self.kernel[axis] - 1) * self.dilations[axis]
+        last = (count - 1) * self.strides[axis] - self.pads[axis] + reach
+        if last < end:
+            return constant("i64", self.kernel[axis])
+        return self._taps_before(f, at, axis, end)

@@ -28,6 +28,7 @@ class Case:
     dilations: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     whole: bool = False
+    ceil: bool = False
 
     @property
     def result(self) -> tuple[int, int]:
@@ -35,7 +36,8 @@ class Case:
         for axis in range(2):
             padded = self.shape[2 + axis] + self.pads[axis] + self.pads[2 + axis]
             reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
-            sizes.append((padded - reach) // self.strides[axis] + 1)
+            room = padded - reach + (self.strides[axis] - 1 if self.ceil else 0)
+            sizes.append(room // self.strides[axis] + 1)
         return sizes[0], sizes[1]
 
 
@@ -47,6 +49,11 @@ CASES = (
     Case((1, 16, 4, 4), (4, 4)),
     Case((1, 5, 6, 6), (3, 3), (3, 3), pads=(1, 1, 1, 1), whole=True),
     Case((1, 1, 1, 12), (1, 3), (1, 2)),
+    # Windows that hang over the pads: those taps are not counted.
+    Case((1, 19, 9, 6), (2, 3), (2, 2), whole=True, ceil=True),
+    Case((2, 3, 8, 9), (3, 4), (2, 3), pads=(1, 1, 1, 1), whole=True, ceil=True),
+    Case((1, 4, 9, 9), (2, 2), (3, 2), (2, 3), (1, 0, 1, 1), whole=True, ceil=True),
+    Case((1, 4, 9, 10), (3, 2), (2, 3), pads=(0, 1, 2, 0), ceil=True),
 )
 
 
@@ -64,7 +71,16 @@ def reference(case: Case, x: Array, operation: str) -> Array:
                 and 0 <= (j := z * case.strides[1] - case.pads[1] + b * case.dilations[1]) < w
             ]
             stacked = np.stack(taps).astype(np.float64)
-            full = case.kernel[0] * case.kernel[1]
+            full = len(
+                [
+                    1
+                    for a in range(case.kernel[0])
+                    for b in range(case.kernel[1])
+                    if y * case.strides[0] + a * case.dilations[0] < h + case.pads[0] + case.pads[2]
+                    and z * case.strides[1] + b * case.dilations[1]
+                    < w + case.pads[1] + case.pads[3]
+                ]
+            )
             if operation == "max":
                 result[:, :, y, z] = stacked.max(0)
             else:
@@ -87,9 +103,9 @@ def pooled(
     n, c, h, w = case.shape
     spec = PoolSpec(
         operation, storage, out_storage, n, c, h, w, *case.result, case.kernel, case.strides,
-        case.dilations, case.pads[:2], (source.strides[0], source.strides[2], source.strides[3]),
+        case.dilations, case.pads, (source.strides[0], source.strides[2], source.strides[3]),
         (out.strides[0], out.strides[2], out.strides[3]),
-        case.kernel[0] * case.kernel[1] if case.whole else 0,
+        case.whole,
     )  # fmt: skip
     memory.run([Step(spec, (source, out), (out,))], isa_for(target))
     return memory.array(out).astype(np.float64)

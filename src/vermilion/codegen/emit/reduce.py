@@ -9,6 +9,7 @@ from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Index, Module, Value, constant
+from vermilion.codegen.emit.rows import across
 from vermilion.codegen.expression import Constant, Expression, Operand, apply
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
@@ -119,8 +120,8 @@ class ReduceSpec:
         total = f.slot(arithmetic.math.number(_START[self.combine]))
         *outer, last = self.reduced or ((1, 1),)
         self._rows(f, arithmetic, come, outer, last, total)
-        scalar = self._across(f, arithmetic, total.get())
-        result = arithmetic.evaluate(self.finish, lambda _: arithmetic.splat(scalar))
+        whole = self._across(f, arithmetic, total.get())
+        result = arithmetic.evaluate(self.finish, lambda _: whole)
         arithmetic.store(self.out_storage, result, go, mask=arithmetic.tail_mask(1))
 
     def _rows(
@@ -169,22 +170,20 @@ class ReduceSpec:
         total.set(self._join(arithmetic, total.get(), prepared))  # type: ignore[attr-defined]
 
     def _join(self, arithmetic: Arithmetic, a: Value, b: Value) -> Value:
-        node = apply(self.combine, Operand(0), Operand(1))
+        # What was gathered so far comes last: nothing waits for its comparison with itself.
+        node = apply(self.combine, Operand(1), Operand(0))
         values = (a, b)
         return arithmetic.evaluate(node, lambda index: values[index])
 
     def _across(self, f: Function, arithmetic: Arithmetic, vector: Value) -> Value:
-        lanes = arithmetic.lanes
-        if self.combine in ("add", "mul"):
-            name = f"llvm.vector.reduce.f{self.combine}.v{lanes}f32"
-            f.module.declare(name, "float", ["float", vector.type])
-            start = "0x8000000000000000" if self.combine == "add" else "1.0"
-            return f.emit(
-                "float",
-                f"call reassoc float @{name}(float {start}, {vector})",
-            )
-        name = f"llvm.vector.reduce.f{self.combine}.v{lanes}f32"
-        return f.intrinsic(name, "float", [vector])
+        """Give the total of all lanes in every lane."""
+        if self.combine in ("max", "min"):
+            return across(arithmetic, self.combine, vector)
+        name = f"llvm.vector.reduce.f{self.combine}.v{arithmetic.lanes}f32"
+        f.module.declare(name, "float", ["float", vector.type])
+        start = "0x8000000000000000" if self.combine == "add" else "1.0"
+        total = f.emit("float", f"call reassoc float @{name}(float {start}, {vector})")
+        return arithmetic.splat(total)
 
 
 def scaled(factor: float) -> Expression:

@@ -46,7 +46,7 @@ class Totals:
         if mask is not None:
             value = self._arithmetic.f.select(mask, value, self._start)
         slot = self._slots[number]
-        slot.set(self._join(slot.get(), value))
+        slot.set(self._join(value, slot.get()))
 
     def _join(self, a: Value, b: Value) -> Value:
         values = (a, b)

@@ -74,7 +74,7 @@ class SoftmaxSpec:
         m = arithmetic.math
         # What is stored as float32 is kept in the result while the sum is made.
         keeps = self.out_storage == "f32" and not self.is_log
-        highest = Totals(arithmetic, "max", -math.inf)
+        highest = Totals(arithmetic, "top", -math.inf)
 
         def value(at: Value, mask: Value | None) -> Value:
             return load(arithmetic, self.storage, come, at, self.stride, mask)

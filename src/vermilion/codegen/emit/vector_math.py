@@ -105,20 +105,20 @@ class VectorMath:
         return self.f.intrinsic(f"llvm.{name}.v{self.lanes}f32", self.type, [a])
 
     def maximum(self, a: Value, b: Value) -> Value:
-        """Give the greater; `b` where either is NaN."""
-        return self._extreme("ogt", a, b)
+        """Give the greater, in one instruction; `b` where either is NaN."""
+        return self.f.select(self.f.compare_floats("ogt", a, b), a, b)
 
     def minimum(self, a: Value, b: Value) -> Value:
-        """Give the lesser; `b` where either is NaN."""
-        return self._extreme("olt", a, b)
+        """Give the lesser, in one instruction; `b` where either is NaN."""
+        return self.f.select(self.f.compare_floats("olt", a, b), a, b)
 
-    def _extreme(self, predicate: str, a: Value, b: Value) -> Value:
-        # max(a, b) as `a > b ? a : b` is one instruction and gives b where either is NaN: with a
-        # constant on the left, a NaN of the data is kept. Two instructions more would keep that of
-        # `a` as well, and cost int8 networks, which bound every value, 5 to 10 %.
-        if b.name.startswith("<"):
-            a, b = b, a
-        return self.f.select(self.f.compare_floats(predicate, a, b), a, b)
+    def maximum_or_nan(self, a: Value, b: Value) -> Value:
+        """Give the greater; NaN where either is. What waits for `a` is longer by an instruction."""
+        return self.f.select(self.f.compare_floats("uno", a, a), a, self.maximum(a, b))
+
+    def minimum_or_nan(self, a: Value, b: Value) -> Value:
+        """Give the lesser; NaN where either is."""
+        return self.f.select(self.f.compare_floats("uno", a, a), a, self.minimum(a, b))
 
     def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
         """Give c0 + c1·x + c2·x² + … by Horner's rule."""
@@ -130,12 +130,8 @@ class VectorMath:
     def exp(self, x: Value) -> Value:
         """Give e^x; 0 and infinity beyond float32's range."""
         f = self.f
-        clamped = self._clamp(x, -104.0, 89.0)
-        n = self.unary("roundeven", self.multiply(clamped, self.number(1.0 / math.log(2.0))))
-        r = self.fma(n, self.number(-_LN2_HIGH), clamped)
-        r = self.fma(n, self.number(-_LN2_LOW), r)
-        p = self.polynomial(r, _EXP)
-        y = self.add(self.fma(self.multiply(r, r), p, r), self.number(1.0))
+        rest, n = self._exp_parts(x)
+        y = self.add(rest, self.number(1.0))
         if f.module.has_scale and self.lanes == 16:
             return self._scaled(y, n)
         whole = f.convert("fptosi", n, self.integers)
@@ -143,6 +139,36 @@ class VectorMath:
         half = f.binary("ashr", whole, splat_integer(1, self.lanes))
         rest = f.binary("sub", whole, half)
         return self.multiply(self.multiply(y, self._power_of_two(half)), self._power_of_two(rest))
+
+    def _exp_parts(self, x: Value) -> tuple[Value, Value]:
+        """Give p and a whole n so that e^x = (1 + p)·2^n."""
+        clamped = self._clamp(x, -104.0, 89.0)
+        n = self.unary("roundeven", self.multiply(clamped, self.number(1.0 / math.log(2.0))))
+        r = self.fma(n, self.number(-_LN2_HIGH), clamped)
+        r = self.fma(n, self.number(-_LN2_LOW), r)
+        p = self.polynomial(r, _EXP)
+        return self.fma(self.multiply(r, r), p, r), n
+
+    def exp_minus_one(self, x: Value) -> Value:
+        """Give e^x - 1 for x ≤ 0 or about it, where nothing cancels; as it is at 88 beyond."""
+        f = self.f
+        bounded = self._clamp(x, -30.0, 88.0)  # at -30 it is -1
+        rest, n = self._exp_parts(bounded)
+        power = self._power_of_two(f.convert("fptosi", n, self.integers))
+        return self.fma(rest, power, self.subtract(power, self.number(1.0)))
+
+    def softplus(self, x: Value) -> Value:
+        """Give ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|): no overflow, and nothing lost below."""
+        f = self.f
+        size = self.unary("fabs", x)
+        e = self.exp(f.emit(size.type, f"fneg {size}"))
+        total = self.add(e, self.number(1.0))
+        # What the sum rounds away, over the sum: 1.5 - total ÷ 2 is near enough to 1 ÷ total, and
+        # 1 where the sum is.
+        lost = self.subtract(e, self.subtract(total, self.number(1.0)))
+        share = self.fma(total, self.number(-0.5), self.number(1.5))
+        tail = self.fma(lost, share, self.log(total))
+        return self.add(self.maximum(self.number(0.0), x), tail)
 
     def exp2_coarse(self, x: Value) -> Value:
         """Give 2^x within 3e-6 of itself, in half the work of `exp`; AVX-512 alone.
@@ -163,7 +189,8 @@ class VectorMath:
         return self.f.intrinsic(name, self.type, [y, n, y, every, nearest])
 
     def _clamp(self, x: Value, low: float, high: float) -> Value:
-        return self.minimum(self.maximum(x, self.number(low)), self.number(high))
+        """Bound x; NaN stays, since the bounds stand on the left."""
+        return self.minimum(self.number(high), self.maximum(self.number(low), x))
 
     def _power_of_two(self, n: Value) -> Value:
         biased = self.f.binary("add", n, splat_integer(127, self.lanes))
@@ -180,7 +207,7 @@ class VectorMath:
 
         Below -80 it is what it is at -80: for what is stored in bfloat16.
         """
-        low = self.maximum(x, self.number(-80.0))  # what its reciprocal begins with is finite
+        low = self.maximum(self.number(-80.0), x)  # what its reciprocal begins with is finite
         e = self.exp2_coarse(self.multiply(low, self.number(-1.0 / math.log(2.0))))
         total = self.add(e, self.number(1.0))
         name, every = "llvm.x86.avx512.rcp14.ps.512", Value("i16", "-1")
@@ -212,7 +239,7 @@ class VectorMath:
         f = self.f
         size = self.unary("fabs", x)
         near = self.multiply(x, self.polynomial(self.multiply(x, x), _ERF))
-        bounded = self.minimum(size, self.number(4.0))
+        bounded = self.minimum(self.number(4.0), size)
         tail = self.exp(self.polynomial(bounded, _LOG_ERFC))
         far = f.intrinsic(
             f"llvm.copysign.v{self.lanes}f32",
@@ -228,7 +255,7 @@ class VectorMath:
         """
         f = self.f
         # At 9 the exponent is low enough for a result of 0.
-        size = self.minimum(self.unary("fabs", x), self.number(9.0))
+        size = self.minimum(self.number(9.0), self.unary("fabs", x))
         complement = self.exp(self.multiply(size, self.polynomial(size, _ERFC_EXPONENT)))
         above = self.subtract(self.number(2.0), complement)
         return f.select(f.compare_floats("olt", x, self.number(0.0)), complement, above)

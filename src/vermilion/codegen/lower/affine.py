@@ -135,7 +135,9 @@ def quantized(
         value = written(plain.scaled(1.0 / number(float(single))), constant)
     lowest = min(max(low, limits[0]), limits[1])
     highest = max(min(high, limits[1]), limits[0])
-    return apply("round", clamped(value, lowest, highest, constant))
+    # NaN becomes the lowest, as in ONNX Runtime: of the two orders, this one.
+    value = apply("top", value, constant(number(lowest)))
+    return apply("round", clamped(value, -math.inf, highest, constant))
 
 
 def _divided(

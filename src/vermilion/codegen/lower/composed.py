@@ -23,7 +23,7 @@ def _select(condition: Expression, yes: Expression, no: Expression) -> Expressio
 
 def _grown(x: Expression) -> Expression:
     """Give e^x - 1."""
-    return apply("sub", apply("exp", x), Constant(1.0))
+    return apply("exp_minus_one", x)
 
 
 def _is_positive(x: Expression) -> Expression:
@@ -60,7 +60,10 @@ def _shrink(node: ir.Node, a: list[Expression]) -> Expression:
 
 
 def _mish(node: ir.Node, a: list[Expression]) -> Expression:
-    return apply("mul", a[0], apply("tanh", apply("softplus", a[0])))
+    """Give x · tanh ln(1 + e^x), which is x · w ÷ (w + 2) with w = e^x · (e^x + 2)."""
+    e = apply("exp", apply("min", Constant(20.0), a[0]))  # from there on it is x
+    w = apply("mul", e, apply("add", e, Constant(2.0)))
+    return apply("mul", a[0], apply("div", w, apply("add", w, Constant(2.0))))
 
 
 def _swish(node: ir.Node, a: list[Expression]) -> Expression:
@@ -97,6 +100,11 @@ def _bitwise(operation: str) -> Build:
     return lambda node, a: apply(operation, *a)
 
 
+FUNCTIONS = (
+    "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh",
+)  # fmt: skip
+"""Operators that are one function of a float: `WideMath` has it under the same name."""
+
 COMPOSED: Mapping[str, Build] = {
     "Celu": _celu, "Selu": _selu, "ThresholdedRelu": _thresholded_relu, "Softsign": _softsign,
     "Shrink": _shrink, "Mish": _mish, "Swish": _swish, "IsNaN": _is_nan, "IsInf": _is_inf,
@@ -106,7 +114,7 @@ COMPOSED: Mapping[str, Build] = {
 
 COMPOSED_OF_FLOATS = frozenset(
     {"Celu", "Selu", "ThresholdedRelu", "Softsign", "Shrink", "Mish", "Swish", "IsNaN", "IsInf"}
-)
+).union(FUNCTIONS)
 
 
 def wrapped(value: Expression, storage: Storage) -> Expression:

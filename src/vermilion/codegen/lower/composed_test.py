@@ -93,8 +93,6 @@ def test_bits(operation: str) -> None:
     ("text", "reason"),
     [
         ("(float[2] x, float[2] z) => (float[2] y) { y = Mod<fmod = 1>(x, z) }", "Mod of floats"),
-        ("(float[2] x, float[2] z) => (float[2] y) { y = Pow(x, z) }",
-         "Pow with an exponent that is not constant"),
         ("(bool[2] x, bool[2] z) => (bool[2] y) { a = Cast<to = 6>(x) b = Cast<to = 6>(z) "
          "c = Pow(a, b) y = Cast<to = 9>(c) }", "Pow of integers"),
     ],

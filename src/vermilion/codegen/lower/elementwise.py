@@ -22,13 +22,14 @@ from vermilion.codegen.expression import (
     apply,
 )
 from vermilion.codegen.lower.affine import Affine
-from vermilion.codegen.lower.composed import COMPOSED, WRAPPING, wrapped
+from vermilion.codegen.lower.composed import COMPOSED, FUNCTIONS, WRAPPING, wrapped
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.lower.power import power
 from vermilion.codegen.lower.quantized import QuantizedValues
 from vermilion.codegen.tensor import Buffer, View, allocate
 from vermilion.ir.attributes import number, text
-from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 Build = Callable[[ir.Node, list[Expression]], Expression]
 
@@ -75,7 +76,11 @@ def _relu(node: ir.Node, a: list[Expression]) -> Expression:
 
 
 def _clip(node: ir.Node, a: list[Expression]) -> Expression:
+    """Bound by inputs; by attributes before opset 11. Where they cross, the upper holds."""
     result = a[0]
+    for name, operation in (("min", "max"), ("max", "min")):
+        if name in node.attributes:
+            result = apply(operation, result, Constant(number(node, name, 0.0)))
     if len(a) > 1 and node.inputs[1] is not None:
         result = apply("max", result, a[1])
     if len(a) > 2 and node.inputs[2] is not None:
@@ -93,7 +98,7 @@ def _prelu(node: ir.Node, a: list[Expression]) -> Expression:
 
 
 def _elu(node: ir.Node, a: list[Expression]) -> Expression:
-    grown = apply("sub", apply("exp", a[0]), Constant(1.0))
+    grown = apply("exp_minus_one", a[0])
     scaled = apply("mul", grown, Constant(number(node, "alpha", 1.0)))
     return Apply("select", (apply("less", a[0], Constant(0.0)), scaled, a[0]))
 
@@ -123,20 +128,6 @@ def _gelu(node: ir.Node, a: list[Expression]) -> Expression:
     return apply("mul", half, apply("one_plus_erf", inner))
 
 
-def _pow(node: ir.Node, a: list[Expression]) -> Expression:
-    x, y = a
-    if isinstance(y, Constant):
-        simple = {1.0: x, 0.5: apply("sqrt", x), -1.0: apply("reciprocal", x)}
-        if y.value in simple:
-            return simple[y.value]
-        if y.value == int(y.value) and 2 <= y.value <= 4:
-            result = x
-            for _ in range(int(y.value) - 1):
-                result = apply("mul", result, x)
-            return result
-    return apply("pow", x, y)
-
-
 def _where(node: ir.Node, a: list[Expression]) -> Expression:
     return Apply("select", (a[0], a[1], a[2]), a[1].kind)
 
@@ -146,9 +137,32 @@ def _unreached(node: ir.Node, a: list[Expression]) -> Expression:
 
 
 def _cast(node: ir.Node, a: list[Expression]) -> Expression:
-    if node.outputs[0].dtype == ir.DataType.BFLOAT16:
-        return apply("bf16", a[0] if a[0].kind == "float" else Convert(a[0], "float"))
-    return a[0]  # `expression_of` converts every result to the kind of its type
+    """Round where the type is narrower than the kind that it is computed in.
+
+    What is float16 is computed in float32 and rounded when stored, and here: a Cast asks for it.
+    """
+    source, target = node.inputs[0], node.outputs[0].dtype
+    x = a[0]
+    if source is not None and source.dtype in _ROUNDINGS and not _is_stored(source, x):
+        x = _rounded(_ROUNDINGS[source.dtype], x)
+    if target in _ROUNDINGS:
+        return _rounded(_ROUNDINGS[target], x if x.kind == "float" else Convert(x, "float"))
+    return x  # `expression_of` converts every result to the kind of its type
+
+
+_ROUNDINGS = {ir.DataType.BFLOAT16: "bf16", ir.DataType.FLOAT16: "f16"}
+
+
+def _is_stored(value: ir.Value, x: Expression) -> bool:
+    """Say whether an expression reads a tensor, not what a product has summed."""
+    return isinstance(x, Operand) and not is_operator(
+        value.producer(), "Conv", "ConvTranspose", "Gemm", "MatMul"
+    )
+
+
+def _rounded(operation: str, x: Expression) -> Expression:
+    is_round = isinstance(x, Apply) and x.operation == operation
+    return x if is_round else apply(operation, x)
 
 
 ELEMENTWISE: Mapping[str, Build] = {
@@ -160,11 +174,12 @@ ELEMENTWISE: Mapping[str, Build] = {
     "Round": _unary("round"), "Reciprocal": _unary("reciprocal"), "Sign": _unary("sign"),
     "Softplus": _unary("softplus"), "Relu": _relu, "Clip": _clip, "LeakyRelu": _leaky_relu,
     "PRelu": _prelu, "Elu": _elu, "HardSigmoid": _hard_sigmoid, "HardSwish": _hard_swish,
-    "Gelu": _gelu, "Pow": _pow, "Where": _where, "Cast": _cast, "Not": _unary("not"),
+    "Gelu": _gelu, "Where": _where, "Cast": _cast, "Not": _unary("not"),
     "And": _binary("and"), "Or": _binary("or"), "Xor": _binary("xor"),
     "Equal": _binary("equal"), "Less": _binary("less"), "LessOrEqual": _binary("less_equal"),
     "Greater": _binary("greater"), "GreaterOrEqual": _binary("greater_equal"),
-    "QuantizeLinear": _unreached, "DequantizeLinear": _unreached, **COMPOSED,
+    "QuantizeLinear": _unreached, "DequantizeLinear": _unreached, "Pow": power, **COMPOSED,
+    **{name: _unary(name.lower()) for name in FUNCTIONS},
 }  # fmt: skip
 
 

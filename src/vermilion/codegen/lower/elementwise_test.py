@@ -127,8 +127,6 @@ def test_the_result_lies_as_the_largest_operand_does() -> None:
         ("(int32[2] x) => (int32[2] y) { y = Relu(x) s = Sign(x) y2 = Neg(s) }",
          "Sign of integers"),
         ("(bool[2] x, bool[2] z) => (float[2] y) { m = Equal(x, z) y = Cast<to = 1>(m) }", ""),
-        ("(float[2] x, float[2] z) => (float[2] y) { y = Pow(x, z) }",
-         "Pow with an exponent that is not constant"),
     ],
 )  # fmt: skip
 def test_what_is_refused(text: str, reason: str) -> None:

@@ -15,7 +15,7 @@ from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, ope
 from vermilion.codegen.lower.geometry import as_image, channels_last_order, explicit_pads
 from vermilion.codegen.lower.shapes import constant_ints
 from vermilion.codegen.tensor import View
-from vermilion.ir.attributes import integer, integers
+from vermilion.ir.attributes import flag, integer, integers, text
 from vermilion.ir.opset import static_shape
 
 _REDUCTIONS = {
@@ -27,6 +27,28 @@ _REDUCTIONS = {
     "ReduceSumSquare": ("add", "square"),
     "ReduceL2": ("add", "norm"),
 }
+
+
+def check_pool(node: ir.Node) -> str:
+    """Say why a MaxPool or AveragePool is not generated, empty if it is."""
+    shape = static_shape(node.inputs[0]) or ()
+    if len(shape) not in (3, 4):
+        return f"{node.op_type} that is not over images"
+    if len(node.outputs) > 1 and node.outputs[1].name:
+        return "MaxPool that also gives indices"
+    if not text(node, "auto_pad", "NOTSET").startswith("SAME"):
+        return ""
+    # ONNX Runtime leaves dilations out of the pads that it chooses, against the standard, and
+    # begins behind the first pixel where strides are longer than the window.
+    kernel = integers(node, "kernel_shape", [])
+    if any(dilation != 1 for dilation in integers(node, "dilations", [])):
+        return f"{node.op_type} that chooses its pads, with dilations"
+    for size, length, stride in zip(
+        shape[2:], kernel, integers(node, "strides", [1] * len(kernel)), strict=True
+    ):
+        if (-(-size // stride) - 1) * stride + length < size:
+            return f"{node.op_type} that chooses its pads, with strides beyond the window"
+    return ""
 
 
 def lower_pool(lowering: Lowering, node: ir.Node) -> None:
@@ -46,28 +68,27 @@ def lower_pool(lowering: Lowering, node: ir.Node) -> None:
     )
     pads = _image_pads(node)
     n, c, h, w = source.shape
-    whole = integer(node, "count_include_pad", 0)
     spec = PoolSpec(
         operation="max" if node.op_type == "MaxPool" else "average",
         storage=source.storage, out_storage=target.storage,
         images=n, channels=c, in_rows=h, in_columns=w,
         rows=target.shape[2], columns=target.shape[3],
         kernel=(kernel[0], kernel[1]), strides=(strides[0], strides[1]),
-        dilations=(dilations[0], dilations[1]), pads=(pads[0], pads[1]),
+        dilations=(dilations[0], dilations[1]), pads=pads,
         source=(source.strides[0], source.strides[2], source.strides[3]),
         target=(target.strides[0], target.strides[2], target.strides[3]),
-        divisor=math.prod(kernel) if whole else 0,
+        counts_pads=flag(node, "count_include_pad"),
     )  # fmt: skip
     lowering.add(Step(spec, (source, target), (target,), (str(node.name),), operations_of([node])))
 
 
-def _image_pads(node: ir.Node) -> tuple[int, int]:
+def _image_pads(node: ir.Node) -> tuple[int, int, int, int]:
     kernel = integers(node, "kernel_shape", [])
     ones = [1] * len(kernel)
     pads = explicit_pads(
         node, kernel, integers(node, "strides", ones), integers(node, "dilations", ones)
     )
-    return (pads[0], pads[1]) if len(kernel) == 2 else (0, pads[0])
+    return (pads[0], pads[1], pads[2], pads[3]) if len(kernel) == 2 else (0, pads[0], 0, pads[1])
 
 
 def _image_of(lowering: Lowering, value: ir.Value) -> View:

@@ -117,10 +117,8 @@ def _elementwise(node: ir.Node) -> str:
         return f"{node.op_type} of integers"
     if node.op_type == "Mod" and floats:
         return "Mod of floats"
-    if node.op_type == "Pow" and len(kinds) > 1:
-        return "Pow of mixed types"
-    if node.op_type == "Pow" and constant_of(node.inputs[1]) is None:
-        return "Pow with an exponent that is not constant"
+    if node.op_type == "Pow" and not _is_float(node.inputs[0]):
+        return "Pow of integers"
     if ir.DataType.BOOL in kinds and node.op_type in ("Max", "Min", "Cast"):
         return "" if node.op_type == "Cast" else f"{node.op_type} of booleans"
     return ""
@@ -129,8 +127,7 @@ def _elementwise(node: ir.Node) -> str:
 _NEEDS_FLOAT = frozenset(
     {
         "Sqrt", "Exp", "Log", "Tanh", "Erf", "Sigmoid", "Floor", "Ceil", "Round", "Reciprocal",
-        "Sign", "Softplus", "LeakyRelu", "PRelu", "Elu", "HardSigmoid", "HardSwish", "Gelu", "Pow",
-        "Mean",
+        "Sign", "Softplus", "LeakyRelu", "PRelu", "Elu", "HardSigmoid", "HardSwish", "Gelu", "Mean",
     }
 ) | COMPOSED_OF_FLOATS  # fmt: skip
 
@@ -177,13 +174,9 @@ def _matmul(node: ir.Node) -> str:
 
 
 def _pool(node: ir.Node) -> str:
-    if len(static_shape(node.inputs[0]) or ()) not in (3, 4):
-        return f"{node.op_type} that is not over images"
-    if len(node.outputs) > 1 and node.outputs[1].name:
-        return "MaxPool that also gives indices"
     if not _is_float(node.inputs[0]):
         return f"{node.op_type} of integers"
-    return ""
+    return reduction.check_pool(node)
 
 
 def _reduce(node: ir.Node) -> str:

@@ -198,5 +198,5 @@ def _shared_unit(f: Function, arithmetic: Arithmetic, size: Value) -> Value:
 def _rounded(arithmetic: Arithmetic, value: Value, unit: Value) -> Value:
     m = arithmetic.math
     whole = m.unary("roundeven", m.divide(value, unit))
-    whole = m.minimum(m.maximum(whole, m.number(-128.0)), m.number(127.0))
+    whole = m.minimum(m.number(127.0), m.maximum(m.number(-128.0), whole))
     return m.multiply(whole, unit)
