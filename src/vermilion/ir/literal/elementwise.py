@@ -101,7 +101,11 @@ def _mod(call: Call) -> Array:
 def _pow(call: Call) -> Array | Typed:
     base, exponent = operands(call)
     if base.dtype.kind == "f":
-        return Typed(np.power(base, exponent.astype(np.float64)), call.type(0))
+        # numpy takes the root where one exponent is ½, which has no root of -∞ and -0: as large as
+        # the result, it is not one.
+        shape = np.broadcast_shapes(base.shape, exponent.shape)
+        each = np.array(np.broadcast_to(exponent, shape), np.float64)
+        return Typed(np.power(base, each), call.type(0))
     if exponent.dtype.kind == "f":
         return np.trunc(np.power(base.astype(np.float64), exponent)).astype(base.dtype)
     return _integer_power(base, exponent)

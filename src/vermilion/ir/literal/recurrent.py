@@ -112,7 +112,7 @@ def _activations(call: Call, directions: int) -> list[Activation]:
     }
     limit = call.number("clip", 0.0)
     found: list[Activation] = []
-    for name in names:
+    for place, name in enumerate(names):
         kind = _ACTIVATIONS.get(name.lower())
         if kind is None:
             raise call.error(f"the activation `{name}` is none of the operator")
@@ -121,7 +121,9 @@ def _activations(call: Call, directions: int) -> list[Activation]:
             alpha = waiting["activation_alpha"].pop(0)
         if name.lower() in _TAKES_BETA and waiting["activation_beta"]:
             beta = waiting["activation_beta"].pop(0)
-        found.append(_activation(kind, alpha, beta, limit))
+        # As in ONNX Runtime, the cell of an LSTM is not clipped on its way out.
+        is_on_the_way_out = place % len(default) == 2
+        found.append(_activation(kind, alpha, beta, 0.0 if is_on_the_way_out else limit))
     return found
 
 
