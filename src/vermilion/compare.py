@@ -23,6 +23,7 @@ from vermilion.errors import ModelError, OptionError
 from vermilion.ir.cost import value_bytes
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.literal.run import check_opens, check_runs
 from vermilion.ir.load import load_model
 from vermilion.ir.measure import Agreement, agreement
 from vermilion.ir.opset import required_inputs
@@ -276,12 +277,19 @@ def _latency(milliseconds: Sequence[float]) -> Latency:
 
 def onnx_side(label: str, model: ir.Model) -> Side:
     """Make a side of a model as it is, run by ONNX Runtime on the CPU."""
+    check_opens(model)
     session = open_session(model, quiet=True)
     required = {value.name for value in required_inputs(model)}
+    is_checked = False
 
     def run(given: Tensors) -> dict[str, Array]:
+        nonlocal is_checked
         wanted = [v for v in model.graph.inputs if v.name in required or v.name in given]
-        return run_session(session, checked_feeds(given, [tensor_record(v) for v in wanted]))
+        feeds = checked_feeds(given, [tensor_record(v) for v in wanted])
+        if not is_checked:
+            check_runs(model, feeds)
+            is_checked = True
+        return run_session(session, feeds)
 
     return Side(label, "CPU (ONNX Runtime)", run, model)
 

@@ -18,8 +18,10 @@ from vermilion.errors import VermilionError
 from vermilion.hardware.targets.find import all_targets, find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.cost import ModelCost, model_cost, value_bytes
-from vermilion.ir.execute import complete_types, open_session, run_session
+from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.literal.run import check_runs
+from vermilion.ir.literal.types import complete_types
 from vermilion.ir.load import load_model
 from vermilion.ir.numbers import data_type_words, number_format
 from vermilion.ir.ops import elements
@@ -331,8 +333,9 @@ def _cpu_ms(model: ir.Model, cost: ModelCost) -> float | None:
     if cost.gops > _MEASURED_GOPS or open_dimensions(model):
         return None
     try:
-        session = open_session(model, quiet=True, bounded=True)
         inputs = sample_inputs(model)
+        check_runs(model, inputs)
+        session = open_session(model, quiet=True, bounded=True)
         run_session(session, inputs, bounded=True)
         times: list[float] = []
         for _ in range(_MEASURED_RUNS):

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
 from vermilion.ir.apart import write_model
+from vermilion.ir.literal.run import check_runs
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.ir.passes.pipeline import simplify
@@ -150,6 +151,7 @@ def quantize_file(
         )
     else:
         feeds = (feed for _, feed in zip(range(samples), calib, strict=False))
+    feeds = _checked(graph, feeds)
     guarded = None
     if promise is None:
         quantized = quantize_model(
@@ -167,6 +169,16 @@ def quantize_file(
     calibration = str(calib) if isinstance(calib, str | os.PathLike) else "given samples"
     seconds = time.perf_counter() - begin
     return QuantizedFile(place, quantized, seconds, peak_rss_mb(), calibration, guarded)
+
+
+def _checked(
+    model: ir.Model, feeds: Iterable[Mapping[str, Array]]
+) -> Iterator[Mapping[str, Array]]:
+    """Give the feeds, once the model has come to an end with the first of them."""
+    for number, feed in enumerate(feeds):
+        if number == 0:
+            check_runs(model, feed)
+        yield feed
 
 
 def save_model(model: ir.Model, place: Path) -> None:

@@ -23,7 +23,7 @@ from vermilion.backends.native import TABLE_FILE, WEIGHTS_FILE, NativeBackend
 from vermilion.backends.ort import OrtBackend
 from vermilion.codegen.workers import HEAP, Memory
 from vermilion.hardware.targets.find import find_target
-from vermilion.ir.execute import complete_types
+from vermilion.ir.literal.types import complete_types
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.partition.place import plan, settle

@@ -61,6 +61,9 @@ class CompileOptions:
     progress: Progress = field(default=no_progress, compare=False)  # told of steps within a part
     # The user's own, by name, for a backend whose provider has some; each build is asked.
     provider_options: Mapping[str, str] = field(default_factory=dict)
+    # Parts that ONNX Runtime is to run without its optimizations, by name: those where they were
+    # seen to change a number.
+    literal_parts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,18 @@ from vermilion.backends.base import (
     Program,
     Tensors,
 )
-from vermilion.errors import Refusal
+from vermilion.errors import Refusal, UnsupportedError
 from vermilion.forks import abandon, renew_after_fork
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import run_session, session_from_bytes, split_weights
+from vermilion.ir.literal.engine import NOT_OPTIMIZED, is_numpy
+from vermilion.ir.literal.run import check_opens, open_literally
 
 PART_FILE = "part.onnx"
+
+# In a program's details: how the part is opened. With all optimizations where it is not there.
+OPENED = "opened"
+LITERAL, INTERPRETED = "literal", "interpreter"
 
 _PROVIDER = "CPUExecutionProvider"
 _DEFAULT_DOMAIN = ""
@@ -72,6 +78,31 @@ class OrtExecutable:
             self._session = None
 
 
+class InterpretedExecutable:
+    """A part that ONNX Runtime cannot run, in our interpreter."""
+
+    def __init__(self, serialized: bytes, weights: Mapping[str, Array]) -> None:
+        """Put the weights where the part's model says that they are outside of it."""
+        self._model: ir.Model = ir.from_proto(onnx.ModelProto.FromString(serialized))
+        initializers = self._model.graph.initializers
+        for name, array in weights.items():
+            stored = initializers[name].const_value
+            dtype = None if stored is None else stored.dtype
+            initializers[name].const_value = ir.Tensor(array, dtype=dtype, name=name)
+
+    @property
+    def runs_on(self) -> str:
+        """Say where it runs."""
+        return "CPU (interpreter)"
+
+    def run(self, inputs: Tensors) -> dict[str, Array]:
+        """Compute every output of the part from all its inputs."""
+        # Many modules, which nearly nobody needs.
+        from vermilion.ir.literal.interpret import interpret
+
+        return interpret(self._model, inputs)
+
+
 class OrtBackend:
     """ONNX Runtime on the CPU."""
 
@@ -90,7 +121,9 @@ class OrtBackend:
             )
         domain = _DOMAINS[node.domain]
         if domain == _DEFAULT_DOMAIN:
-            return _claim_standard(node.op_type, facts.opset)
+            claimed = _claim_standard(node.op_type, facts.opset)
+            known = isinstance(claimed, Claim) or not _is_interpreted(node, facts.opset)
+            return claimed if known else Claim()
         if (domain, node.op_type) in _kernel_versions():
             return Claim()
         return Refusal(
@@ -99,23 +132,64 @@ class OrtBackend:
         )
 
     def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
-        """Write the part's model without its large weights, once a session opens on it."""
+        """Write the part's model without its large weights, once something opens it.
+
+        That is ONNX Runtime with its optimizations, or without them where these break the model or
+        are not wanted, or else the interpreter; details and notes say which.
+        """
         serialized, weights = split_weights(part.model)
-        session_from_bytes(serialized, weights, threads=options.threads, quiet=True)
+        opened, reason = _way_to_open(part, serialized, weights, options)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / PART_FILE).write_bytes(serialized)
-        return Program(files=(PART_FILE,))
+        if not opened:
+            return Program(files=(PART_FILE,))
+        note = f"{part.name} {_WORDS[opened]}: {reason}"
+        return Program(files=(PART_FILE,), details={OPENED: opened}, notes=(note,))
 
     def load(
         self, program: Program, files: PartFiles, target: Target, options: CompileOptions
-    ) -> OrtExecutable:
+    ) -> OrtExecutable | InterpretedExecutable:
         """Open a session on the part; its weights stay where they are mapped."""
         weights = files.weights()
         serialized = bytes(files.read(PART_FILE))
+        opened = program.details.get(OPENED, "")
+        if opened == INTERPRETED:
+            return InterpretedExecutable(serialized, weights)
         return OrtExecutable(
-            lambda: session_from_bytes(serialized, weights, threads=options.threads, quiet=True),
+            lambda: session_from_bytes(
+                serialized,
+                weights,
+                threads=options.threads,
+                optimize=opened != LITERAL,
+                quiet=True,
+            ),
             weights,
         )
+
+
+_WORDS = {
+    LITERAL: "runs in ONNX Runtime without its optimizations",
+    INTERPRETED: "runs in the interpreter, which is slow",
+}
+
+
+def _way_to_open(
+    part: Part, serialized: bytes, weights: Mapping[str, Array], options: CompileOptions
+) -> tuple[str, str]:
+    """Return how the part is to be opened and why; nothing where it opens with optimizations."""
+    reason = "with them it gave other numbers"
+    if part.name not in options.literal_parts:
+        try:
+            check_opens(part.model)  # in a child, if it is not certain that it does no harm here
+            session_from_bytes(serialized, weights, threads=options.threads, quiet=True)
+            # An array that Python cannot be handed does not show before the first run.
+            if is_numpy(part.model):
+                return "", ""
+            reason = "ONNX Runtime's Python has no arrays of the types that enter or leave it"
+        except UnsupportedError as error:
+            reason = error.message
+    engine = open_literally(part.model).engine
+    return LITERAL if engine == NOT_OPTIMIZED else INTERPRETED, reason
 
 
 def _claim_standard(op_type: str, opset: int) -> Claim | Refusal:
@@ -136,6 +210,14 @@ def _claim_standard(op_type: str, opset: int) -> Claim | Refusal:
         f"`{op_type}`-{schema.since_version}",
         hint="convert the model to an opset that ONNX Runtime supports",
     )
+
+
+def _is_interpreted(node: ir.Node, opset: int) -> bool:
+    """Say whether the interpreter knows a standard operator that ONNX Runtime has no kernel for."""
+    from vermilion.ir.literal.fallback import find_fallback
+    from vermilion.ir.literal.table import find_row
+
+    return (find_row("", node.op_type, opset) or find_fallback(node, opset)) is not None
 
 
 def _covers(bounds: VersionRange, since_version: int) -> bool:

@@ -19,7 +19,6 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from vermilion.errors import UnsupportedError
-from vermilion.ir.element_types import numpy_type
 from vermilion.ir.limits import check_time, ended_after
 from vermilion.ir.memory import bound_memory, bounded_run, check_bound
 
@@ -352,36 +351,3 @@ def _failure(error: BaseException) -> tuple[str, str]:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
-
-
-def complete_types(model: ir.Model) -> None:
-    """Give values without a type the one that ONNX Runtime finds, and their sizes as far as known.
-
-    ONNX's own inference stops at operators of other domains. Left open where ONNX Runtime cannot
-    run the model either.
-    """
-    untyped = {
-        value.name: value
-        for node in model.graph
-        for value in node.outputs
-        if value.name and value.type is None and (value.uses() or value.is_graph_output())
-    }
-    if not untyped:
-        return
-    clone = model.clone()
-    outputs = {value.name for value in clone.graph.outputs}
-    made = {value.name: value for node in clone.graph for value in node.outputs}
-    clone.graph.outputs.extend(made[name] for name in untyped if name not in outputs)
-    try:
-        session = open_session(clone, optimize=False, quiet=True)
-    except UnsupportedError:
-        return
-    for found in session.get_outputs():
-        value = untyped.get(found.name)
-        dtype = numpy_type(found.type)
-        if value is not None and dtype is not None:
-            kind = ir.DataType.STRING if dtype.kind == "O" else ir.DataType.from_numpy(dtype)
-            value.type = ir.TensorType(kind)
-            value.shape = ir.Shape(
-                [size if isinstance(size, int) else None for size in found.shape]
-            )

@@ -9,9 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from vermilion.errors import UnsupportedError
+from vermilion.ir.element_types import numpy_type
 from vermilion.ir.execute import (
-    complete_types,
-    numpy_type,
     open_fed_session,
     open_session,
     run_session,
@@ -19,6 +18,7 @@ from vermilion.ir.execute import (
     split_weights,
     stripped_proto,
 )
+from vermilion.ir.literal.types import complete_types
 from vermilion.ir.load import load_model
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'

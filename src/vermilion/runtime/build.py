@@ -21,7 +21,7 @@ from vermilion.backends.npu_model import predict_ms
 from vermilion.errors import OptionError, Refusal, UnsupportedError, VermilionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
-from vermilion.ir.execute import complete_types
+from vermilion.ir.literal.types import complete_types
 from vermilion.ir.numbers import number_format
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.ir.passes.fixes import fix_simplified

@@ -6,8 +6,9 @@ import pytest
 
 from models import Net
 from vermilion.backends.iree.strided import slice_strided
-from vermilion.ir.execute import complete_types, open_session, run_session
+from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.literal.types import complete_types
 
 
 def network(kernel: int = 1, stride: int = 2, **attributes: object) -> ir.Model:

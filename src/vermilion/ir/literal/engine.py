@@ -19,6 +19,7 @@ from vermilion.ir.execute import Array, feed_session, run_session, session_from_
 from vermilion.ir.limits import Limits
 
 NOT_OPTIMIZED = "ONNX Runtime, not optimized"
+OPTIMIZED = "ONNX Runtime, optimized"
 INTERPRETER = "interpreter"
 
 # How ONNX Runtime says that it is behind the standard. All else that it refuses is refused.
@@ -26,24 +27,30 @@ _BEHIND = re.compile(
     r"NOT_IMPLEMENTED|No Op registered|Unsupported model IR version|is till opset"
     r"|under development"
 )
+# Types that numpy itself has; what is not declared is nearly always one of them.
 _NUMPY = frozenset(
-    {
-        onnx.TensorProto.FLOAT,
-        onnx.TensorProto.DOUBLE,
-        onnx.TensorProto.FLOAT16,
-        onnx.TensorProto.BOOL,
-        onnx.TensorProto.STRING,
-        onnx.TensorProto.INT8,
-        onnx.TensorProto.INT16,
-        onnx.TensorProto.INT32,
-        onnx.TensorProto.INT64,
-        onnx.TensorProto.UINT8,
-        onnx.TensorProto.UINT16,
-        onnx.TensorProto.UINT32,
-        onnx.TensorProto.UINT64,
-        onnx.TensorProto.UNDEFINED,  # not declared: nearly always one of these
-    }
+    [
+        "FLOAT",
+        "DOUBLE",
+        "FLOAT16",
+        "BOOL",
+        "STRING",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
+    ]
 )
+
+
+def is_numpy(model: ir.Model) -> bool:
+    """Say whether ONNX Runtime's Python can take and give all that goes in and out."""
+    values = (*model.graph.inputs, *model.graph.outputs)
+    return all(value.dtype is None or value.dtype.name in _NUMPY for value in values)
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ def open_onnx_runtime(stored: Stored, limits: Limits) -> Engine:
 
     Raises: BehindError where the interpreter may do better, else UnsupportedError.
     """
-    if not _is_numpy(stored.proto.graph):
+    if not is_numpy(stored.whole()):
         raise BehindError("ONNX Runtime's Python has no arrays for the types of this model")
     try:
         return _OnnxRuntime(stored, limits)
@@ -102,32 +109,26 @@ def open_onnx_runtime(stored: Stored, limits: Limits) -> Engine:
         raise
 
 
+def open_optimized(stored: Stored, limits: Limits) -> Engine:
+    """Open a model as those who are fast do, to see whether it opens. Raises: UnsupportedError."""
+    return _OnnxRuntime(stored, limits, optimize=True)
+
+
 def open_interpreter(stored: Stored) -> Engine:
     """Open a model in the interpreter, which says what it cannot do when it runs."""
     return _Interpreted(stored.whole())
 
 
-def _is_numpy(graph: onnx.GraphProto) -> bool:
-    return all(
-        value.type.tensor_type.elem_type in _NUMPY
-        for value in (*graph.input, *graph.output)
-        if value.type.HasField("tensor_type")
-    )
-
-
 class _OnnxRuntime:
-    name = NOT_OPTIMIZED
-
-    def __init__(self, stored: Stored, limits: Limits) -> None:
+    def __init__(self, stored: Stored, limits: Limits, *, optimize: bool = False) -> None:
+        self.name = OPTIMIZED if optimize else NOT_OPTIMIZED
         self._limit_s = limits.seconds
         self._weights: Mapping[str, Array] = {}
-        # Lent, before the weights become inputs: a few kernels want theirs constant.
-        serialized = stored.proto.SerializeToString() if _wants_constants(stored.proto) else b""
-        if serialized:
+        if optimize or _wants_constants(stored.proto):
             self._session = session_from_bytes(
-                serialized,
+                stored.proto.SerializeToString(),
                 stored.weights,
-                optimize=False,
+                optimize=optimize,
                 quiet=True,
                 bounded=True,
                 folder=stored.folder,

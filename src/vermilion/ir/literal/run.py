@@ -124,6 +124,34 @@ def run_literally(
         opened.close()
 
 
+def check_runs(model: ir.Model, inputs: Mapping[str, Array]) -> None:
+    """Run a model once in a child before it is run in this process, unless it is vouched for.
+
+    What else may be wrong with model or inputs is not said here: the run that follows does.
+
+    Raises: TimeLimitError, CrashError, MemoryBoundError.
+    """
+    if not unvouched(model):
+        return
+    try:
+        run_literally(model, inputs)
+    except (TimeLimitError, CrashError, MemoryBoundError):
+        raise
+    except VermilionError:
+        return
+
+
+def check_opens(model: ir.Model) -> None:
+    """Open a model with optimizations, in a child unless it is vouched for.
+
+    For who opens it with them in this process afterwards.
+
+    Raises: UnsupportedError, CrashError among them; TimeLimitError; MemoryBoundError.
+    """
+    if unvouched(model):
+        _InChild(model, Limits(), no_progress, ort=True, optimize=True).close()
+
+
 def _stored(model: ir.Model) -> Stored:
     folder = weights_folder(model)
     proto, tensors = stripped_proto(model, keep_in=folder)
@@ -150,13 +178,21 @@ _numbers = count()
 
 # What ended badly once is not tried again by the next who asks: a compilation runs its model for
 # several reasons. By the digest of nodes and small weights.
-_given_up: dict[str, Callable[[], VermilionError]] = {}
+_given_up: dict[tuple[bool, str], Callable[[], VermilionError]] = {}
 
 
 class _InChild:
     """A model in the child; written into the child's folder, and opened again after a kill."""
 
-    def __init__(self, model: ir.Model, limits: Limits, progress: Progress, *, ort: bool) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        limits: Limits,
+        progress: Progress,
+        *,
+        ort: bool,
+        optimize: bool = False,
+    ) -> None:
         most_s = min(limits.seconds, limits.loop_seconds) if may_loop(model) else limits.seconds
         self._limits = Limits(most_s, most_s, limits.memory_bytes)
         self._progress = progress
@@ -166,11 +202,12 @@ class _InChild:
         self._generation = -1
         folder = weights_folder(model)
         proto, tensors = stripped_proto(model, keep_in=folder)
-        self._key = _digest(model, proto, folder)
+        self._key = (optimize, _digest(model, proto, folder))
         self._files = _Files(self._child, self._number)
         self._model: dict[str, Any] = {
             "model": self._number,
             "folder": folder,
+            "optimize": optimize,
             "mapped": {n: row for n, t in tensors.items() if (row := _in_file(t)) is not None},
         }
         self._serialized = proto.SerializeToString()
@@ -196,7 +233,7 @@ class _InChild:
         try:
             return self._tried(order, inputs)
         except CrashError as error:
-            if self._ort:
+            if self._ort and not self._model["optimize"]:
                 self._ort = False
                 try:
                     return self._tried(order, inputs)

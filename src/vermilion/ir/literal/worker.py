@@ -31,6 +31,7 @@ from vermilion.ir.literal.engine import (
     Stored,
     open_interpreter,
     open_onnx_runtime,
+    open_optimized,
 )
 from vermilion.ir.memory import MemoryBoundError
 
@@ -118,6 +119,8 @@ def _open(order: dict[str, Any], folder: Path) -> Engine:
     limits = Limits(order["seconds"], order["seconds"], order["memory_bytes"])
     if not order["ort"]:
         return open_interpreter(stored)
+    if order["optimize"]:
+        return open_optimized(stored, limits)
     try:
         return open_onnx_runtime(stored, limits)
     except BehindError:

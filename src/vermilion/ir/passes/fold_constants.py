@@ -12,8 +12,8 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.errors import UnsupportedError
-from vermilion.ir.execute import open_session, run_session
+from vermilion.errors import VermilionError
+from vermilion.ir.literal.run import run_literally
 from vermilion.ir.opset import (
     constant_of,
     is_operator,
@@ -243,7 +243,7 @@ def _too_large(node: ir.Node, sizes: int) -> str:
 def _compute(model: ir.Model, wave: _Wave, refused: dict[int, str], notes: Notes) -> None:
     try:
         results = _run(model, wave.nodes)
-    except UnsupportedError as error:
+    except VermilionError as error:
         if len(wave.nodes) == 1:
             refused[id(wave.nodes[0])] = error.message
             return
@@ -313,10 +313,8 @@ def _run(model: ir.Model, nodes: Sequence[ir.Node]) -> dict[str, Array]:
         opset_imports={"": opset_of(model)},
         name="constants",
     )
-    session = open_session(
-        ir.Model(graph, ir_version=max(model.ir_version or 0, 8)), optimize=False, quiet=True
-    )
-    return run_session(session, {})
+    found = run_literally(ir.Model(graph, ir_version=max(model.ir_version or 0, 8)), {})
+    return dict(found.outputs)
 
 
 def _copy_weight(value: ir.Value) -> ir.Value:

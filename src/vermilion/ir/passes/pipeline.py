@@ -91,7 +91,7 @@ def simplify(
         inferred = inferred_anew(bound)
         forget_wrong(bound, inferred)
     check_sizes(bound, inferred=inferred)
-    probe = take_probe(bound)
+    probe = take_probe(bound, progress)
     left_out: dict[str, Refusal] = {}
     while True:
         try:

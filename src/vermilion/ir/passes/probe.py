@@ -10,13 +10,15 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.errors import Refusal, UnsupportedError, VermilionError
-from vermilion.ir.execute import Array, open_session, run_session
+from vermilion.ir.execute import Array
+from vermilion.ir.literal.run import open_literally
 from vermilion.ir.measure import agreement
 from vermilion.ir.memory import MemoryBoundError
 from vermilion.ir.opset import is_operator, is_random, required_inputs
 from vermilion.ir.passes.replace import drop_if_unread
 from vermilion.ir.passes.report import PassStep
 from vermilion.ir.samples import draw_accepted
+from vermilion.progress import Progress, no_progress
 
 # Rewriting moves roundings: float32 networks of hundreds of layers stay above 100 dB, where 24 bits
 # are 144. The others have 53, 11 and 8 bits, about 6 dB each, and shorter chains.
@@ -99,7 +101,7 @@ class Probe:
         }
 
 
-def take_probe(model: ir.Model) -> Probe:
+def take_probe(model: ir.Model, progress: Progress = no_progress) -> Probe:
     """Run `model` on sample inputs, unoptimized; the step says why where that cannot be.
 
     Raises: MemoryBoundError where the run would take more than half of the machine's memory.
@@ -109,7 +111,7 @@ def take_probe(model: ir.Model) -> Probe:
     if random:
         return empty.unusable(f"{random[0]} gives other numbers each time")
     try:
-        opened = _open(model)
+        opened = _open(model, progress)
         found = draw_accepted(model, "ordinary", lambda inputs: _numbers(opened(inputs)))
     except MemoryBoundError:
         raise  # what comes after the probe runs the same graph and is not bounded
@@ -136,7 +138,9 @@ def _run(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
     return _open(model)(inputs)
 
 
-def _open(model: ir.Model) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+def _open(
+    model: ir.Model, progress: Progress = no_progress
+) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
     """Return what runs the model, bounded; results have the names that `Probe` says."""
     watched = model.clone()
     for value in list(watched.graph.initializers.values()):
@@ -153,10 +157,10 @@ def _open(model: ir.Model) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
         source.type, source.shape = value.type, value.shape
         watched.graph.outputs.append(source)
         names[_before(value.name or "", node.op_type)] = source.name or ""
-    session = open_session(watched, optimize=False, quiet=True, bounded=True)
+    opened = open_literally(watched, progress=progress)
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        found = run_session(session, inputs, list(names.values()), bounded=True)
+        found = opened.run(inputs, list(names.values()))
         return {shown: found[name] for shown, name in names.items()}
 
     return run
