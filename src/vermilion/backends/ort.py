@@ -27,7 +27,7 @@ from vermilion.errors import Refusal, UnsupportedError
 from vermilion.forks import abandon, renew_after_fork
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import run_session, session_from_bytes, split_weights
-from vermilion.ir.literal.engine import NOT_OPTIMIZED, is_numpy
+from vermilion.ir.literal.engine import NOT_OPTIMIZED, is_interpreted, is_numpy
 from vermilion.ir.literal.run import check_opens, open_literally
 
 PART_FILE = "part.onnx"
@@ -121,9 +121,7 @@ class OrtBackend:
             )
         domain = _DOMAINS[node.domain]
         if domain == _DEFAULT_DOMAIN:
-            claimed = _claim_standard(node.op_type, facts.opset)
-            known = isinstance(claimed, Claim) or not _is_interpreted(node, facts.opset)
-            return claimed if known else Claim()
+            return _claim_standard(node, facts.opset)
         if (domain, node.op_type) in _kernel_versions():
             return Claim()
         return Refusal(
@@ -192,7 +190,8 @@ def _way_to_open(
     return LITERAL if engine == NOT_OPTIMIZED else INTERPRETED, reason
 
 
-def _claim_standard(op_type: str, opset: int) -> Claim | Refusal:
+def _claim_standard(node: ir.Node, opset: int) -> Claim | Refusal:
+    op_type = node.op_type
     try:
         schema = onnx.defs.get_schema(op_type, opset, _DEFAULT_DOMAIN)
     except onnx.defs.SchemaError:
@@ -205,19 +204,13 @@ def _claim_standard(op_type: str, opset: int) -> Claim | Refusal:
         return Claim()
     if schema.has_function or schema.has_context_dependent_function:  # type: ignore[attr-defined]
         return Claim()  # ONNX Runtime replaces it by the operators that define it
+    if is_interpreted(node, opset):
+        return Claim()
     return Refusal(
         f"ONNX Runtime {ort.__version__}'s CPU provider has no kernel for "
         f"`{op_type}`-{schema.since_version}",
         hint="convert the model to an opset that ONNX Runtime supports",
     )
-
-
-def _is_interpreted(node: ir.Node, opset: int) -> bool:
-    """Say whether the interpreter knows a standard operator that ONNX Runtime has no kernel for."""
-    from vermilion.ir.literal.fallback import find_fallback
-    from vermilion.ir.literal.table import find_row
-
-    return (find_row("", node.op_type, opset) or find_fallback(node, opset)) is not None
 
 
 def _covers(bounds: VersionRange, since_version: int) -> bool:

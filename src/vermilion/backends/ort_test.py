@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -109,3 +110,52 @@ def test_an_unknown_name_says_which_there_are() -> None:
     with pytest.raises(ArtifactError, match="no backend is called `orb`") as error:
         backend("orb")
     assert "`ort`" in error.value.hint
+
+
+def test_a_part_that_optimizing_breaks_runs_without(tmp_path: Path) -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["" : 21]> net (float[3, 8] x) => (float[8, 3] y)
+        <float s = {0.03}, int8 z = {0}> {
+          q = QuantizeLinear (x, s, z)
+          d = DequantizeLinear (q, s, z)
+          e = Transpose <perm = [1, 0]> (d)
+          f = Relu (e)
+          r = QuantizeLinear (f, s, z)
+          y = DequantizeLinear (r, s, z)
+        }"""
+    )
+    text = Part("cpu_par_0", "cpu", "ort", model, ("0",), 0.0)
+    program = OrtBackend().compile(text, TARGET, CompileOptions(), tmp_path)
+    assert program.details == {"opened": "literal"}
+    assert "without its optimizations" in program.notes[0]
+    loaded = OrtBackend().load(program, Files(tmp_path, {}), TARGET, CompileOptions())
+    x = np.full((3, 8), 0.3, np.float32)
+    assert np.allclose(loaded.run({"x": x})["y"], 0.3)
+
+
+def test_a_part_may_be_asked_for_without_optimizations(tmp_path: Path) -> None:
+    wanted = CompileOptions(literal_parts=frozenset({"cpu_par_0"}))
+    program = OrtBackend().compile(part()[0], TARGET, wanted, tmp_path)
+    assert program.details == {"opened": "literal"}
+    assert not OrtBackend().compile(part()[0], TARGET, CompileOptions(), tmp_path).details
+
+
+def test_bfloat16_is_interpreted(tmp_path: Path) -> None:
+    weight = np.arange(64, dtype=np.float32).reshape(8, 8).astype(ml_dtypes.bfloat16)
+    x, y = (
+        ir.Value(name=name, type=ir.TensorType(ir.DataType.BFLOAT16), shape=ir.Shape([2, 8]))
+        for name in "xy"
+    )
+    w = ir.Value(name="w", const_value=ir.Tensor(weight, name="w"))
+    node = ir.Node("", "MatMul", [x, w], outputs=[y])
+    graph = ir.Graph([x], [y], nodes=[node], initializers=[w], opset_imports={"": 17}, name="g")
+    model = ir.Model(graph, ir_version=8)
+    text = Part("cpu_par_0", "cpu", "ort", model, ("0",), 0.0)
+    program = OrtBackend().compile(text, TARGET, CompileOptions(), tmp_path)
+    assert program.details == {"opened": "interpreter"}
+    assert "interpreter, which is slow" in program.notes[0]
+    weights = split_weights(model)[1]
+    loaded = OrtBackend().load(program, Files(tmp_path, weights), TARGET, CompileOptions())
+    assert "interpreter" in loaded.runs_on
+    given = np.eye(2, 8, dtype=np.float32).astype(ml_dtypes.bfloat16)
+    assert loaded.run({"x": given})["y"].tolist() == weight[:2].tolist()

@@ -24,7 +24,7 @@ class Limits:
 
     seconds: float = 60.0
     # A model with loops may well never end: it is given less.
-    loop_seconds: float = 10.0
+    loop_seconds: float = 5.0
     memory_bytes: int = field(default_factory=memory_limit_bytes)
 
 

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from vermilion.errors import UnsupportedError
 from vermilion.ir.execute import Array, feed_session, run_session, session_from_bytes
 from vermilion.ir.limits import Limits
+from vermilion.ir.opset import opset_of
 
 NOT_OPTIMIZED = "ONNX Runtime, not optimized"
 OPTIMIZED = "ONNX Runtime, optimized"
@@ -114,6 +115,24 @@ def open_optimized(stored: Stored, limits: Limits) -> Engine:
     return _OnnxRuntime(stored, limits, optimize=True)
 
 
+def is_interpreted(node: ir.Node, opset: int) -> bool:
+    """Say whether the interpreter knows the operator of a node."""
+    # Loaded by who needs it: it is many modules.
+    from vermilion.ir.literal.fallback import find_fallback
+    from vermilion.ir.literal.table import find_row
+
+    return (find_row(node.domain, node.op_type, opset) or find_fallback(node, opset)) is not None
+
+
+def check_interpreted(model: ir.Model, behind: BehindError) -> None:
+    """Raise what ONNX Runtime said of the model where the interpreter cannot run it either."""
+    called = {key[:2] for key in model.functions}
+    for node in model.graph.all_nodes():
+        version = model.opset_imports.get(node.domain, opset_of(model))
+        if (node.domain, node.op_type) not in called and not is_interpreted(node, version):
+            raise behind
+
+
 def open_interpreter(stored: Stored) -> Engine:
     """Open a model in the interpreter, which says what it cannot do when it runs."""
     return _Interpreted(stored.whole())
@@ -167,7 +186,6 @@ class _Interpreted:
         self._model = model
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None) -> dict[str, Array]:
-        # Loaded by who needs it: it is many modules.
         from vermilion.ir.literal.interpret import interpret
 
         return interpret(self._model, inputs, outputs)

@@ -29,6 +29,7 @@ from vermilion.ir.literal.engine import (
     Engine,
     OutputFound,
     Stored,
+    check_interpreted,
     open_onnx_runtime,
 )
 from vermilion.ir.literal.vouch import may_loop, unvouched
@@ -103,7 +104,8 @@ def open_literally(
     if not unvouched(model):
         try:
             return LiteralModel(_Here(open_onnx_runtime(_stored(model), chosen)))
-        except BehindError:
+        except BehindError as behind:
+            check_interpreted(model, behind)
             return LiteralModel(_InChild(model, chosen, progress, ort=False))
     return LiteralModel(_InChild(model, chosen, progress, ort=True))
 

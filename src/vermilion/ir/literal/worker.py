@@ -29,6 +29,7 @@ from vermilion.ir.literal.engine import (
     BehindError,
     Engine,
     Stored,
+    check_interpreted,
     open_interpreter,
     open_onnx_runtime,
     open_optimized,
@@ -123,7 +124,8 @@ def _open(order: dict[str, Any], folder: Path) -> Engine:
         return open_optimized(stored, limits)
     try:
         return open_onnx_runtime(stored, limits)
-    except BehindError:
+    except BehindError as behind:
+        check_interpreted(stored.whole(), behind)
         return open_interpreter(stored)
 
 
