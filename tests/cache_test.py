@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import platformdirs
 import pytest
 
 import bundles
@@ -49,6 +50,30 @@ def test_nothing_changed_hits(cache: Cache, tmp_path: Path) -> None:
     assert second.hit
     assert second.path == first.path
     assert [path.name for path in cache.root.iterdir() if path.name[0] != "."] == [first.key]
+
+
+@pytest.mark.parametrize("how", ["changed", "another user's"])
+def test_what_this_user_did_not_sign_is_compiled_again(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Every digest fits, as anybody can make them; the numbers would be others."""
+    entry = ask(cache, tmp_path)
+    if how == "changed":
+        weights = np.concatenate([w.reshape(-1) for w in bundles.small_weights(1).values()])
+        (whole,) = entry.path.glob("weights.bin")
+        data = weights.tobytes().ljust(whole.stat().st_size, b"\0")[: whole.stat().st_size]
+        bundles.replace_member(entry.path, "weights.bin", data)
+    else:
+        data_dir = str(tmp_path / "colleague")
+        monkeypatch.setattr(platformdirs, "user_data_dir", lambda *_, **__: data_dir)
+    (check,) = cache.verify()
+    assert "not written by this user" in check.problem
+    again = ask(cache, tmp_path)
+    assert not again.hit
+    assert "not written by this user" in again.reason
+    np.testing.assert_array_equal(again.open().weights()["w1"], bundles.small_weights(0)["w1"])
+    assert ask(cache, tmp_path).hit
+    assert all(check.is_whole for check in cache.verify())
 
 
 def test_one_changed_weight_attribute_or_option_misses(cache: Cache, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ LEVELS: dict[str, int] = {
     "memory": 0,
     "exits": 0,
     "place": 0,
+    "seal": 0,
     "forks": 0,
     "ir": 1,
     "hardware": 1,

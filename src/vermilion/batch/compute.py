@@ -44,17 +44,14 @@ def open_program(program: Program, outputs: Sequence[str], threads: int, device:
         return _open_onnx(program, outputs, threads)
     from vermilion.batch.devices import backends_on
     from vermilion.runtime.artifact import open_artifact
-    from vermilion.runtime.recompile import why_not_run
+    from vermilion.runtime.recompile import runnable
     from vermilion.runtime.session import Session
 
-    reader = open_artifact(Path(program.path), verify="as read")
-    # Machine code of another machine is compiled again, which only a session of its own does.
-    foreign = why_not_run(reader.manifest)
-    backends = None if foreign else backends_on(reader.manifest, device)
-    session = Session(reader, threads=threads, backends=backends)
+    reader, notes = runnable(open_artifact(Path(program.path), verify="as read"))
+    session = Session(reader, threads=threads, backends=backends_on(reader.manifest, device))
     names = list(outputs)
     places = dict.fromkeys(place.partition(": ")[2] for place in session.runs_on)
-    return Opened(lambda inputs: session.run(names, inputs), "; ".join(places), session.notes)
+    return Opened(lambda inputs: session.run(names, inputs), "; ".join(places), notes)
 
 
 def _open_onnx(program: Program, outputs: Sequence[str], threads: int) -> Opened:

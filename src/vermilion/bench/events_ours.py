@@ -35,6 +35,7 @@ from vermilion.codegen.profile import StepTime
 from vermilion.errors import Refusal
 from vermilion.hardware.targets.target import Target
 from vermilion.runtime.artifact import open_artifact
+from vermilion.runtime.recompile import runnable
 from vermilion.runtime.session import Session
 
 Computed = Callable[[Tensors], tuple[dict[str, Array], Run]]
@@ -42,7 +43,7 @@ Computed = Callable[[Tensors], tuple[dict[str, Array], Run]]
 
 def profile_ours(request: Request, inputs: Mapping[str, np.ndarray], runs: int) -> list[Run]:
     """Run a bundle with the steps of its parts measured; all parts' steps on one clock."""
-    reader = open_artifact(request.model)
+    reader, _ = runnable(open_artifact(request.model))
     with tempfile.TemporaryDirectory(
         prefix="vermilion-profile-", ignore_cleanup_errors=True
     ) as folder:

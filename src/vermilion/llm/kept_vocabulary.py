@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from vermilion.llm.lazy_vocabulary import LazyVocabulary, is_of_bytes
 from vermilion.runtime.array_folder import new_array, open_arrays, touch, write_arrays
 from vermilion.runtime.kept import TOKENIZERS, locked, new_folder
-from vermilion.runtime.seal import seal_of
+from vermilion.seal import seal_of
 
-FORMAT = "2"
+FORMAT = "3"
 _KEY_DIGITS = 32
 # A smaller file loads in a few milliseconds anyway.
 _SMALLEST_BYTES = 1 << 18
@@ -48,7 +48,7 @@ def load_library(file: Path, root: Path | None) -> Any:
     state.update(data)
     place = root / TOKENIZERS / state.hexdigest()[:_KEY_DIGITS]
     found = open_arrays(place)
-    if found is not None:
+    if found is not None and found[1].get("key") == place.name:
         touch(place)
         return LazyVocabulary(*found)
     library = tokenizers.Tokenizer.from_buffer(data)
@@ -72,7 +72,8 @@ def _keep(place: Path, data: bytes, library: Any) -> None:
         return
     arrays, about = taken
     with new_folder(place) as aside:
-        write_arrays(aside, [new_array(*row) for row in arrays.items()], about, 1)
+        said = {**about, "key": place.name}
+        write_arrays(aside, [new_array(*row) for row in arrays.items()], said, 1)
         if LazyVocabulary(arrays, about).whole().to_str() == library.to_str():
             aside.rename(place)
 

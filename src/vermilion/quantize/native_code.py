@@ -1,7 +1,8 @@
 """Small functions in LLVM's language as machine code for this CPU, ready to be called.
 
 What was compiled is kept in the user's cache, as `calibration/KEY/code.o`, and the key says all
-that it depends on: compiling takes a tenth of what quantizing a small network does.
+that it depends on: compiling takes a tenth of what quantizing a small network does. Only what this
+user's seal stands before is run.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from vermilion.place import default_root
+from vermilion.seal import sealed_bytes, unsealed_bytes
 
 _log = logging.getLogger(__name__)
 
 KIND, FILE = "calibration", "code.o"
-"""Folder below the cache, and the file in each folder there: digest, then object code."""
+"""Folder below the cache, and the file in each folder there: seal, then object code."""
 
-_DIGEST_BYTES = 32
 _KEY_DIGITS = 32  # 128 bits name a folder
 
 
@@ -90,9 +91,9 @@ def _kept(place: Path) -> bytes | None:
         stored = (place / FILE).read_bytes()
     except OSError:
         return None
-    digest, code = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
-    if hashlib.sha256(code).digest() != digest:
-        _log.info("what was kept in `%s` was changed: it is compiled again", place)
+    code = unsealed_bytes(f"{KIND}/{place.name}", stored)
+    if code is None:
+        _log.warning("the code in `%s` was not written here: it is compiled again", place)
         return None
     try:
         os.utime(place / FILE)  # so that `cache prune` sees when it was used last
@@ -103,10 +104,13 @@ def _kept(place: Path) -> bytes | None:
 
 def _keep(place: Path, code: bytes) -> None:
     """Write beside and rename; a cache that cannot be written costs time, and nothing else."""
+    stored = sealed_bytes(f"{KIND}/{place.name}", code)
+    if not stored:
+        return
     aside = place.with_name(f".{place.name}.{os.urandom(6).hex()}")
     try:
         aside.mkdir(parents=True)
-        (aside / FILE).write_bytes(hashlib.sha256(code).digest() + code)
+        (aside / FILE).write_bytes(stored)
         if place.exists():
             shutil.rmtree(place)
         aside.rename(place)

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.runtime.pieces import PieceHash, digest_of
-from vermilion.runtime.seal import is_sealed_here, seal_of
 from vermilion.runtime.stamp import Stamp, stamp_of
+from vermilion.seal import is_sealed_here, seal_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

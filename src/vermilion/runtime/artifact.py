@@ -63,6 +63,7 @@ class ArtifactReader:
     def __init__(self, path: Path, bundle: Bundle, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
+        self.is_compiled_here = False  # by this very process, whatever its signature says
         self._bundle = bundle
         self._listed = frozenset(member.name for member in manifest.members)
 
@@ -122,8 +123,8 @@ def open_artifact(
     """Open a bundle, folder or `.rai`.
 
     With `verify` every byte is compared with the digests in the manifest, 2 GB/s a core; with
-    `as read`, those of each file when it is first asked for; without, names, sizes and the
-    manifest are checked and the contents are taken as they are.
+    `as read`, those of each file when it is first asked for; without, so are those of all but the
+    weights, which are taken as they are.
 
     Raises: ArtifactError for whatever is damaged, foreign, unsafe or of another version.
     """

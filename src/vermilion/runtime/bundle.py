@@ -16,6 +16,7 @@ from vermilion.runtime.foreign import refuse_foreign_archive, refuse_foreign_fol
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
+    WEIGHTS_FILE,
     Manifest,
     Member,
     read_manifest,
@@ -23,6 +24,8 @@ from vermilion.runtime.manifest import (
 from vermilion.runtime.pieces import digest_of
 
 _HINT = "the bundle is damaged or incomplete: compile the model again"
+# Of the model, and of a part that our own code computes (`backends.native`).
+_WEIGHTS = (WEIGHTS_FILE, "packed.bin")
 _MAPPED_FROM_BYTES = 16 * 1024
 # Windows opens text unless told otherwise, and has no such thing as refusing links.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -96,11 +99,19 @@ class ArchiveBundle:
 
 
 class CheckedBundle:
-    """A bundle whose files are held to the manifest's digests when they are first read."""
+    """A bundle whose files are held to the manifest's digests when they are first read.
 
-    def __init__(self, bundle: Bundle, manifest: Manifest, where: str) -> None:
+    Without `weights`, those are taken as they are. Whatever else is read is checked always: the
+    manifest's signature says whose machine code it is only together with the digest of the file.
+    """
+
+    def __init__(self, bundle: Bundle, manifest: Manifest, where: str, *, weights: bool) -> None:
         self._bundle = bundle
-        self._unchecked = {member.name: member for member in manifest.members}
+        self._unchecked = {
+            member.name: member
+            for member in manifest.members
+            if weights or member.name.rpartition("/")[2] not in _WEIGHTS
+        }
         self._where = where
 
     def view(self, name: str) -> memoryview:
@@ -120,7 +131,8 @@ def open_bundle(path: Path, *, verify: Verify) -> tuple[Bundle, Manifest]:
     """Give the files and the manifest of a folder or a single file, checked against each other.
 
     Sizes are checked always. With `all`, every file is read once and must have the digest that the
-    manifest states; with `as read`, each file when it is first asked for.
+    manifest states; with `as read`, each file when it is first asked for; with `nothing`, so is
+    each file but those of weights.
     """
     if not path.exists():
         raise ArtifactError(
@@ -137,9 +149,9 @@ def open_bundle(path: Path, *, verify: Verify) -> tuple[Bundle, Manifest]:
             where=str(path),
             hint="check that the file is there and that you may read it",
         ) from error
-    if verify == "as read":
-        return CheckedBundle(bundle, manifest, str(path)), manifest
-    return bundle, manifest
+    if verify == "all":
+        return bundle, manifest
+    return CheckedBundle(bundle, manifest, str(path), weights=verify == "as read"), manifest
 
 
 def _open_folder(path: Path) -> tuple[Bundle, Manifest]:

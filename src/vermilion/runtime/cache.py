@@ -1,8 +1,9 @@
 """Compiled bundles kept by what they were compiled from; the cache as `vermilion cache` shows it.
 
 A key is the name of a folder; whether the folder holds what is asked for is decided by the
-digest inside. Whoever compiles holds the key's lock, works in a folder of its own, and renames
-it into place: a process that dies leaves a folder that nobody looks at, swept by the next one.
+digest inside, and by this user's signature: what somebody else put there is compiled again.
+Whoever compiles holds the key's lock, works in a folder of its own, and renames it into place: a
+process that dies leaves a folder that nobody looks at, swept by the next one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from vermilion.runtime.digest import model_digest
 from vermilion.runtime.foreign import refuse_foreign_folder
 from vermilion.runtime.kept import kept_entries, kept_problem, remove_kept, sweep_kept
 from vermilion.runtime.keys import cache_digest
-from vermilion.runtime.manifest import MANIFEST_FILE, Manifest
+from vermilion.runtime.manifest import MANIFEST_FILE, Manifest, is_ours
 from vermilion.runtime.names import check_key
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
 _LOCKS = ".locks"
 _BUILDING = ".building"
 _KEY_DIGITS = 32  # 128 bits name a folder; all 256 inside decide
+_NOT_OURS = "it was not written by this user here, or was changed since"
 _SECONDS_PER_DAY = 86400.0
 
 _log = logging.getLogger(__name__)
@@ -305,11 +307,12 @@ class Cache:
 
 
 def _holds(path: Path, digest: str) -> bool:
-    """Say whether an entry is there, whole, and of that digest."""
+    """Say whether an entry is there, whole, of that digest, and this user's."""
     try:
-        return open_artifact(path).manifest.cache_digest == digest
+        manifest = open_artifact(path).manifest
     except ArtifactError:
         return False
+    return manifest.cache_digest == digest and is_ours(manifest)
 
 
 def _miss(path: Path, digest: str, *, named: bool, parts: Mapping[str, str] | None) -> str:
@@ -331,6 +334,8 @@ def _miss(path: Path, digest: str, *, named: bool, parts: Mapping[str, str] | No
         manifest = open_artifact(path).manifest
     except ArtifactError as error:
         return f"the entry could not be used: {error.message}"
+    if not is_ours(manifest):
+        return f"the entry could not be used: {_NOT_OURS}"
     if manifest.cache_digest == digest:
         return ""
     return f"key `{path.name}` {_difference(manifest, parts)}"
@@ -380,7 +385,7 @@ def _row(path: Path) -> CacheRow | None:
 
 def _problem(path: Path) -> str:
     try:
-        open_artifact(path)
+        manifest = open_artifact(path).manifest
     except ArtifactError as error:
         return error.message
-    return ""
+    return "" if is_ours(manifest) else _NOT_OURS

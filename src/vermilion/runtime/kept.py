@@ -3,7 +3,7 @@
 `decoder/KEY/` holds programs (machine code by shapes, no weights), `decoder-images/KEY/` a model's
 packed weights with its programs, `tokenizers/KEY/` vocabularies in a form that loads fast; each has
 a table that names the rest. `decoder-notes/` says which image belongs to a folder of a model.
-`calibration/KEY/` holds one file, a digest and the machine code that it is of.
+`calibration/KEY/` holds one file, a seal and the machine code that it is of.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vermilion.runtime.array_folder import TABLE_FILE, problem_of
+from vermilion.seal import is_sealed_here, seal_of, unsealed_bytes
 
 PROGRAMS, IMAGES, NOTES, TOKENIZERS = "decoder", "decoder-images", "decoder-notes", "tokenizers"
 CALIBRATION = "calibration"
-_CODE_FILE, _DIGEST_BYTES = "code.o", 32
+_CODE_FILE = "code.o"
 _PROGRAM_TABLE, _PROGRAM_OBJECT = "decoder.json", "decoder_{}.o"
 _TITLES = {
     PROGRAMS: "language engine: machine code",
@@ -40,6 +41,7 @@ _KINDS = {
 # The cache itself, and where the programs of hybrid folders are installed.
 _BELOW = ("", "engine/")
 _LOCKS = ".locks"
+_NOT_OURS = "was changed, or was not written by this user here"
 # Who writes an entry is done long before this.
 _OLD_ASIDE_SECONDS = 3600.0
 
@@ -128,12 +130,11 @@ def kept_problem(entry: Kept) -> str:
     try:
         if kind == CALIBRATION:
             stored = (entry.path / _CODE_FILE).read_bytes()
-            same = hashlib.sha256(stored[_DIGEST_BYTES:]).digest() == stored[:_DIGEST_BYTES]
-            return "" if same else f"`{_CODE_FILE}` was changed"
+            is_ours = unsealed_bytes(f"{CALIBRATION}/{entry.path.name}", stored) is not None
+            return "" if is_ours else f"`{_CODE_FILE}` {_NOT_OURS}"
         table = json.loads((entry.path / _PROGRAM_TABLE).read_text(encoding="utf-8"))
-        # An earlier release wrote none.
-        if "digest" in table and table["digest"] != program_digest(table):
-            return f"`{_PROGRAM_TABLE}` was changed"
+        if not is_our_program(table, entry.path.name):
+            return f"`{_PROGRAM_TABLE}` {_NOT_OURS}"
         for number, digest in enumerate(table["digests"]):
             name = _PROGRAM_OBJECT.format(number)
             if hashlib.sha256((entry.path / name).read_bytes()).hexdigest() != digest:
@@ -143,9 +144,21 @@ def kept_problem(entry: Kept) -> str:
     return ""
 
 
+def sealed_program(table: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Give a compiled program's table with its digest, and this user's seal for the key."""
+    digest = program_digest(table)
+    return {**table, "digest": digest, "seal": seal_of(f"{PROGRAMS}/{key} {digest}")}
+
+
+def is_our_program(table: Mapping[str, Any], key: str) -> bool:
+    """Say whether a program's table is as this user wrote it, for this key."""
+    digest = f"{PROGRAMS}/{key} {program_digest(table)}"
+    return is_sealed_here(digest, str(table.get("seal", "")))
+
+
 def program_digest(table: Mapping[str, Any]) -> str:
-    """Give the digest of all that a compiled program's table says, but for the digest itself."""
-    said = {name: value for name, value in table.items() if name != "digest"}
+    """Give the digest of all that a compiled program's table says, but for digest and seal."""
+    said = {name: value for name, value in table.items() if name not in ("digest", "seal")}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -13,7 +14,15 @@ import pytest
 
 from vermilion.runtime.array_folder import DATA_FILE, TABLE_FILE, new_array, write_arrays
 from vermilion.runtime.cache import Cache
-from vermilion.runtime.kept import IMAGES, NOTES, PROGRAMS, TOKENIZERS, new_folder
+from vermilion.runtime.kept import (
+    IMAGES,
+    NOTES,
+    PROGRAMS,
+    TOKENIZERS,
+    new_folder,
+    program_digest,
+    sealed_program,
+)
 
 DAY = 86400
 
@@ -28,8 +37,8 @@ def arrays(place: Path, size: int) -> Path:
 def program(place: Path) -> Path:
     place.mkdir(parents=True)
     (place / "decoder_0.o").write_bytes(b"code")
-    digests = [hashlib.sha256(b"code").hexdigest()]
-    (place / "decoder.json").write_text(json.dumps({"digests": digests}))
+    table = sealed_program({"digests": [hashlib.sha256(b"code").hexdigest()]}, place.name)
+    (place / "decoder.json").write_text(json.dumps(table))
     return place
 
 
@@ -64,12 +73,29 @@ def test_every_byte_is_checked(root: Path) -> None:
         data[0] ^= 1
         file.write_bytes(data)
     (root / TOKENIZERS / "bb" / TABLE_FILE).write_text("{}")
-    (root / PROGRAMS / "cc" / "decoder.json").write_text('{"digests": 3}')
+    damaged = sealed_program({"digests": 3}, "cc")
+    (root / PROGRAMS / "cc" / "decoder.json").write_text(json.dumps(damaged))
     problems = {check.key: check.problem for check in Cache(root).verify()}
     assert "was changed" in problems["decoder-images/aa"]
     assert "was changed" in problems["engine/decoder/dd"]
     assert "damaged" in problems["tokenizers/bb"]
     assert "cannot be read" in problems["decoder/cc"]
+
+
+def test_programs_that_somebody_else_put_there_are_told(root: Path) -> None:
+    """Whoever may write there can make every digest fit, and cannot sign it."""
+    place = root / PROGRAMS / "cc"
+    (place / "decoder_0.o").write_bytes(b"other")
+    table = json.loads((place / "decoder.json").read_text())
+    table["digests"] = [hashlib.sha256(b"other").hexdigest()]
+    table["digest"] = program_digest(table)
+    (place / "decoder.json").write_text(json.dumps(table))
+    # What this user did sign, for another key.
+    shutil.copytree(root / "engine" / PROGRAMS / "dd", root / PROGRAMS / "ee")
+    problems = {check.key: check.problem for check in Cache(root).verify()}
+    assert "not written by this user" in problems["decoder/cc"]
+    assert "not written by this user" in problems["decoder/ee"]
+    assert not problems["engine/decoder/dd"]
 
 
 def test_the_longest_unused_goes_first(root: Path) -> None:

@@ -13,7 +13,7 @@ from vermilion.errors import ArtifactError
 from vermilion.runtime.fields import Fields, parse_json
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.names import check_member_names
-from vermilion.runtime.seal import seal_of
+from vermilion.seal import is_sealed_here, seal_of
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
@@ -95,6 +95,11 @@ def sealed(manifest: Manifest) -> Manifest:
     """Give the manifest with the digest that its content has, and this machine's seal of it."""
     digest = _content_digest(asdict(manifest))
     return replace(manifest, digest=digest, seal=seal_of(digest))
+
+
+def is_ours(manifest: Manifest) -> bool:
+    """Say whether this user wrote the bundle here: its signature covers the digest of all files."""
+    return is_sealed_here(manifest.digest, manifest.seal)
 
 
 def read_manifest(data: bytes, where: str) -> Manifest:

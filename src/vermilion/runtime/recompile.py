@@ -7,8 +7,19 @@ from vermilion.backends.base import CompileOptions
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.runtime.artifact import ArtifactReader
-from vermilion.runtime.manifest import Manifest
-from vermilion.runtime.seal import is_sealed_here
+from vermilion.runtime.manifest import Manifest, is_ours
+
+
+def runnable(reader: ArtifactReader) -> tuple[ArtifactReader, tuple[str, ...]]:
+    """Give a bundle whose machine code may be run here: it, or the same compiled again with a note.
+
+    Raises: VermilionError of the kind that says who can mend it.
+    """
+    reason = "" if reader.is_compiled_here else why_not_run(reader.manifest)
+    if not reason:
+        return reader, ()
+    again = recompiled(reader)
+    return again, (f"compiled again for {again.manifest.target}: {reason}",)
 
 
 def why_not_run(manifest: Manifest) -> str:
@@ -18,7 +29,7 @@ def why_not_run(manifest: Manifest) -> str:
     missing = sorted(set(manifest.features) - find_target("cpu").features)
     if missing:
         return f"this machine has no {', '.join(missing)}"
-    if not is_sealed_here(manifest.digest, manifest.seal):
+    if not is_ours(manifest):
         return "its machine code was not made on this machine"
     return ""
 
@@ -54,7 +65,9 @@ def recompiled(reader: ArtifactReader) -> ArtifactReader:
         lambda folder: build_artifact(request, folder, no_progress),
         parts=parts,
     )
-    return entry.open()
+    found = entry.open()
+    found.is_compiled_here = True
+    return found
 
 
 def _target_here(manifest: Manifest) -> Target:

@@ -11,6 +11,9 @@ import pytest
 import bundles
 import models
 from vermilion.api import compile_model
+from vermilion.backends.native import NativeBackend
+from vermilion.backends.ort import OrtBackend
+from vermilion.errors import ArtifactError
 from vermilion.ir.execute import open_session, run_session
 from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.session import Session
@@ -61,6 +64,38 @@ def test_poisoned_code_is_never_reached(bundle: Path) -> None:
     with Session(bundle) as session:
         assert session.notes
         np.testing.assert_allclose(session.run(None, feed)[0], expected(feed), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_code_that_was_exchanged_is_found_whatever_is_left_out(bundle: Path, verify: bool) -> None:
+    # The signature is of the manifest, so it still holds: the file's digest is what tells.
+    code = next(bundle.glob("vaiml_par_0/*.o"))
+    code.chmod(0o644)
+    code.write_bytes(b"\x0f\x0b" * (code.stat().st_size // 2) + b"\0" * (code.stat().st_size % 2))
+    for artifact in (bundle, open_artifact(bundle, verify=False)):
+        with pytest.raises(ArtifactError, match="is not what was written"):
+            Session(artifact, verify=verify)
+    with pytest.raises(ArtifactError, match="is not what was written"):
+        Session(bundle, verify=verify, trust_code=True)
+
+
+def test_without_verify_weights_are_taken_as_they_are(bundle: Path) -> None:
+    packed = next(bundle.glob("vaiml_par_0/packed.bin"))
+    data = bytearray(packed.read_bytes())
+    data[0] ^= 1
+    packed.chmod(0o644)
+    packed.write_bytes(data)
+    with Session(bundle, verify=False) as session:
+        assert session.notes == ()
+    with pytest.raises(ArtifactError, match="is not what was written"):
+        Session(bundle)
+
+
+def test_a_session_with_backends_of_its_own_runs_no_foreign_code(bundle: Path) -> None:
+    with_seal(bundle, "0" * 64)
+    backends = {"native": NativeBackend(), "ort": OrtBackend()}
+    with Session(bundle, backends=backends) as session:
+        assert "was not made on this machine" in session.notes[0]
 
 
 def test_code_can_be_trusted_by_name(bundle: Path) -> None:

@@ -23,7 +23,7 @@ from vermilion.hardware.targets.target import Target
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import checked_feeds, nearest
 from vermilion.runtime.manifest import Dimension, PartRecord, TensorRecord
-from vermilion.runtime.recompile import recompiled, why_not_run
+from vermilion.runtime.recompile import runnable
 
 # The name that ONNX Runtime's users know for what executes a backend's parts.
 _PROVIDERS = {
@@ -74,7 +74,8 @@ class Session:
     ) -> None:
         """Open a folder, a `.rai`, or what `open_artifact` gave.
 
-        `verify` compares every file that is read with the manifest, when it is first read.
+        `verify` compares every file that is read with the manifest, when it is first read; without
+        it, every file but those of weights.
         `backends` replaces those that the parts were compiled by; `target` replaces the one that
         they name. Machine code that was not made on this machine is not run: the model is compiled
         again, and `notes` says so; `trust_code` runs it as it is.
@@ -87,10 +88,8 @@ class Session:
             else open_artifact(artifact, verify="as read" if verify else False)
         )
         self.notes: tuple[str, ...] = ()
-        reason = "" if trust_code or backends else why_not_run(reader.manifest)
-        if reason:
-            reader = recompiled(reader)
-            self.notes = (f"compiled again for {reader.manifest.target}: {reason}",)
+        if not trust_code:
+            reader, self.notes = runnable(reader)
         self.manifest = reader.manifest
         self._reader: ArtifactReader | None = reader
         target = target or _compiled_for(reader)

@@ -20,7 +20,7 @@ from vermilion.codegen.table import Address, Call
 from vermilion.errors import ArtifactError
 from vermilion.llm.engine.lowering import Lowered
 from vermilion.llm.engine.table import ProgramTable, table_of
-from vermilion.runtime.kept import program_digest
+from vermilion.runtime.kept import is_our_program, sealed_program
 from vermilion.version import code_digest
 
 # Two groups of panels; a gate's unit has two. 1024 tokens on two cores took 2 % longer with an
@@ -110,7 +110,7 @@ def _write(compiled: _Compiled, folder: Path) -> None:
         "digests": [hashlib.sha256(data).hexdigest() for data, _ in compiled.objects],
         "calls": [asdict(call) for call in compiled.calls],
     }
-    table["digest"] = program_digest(table)
+    table = sealed_program(table, folder.name)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
@@ -132,11 +132,11 @@ def _write(compiled: _Compiled, folder: Path) -> None:
 
 
 def _read(folder: Path) -> _Compiled | None:
-    """Read a cache entry; None where it is missing or not what was written."""
+    """Read a cache entry; None where it is missing or not what this user wrote there."""
     try:
         table = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
         # What it says is where compiled code reads and writes: every number has to be ours.
-        if not isinstance(table, dict) or table.get("digest") != program_digest(table):
+        if not isinstance(table, dict) or not is_our_program(table, folder.name):
             return None
         count = len(table["objects"])
         datas = [(folder / _OBJECT.format(number)).read_bytes() for number in range(count)]

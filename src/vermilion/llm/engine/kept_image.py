@@ -23,8 +23,8 @@ from vermilion.runtime.array_folder import open_arrays, touch, write_arrays
 from vermilion.runtime.kept import IMAGES, NOTES, free_bytes, locked, new_folder, swap_kept
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.pieces import digest_of_file
-from vermilion.runtime.seal import is_sealed_here, seal_of
 from vermilion.runtime.stamp import code_stamp, stamps_digest
+from vermilion.seal import is_sealed_here, seal_of
 from vermilion.version import code_digest
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def kept_image(
 
 def _open(place: Path) -> Image | None:
     found = open_arrays(place)
-    if found is None:
+    if found is None or found[1].get("key") != place.name:  # the image of another model
         return None
     touch(place)
     return image_of(*found)
@@ -115,7 +115,7 @@ def _made(place: Path, draft: ImageDraft, threads: int) -> Image | None:
         )  # fmt: skip
         return draft.in_memory(threads)
     with new_folder(place) as aside:
-        write_arrays(aside, draft.arrays, draft.about, threads)
+        write_arrays(aside, draft.arrays, {**draft.about, "key": place.name}, threads)
         swap_kept(aside, place)
     return _open(place)
 

@@ -37,7 +37,7 @@ from vermilion.llm.plugins.programs import Programs
 from vermilion.runtime.archive import map_archive, write_archive
 from vermilion.runtime.fields import Fields, parse_json
 from vermilion.runtime.names import check_key
-from vermilion.runtime.seal import is_sealed_here, seal_of
+from vermilion.seal import is_sealed_here, seal_of
 from vermilion.version import VERSION
 
 KIND, VERSION_OF_FORMAT = "vermilion operators", 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from vermilion.runtime.seal import is_sealed_here, key_file, seal_of
+from vermilion.seal import is_sealed_here, key_file, seal_of
 
 
 @pytest.fixture

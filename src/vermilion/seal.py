@@ -1,8 +1,8 @@
-"""Which bundles were compiled here: a seal made with a secret of this user on this machine.
+"""What was compiled here: a signature made with a secret of this user on this machine, the seal.
 
-A bundle may hold machine code, and a digest only says that nobody changed it since somebody wrote
-it. What carries this machine's seal was written by this program here; code from anywhere else is
-not run unasked.
+A digest only says that nobody changed something since somebody wrote it. What carries this
+machine's seal was written by this program here; machine code from anywhere else is not run unasked,
+wherever it lies: in a bundle, among the programs of the language engine, in calibration's kernels.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 import platformdirs
 
 _KEY_BYTES = 32
+_SEAL_BYTES = 32
 _log = logging.getLogger(__name__)
 
 
@@ -29,7 +30,26 @@ def seal_of(digest: str) -> str:
 def is_sealed_here(digest: str, seal: str) -> bool:
     """Say whether the seal is this machine's."""
     mine = seal_of(digest)
-    return bool(mine) and hmac.compare_digest(mine, seal)
+    return bool(mine) and hmac.compare_digest(mine.encode(), seal.encode())
+
+
+def sealed_bytes(place: str, data: bytes) -> bytes:
+    """Give data behind its seal, empty where no secret can be kept.
+
+    `place` is where it is kept and what it is for: of another place it is not worth anything.
+    """
+    seal = seal_of(_digest_at(place, data))
+    return bytes.fromhex(seal) + data if seal else b""
+
+
+def unsealed_bytes(place: str, stored: bytes) -> bytes | None:
+    """Give the data that `sealed_bytes` made this of, None of anything else."""
+    seal, data = stored[:_SEAL_BYTES], stored[_SEAL_BYTES:]
+    return data if is_sealed_here(_digest_at(place, data), seal.hex()) else None
+
+
+def _digest_at(place: str, data: bytes) -> str:
+    return f"{place} {hashlib.sha256(data).hexdigest()}"
 
 
 def key_file() -> Path:
