@@ -12,6 +12,7 @@ ALIGNMENT = 64
 # An image up to this size keeps its border from run to run, in memory that nothing else uses: a
 # border takes a worker 2 microseconds, which is a twentieth of a small convolution.
 _KEPT_BYTES = 2 * 1024 * 1024
+_SPAN_STEPS = 64
 
 
 @dataclass(frozen=True)
@@ -104,20 +105,28 @@ def _lives(steps: Sequence[Step]) -> dict[int, _Life]:
 
 
 def _place(lives: Sequence[_Life]) -> tuple[list[tuple[Buffer, int]], int]:
-    placed: list[tuple[int, int, _Life]] = []  # offset, end
+    placed: list[tuple[int, int, int]] = []  # offset, end, number of the life
+    ordered = sorted(lives, key=lambda one: (-one.size_bytes, one.first))
+    # What lives in a span of steps, by span: in a long program most things never meet.
+    by_span: dict[int, list[tuple[int, int, int]]] = {}
     total = ALIGNMENT
-    for life in sorted(lives, key=lambda one: (-one.size_bytes, one.first)):
+    for number, life in enumerate(ordered):
         size = aligned(life.size_bytes + SLACK_BYTES)
         offset = ALIGNMENT
-        for low, high, other in sorted(placed, key=lambda item: item[:2]):
+        spans = range(life.first // _SPAN_STEPS, life.last // _SPAN_STEPS + 1)
+        near = {item for span in spans for item in by_span.get(span, ())}
+        for low, high, at in sorted(near):
+            other = ordered[at]
             if other.last < life.first or other.first > life.last:
                 continue
             if offset + size <= low:
                 break
             offset = max(offset, high)
-        placed.append((offset, offset + size, life))
+        placed.append((offset, offset + size, number))
+        for span in spans:
+            by_span.setdefault(span, []).append(placed[-1])
         total = max(total, offset + size)
-    offsets = [(buffer, offset) for offset, _, life in placed for buffer in life.buffers]
+    offsets = [(buffer, offset) for offset, _, at in placed for buffer in ordered[at].buffers]
     return offsets, total
 
 

@@ -33,6 +33,9 @@ _OPERATIONS_A_NS, _BYTES_A_NS = 100.0, 20.0
 _SHARED_NS = 1500.0
 # What each worker must have to do for its waking and the meetings to be worth it.
 _WORKER_NS = 40_000.0
+# Tensors touched since the last meeting that a step is held against; a meeting takes less time than
+# so many steps do, and without a bound a wide graph would be compared pair by pair.
+_MOST_PENDING = 512
 # Characters of IR that are worth a process of their own to compile, which takes 0.2 s to start.
 _APART_CHARACTERS = 500_000
 
@@ -214,7 +217,11 @@ def plan_meetings(steps: Sequence[Step], offsets: Mapping[int, int]) -> list[boo
             low, high = _span(view.buffer, offsets)
             use = _Use(low, high, id(view.buffer), is_border)
             (mine_written if id(view.buffer) in written else mine_read).append(use)
-        conflict = _overlap(mine_read, writes) or _overlap(mine_written, [*writes, *reads])
+        conflict = (
+            len(reads) + len(writes) > _MOST_PENDING
+            or _overlap(mine_read, writes)
+            or _overlap(mine_written, [*writes, *reads])
+        )
         meets.append(conflict)
         if conflict:
             reads, writes = [], []

@@ -177,7 +177,8 @@ def _check_header(proto: onnx.ModelProto, where: str) -> None:
             where=where,
             hint="export with an older version of `onnx`, or upgrade it here",
         )
-    if not proto.graph.node:
+    given = {value.name for value in (*proto.graph.input, *proto.graph.initializer)}
+    if not proto.graph.node and any(value.name not in given for value in proto.graph.output):
         raise ModelError("the graph has no nodes", where=where, hint=_AGAIN)
     if not proto.graph.output:
         raise ModelError("the graph has no outputs", where=where, hint=_AGAIN)

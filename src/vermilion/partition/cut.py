@@ -6,6 +6,7 @@ the nodes whose results it reads.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -36,14 +37,15 @@ def connected_parts(reads: Reads, supported: Sequence[bool]) -> list[list[int]]:
 
 
 class _Growth:
-    """Parts while they grow: a union-find whose sets know which nodes read from them."""
+    """Parts while they grow: a union-find whose parts know which nodes read from them."""
 
     def __init__(self, reads: Reads) -> None:
         self._parent = list(range(len(reads)))
-        self._readers: list[set[int]] = [set() for _ in reads]
+        # In ascending order. Those inside a part itself are dropped when they are met.
+        self._readers: list[list[int]] = [[] for _ in reads]
         for node, sources in enumerate(reads):
             for source in sources:
-                self._readers[source].add(node)
+                self._readers[source].append(node)
 
     def root(self, node: int) -> int:
         while self._parent[node] != node:
@@ -59,8 +61,9 @@ class _Growth:
         if len(self._readers[a]) < len(self._readers[b]):
             a, b = b, a
         self._parent[b] = a
-        self._readers[a] |= self._readers[b]
-        self._readers[b] = set()
+        for reader in self._readers[b]:
+            insort(self._readers[a], reader)
+        self._readers[b] = []
 
     def _detour(self, start: int, goal: int, newest: int) -> bool:
         """Say whether a path leads from part `start` through another node to part `goal`.
@@ -71,9 +74,12 @@ class _Growth:
         waiting = [start]
         while waiting:
             at = waiting.pop()
-            for reader in self._readers[at]:
+            readers = self._readers[at]
+            known = bisect_right(readers, newest)
+            readers[:known] = [r for r in readers[:known] if self.root(r) != at]
+            for reader in readers:
                 if reader > newest:
-                    continue
+                    break
                 there = self.root(reader)
                 if there == goal and at != start:
                     return True

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from vermilion.backends.base import Backend, ModelFacts, Part
 from vermilion.errors import Refusal
 from vermilion.hardware.targets.target import Target
-from vermilion.ir.cost import ModelCost, model_cost
+from vermilion.ir.cost import ModelCost, node_cost
 from vermilion.ir.numbers import number_format
 from vermilion.ir.passes.bind_dimensions import dimension_name
 from vermilion.partition.cut import connected_parts, schedule
@@ -144,17 +144,18 @@ def plan(model: ir.Model, target: Target, backend: Backend, cpu_backend: Backend
     `model` is simplified and in topological order. Its graph outputs are all made by nodes.
     """
     facts = model_facts(model)
-    cost = model_cost(model)
+    cost = ModelCost(tuple(node_cost(node) for node in model.graph))  # one for each, in order
     extractor = Extractor(model)
     refusals = tuple(
         verdict if isinstance(verdict, Refusal) else None
         for verdict in (backend.claim(node, facts, target) for node in model.graph)
     )
     supported = [refusal is None for refusal in refusals]
-    regions = connected_parts(extractor.reads, supported)
     if target.kind == "cpu" and all(supported):
         # Nothing stays behind, so there is no border to cross: one part, connected or not.
-        regions = [list(range(len(supported)))] if regions else []
+        regions = [list(range(len(supported)))] if supported else []
+    else:
+        regions = connected_parts(extractor.reads, supported)
     candidates = _apply_limits([tuple(sorted(r)) for r in regions], cost, target)
     return Plan(
         model, target, facts, cost, refusals, candidates, extractor, backend.name, cpu_backend.name

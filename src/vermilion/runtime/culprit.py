@@ -81,4 +81,6 @@ class _Compiles:
                 self.backend.compile(piece, self.target, CompileOptions(), Path(work) / piece.name)
             except VermilionError as error:
                 return error.message
+            except Exception as error:  # as in `build`: a compiler may fail in any way
+                return f"{type(error).__name__}: {error}"
         return ""

@@ -105,7 +105,7 @@ def emit_attention(lowering: Lowering, group: Group, attention: Attention) -> No
     result, target = open_rows(lowering, root, shape)
     score_views = [row_operand(lowering, v, scores_shape, scores_shape) for v in score.views]
     views = [row_operand(lowering, v, shape, shape) for v in build.views]
-    nodes = [*attention.scores.members, attention.softmax, *group.members]
+    nodes = [*attention.scores.nodes, attention.softmax, *group.nodes]
     shapes = _Shapes(scores_shape, shape, query.shape[-1])
     tiles = _tiles(lowering, shapes, numeric)
     key_view = packed(lowering, key, numeric, tiles.scores)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +28,7 @@ from vermilion.codegen.tensor import (
 )
 from vermilion.errors import UnsupportedError
 from vermilion.ir.cost import node_cost
-from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 if TYPE_CHECKING:
     from vermilion.codegen.lower.attention import Attention
@@ -126,8 +126,38 @@ class Lowering:
         producer = value.producer()
         assert producer is not None, f"{name} is neither input nor result"
         assert producer in self.groups, f"{name} was not computed"
-        self.emit_group(self, self.groups[producer])
+        self._emit_in_order(self.groups[producer])
         return self.views[name]
+
+    def _emit_in_order(self, last: Group) -> None:
+        """Write a group, and before it all that it reads: by a stack, for chains of any length."""
+        pending, entered = [last], set[int]()
+        while pending:
+            group = pending[-1]
+            if id(group) not in entered:
+                entered.add(id(group))
+                pending.extend(reversed([g for g in self._read_groups(group) if g is not group]))
+                continue
+            pending.pop()
+            if str(group.root.outputs[0].name) not in self.views:
+                self.emit_group(self, group)
+
+    def _read_groups(self, group: Group) -> Iterator[Group]:
+        """Give the groups whose results a group reads and that nobody has written yet."""
+        attention = None if group.anchor is None else self.attentions.get(group.anchor)
+        inner = [group] if attention is None else [attention.scores, group]
+        for one in inner:
+            for node in (*([one.anchor] if one.anchor else ()), *one.nodes):
+                for value in node.inputs:
+                    producer = None if value is None else value.producer()
+                    if is_operator(producer, "DequantizeLinear") and producer not in one.members:
+                        # A dequantized tensor is not read from memory: its integers are.
+                        value = producer.inputs[0] if producer is not None else None
+                        producer = None if value is None else value.producer()
+                    if value is None or producer is None or producer in one.members:
+                        continue
+                    if producer in self.groups and str(value.name) not in self.views:
+                        yield self.groups[producer]
 
     def _constant(self, name: str, array: Array, value: ir.Value) -> View:
         storage = self.storage(value)

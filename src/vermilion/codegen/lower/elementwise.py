@@ -280,14 +280,14 @@ def emit_elementwise(lowering: Lowering, group: Group) -> None:
     value = group.root.outputs[0]
     build = GroupExpression(lowering, group, None)
     expression = build.of(value)
-    nodes = [str(node.name) for node in group.members]
+    nodes = [str(node.name) for node in group.nodes]
     order = layout_like(build.views, len(static_shape(value) or ()))
     output = lowering.output(value, order)
     # Planes that become pixels are computed as planes: vectors run along rows.
     planes = allocate(f"{value.name} as planes", output.storage, output.shape)
     woven = interleave_step(planes, output, tuple(nodes[:1])) if _are_planes(build.views) else None
     target = output if woven is None else planes
-    step = map_step(build.views, [target], [expression], nodes, operations_of([*group.members]))
+    step = map_step(build.views, [target], [expression], nodes, operations_of(group.nodes))
     lowering.add(step)
     if woven is not None:
         lowering.add(woven)

@@ -15,40 +15,70 @@ from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 # Tensors that one kernel reads; beyond it, pointers no longer fit in registers.
 _MOST_INPUTS = 10
+# Nodes of one kernel; operations of its expression written out as a tree, in which a result that
+# is read twice stands twice; and its levels: what walks expressions goes as deep as they are.
+# A kernel of so many operations gains nothing by joining the next ones.
+_MOST_MEMBERS = 48
+_MOST_OPERATIONS = 384
+_MOST_LEVELS = 80
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A node's own expression: how often each input stands in it, its operations and levels."""
+
+    copies: tuple[int, ...]
+    operations: int
+    levels: int
 
 
 @dataclass
 class Group:
-    """Nodes that become one kernel. `members` are in no particular order."""
+    """Nodes that become one kernel: their places in the graph, by node."""
 
     root: ir.Node
-    members: set[ir.Node] = field(default_factory=set)
+    members: dict[ir.Node, int] = field(default_factory=dict)
     anchor: ir.Node | None = None
+    # How often each member's result stands in the expression, and down to which level its own
+    # operations go; all operations together.
+    copies: dict[ir.Node, int] = field(default_factory=dict)
+    levels: dict[ir.Node, int] = field(default_factory=dict)
+    operations: int = 0
+    # Tensors that the kernel reads from memory, numbers apart.
+    reads: set[ir.Value] = field(default_factory=set)
+
+    @property
+    def nodes(self) -> list[ir.Node]:
+        """The members in the order of the graph."""
+        return sorted(self.members, key=self.members.__getitem__)
 
 
 def find_groups(
     graph: ir.Graph,
     is_elementwise: Callable[[ir.Node], bool],
     is_product: Callable[[ir.Node], bool],
+    extent_of: Callable[[ir.Node], Extent],
 ) -> Mapping[ir.Node, Group]:
     """Give the group of every elementwise node and every product."""
     groups: dict[ir.Node, Group] = {}
+    extents: dict[ir.Node, Extent] = {}
     nodes = list(graph)
-    position = {node: at for at, node in enumerate(nodes)}
-    for node in reversed(nodes):
-        if not (is_elementwise(node) or is_product(node)):
+    for place, node in reversed(list(enumerate(nodes))):
+        product = is_product(node)
+        if not (is_elementwise(node) or product):
             continue
+        extents[node] = Extent((), 1, 1) if product else extent_of(node)
         target = _only_group(node, groups)
-        if target is not None and _may_join(node, target, is_product(node), position):
-            target.members.add(node)
-            if is_product(node):
-                target.anchor = node
+        if target is not None and _join(node, place, target, extents, is_product=product):
             groups[node] = target
             continue
-        group = Group(node, {node})
-        if is_product(node) and target is not None:
-            group = _split_at_quantization(node, target, groups) or group
-        if is_product(node):
+        own = extents[node]
+        group = Group(
+            node, {node: place}, None, {node: 1}, {node: own.levels}, own.operations, _tensors(node)
+        )
+        if product and target is not None:
+            group = _split_at_quantization(node, place, target, groups) or group
+        if product:
             group.anchor = node
         groups[node] = group
     return groups
@@ -71,21 +101,42 @@ def _only_group(node: ir.Node, groups: Mapping[ir.Node, Group]) -> Group | None:
     return None if any(user is group.anchor for user in users) else group
 
 
-def _may_join(
-    node: ir.Node, group: Group, is_product: bool, position: Mapping[ir.Node, int]
+def _join(
+    node: ir.Node,
+    place: int,
+    group: Group,
+    extents: Mapping[ir.Node, Extent],
+    *,
+    is_product: bool,
 ) -> bool:
+    """Add a node to the one group that reads it, if the kernel stays small enough."""
     shape = static_shape(node.outputs[0])
     if shape is None or shape != static_shape(group.root.outputs[0]):
         return False
     if is_product and group.anchor is not None:
         return False
-    inputs = {
-        value
-        for member in (*group.members, node)
-        for value in member.inputs
-        if value is not None and value.producer() not in group.members and not _is_number(value)
-    }
-    return len(inputs) <= _MOST_INPUTS
+    uses = node.outputs[0].uses()
+    copies = sum(group.copies[use.node] * extents[use.node].copies[use.idx] for use in uses)
+    operations = group.operations + copies * extents[node].operations
+    levels = max(group.levels[use.node] for use in uses) + extents[node].levels
+    reads = (group.reads - {node.outputs[0]}) | _tensors(node)
+    if (
+        len(reads) > _MOST_INPUTS
+        or len(group.members) >= _MOST_MEMBERS
+        or operations > _MOST_OPERATIONS
+        or levels > _MOST_LEVELS
+    ):
+        return False
+    group.members[node] = place
+    group.copies[node], group.levels[node] = copies, levels
+    group.operations, group.reads = operations, reads
+    if is_product:
+        group.anchor = node
+    return True
+
+
+def _tensors(node: ir.Node) -> set[ir.Value]:
+    return {value for value in node.inputs if value is not None and not _is_number(value)}
 
 
 def _is_number(value: ir.Value) -> bool:
@@ -94,7 +145,7 @@ def _is_number(value: ir.Value) -> bool:
 
 
 def _split_at_quantization(
-    product: ir.Node, group: Group, groups: dict[ir.Node, Group]
+    product: ir.Node, place: int, group: Group, groups: dict[ir.Node, Group]
 ) -> Group | None:
     """Move what lies between a product and the QuantizeLinear of its result to a group of its own.
 
@@ -125,7 +176,16 @@ def _split_at_quantization(
                 return None
     if group.anchor in moved:
         return None
-    group.members -= moved
-    split = Group(node, moved)
+    places = {**group.members, product: place}
+    group.members = {node: at for node, at in group.members.items() if node not in moved}
+    made = {one.outputs[0] for one in moved}
+    # What it copies and how deep it goes is less than before; that is all that has to be known.
+    split = Group(
+        node, {one: places[one] for one in moved}, None, {**group.copies, product: 1},
+        {**group.levels, product: 1}, group.operations,
+        {value for one in moved for value in _tensors(one)} - made,
+    )  # fmt: skip
+    kept = {one.outputs[0] for one in group.members}
+    group.reads = {v for one in group.members for v in _tensors(one)} - kept
     groups |= dict.fromkeys(moved, split)
     return split

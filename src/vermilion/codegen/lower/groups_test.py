@@ -6,6 +6,7 @@ from typing import Any
 
 from float_graphs import families
 from native_text import normal, read
+from vermilion.codegen.lower.extent import extent_of
 from vermilion.codegen.lower.groups import find_groups
 from vermilion.codegen.lower.rules import is_elementwise, is_product
 
@@ -16,7 +17,7 @@ DECLARED = "float[4,8] x, float[8,8] w, float[8,8] v"
 def groups(text: str) -> list[tuple[str, set[str], str | None]]:
     """Give (root, members, anchor) of each group."""
     model = read(f"({DECLARED}) => {text}", **W)
-    found: Any = find_groups(model.graph, is_elementwise, is_product)
+    found: Any = find_groups(model.graph, is_elementwise, is_product, extent_of)
     unique = {id(group): group for group in found.values()}
     return sorted(
         (

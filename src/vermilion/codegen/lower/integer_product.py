@@ -52,7 +52,7 @@ def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
     result = lowering.output(group.root.outputs[0], product._channels_last_order(rank))
     output = as_image(result)
     operands = [product._as_operand(lowering, view, result) for view in build.views]
-    key, members = _key(integer), list(group.members)
+    key, members = _key(integer), group.nodes
     if by_channel:
         lowering.add(
             depthwise_step(
@@ -92,7 +92,7 @@ def _emit_rows(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
     geometry = ConvGeometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
     step = product_step(
         lowering, source, integer.weights[:, None, None, :], _key(integer), geometry,
-        _rows_of(target, outputs), operands, expression, list(group.members),
+        _rows_of(target, outputs), operands, expression, group.nodes,
         _numeric(lowering),
     )  # fmt: skip
     lowering.add(_with_initial(step))

@@ -121,7 +121,7 @@ def _emit(
     shape = (*batch, left.shape[-2], right.shape[-1])
     result, target = open_rows(lowering, root, shape)
     views = [row_operand(lowering, v, static_shape(root) or (), shape) for v in build.views]
-    matmul_steps(lowering, left, right, target, views, expression, list(group.members))
+    matmul_steps(lowering, left, right, target, views, expression, group.nodes)
     close_rows(lowering, result, target, group.root)
 
 

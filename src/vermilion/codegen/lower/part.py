@@ -20,6 +20,7 @@ from vermilion.codegen.lower.context import (
     copy_step,
 )
 from vermilion.codegen.lower.elementwise import emit_elementwise
+from vermilion.codegen.lower.extent import extent_of
 from vermilion.codegen.lower.geometry import conv_geometry, conv_shape
 from vermilion.codegen.lower.groups import Group, find_groups
 from vermilion.codegen.lower.integer_product import emit_integer_product
@@ -54,7 +55,7 @@ def lower_part(
     3×3 convolutions are computed directly.
     """
     graph = write_definitions(join_normalizations(keep_integers(model))).graph
-    groups = find_groups(graph, is_elementwise, is_product)
+    groups = find_groups(graph, is_elementwise, is_product, extent_of)
     attentions = find_attentions(graph, groups)
     lowering = Lowering(isa, float_storage, groups, {}, _emit, winograd, attentions)
     inside = {attention.softmax for attention in attentions.values()}

@@ -83,7 +83,7 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
     output = as_image(result)
     operands = [_as_operand(lowering, view, result) for view in views]
     taps, key = weights.transpose(0, 2, 3, 1), (str(kernel.name), "conv")
-    members = list(group.members)
+    members = group.nodes
     if scheme:
         for step in winograd_steps(
             lowering, scheme, source, taps, key, geometry, output, operands, expression, members
@@ -144,7 +144,7 @@ def _emit_transposed(lowering: Lowering, group: Group, node: ir.Node) -> None:
     expression, views = epilogue(lowering, group, start, first)
     output = lowering.output(group.root.outputs[0], _channels_last_order(4))
     operands = [_as_operand(lowering, view, output) for view in views]
-    members = list(group.members)
+    members = group.nodes
     for step in transposed_steps(
         lowering, node, source, _constant(kernel), output, operands, expression, members
     ):

@@ -137,7 +137,7 @@ def emit_wide_product(lowering: Lowering, group: Group, product: WideProduct) ->
     result = lowering.output(root, order)
     channels = (1, shape[1], *(1 for _ in shape[2:])) if is_image else None
     views = [_along_channels(view, channels) for view in build.views]
-    names = [str(node.name) for node in group.members]
+    names = [str(node.name) for node in group.nodes]
     lowering.add(map_step([high, *views], [result], [expression], names))
 
 

@@ -36,11 +36,25 @@ def test_strings_are_lifted() -> None:
     assert step.fired == 2
 
 
-def test_refuses_a_constant_that_is_an_output() -> None:
+def test_a_constant_that_is_an_output_is_given_by_a_node() -> None:
     model = parse("(float[1] x) => (float[1] y) { y = Constant<value_floats = [1.0]>() }")
     work, step = run(lift_constants, model)
-    assert reasons(step) == ["the constant is an output of its graph"]
-    assert operators(work) == ["Constant"]
+    assert step.fired == 1
+    assert operators(work) == ["Identity"]
+    assert [value.name for value in work.graph.outputs] == ["y"]
+
+
+def test_refuses_a_constant_that_is_the_output_of_a_body() -> None:
+    model = parse(
+        """(float[2] x, bool c) => (float[1] y) {
+            y = If (c) <
+                then_branch = a () => (float[1] t) { t = Constant<value_floats = [1.0]>() },
+                else_branch = b () => (float[1] e) { e = Constant<value_floats = [2.0]>() }
+            >
+        }"""
+    )
+    _, step = run(lift_constants, model)
+    assert reasons(step) == ["the constant is an output of its graph"] * 2
 
 
 def test_lifts_inside_bodies() -> None:

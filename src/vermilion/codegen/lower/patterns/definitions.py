@@ -17,6 +17,11 @@ from vermilion.ir.passes.replace import new_weight
 
 Shape = Sequence[int]
 
+# Inputs of a Sum, Max, Min or Mean that one kernel reads: pointers beyond that are not in
+# registers, and each costs a level of the expression.
+_MOST_ADDENDS = 8
+_JOINED = {"Sum": "Sum", "Mean": "Sum", "Max": "Max", "Min": "Min"}
+
 
 def write_definitions(model: ir.Model) -> ir.Model:
     """Give the model with composite operators written out; the given one stays as it is."""
@@ -30,7 +35,10 @@ def write_definitions(model: ir.Model) -> ir.Model:
 
 
 def _is_composite(node: ir.Node) -> bool:
-    return node.domain in ("", "ai.onnx") and node.op_type in DEFINITIONS
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    is_long = node.op_type in _JOINED and len(node.inputs) > _MOST_ADDENDS
+    return is_long or node.op_type in DEFINITIONS
 
 
 def check_definition(node: ir.Node) -> str:
@@ -245,6 +253,22 @@ def _local_response(w: _Writer, node: ir.Node) -> ir.Value:
     return w("Mul", shape, x, power)
 
 
+def _joined(w: _Writer, node: ir.Node) -> ir.Value:
+    """Write one operator over many inputs as a few over the first ones, the result and the next.
+
+    That is the order in which one operator takes them, so that the rounding is the same.
+    """
+    op_type = _JOINED[node.op_type]
+    values = [value for value in node.inputs if value is not None]
+    total = values[0]
+    for start in range(1, len(values), _MOST_ADDENDS - 1):
+        some = [total, *values[start : start + _MOST_ADDENDS - 1]]
+        total = w(op_type, np.broadcast_shapes(*map(_sizes, some)), *some)
+    if node.op_type == "Mean":
+        total = w("Mul", _sizes(total), total, w.number(1.0 / len(values), total))
+    return total
+
+
 DEFINITIONS: Mapping[str, Callable[[_Writer, ir.Node], ir.Value]] = {
     "BatchNormalization": _batch_normalization,
     "InstanceNormalization": _instance_normalization,
@@ -259,7 +283,8 @@ DEFINITIONS: Mapping[str, Callable[[_Writer, ir.Node], ir.Value]] = {
 
 def _replace(graph: ir.Graph, node: ir.Node) -> None:
     output = node.outputs[0]
-    result = DEFINITIONS[node.op_type](_Writer(graph, node), node)
+    write = DEFINITIONS.get(node.op_type, _joined)
+    result = write(_Writer(graph, node), node)
     name, output.name = output.name, None
     result.name, result.type = name, output.type
     output.replace_all_uses_with(result, replace_graph_outputs=True)
