@@ -39,7 +39,8 @@ class Case:
             for name, array in self.wanted.items()
         ]
         graph = helper.make_graph(
-            self.nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)], outputs,
+            self.nodes, "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)], outputs,
             [numpy_helper.from_array(array, name) for name, array in self.weights.items()],
         )  # fmt: skip
         imports = [helper.make_opsetid("", 17)]
