@@ -28,6 +28,7 @@ T = TypeVar("T")
 _KINDS: tuple[SampleKind, ...] = ("ordinary", "edges", "large")
 _REDRAWS = 4  # of values whose shapes contradict each other
 _SEQUENCE_LENGTH = 2
+_MOST_PARAMETERS = 8  # elements of a vector that may be a shape, not data
 
 
 @dataclass(frozen=True)
@@ -151,15 +152,28 @@ def _array(
 ) -> Array:
     shape = sized.shape(value)
     want = wants.get(value.name or "") or _usual(value, kind, salt)
-    if isinstance(value.type, ir.SequenceType):
-        item = ir.Value(name=value.name, type=value.type.elem_type, shape=value.shape)
-        drawn = [
-            draw_array(item, shape, want, kind, floats, others) for _ in range(_SEQUENCE_LENGTH)
+    return _of_type(value.type, value, shape, want, kind, floats, others)
+
+
+def _of_type(
+    of: ir.TypeProtocol | None,
+    value: ir.Value,
+    shape: tuple[int, ...],
+    want: Want | None,
+    kind: SampleKind,
+    floats: np.random.Generator,
+    others: np.random.Generator,
+) -> Array:
+    """Return a tensor, or a list of them for a sequence, as ONNX Runtime takes it."""
+    if isinstance(of, ir.SequenceType):
+        return [  # type: ignore[return-value]
+            _of_type(of.elem_type, value, shape, want, kind, floats, others)
+            for _ in range(_SEQUENCE_LENGTH)
         ]
-        return drawn  # type: ignore[return-value]  # as ONNX Runtime takes a sequence
-    if isinstance(value.type, ir.OptionalType):
-        value = ir.Value(name=value.name, type=value.type.elem_type, shape=value.shape)
-    return draw_array(value, shape, want, kind, floats, others)
+    if isinstance(of, ir.OptionalType):
+        return _of_type(of.elem_type, value, shape, want, kind, floats, others)
+    tensor = ir.Value(name=value.name, type=of, shape=value.shape)
+    return draw_array(tensor, shape, want, kind, floats, others)
 
 
 def _usual(value: ir.Value, kind: SampleKind, salt: int) -> Want | None:
@@ -179,7 +193,11 @@ def _usual(value: ir.Value, kind: SampleKind, salt: int) -> Want | None:
         return between(0, 1, hard=False)  # safe as token ids, masks and indices
     if dtype.bitwidth <= 8:
         return None
-    spread = {"ordinary": 10, "edges": 10_000, "large": 1000}[kind]
+    sizes = value.shape.dims if value.shape is not None else ()
+    if len(sizes) < 2 and all(isinstance(size, int) and size <= _MOST_PARAMETERS for size in sizes):
+        # Computed with, and then perhaps a shape: a large one would fill the memory.
+        return between(1, 4, hard=False)
+    spread = {"ordinary": 10, "edges": 1000, "large": 100}[kind]
     return between(-spread, spread, hard=False)
 
 

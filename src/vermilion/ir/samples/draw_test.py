@@ -174,6 +174,20 @@ CASES: dict[str, tuple] = {
         "(int64 n, bool c, float[2] x) => (float[2] y) { y = Loop(n, c, x) <body = b (int64 i,"
         " bool ci, float[2] s) => (bool co, float[2] t) { co = Identity(ci) t = Add(s, s) }> }",
     ),
+    "index made in a branch": (
+        "(bool c, int64[3] i) => (y) { j = If(c) <then_branch = a () => (int64[3] p)"
+        " { p = Add(i, k) }, else_branch = b () => (int64[3] q) { q = Identity(i) }>"
+        " y = Gather(t, j) }",
+        {"t": weight(40, 2), "k": np.array(20, I64)},
+    ),
+    "a row for each round": (
+        "(int64 n, bool c) => (float[m,2] y) { y = Loop(n, c) <body = b (int64 i, bool d)"
+        " => (bool e, float[2] r) { e = Identity(d) r = Gather(t, i) }> }",
+        {"t": weight(2, 2)},
+    ),
+    "Col2Im": ("(float[1,4,6] x, int64[2] s, int64[2] b) => (y) { y = Col2Im(x, s, b) }", {}, 18),
+    "CumProd": ("(float[2,7] x, int64 a) => (y) { y = CumProd(x, a) }", {}, 26),
+    "optional": ("(optional(float[2]) x) => (y) { y = OptionalGetElement(x) }", {}, 18),
     "index inside a body": (
         "(bool c, int64[3] i) => (float[3,2] y) { y = If(c) <then_branch = a () => (float[3,2] p)"
         " { p = Gather(t, i) }, else_branch = b () => (float[3,2] q) { q = Gather(u, i) }> }",

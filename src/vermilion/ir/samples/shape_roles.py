@@ -8,15 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 
 import numpy as np
 
 from vermilion.ir.opset import constant_of
 from vermilion.ir.samples.equal_sizes import Dim, equal_sizes
+from vermilion.ir.samples.facts import attribute_list
 from vermilion.ir.samples.use import Use
 from vermilion.ir.samples.want import Want, between, exactly
 
 Role = Callable[[Use], Want | None]
+
+_MOST_BLOCK = 8  # elements along one side of a block
 
 
 def _target(use: Use) -> Want | None:
@@ -164,7 +168,8 @@ def _ends(use: Use) -> Want | None:
         if step < 0:
             return -size - 1
         if use.kind == "edges":
-            return size if use.attempt % 2 else 2**31 - 1
+            # As exporters write `to the end`; a bound that is computed with may be a size as well.
+            return 2**31 - 1 if use.is_all_that_reads_an_input() and use.at_ends else size
         return size // 2 + 1 if size > 1 else 1
 
     return _bound(use, choose)
@@ -250,12 +255,43 @@ def _one_axis(use: Use) -> Want | None:
     return between(-rank if rank and use.at_ends else 0, max((rank or 1) - 1, 0))
 
 
-def _unfolded(use: Use) -> Want | None:
-    """Col2Im: an image of as many blocks as there are columns, in a row."""
-    columns, block = use.size(0, 2), use.certain(2)
-    if columns is None or block is None:
+def _folded(use: Use) -> tuple[list[int], list[int]] | None:
+    """Return the first image and block of a Col2Im of which the data are the columns."""
+    data, rank = use.static(0), use.own_count()
+    if data is None or len(data) != 3:
         return None
-    return exactly([*block[:-1], block[-1] + columns - 1])
+    known = use.certain(2)
+    strides = attribute_list(use.node, "strides") or [1] * rank
+    dilations = attribute_list(use.node, "dilations") or [1] * rank
+    pads = attribute_list(use.node, "pads") or [0] * (2 * rank)
+    sides = [n for n in range(1, _MOST_BLOCK + 1) if data[1] % n == 0]
+    blocks = product(sides, repeat=rank) if known is None else [tuple(int(n) for n in known)]
+    counts = [n for n in range(1, data[2] + 1) if data[2] % n == 0]
+    for block in blocks:
+        if data[1] % math.prod(block):
+            continue
+        for along in product(counts, repeat=rank):
+            image = [
+                (along[d] - 1) * strides[d]
+                + (block[d] - 1) * dilations[d]
+                + 1
+                - pads[d]
+                - pads[d + rank]
+                for d in range(rank)
+            ]
+            if math.prod(along) == data[2] and min(image) > 0:
+                return image, list(block)
+    return None
+
+
+def _image(use: Use) -> Want | None:
+    found = _folded(use)
+    return None if found is None else exactly(found[0])
+
+
+def _block(use: Use) -> Want | None:
+    found = _folded(use)
+    return None if found is None else exactly(found[1])
 
 
 def _grid(use: Use) -> Want | None:
@@ -269,8 +305,9 @@ SHAPE_ROLES: Mapping[str, Mapping[int, Role]] = {
     "AffineGrid": {1: _grid},
     "BlackmanWindow": {0: _always(4, 9)},
     "CenterCropPad": {1: _sizes},
-    "Col2Im": {1: _unfolded},
+    "Col2Im": {1: _image, 2: _block},
     "ConstantOfShape": {0: _sizes},
+    "CumProd": {1: _one_axis},
     "CumSum": {1: _one_axis},
     "DFT": {1: _always(4, 8), 2: _always(1)},
     "Expand": {1: _expanded},

@@ -80,6 +80,11 @@ class Use:
         value = operand(self.node, at)
         return value is not None and (value.dtype is None or value.dtype.is_integer())
 
+    def is_all_that_reads_an_input(self) -> bool:
+        """Say whether the operand is an input of the model that nothing else reads."""
+        value = operand(self.node, self.at)
+        return value is not None and value.is_graph_input() and len(value.uses()) == 1
+
     def declared(self) -> Shape:
         """Return the sizes that the file declares for the node's first output, None for open ones.
 

@@ -7,13 +7,14 @@ intervals around. What an operator asks of its own operands stands in `roles`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from vermilion.ir.opset import constant_of, required_inputs
+from vermilion.ir.samples.bodies import body_inputs, body_outputs, readers_first
 from vermilion.ir.samples.facts import Facts, attribute_list, attribute_or, operand, slices
 from vermilion.ir.samples.roles import ROLES
 from vermilion.ir.samples.shape_roles import SHAPE_ROLES
@@ -46,7 +47,7 @@ def find_wants(model: ir.Model, facts: Facts, kind: SampleKind, attempt: int, se
         if found is not None:
             wants[value.name] = found
 
-    for node in _readers_first(required_inputs(model)):
+    for node in readers_first(model, required_inputs(model), _carries):
         for at, want in _handed_on(node, facts, wants):
             ask(operand(node, at), want)
         for at, role in ROLES.get((node.domain, node.op_type), {}).items():
@@ -57,39 +58,26 @@ def find_wants(model: ir.Model, facts: Facts, kind: SampleKind, attempt: int, se
             asked = _asked(role, Use(node, at, facts, kind, attempt, random))
             of_shapes |= asked is not None and node.op_type in SHAPE_ROLES
             ask(operand(node, at), asked)
-        for inner, outer in _bodies_inputs(node):
+        for inner, outer in (*body_inputs(node), *body_outputs(node)):
             ask(outer, wants.get(inner.name or ""))
+        rounds = _rounds(node, wants)
+        if rounds is not None:
+            ask(node.inputs[0], rounds)
     return Wants(wants, of_shapes)
 
 
-def _readers_first(values: Sequence[ir.Value]) -> Iterator[ir.Node]:
-    """Yield the nodes that the values' elements reach, each after all that read its results."""
-    seen: set[ir.Node] = set()
-    pending: list[tuple[ir.Node | None, Iterator[ir.Node]]] = [(None, _readers(values))]
-    while pending:
-        node, readers = pending[-1]
-        following = next((reader for reader in readers if reader not in seen), None)
-        if following is not None:
-            seen.add(following)
-            pending.append((following, _readers(_carried(following))))
-            continue
-        pending.pop()
-        if node is not None:
-            yield node
+def _carries(node: ir.Node) -> bool:
+    """Say whether the results hold elements of the operands, or what is counted in them."""
+    return node.domain == "" and (node.op_type in _RULES or node.op_type == "Split")
 
 
-def _readers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
-    for value in values:
-        for node, _ in value.uses():
-            yield node
-
-
-def _carried(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that hold elements of the node's operands, or what is counted in them."""
-    if node.domain == "" and (node.op_type in _RULES or node.op_type == "Split"):
-        yield from node.outputs
-    for inner, _ in _bodies_inputs(node):
-        yield inner
+def _rounds(node: ir.Node, wants: Mapping[str, Want]) -> Want | None:
+    """Return how many rounds a Loop may have so that their numbers are what is wanted of them."""
+    if node.op_type != "Loop" or not node.inputs or node.inputs[0] is None:
+        return None
+    numbers = node.attributes["body"].as_graph().inputs[:1]
+    want = wants.get(numbers[0].name or "") if numbers else None
+    return None if want is None else between(0, min(3.0, float(want.high.min()) + 1))
 
 
 def _asked(role: Callable[[Use], Want | None], use: Use) -> Want | None:
@@ -111,14 +99,6 @@ def _handed_on(node: ir.Node, facts: Facts, wants: Mapping[str, Want]) -> Handed
         yield from rule(node, want, facts)
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
         return
-
-
-def _bodies_inputs(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value | None]]:
-    """Pair the inputs of a Loop's or a Scan's body with what the node hands to them."""
-    if node.op_type not in ("Loop", "Scan") or "body" not in node.attributes:
-        return
-    body = node.attributes["body"].as_graph()
-    yield from zip(body.inputs, node.inputs, strict=False)
 
 
 def _to_first(node: ir.Node, want: Want, facts: Facts) -> Handed:
