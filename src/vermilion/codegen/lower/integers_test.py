@@ -56,6 +56,22 @@ def test_elementwise_chains_are_exact(storage: Any, target: str, tmp_path: Path)
         np.testing.assert_array_equal(got[name], wanted)
 
 
+@pytest.mark.parametrize("storage", [np.uint8, np.int8, np.uint16, np.int16])
+@pytest.mark.parametrize("shape", [(2, 17, 5, 3), (1, 3, 9), (1, 1, 1)])
+def test_the_greatest_of_integers_is_an_integer(
+    storage: Any, shape: tuple[int, ...], target: str, tmp_path: Path
+) -> None:
+    info = np.iinfo(storage)
+    x = np.random.default_rng(6).integers(info.min, info.max + 1, shape).astype(storage)
+    graph = Graph(is_wide=info.bits == 16)
+    zero = np.array(5, storage)
+    greatest = graph.op("GlobalMaxPool", graph.dequantize("x", 0.25, zero))
+    graph.quantize(greatest, 0.25, zero, name="y")
+    model = graph.model({"x": x}, {"y": helper.np_dtype_to_tensor_dtype(np.dtype(storage))})
+    got = run_native(model, {"x": x}, tmp_path, target)["y"]
+    np.testing.assert_array_equal(got, x.max(axis=tuple(range(2, x.ndim)), keepdims=True))
+
+
 def test_quantizing_floats_divides_as_onnx_says(target: str, tmp_path: Path) -> None:
     x = np.linspace(-40, 40, 100003, dtype=F32)
     graph = Graph()

@@ -6,10 +6,11 @@ import math
 
 import onnx_ir as ir
 
+from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
 from vermilion.codegen.emit.map import collapse
 from vermilion.codegen.emit.pool import PoolSpec
 from vermilion.codegen.emit.reduce import ReduceSpec, scaled
-from vermilion.codegen.expression import Operand, apply
+from vermilion.codegen.expression import Convert, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
 from vermilion.codegen.lower.geometry import as_image, channels_last_order, explicit_pads
@@ -116,8 +117,12 @@ def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
     kept_axes = [a for a in range(len(source.shape)) if a not in axes]
     kept = _dims(source, wide, kept_axes)
     reduced = collapse([source.shape[a] for a in axes], [tuple(source.strides[a] for a in axes)], 0)
-    prepare = apply("mul", Operand(0), Operand(0)) if form in ("square", "norm") else Operand(0)
-    finish = {"mean": scaled(1.0 / count), "norm": apply("sqrt", Operand(0))}.get(form, Operand(0))
+    squared = apply("mul", Operand(0), Operand(0))
+    prepare: Expression = squared if form in ("square", "norm") else Operand(0)
+    endings = {"mean": scaled(1.0 / count), "norm": apply("sqrt", Operand(0))}
+    finish: Expression = endings.get(form, Operand(0))
+    if KIND_OF_STORAGE[source.storage] == "int":  # of a quantized tensor: exact in float32
+        prepare, finish = Convert(Operand(0, "int"), "float"), Convert(finish, "int")
     spec = ReduceSpec(
         combine, source.storage, target.storage, kept,  # type: ignore[arg-type]
         tuple((size, strides[0]) for size, strides in reduced), prepare, finish,

@@ -80,11 +80,26 @@ def axes_of(node: ir.Node) -> tuple[list[Phase], list[Phase]]:
     assert result is not None
     assert kernel is not None
     strides = integers(node, "strides", [1, 1])
-    pads = integers(node, "pads", [0, 0, 0, 0])
+    before = _before(node, data[2:], kernel[2:], strides, result[2:])
     return (
-        phases(strides[0], kernel[2], pads[0], data[2], result[2]),
-        phases(strides[1], kernel[3], pads[1], data[3], result[3]),
+        phases(strides[0], kernel[2], before[0], data[2], result[2]),
+        phases(strides[1], kernel[3], before[1], data[3], result[3]),
     )
+
+
+def _before(
+    node: ir.Node, data: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
+    result: Sequence[int],
+) -> Sequence[int]:  # fmt: skip
+    """Return what is cut off above and on the left.
+
+    Source: ONNX ConvTranspose-11: with `output_shape` the pads are what is over, the odd one first.
+    """
+    if "output_shape" not in node.attributes:
+        return integers(node, "pads", [0, 0, 0, 0])[:2]
+    extra = integers(node, "output_padding", [0, 0])
+    full = [s * (i - 1) + e + k for s, i, e, k in zip(strides, data, extra, kernel, strict=True)]
+    return [max(0, f - r + 1) // 2 for f, r in zip(full, result, strict=True)]
 
 
 def transposed_border(node: ir.Node) -> Border:
