@@ -137,8 +137,9 @@ def compile_model(
     cache = Cache(cache_dir)
 
     request = BuildRequest(
-        source, label, chosen, (device_backend, cpu_backend), options, dims or {}, fix, parts
-    )
+        source, label, chosen, (device_backend, cpu_backend), options, dims or {}, fix, parts,
+        backend or "",
+    )  # fmt: skip
 
     def build(folder: Path) -> None:
         build_artifact(request, folder, progress)

@@ -32,6 +32,7 @@ from vermilion.progress import Progress
 from vermilion.runtime.cache import cache_digest
 from vermilion.runtime.prove import WrongNumbersError, prove, wrong_parts
 from vermilion.runtime.report import Report
+from vermilion.runtime.stored_options import options_to_store
 from vermilion.runtime.summarize import summarize
 from vermilion.runtime.write import ArtifactContent, CompiledPart, write_artifact
 
@@ -56,6 +57,7 @@ class BuildRequest:
     dims: Dimensions
     fix: bool
     cache_parts: Mapping[str, str]
+    wanted_backend: str = ""  # where it was asked for by name
 
 
 def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> None:
@@ -94,7 +96,12 @@ def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> N
             model=simplified.model,
             parts=parts,
             target=request.target.name,
-            options={"precision": request.options.precision},
+            options=options_to_store(
+                request.options,
+                fix=request.fix,
+                backend=request.wanted_backend,
+                dims=request.dims,
+            ),
             features=_features(parts, request.target),
             cache_parts=request.cache_parts,
             summary=report.summary,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from vermilion.backends import MACHINE_CODE
-from vermilion.backends.base import CompileOptions
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.runtime.artifact import ArtifactReader
@@ -37,18 +36,27 @@ def why_not_run(manifest: Manifest) -> str:
 def recompiled(reader: ArtifactReader) -> ArtifactReader:
     """Compile the bundle's model again for this machine, once; give the bundle in the cache.
 
+    With the options that it was compiled with: they decide about numbers.
+
     Raises: VermilionError of the kind that says who can mend it.
     """
     # Only now: whoever opens a bundle of this machine needs no compiler.
     from vermilion.progress import no_progress
-    from vermilion.runtime.build import BuildRequest, backends_for, build_artifact
+    from vermilion.runtime.build import (
+        BuildRequest,
+        backends_for,
+        build_artifact,
+        check_provider_options,
+    )
     from vermilion.runtime.cache import Cache, cache_digest
     from vermilion.runtime.manifest import tool_versions
+    from vermilion.runtime.stored_options import read_options
     from vermilion.version import code_digest
 
     target = _target_here(reader.manifest)
-    device_backend, cpu_backend, _ = backends_for(target)
-    options = CompileOptions(precision=reader.manifest.options.get("precision", "auto"))
+    stored = read_options(reader.manifest.options, str(reader.path))
+    device_backend, cpu_backend, _ = backends_for(target, stored.backend)
+    check_provider_options(device_backend, target, stored.compile)
     parts = {
         "bundle": reader.manifest.digest,
         "target": target.name,
@@ -56,8 +64,8 @@ def recompiled(reader: ArtifactReader) -> ArtifactReader:
         "compiler": code_digest(),
     }
     request = BuildRequest(
-        reader.model(), str(reader.path), target, (device_backend, cpu_backend), options, {},
-        False, parts,
+        reader.model(), str(reader.path), target, (device_backend, cpu_backend),
+        stored.compile, {}, stored.fix, parts, stored.backend,
     )  # fmt: skip
     entry = Cache().get_or_build(
         cache_digest(parts),

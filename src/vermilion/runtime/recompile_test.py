@@ -6,17 +6,20 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import bundles
 import models
 from vermilion.api import compile_model
+from vermilion.backends.base import CompileOptions
 from vermilion.backends.native import NativeBackend
 from vermilion.backends.ort import OrtBackend
 from vermilion.errors import ArtifactError
 from vermilion.ir.execute import open_session, run_session
 from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.session import Session
+from vermilion.runtime.stored_options import StoredOptions, options_to_store, read_options
 
 
 @pytest.fixture
@@ -102,3 +105,61 @@ def test_code_can_be_trusted_by_name(bundle: Path) -> None:
     with_seal(bundle, "")
     with Session(bundle, trust_code=True) as session:
         assert session.notes == ()
+
+
+def conv_model() -> ir.Model:
+    net = models.Net("convolutions", 5)
+    last = net.input("x", (1, 3, 40, 40))
+    for at in range(2):
+        last = models.conv(net, last, f"conv{at}", (64 if at else 3, 64), 3)
+    net.output(last, "y", (1, 64, 40, 40))
+    return net.model()
+
+
+def test_options_that_decide_numbers_hold_where_a_bundle_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERMILION_CACHE", str(tmp_path / "default"))
+    feed = {"x": np.random.default_rng(1).standard_normal((1, 3, 40, 40), np.float32)}
+    direct = compile_model(conv_model(), winograd=False, cache_dir=tmp_path / "cache").artifact
+    fast = compile_model(conv_model(), cache_dir=tmp_path / "cache").artifact
+    exact, other = (Session(one).run(None, feed)[0] for one in (direct, fast))
+    assert not np.array_equal(exact, other)  # else the option decides nothing here
+    for bundle, numbers in ((direct, exact), (fast, other)):
+        with_seal(bundle, "")
+        with Session(bundle) as session:
+            assert session.notes
+            np.testing.assert_array_equal(session.run(None, feed)[0], numbers)
+            assert session.manifest.options == open_artifact(bundle).manifest.options | {
+                "dims": "{}"
+            }
+
+
+def test_a_bundle_of_an_earlier_release_names_fewer_options(bundle: Path) -> None:
+    def change(rows: dict[str, object]) -> None:
+        rows["options"] = {"precision": "auto"}
+
+    bundles.edit_manifest(bundle, change)
+    with_seal(bundle, "")
+    with Session(bundle) as session:
+        assert session.notes
+        assert session.manifest.options["winograd"] == "True"
+
+
+@pytest.mark.parametrize("name", ["winograd", "fix", "provider_options"])
+def test_an_option_that_cannot_be_read_is_told(bundle: Path, name: str) -> None:
+    def change(rows: dict[str, object]) -> None:
+        rows["options"] = {"precision": "auto", name: "[]"}
+
+    bundles.edit_manifest(bundle, change)
+    with_seal(bundle, "")
+    with pytest.raises(ArtifactError, match=f"option `{name}`"):
+        Session(bundle)
+
+
+def test_every_option_goes_into_a_manifest_and_back() -> None:
+    options = CompileOptions(precision="bf16", winograd=False, provider_options={"a": "1"})
+    stored = options_to_store(options, fix=True, backend="ort", dims={"x": (1, 3), "n": 2})
+    assert all(isinstance(value, str) for value in stored.values())
+    assert read_options(stored, "here") == StoredOptions(options, True, "ort")
+    assert read_options({}, "here") == StoredOptions(CompileOptions(), False, "")
