@@ -58,9 +58,10 @@ class Call:
         return self[index] if self.has(index) else None
 
     def type(self, index: int) -> ir.DataType:
-        """Return the declared type of an input that is there."""
-        found = self.types[index]
-        assert found is not None, f"input {index} is there, and has no type"
+        """Return the declared type of an input that has to be there."""
+        found = self.types[index] if index < len(self.types) else None
+        if found is None:
+            raise self.error(f"its input {index} is missing")
         return found
 
     def ints(self, index: int) -> list[int]:

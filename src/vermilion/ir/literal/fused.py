@@ -19,6 +19,7 @@ from vermilion.ir.literal.elementwise import gelu, sigmoid
 from vermilion.ir.literal.normalize import OPERATORS as NORMALIZATIONS
 from vermilion.ir.literal.normalize import centred
 from vermilion.ir.literal.products import convolution, product
+from vermilion.ir.literal.reduce import mean
 
 Array = NDArray[Any]
 
@@ -95,7 +96,7 @@ def _bias_add(call: Call) -> Array:
 
 def _layer(total: Array, gamma: Array, beta: Array | None, epsilon: float) -> Array:
     _, rest = centred(total, (total.ndim - 1,))
-    variance = np.mean(np.square(rest), axis=-1, keepdims=True)
+    variance = mean(np.square(rest), (rest.ndim - 1,))
     result = rest / np.sqrt(variance + epsilon) * gamma
     return np.asarray(result if beta is None else result + beta)
 
@@ -106,17 +107,17 @@ def _skip_layer(call: Call) -> tuple[Any, ...]:
         total = total + call[4]
     epsilon = call.number("epsilon", _SKIP_EPSILON)
     result = _layer(total, call[2], call.get(3), epsilon)
-    mean, rest = centred(total, (total.ndim - 1,))
-    inverse = 1.0 / np.sqrt(np.mean(np.square(rest), axis=-1, keepdims=True) + epsilon)
+    middle, rest = centred(total, (total.ndim - 1,))
+    inverse = 1.0 / np.sqrt(mean(np.square(rest), (rest.ndim - 1,)) + epsilon)
     stash = ir.DataType.FLOAT
-    return result, Typed(mean, stash), Typed(inverse, stash), total
+    return result, Typed(middle, stash), Typed(inverse, stash), total
 
 
 def _skip_simplified(call: Call) -> tuple[Any, ...]:
     total = call[0] + call[1]
     if call.has(3):
         total = total + call[3]
-    squares = np.mean(np.square(total), axis=-1, keepdims=True)
+    squares = mean(np.square(total), (total.ndim - 1,))
     inverse = 1.0 / np.sqrt(squares + call.number("epsilon", _SKIP_EPSILON))
     stash = ir.DataType.FLOAT
     return (

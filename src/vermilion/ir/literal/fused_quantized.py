@@ -74,7 +74,7 @@ def _global_average_pool(call: Call) -> Typed:
     x = _real(call, 0)
     is_last = bool(call.integer("channels_last", 0))
     axes = tuple(range(1, x.ndim - 1)) if is_last else tuple(range(2, x.ndim))
-    return _codes(call, np.mean(x, axis=axes, keepdims=True), 3, call.type(0))
+    return _codes(call, reduce.mean(x, axes), 3, call.type(0))
 
 
 def _concat(call: Call) -> Typed:

@@ -67,7 +67,8 @@ def interpret(
         scope = runner.start(graph, inputs)
         wanted = _find(graph, names)
         runner.run(graph, scope, wanted)
-    return {name: scope[value].held for name, value in zip(names, wanted, strict=True)}
+    results = {name: scope[value] for name, value in zip(names, wanted, strict=True)}
+    return {name: runner.shown(slot) for name, slot in results.items()}
 
 
 def _find(graph: ir.Graph, names: Sequence[str]) -> list[ir.Value]:
@@ -124,6 +125,10 @@ class _Runner:
                 if not left[value] and value not in kept:
                     scope.pop(value, None)
 
+    def shown(self, slot: _Slot) -> Held:
+        """Return a value as a caller gets it: a weight of a wide run is in float64 too."""
+        return widened(slot.held) if self._is_wide and slot.dtype in WIDENED else slot.held
+
     def _plan(self, graph: ir.Graph) -> tuple[list[ir.Node], list[list[ir.Value]]]:
         """Return the nodes, and what each reads, found once for the body of a loop."""
         if graph not in self._plans:
@@ -146,7 +151,8 @@ class _Runner:
         dtype = type_of(array)
         if array.dtype.kind in "US":
             array = array.astype(object)
-        return _Slot(widened(array) if self._is_wide and dtype in WIDENED else array, dtype)
+        # A wide run widens where it reads: weights are not in memory twice as large for its length.
+        return _Slot(array, dtype)
 
     def _compute(self, node: ir.Node, scope: Scope) -> list[_Slot]:
         try:
@@ -162,7 +168,8 @@ class _Runner:
                 where=where(node),
                 hint="ONNX Runtime may have a kernel for it",
             )
-        held = tuple(slot.held if row.moves else _in_float64(slot.held) for slot in slots)
+        widens = not row.moves or (self._is_wide and any(_is_wide(slot.held) for slot in slots))
+        held = tuple(_in_float64(slot.held) if widens else slot.held for slot in slots)
         types = tuple(slot.dtype for slot in slots)
 
         def run_graph(inner: ir.Graph, given: Sequence[Held]) -> list[Held]:
@@ -234,6 +241,10 @@ def _called(row: Row, call: Call) -> Sequence[Held]:
     except MemoryError as error:
         raise call.unsupported("its result does not fit into memory") from error
     return results if isinstance(results, tuple) else (results,)
+
+
+def _is_wide(held: Held) -> bool:
+    return isinstance(held, np.ndarray) and held.dtype == np.float64
 
 
 def _in_float64(held: Held) -> Held:

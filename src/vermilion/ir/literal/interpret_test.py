@@ -144,3 +144,54 @@ def test_functions_of_the_model_are_run() -> None:
     )
     model = ir.from_proto(onnx.parser.parse_model(text))
     assert interpret(model, {"x": np.ones(2, np.float32)})["y"].tolist() == [3, 3]
+
+
+def test_a_wide_run_gives_all_floats_in_float64() -> None:
+    model = parsed(
+        "g (float[2] x) => (float[4] y, float[1] c) <float[2] w = {0.1, 0.2}>"
+        "{ z = Sqrt(x) y = Concat<axis = 0>(z, w) i = Constant<value_ints = [1]>() c = Gather(w, i)}"
+    )
+    found = interpret(model, {"x": np.full(2, 2, np.float32)}, ["y", "c", "w", "x"], wide=True)
+    assert {array.dtype for array in found.values()} == {np.dtype(np.float64)}
+    assert found["y"].tolist() == [2**0.5, 2**0.5, *np.float32([0.1, 0.2]).tolist()]
+
+
+def test_bodies_read_what_lies_outside() -> None:
+    model = parsed(
+        "g (float[1] x, int64 n) => (float[1] y, float[k,1] all)"
+        "{ t = Constant<value = bool {1}>()"
+        "  y, all = Loop(n, t, x) <body = b (int64 i, bool c, float[1] a) => "
+        "(bool d, float[1] s, float[1] o) { d = Identity(c) s = Add(a, x) o = Sqrt(s) }> }"
+    )
+    given = {"x": np.ones(1, np.float32), "n": np.array(3)}
+    for wide in (False, True):
+        found = interpret(model, given, wide=wide)
+        assert found["y"].tolist() == [4]
+        assert np.allclose(found["all"][:, 0], np.sqrt([2, 3, 4]), atol=0 if wide else 1e-7, rtol=0)
+    none = interpret(model, {**given, "n": np.array(0)})
+    assert none["all"].shape[0] == 0
+
+
+def test_a_loop_without_an_end_ends() -> None:
+    model = parsed(
+        "g (float[1] x) => (float[1] y)"
+        '{ t = Constant<value = bool {1}>()  y = Loop("", t, x) <body = b '
+        "(int64 i, bool c, float[1] a) => (bool d, float[1] s) { d = Identity(c) s = Neg(a) }> }"
+    )
+    with pytest.raises(UnsupportedError, match="100,000 iterations"):
+        interpret(model, {"x": np.ones(1, np.float32)})
+
+
+def test_block_floating_point_shares_an_exponent() -> None:
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            '<ir_version: 10, opset_import: ["" : 21, "vermilion.numbers" : 1]>\n'
+            "g (float[9] x) => (float[9] y) { y = vermilion.numbers.RoundToBlocks<axis = 0>(x) }"
+        )
+    )
+    x = np.array([1.0, 0.01, 127.4 / 64, 0.5 / 64, 1.5 / 64, -3, 0, 0.1, 0.1], np.float32)
+    y = interpret(model, {"x": x})["y"]
+    # The exponent of 3 is 1: steps of 2⁻⁵. The ninth value is a block of its own.
+    step = 2.0**-5
+    assert y.tolist()[:8] == (np.rint(x[:8].astype(np.float64) / step) * step).tolist()
+    assert y[8] == np.rint(0.1 * 2**10) / 2**10

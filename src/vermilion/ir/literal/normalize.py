@@ -9,6 +9,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.ir.literal.call import Call, Table, Typed, computes, over_axis, versions
+from vermilion.ir.literal.reduce import mean
 
 Array = NDArray[Any]
 
@@ -20,13 +21,13 @@ _MVN_EPSILON = float(np.float32(1e-9))
 
 def centred(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """Return the mean over `axes`, and the elements less it."""
-    mean = np.mean(x, axis=axes, keepdims=True)
-    return mean, x - mean
+    middle = mean(x, axes)
+    return middle, x - middle
 
 
 def _normal(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     _, rest = centred(x, axes)
-    return np.asarray(rest / np.sqrt(np.mean(np.square(rest), axis=axes, keepdims=True) + epsilon))
+    return np.asarray(rest / np.sqrt(mean(np.square(rest), axes) + epsilon))
 
 
 def _batch(call: Call) -> Any:
@@ -36,20 +37,22 @@ def _batch(call: Call) -> Any:
         raise call.unsupported("BatchNormalization that may be in training mode")
     if call.version < 9 and not call.integer("spatial", 1):
         return _batch_of_elements(call)
-    scale, shift, mean, variance = (over_axis(call[at], 1, max(2, x.ndim)) for at in range(1, 5))
+    scale, shift, middle, variance = (over_axis(call[at], 1, max(2, x.ndim)) for at in range(1, 5))
     if x.ndim == 1:
-        scale, shift, mean, variance = (part.reshape(-1) for part in (scale, shift, mean, variance))
+        scale, shift, middle, variance = (
+            part.reshape(-1) for part in (scale, shift, middle, variance)
+        )
     epsilon = call.number("epsilon", _EPSILON)
     if not trains:
-        return (x - mean) / np.sqrt(variance + epsilon) * scale + shift
+        return (x - middle) / np.sqrt(variance + epsilon) * scale + shift
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
     own_mean, rest = centred(x, axes)
-    own_variance = np.mean(np.square(rest), axis=axes, keepdims=True)
+    own_variance = mean(np.square(rest), axes)
     momentum = call.number("momentum", float(np.float32(0.9)))
     y = rest / np.sqrt(own_variance + epsilon) * scale + shift
     running = (
         (momentum * old + (1.0 - momentum) * new).reshape(-1)
-        for old, new in ((mean, own_mean), (variance, own_variance))
+        for old, new in ((middle, own_mean), (variance, own_variance))
     )
     return (y, *(Typed(value, call.type(3)) for value in running))
 
@@ -57,8 +60,8 @@ def _batch(call: Call) -> Any:
 def _batch_of_elements(call: Call) -> Array:
     """Return each element of an image normalized by its own numbers."""
     x = call[0]
-    scale, shift, mean, variance = (call[at].reshape(x.shape[1:]) for at in range(1, 5))
-    return (x - mean) / np.sqrt(variance + call.number("epsilon", _EPSILON)) * scale + shift
+    scale, shift, middle, variance = (call[at].reshape(x.shape[1:]) for at in range(1, 5))
+    return (x - middle) / np.sqrt(variance + call.number("epsilon", _EPSILON)) * scale + shift
 
 
 def _instance(call: Call) -> Array:
@@ -95,20 +98,20 @@ def _behind(call: Call) -> tuple[int, ...]:
 
 def _layer(call: Call) -> tuple[Any, ...]:
     axes = _behind(call)
-    mean, rest = centred(call[0], axes)
-    variance = np.mean(np.square(rest), axis=axes, keepdims=True)
+    middle, rest = centred(call[0], axes)
+    variance = mean(np.square(rest), axes)
     inverse = 1.0 / np.sqrt(variance + call.number("epsilon", _EPSILON))
     y = rest * inverse * call[1]
     if call.has(2):
         y = y + call[2]
     stash = ir.DataType(call.integer("stash_type", 1))
-    return y, Typed(mean, stash), Typed(inverse, stash)
+    return y, Typed(middle, stash), Typed(inverse, stash)
 
 
 def root_mean_square(call: Call, x: Array, scale: Array, epsilon: float) -> tuple[Any, ...]:
     """Return RMS normalization from the node's axis on, and one over the root of the squares."""
     axes = _behind(call)
-    inverse = 1.0 / np.sqrt(np.mean(np.square(x), axis=axes, keepdims=True) + epsilon)
+    inverse = 1.0 / np.sqrt(mean(np.square(x), axes) + epsilon)
     return x * inverse * scale, Typed(inverse, ir.DataType(call.integer("stash_type", 1)))
 
 
@@ -136,7 +139,7 @@ def _mean_variance(call: Call) -> Array:
     x = call[0]
     axes = tuple(call.axis(axis, x.ndim) for axis in call.integers("axes") or [0, 2, 3])
     _, rest = centred(x, axes)
-    deviation = np.sqrt(np.mean(np.square(rest), axis=axes, keepdims=True))
+    deviation = np.sqrt(mean(np.square(rest), axes))
     return np.asarray(rest / (deviation + _MVN_EPSILON))
 
 

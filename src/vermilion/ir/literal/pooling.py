@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.ir.literal.call import Call, Table, computes
+from vermilion.ir.literal.reduce import mean
 from vermilion.ir.literal.windows import Windows, find_windows
 
 Array = NDArray[Any]
@@ -106,7 +107,7 @@ def _spatial(x: Array) -> tuple[int, ...]:
 
 
 def _global_average_pool(call: Call) -> Array:
-    return np.asarray(np.mean(call[0], axis=_spatial(call[0]), keepdims=True))
+    return mean(call[0], _spatial(call[0]))
 
 
 def _global_max_pool(call: Call) -> Array:

@@ -58,7 +58,8 @@ def _same(x: Array) -> Array:
     return x
 
 
-def _mean(x: Array, axes: Axes) -> Array:
+def mean(x: Array, axes: Axes) -> Array:
+    """Return the mean with axes of 1; of nothing it is no number, and numpy warns of that."""
     count = math.prod(x.shape[axis] for axis in axes)
     total = np.sum(x, axis=axes, keepdims=True)
     if x.dtype.kind == "f":
@@ -148,7 +149,7 @@ def _kin(function: Callable[[Array, int], Array]) -> tuple[Row, ...]:
 
 OPERATORS: Table = {
     "ReduceSum": _over(_kept(np.sum), from_input=13),
-    "ReduceMean": _over(_mean),
+    "ReduceMean": _over(mean),
     "ReduceMax": _over(_extreme(np.max, 1)),
     "ReduceMin": _over(_extreme(np.min, -1)),
     "ReduceProd": _over(_kept(np.prod)),
