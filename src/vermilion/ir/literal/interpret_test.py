@@ -149,7 +149,8 @@ def test_functions_of_the_model_are_run() -> None:
 def test_a_wide_run_gives_all_floats_in_float64() -> None:
     model = parsed(
         "g (float[2] x) => (float[4] y, float[1] c) <float[2] w = {0.1, 0.2}>"
-        "{ z = Sqrt(x) y = Concat<axis = 0>(z, w) i = Constant<value_ints = [1]>() c = Gather(w, i)}"
+        "{ z = Sqrt(x) y = Concat<axis = 0>(z, w)"
+        "  i = Constant<value_ints = [1]>() c = Gather(w, i) }"
     )
     found = interpret(model, {"x": np.full(2, 2, np.float32)}, ["y", "c", "w", "x"], wide=True)
     assert {array.dtype for array in found.values()} == {np.dtype(np.float64)}
