@@ -26,6 +26,14 @@ def opset_of(model: ir.Model) -> int:
     return imports.get("", imports.get("ai.onnx", 0))
 
 
+def version_of(node: ir.Node) -> int:
+    """Give the version of the operators that a node speaks; `OPSET` where nothing says it."""
+    if node.version is not None:
+        return node.version
+    imports = {} if node.graph is None else node.graph.opset_imports
+    return imports.get("", imports.get("ai.onnx", OPSET))
+
+
 def is_operator(node: ir.Node | None, *names: str) -> bool:
     """Say whether `node` is one of ONNX's own operators of these names."""
     return node is not None and node.domain == "" and node.op_type in names

@@ -32,6 +32,8 @@ def check_resize(node: ir.Node) -> str:
         return f"Resize with mode {text(node, 'mode', 'nearest')}"
     if text(node, "coordinate_transformation_mode", "half_pixel") not in _TO_SOURCE:
         return "Resize with crop"
+    if text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "Resize that keeps the ratio of the sides"
     if integer(node, "antialias", 0):
         return "Resize with antialias"
     scales = node.inputs[2] if len(node.inputs) > 2 else None

@@ -25,6 +25,7 @@ from vermilion.codegen.lower.quantized import check_linear, check_quantization, 
 from vermilion.codegen.lower.recurrent import lower_recurrent
 from vermilion.codegen.lower.resize import check_resize, lower_resize
 from vermilion.codegen.lower.transposed import check_transposed
+from vermilion.codegen.lower.versions import check_version
 from vermilion.errors import Refusal
 from vermilion.ir.attributes import integer
 from vermilion.ir.opset import constant_of, is_inference_dropout, static_shape
@@ -58,7 +59,7 @@ def refusal(node: ir.Node) -> Refusal | None:
         reason = _unfit(value)
         if reason:
             return Refusal(reason, "ONNX Runtime runs it on the CPU")
-    reason = rule.check(node)
+    reason = check_version(node) or rule.check(node)
     return Refusal(reason, "ONNX Runtime runs it on the CPU") if reason else None
 
 

@@ -30,6 +30,7 @@ from vermilion.ir.passes.remove_dead_nodes import remove_dead_nodes
 from vermilion.ir.passes.remove_identities import remove_identities
 from vermilion.ir.passes.report import Notes, PassStep, Rewrite, run_pass
 from vermilion.ir.passes.settle_casts import settle_casts
+from vermilion.ir.passes.settle_softmax import settle_softmax
 from vermilion.ir.passes.sort_nodes import sort_nodes
 from vermilion.ir.sizes import check_sizes
 from vermilion.ir.verify import check_graph
@@ -45,6 +46,7 @@ PASSES: tuple[Rewrite, ...] = (
     fold_constants,  # before raising, which is simpler where shapes are known
     inline_branches,  # after folding, which makes conditions known; before all that walks one graph
     raise_opset,  # after inference: of unknown rank, each Softmax would become three nodes
+    settle_softmax,  # after raising, which most often leaves nothing to do
     lift_constants,  # again: raising writes attributes as Constant nodes
     infer_shapes,  # again: raising adds nodes
     remove_identities,  # after inference: a Reshape is an identity only if its shapes are known
