@@ -139,6 +139,14 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class ChecksParts(Protocol):
+    """A backend that can tell in a fraction of the time whether a part is going to compile."""
+
+    def check(self, part: Part, target: Target, options: CompileOptions) -> None:
+        """Raise what `compile` would raise before it makes machine code."""
+
+
+@runtime_checkable
 class Versioned(Protocol):
     """A backend whose compiled parts depend on more than this package and its core libraries."""
 

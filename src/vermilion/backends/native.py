@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import ml_dtypes
 import numpy as np
@@ -39,6 +39,7 @@ from vermilion.hardware.targets.target import Target
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from vermilion.codegen.lower.part import LoweredPart
     from vermilion.codegen.profile import StepTimer
 
 OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE = "program.o", "packed.bin", "kernels.json"
@@ -88,19 +89,21 @@ class NativeBackend:
             return replace(refused, hint=f"bind what is open: `{options}`")
         return refused or Claim()
 
+    def check(self, part: Part, target: Target, options: CompileOptions) -> None:
+        """Lower a part and write its kernels, without machine code."""
+        from vermilion.codegen.program import module_text
+
+        lowered, _ = _lowered(part, target, options)
+        module_text(lowered.steps, isa_of(target))
+
     def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
         """Write machine code, packed weights and the step table."""
         # The compiler is loaded by who compiles; who opens a bundle does without.
         from vermilion.codegen.dump import write_dump
-        from vermilion.codegen.lower.entries import one_entry
-        from vermilion.codegen.lower.part import lower_part
         from vermilion.codegen.program import compile_steps
 
         isa = isa_of(target)
-        storage = "bf16" if options.precision == "bf16" else "f32"
-        entry = one_entry(part.model)
-        model, entries = (part.model, 1) if entry is None else (entry.model, entry.batch)
-        lowered = lower_part(model, isa, storage, winograd=options.winograd)  # type: ignore[arg-type]
+        lowered, entries = _lowered(part, target, options)
         if options.dump is not None:
             write_dump(options.dump / part.name, lowered.steps, isa)
         compiled = compile_steps(
@@ -169,6 +172,17 @@ class NativeBackend:
         )
         executable.prepare(once, functions)
         return executable
+
+
+def _lowered(part: Part, target: Target, options: CompileOptions) -> tuple[LoweredPart, int]:
+    """Return the steps of a part, and how many entries of a batch they are run for."""
+    from vermilion.codegen.lower.entries import one_entry
+    from vermilion.codegen.lower.part import lower_part
+
+    storage: Literal["f32", "bf16"] = "bf16" if options.precision == "bf16" else "f32"
+    entry = one_entry(part.model)
+    model, entries = (part.model, 1) if entry is None else (entry.model, entry.batch)
+    return lower_part(model, isa_of(target), storage, winograd=options.winograd), entries
 
 
 @dataclass(frozen=True)

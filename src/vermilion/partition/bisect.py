@@ -20,6 +20,7 @@ class Culprit:
 
     model: ir.Model
     reason: str
+    positions: tuple[int, ...]  # of its nodes in the whole
     node_names: tuple[str, ...]
     tries: int
 
@@ -42,6 +43,7 @@ def bisect(
     return Culprit(
         model=search.extractor.extract("culprit", kept),
         reason=search.reason,
+        positions=tuple(kept),
         node_names=tuple(names[position] for position in kept),
         tries=search.tries,
     )

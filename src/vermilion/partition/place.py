@@ -84,6 +84,10 @@ class Plan:
     backend: str
     cpu_backend: str
 
+    def positions(self, name: str) -> tuple[int, ...]:
+        """Return the nodes of a candidate."""
+        return next(c.positions for c in self.candidates if c.name == name)
+
     def device_parts(self) -> list[Part]:
         """Give the candidates that are to be compiled, as models of their own."""
         return [
@@ -138,17 +142,25 @@ def model_facts(model: ir.Model) -> ModelFacts:
     )
 
 
-def plan(model: ir.Model, target: Target, backend: Backend, cpu_backend: Backend) -> Plan:
+def plan(
+    model: ir.Model,
+    target: Target,
+    backend: Backend,
+    cpu_backend: Backend,
+    failing: Mapping[int, Refusal] | None = None,
+) -> Plan:
     """Decide by rule which nodes go to the device, and in which parts.
 
     `model` is simplified and in topological order. Its graph outputs are all made by nodes.
+    `failing` are nodes that were seen to fail, by position: no rule gives them to the device.
     """
     facts = model_facts(model)
     cost = ModelCost(tuple(node_cost(node) for node in model.graph))  # one for each, in order
     extractor = Extractor(model)
+    seen = failing or {}
     refusals = tuple(
-        verdict if isinstance(verdict, Refusal) else None
-        for verdict in (backend.claim(node, facts, target) for node in model.graph)
+        verdict if isinstance(verdict, Refusal) else seen.get(position)
+        for position, verdict in enumerate(backend.claim(n, facts, target) for n in model.graph)
     )
     supported = [refusal is None for refusal in refusals]
     if target.kind == "cpu" and all(supported):

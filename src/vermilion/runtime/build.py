@@ -10,15 +10,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from vermilion.backends import MACHINE_CODE, backend
-from vermilion.backends.base import (
-    Availability,
-    Backend,
-    CompileOptions,
-    Part,
-    TakesProviderOptions,
-)
+from vermilion.backends.base import Availability, Backend, CompileOptions, TakesProviderOptions
 from vermilion.backends.npu_model import predict_ms
-from vermilion.errors import OptionError, Refusal, UnsupportedError, VermilionError
+from vermilion.errors import OptionError, Refusal, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.literal.types import complete_types
@@ -27,9 +21,10 @@ from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.ir.passes.fixes import fix_simplified
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.passes.report import PassStep
-from vermilion.partition.place import Placement, Plan, plan, settle
+from vermilion.partition.place import Placement, Plan, settle
 from vermilion.progress import Progress
 from vermilion.runtime.cache import cache_digest
+from vermilion.runtime.failing import Compiler
 from vermilion.runtime.prove import WrongNumbersError, prove, wrong_parts
 from vermilion.runtime.report import Report
 from vermilion.runtime.stored_options import options_to_store
@@ -244,24 +239,19 @@ class _Work:
 
     def first(self, folder: Path) -> _Attempt:
         """Place by rule, compile the device's parts, give the failed ones to the CPU."""
+        compiler = Compiler(
+            self.model,
+            self.request.backends,
+            self.request.target,
+            self.request.options,
+            self.progress,
+        )
+        decided, compiled, failed = compiler.compiled(folder)
         device_backend, cpu_backend = self.request.backends
-        target, options = self.request.target, self.request.options
-        decided = plan(self.model, target, device_backend, cpu_backend)
-        compiled: dict[str, CompiledPart] = {}
-        failed: dict[str, Refusal] = {}
-        candidates = decided.device_parts()
-        for done, part in enumerate(candidates):
-            self.progress("compile", done, len(candidates))
-            result = _try_compile(part, device_backend, target, options, folder)
-            if isinstance(result, Refusal):
-                if device_backend is cpu_backend:
-                    raise UnsupportedError(result.reason, where=part.name, hint=result.hint)
-                failed[part.name] = result
-            else:
-                compiled[part.name] = result
-        attempt = self._settled(decided, compiled, failed, folder)
-        self.progress("compile", len(candidates), len(candidates))
-        return attempt
+        if device_backend is cpu_backend:
+            for name, refusal in failed.items():
+                raise UnsupportedError(refusal.reason, where=name, hint=refusal.hint)
+        return self._settled(decided, compiled, failed, folder)
 
     def without(self, before: _Attempt, wrong: Mapping[str, Refusal], folder: Path) -> _Attempt:
         """Give the same with some more parts on the CPU; the others stay as they are compiled."""
@@ -298,21 +288,6 @@ class _Work:
                 known = CompiledPart(part, program, place)
             ordered.append(known)
         return _Attempt(decided, placement, tuple(ordered), failed)
-
-
-def _try_compile(
-    part: Part, device_backend: Backend, target: Target, options: CompileOptions, folder: Path
-) -> CompiledPart | Refusal:
-    try:
-        program = device_backend.compile(part, target, options, folder / part.name)
-    except VermilionError as error:
-        return Refusal(f"its region failed to compile: {error.message}", error.hint)
-    except Exception as error:  # a compiler may fail in any way on a graph it did not expect
-        return Refusal(
-            f"its region failed to compile: {type(error).__name__}: {error}",
-            "run with `--target cpu` to see whether the model itself is sound, and report this",
-        )
-    return CompiledPart(part, program, folder / part.name)
 
 
 def predicted_ms(model: ir.Model, placement: Placement) -> float | None:
