@@ -23,6 +23,7 @@ from vermilion.ir.apart import APART_BYTES, read_apart
 from vermilion.ir.foreign_files import HEAD_BYTES, foreign_file
 from vermilion.ir.messages import (
     all_graphs,
+    check_attribute_names,
     check_functions,
     check_texts,
     inner_tensors,
@@ -65,6 +66,7 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
             check_tensor(tensor, None, where)
     write_blocks_in_standard_operators(proto)
     check_functions(proto, where)
+    check_attribute_names(proto, where)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # the library raises what it meets: ValueError, KeyError, …

@@ -104,6 +104,21 @@ def sparse_tensors(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
                 yield from attribute.sparse_tensors
 
 
+def check_attribute_names(model: onnx.ModelProto, where: str) -> None:
+    """Raise ModelError where a node has two attributes of one name: either might be taken."""
+    for nodes in (model.graph.node, *(function.node for function in model.functions)):
+        for node in all_nodes(nodes):
+            names = [attribute.name for attribute in node.attribute]
+            if len(set(names)) < len(names):
+                twice = Counter(names).most_common(1)[0][0]
+                name = node.name or (node.output[0] if node.output else "?")
+                raise ModelError(
+                    f"its attribute `{twice}` stands twice",
+                    where=f"{where}, node `{name}`, {node.op_type}",
+                    hint="export the model again",
+                )
+
+
 def check_functions(model: onnx.ModelProto, where: str) -> None:
     """Raise ModelError where a function calls itself, stands twice, or unfolds without end.
 

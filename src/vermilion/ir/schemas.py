@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -32,11 +33,15 @@ _LEGACY = frozenset(
         "SimplifiedLayerNormalization",
     }
 )
-_ATTRIBUTE_TYPES = {
-    getattr(onnx.defs.OpSchema.AttrType, kind.name): kind
-    for kind in ir.AttributeType
-    if hasattr(onnx.defs.OpSchema.AttrType, kind.name)
+_ATTRIBUTE_TYPES = {kind.name: kind for kind in ir.AttributeType}
+
+# Of things of which there is at least one. ONNX Runtime divides by some of them unseen, and keeps
+# others in 32 bits.
+_COUNTS = {
+    *("blocksize", "dilations", "group", "hidden_size", "kernel_shape", "num_groups"),
+    *("num_outputs", "size", "strides"),
 }
+_LARGEST_COUNT = 2**31 - 1
 _BODIES = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
 
 
@@ -71,14 +76,13 @@ def _check_graph(
                     where=where(node),
                     hint=EXPORT,
                 )
-        if node.domain != "":
-            continue
-        schema = _schema(node.op_type, versions.get("", 0))
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        schema = _schema(domain, node.op_type, versions.get(domain, 0))
         if schema is not None:
             _check_arity(node, schema)
             _check_attributes(node, schema)
             _check_bodies(node)
-        elif node.op_type not in _LEGACY:
+        elif domain == "" and node.op_type not in _LEGACY:
             raise UnsupportedError(
                 f"opset {versions.get('', 0)} of ONNX has no operator `{node.op_type}`",
                 where=where(node),
@@ -104,14 +108,32 @@ def _check_domain(node: ir.Node) -> None:
 
 
 @cache
-def _schema(op_type: str, version: int) -> onnx.defs.OpSchema | None:
+def _schema(domain: str, op_type: str, version: int) -> Any:
+    """Return the operator's definition, None where there is none; ONNX Runtime's are like onnx's.
+
+    An operator of ONNX Runtime has one version.
+    """
+    if domain == "com.microsoft":
+        return _runtime_schemas().get(op_type)
     try:
-        return onnx.defs.get_schema(op_type, version, "")
+        return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
 
 
-def _check_arity(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
+@cache
+def _runtime_schemas() -> dict[str, Any]:
+    # Loaded where a model has such operators: importing it takes a quarter of a second.
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+    return {found.name: found for found in get_all_operator_schema() if _is_microsoft(found)}
+
+
+def _is_microsoft(schema: Any) -> bool:
+    return bool(schema.domain == "com.microsoft")
+
+
+def _check_arity(node: ir.Node, schema: Any) -> None:
     rows = (
         ("input", node.inputs, schema.inputs, schema.min_input, schema.max_input),
         ("output", node.outputs, schema.outputs, schema.min_output, schema.max_output),
@@ -124,15 +146,21 @@ def _check_arity(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
                 where=where(node),
                 hint=EXPORT,
             )
-        for value, parameter in zip(values, formal, strict=False):
-            needed = parameter.option == onnx.defs.OpSchema.FormalParameterOption.Single
+        for at, value in enumerate(values):
+            parameter = formal[min(at, len(formal) - 1)]
+            # Of several, each has to be there: ONNX Runtime crashes on `Min(x, '')`.
+            repeated = parameter.option.name == "Variadic" and what == "input"
+            needed = parameter.option.name == "Single" or repeated
             if needed and (value is None or not value.name):
+                number = f" number {at + 1}" if repeated else ""
                 raise ModelError(
-                    f"its {what} `{parameter.name}` is missing", where=where(node), hint=EXPORT
+                    f"its {what} `{parameter.name}`{number} is missing",
+                    where=where(node),
+                    hint=EXPORT,
                 )
 
 
-def _check_attributes(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
+def _check_attributes(node: ir.Node, schema: Any) -> None:
     for name, formal in schema.attributes.items():
         attribute = node.attributes.get(name)
         if attribute is None:
@@ -141,9 +169,30 @@ def _check_attributes(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
                     f"its attribute `{name}` is missing", where=where(node), hint=EXPORT
                 )
             continue
-        wanted = _ATTRIBUTE_TYPES[formal.type]
+        wanted = _ATTRIBUTE_TYPES[formal.type.name]
         if attribute.type != wanted:
             raise wrong_type(node, attribute, wanted)
+        if name in _COUNTS and not attribute.is_ref():
+            _check_count(node, attribute)
+    for name, attribute in node.attributes.items():
+        if attribute.type in _BODIES and name not in schema.attributes:
+            raise ModelError(
+                f"its attribute `{name}` holds a graph, and its operator has none",
+                where=where(node),
+                hint=EXPORT,
+            )
+
+
+def _check_count(node: ir.Node, attribute: ir.Attr) -> None:
+    is_one = attribute.type == ir.AttributeType.INT
+    counts = [attribute.as_int()] if is_one else list(attribute.as_ints())
+    if any(not 1 <= count <= _LARGEST_COUNT for count in counts):
+        raise ModelError(
+            f"its attribute `{attribute.name}` is {counts[0] if is_one else counts}, and has to be "
+            f"1 to {_LARGEST_COUNT}",
+            where=where(node),
+            hint=EXPORT,
+        )
 
 
 def _check_bodies(node: ir.Node) -> None:
