@@ -35,6 +35,20 @@ def _dim(at: int, size: int) -> Edit:
     return edit
 
 
+def _end_type(end: str, number: int) -> Edit:
+    def edit(model: onnx.ModelProto) -> None:
+        getattr(model.graph, end)[0].type.tensor_type.elem_type = number
+
+    return edit
+
+
+def _empty_tensor(model: onnx.ModelProto) -> None:
+    made = helper.make_node("Constant", [], ["c"], name="made")
+    attribute = made.attribute.add()
+    attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR
+    model.graph.node.insert(0, made)
+
+
 def _attribute(name: str, value: object) -> Edit:
     def edit(model: onnx.ModelProto) -> None:
         model.graph.node[0].attribute.append(helper.make_attribute(name, value))
@@ -197,6 +211,9 @@ CASES: tuple[Hostile, ...] = (
     _case("opset-twice", _two_opsets, "two versions of the domain"),
     _case("ir-version-0", lambda model: setattr(model, "ir_version", 0), "no IR version"),
     _case("ir-version-huge", lambda m: setattr(m, "ir_version", 1 << 40), "IR version 1099511627"),
+    _case("input-without-type", _end_type("input", 0), "`x` declares no data type"),
+    _case("output-of-unknown-type", _end_type("output", 99), "`y` declares the unknown data type"),
+    _case("attribute-of-no-tensor", _empty_tensor, "`value` holds a tensor without a data type"),
     _case("negative-dimension", _dim(0, -7), "negative dimension"),
     _case("huge-dimension", _dim(0, 1 << 62), "elements"),
     _case("terabyte-input", _dim(0, 1 << 30), "needs .* GB"),

@@ -220,7 +220,36 @@ def _check_values(proto: onnx.ModelProto, where: str) -> None:
     for graph in all_graphs(proto.graph):
         for info in (*graph.input, *graph.output, *graph.value_info):
             _check_declared_shape(info, where)
+        for info in (*graph.input, *graph.output):
+            _check_declared_type(info, where)
+        _drop_untyped(graph)
         _check_names(graph, where)
+
+
+_NO_TYPE = onnx.TensorProto.UNDEFINED
+
+
+def _check_declared_type(info: onnx.ValueInfoProto, where: str) -> None:
+    kind = info.type.tensor_type.elem_type
+    if info.type.HasField("tensor_type") and not _is_type(kind):
+        said = "no data type" if kind == _NO_TYPE else f"the unknown data type number {kind}"
+        raise ModelError(f"`{info.name}` declares {said}", where=where, hint=_DAMAGED)
+
+
+def _is_type(number: int) -> bool:
+    return number != _NO_TYPE and number in onnx.TensorProto.DataType.values()
+
+
+def _drop_untyped(graph: onnx.GraphProto) -> None:
+    """Drop what is said of values inside the graph where it names no type: it is inferred."""
+    kept = [
+        info
+        for info in graph.value_info
+        if not info.type.HasField("tensor_type") or _is_type(info.type.tensor_type.elem_type)
+    ]
+    if len(kept) < len(graph.value_info):
+        del graph.value_info[:]
+        graph.value_info.extend(kept)
 
 
 def _check_names(graph: onnx.GraphProto, where: str) -> None:

@@ -203,6 +203,13 @@ def _sources(node: ir.Node, graph: ir.Graph) -> set[int]:
 def _check_constants(node: ir.Node) -> None:
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+            # `as_tensor` asks it for its size, which such a tensor does not have.
+            if attribute.value.dtype == ir.DataType.UNDEFINED:
+                raise ModelError(
+                    f"its attribute `{attribute.name}` holds a tensor without a data type",
+                    where=where(node),
+                    hint="the file is damaged; export or download it again",
+                )
             _check_stored(attribute.as_tensor(), where(node))
 
 
