@@ -145,7 +145,7 @@ class GraphWriter:
                 if same and known.tobytes() == made.tobytes():
                     return Value(name, known, is_constant=True)
         name = self._name("w")
-        if self.maybe(0.15):
+        if self.maybe(0.15) and (self.opset >= 9 or is_float(made)):
             tensor = numpy_helper.from_array(np.ascontiguousarray(made).reshape(made.shape), name)
             self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
         else:
@@ -231,12 +231,21 @@ class GraphWriter:
             return value
         return self.quantize_after(self, value)
 
+    def _idle_outputs(self) -> list[Value]:
+        """Return, at times, an input or a constant: outputs that nothing computes."""
+        if self.maybe(0.04):
+            read = {name for node in self.nodes for name in node.input}
+            known = {n: a for n, a in {**self.inputs, **self.weights}.items() if n in read}
+            return [Value(name, known[name]) for name in list(known)[:1]]
+        return []
+
     # The model --------------------------------------------------------------------------------
 
     def model(self) -> onnx.ModelProto:
         """Return the model; its outputs are all that nobody reads, and some that somebody does."""
         made = [v for v in self.values if v.name not in self.inputs]
         outputs = [v for v in made if not v.readers or self.maybe(0.12)]
+        outputs += self._idle_outputs()
         read = {name for node in self.nodes for name in node.input}
         written = {name for node in self.nodes for name in node.output}
         graph = helper.make_graph(

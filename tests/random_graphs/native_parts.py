@@ -42,6 +42,7 @@ class Way:
     threads: int
     shares_all: bool
     winograd: bool = True
+    whole_path: bool = False  # also as a user compiles it: placed, proven, written, opened
 
 
 @dataclass

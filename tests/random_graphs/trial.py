@@ -13,12 +13,15 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from random_graphs.growth import RandomGraph, grow
+from random_graphs.growth import HAS_BF16, RandomGraph, grow
 from random_graphs.judgement import judge
 from random_graphs.native_parts import Way, compile_parts, in_scratch, place, run_parts
 from random_graphs.reference import NotRunError, Reference, run_whole
+from vermilion.api import compile_model
 from vermilion.backends.base import Part
+from vermilion.backends.native import NativeBackend
 from vermilion.errors import VermilionError
+from vermilion.hardware.targets.find import find_target
 
 Array = NDArray[Any]
 
@@ -55,6 +58,7 @@ def way_of(seed: int, number_format: str) -> Way:
         threads=int(random.integers(1, 4)),
         shares_all=bool(random.random() < 0.6),
         winograd=bool(random.random() < 0.8),
+        whole_path=bool(random.random() < 0.1),
     )
 
 
@@ -120,8 +124,36 @@ def _tried(
         if wrong:
             outcome.kind, outcome.detail = "wrong", f"`{wrong[0].output}` {wrong[0].reason}"
             return outcome
+    if way.whole_path:
+        stage("whole path")
+        verdict = _whole_path(reference, inputs, way, number_format, folder)
+        if verdict:
+            outcome.kind, outcome.detail = "wrong", f"as a whole: {verdict}"
     stage("done")
     return outcome
+
+
+def _whole_path(
+    reference: Reference, inputs: Mapping[str, Array], way: Way, number_format: str, folder: Path
+) -> str:
+    """Compile as a user does, open, run; return what is wrong, empty if nothing is."""
+    precision = "bf16" if way.precision == "bf16" and HAS_BF16 else "auto"
+    usable = way.target if NativeBackend().available(find_target(way.target)).usable else "cpu"
+    compiled = compile_model(
+        ir.from_proto(reference.model), target=usable, precision=precision,
+        cache_dir=folder / "cache", winograd=way.winograd,
+    )  # fmt: skip
+    left_out = [note for note in compiled.report.notes if "fault of the compiler" in note]
+    if left_out:
+        return left_out[0]
+    failed = [row for row in compiled.report.nodes if "failed to compile" in str(row)]
+    if failed:
+        return f"{failed[0]}"
+    session = compiled.session(threads=way.threads)
+    names = [str(item.name) for item in session.get_outputs()]
+    got = dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    wrong = [v for v in judge(reference, inputs, got, number_format) if v.reason]
+    return f"`{wrong[0].output}` {wrong[0].reason}" if wrong else ""
 
 
 def _literally(part: Part, wanted: Mapping[str, Array]) -> Mapping[str, Array]:
