@@ -192,15 +192,16 @@ def resize(rng: Generator) -> Drawn:
 def quantize(rng: Generator) -> Drawn:
     """Draw numbers of which many lie in the middle between two codes."""
     kind = _pick(rng, np.uint8, np.int8, np.uint16, np.int16)
-    scale = np.float32(_pick(rng, 0.5, 0.25, 0.1, 0.037))
-    x = (rng.integers(-600, 600, (3, 4, 5)) / 2).astype(np.float32) * scale
+    size = _pick(rng, np.float32, np.float32, np.float16)
+    scale = size(_pick(rng, 0.5, 0.25, 0.1, 0.037))
+    x = ((rng.integers(-600, 600, (3, 4, 5)) / 2) * scale).astype(size)
     point = kind(_pick(rng, 0, 3, 100))
     if rng.random() < 0.5:
         return Drawn("QuantizeLinear", [x, np.array(scale), np.array(point)])
     axis = int(rng.integers(-3, 3))
-    size = x.shape[axis]
-    scales = (scale * rng.integers(1, 4, size)).astype(np.float32)
-    points = np.full(size, point)
+    count = x.shape[axis]
+    scales = (scale * rng.integers(1, 4, count)).astype(size)
+    points = np.full(count, point)
     return Drawn("QuantizeLinear", [x, scales, points], {"axis": axis})
 
 

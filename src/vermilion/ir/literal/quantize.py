@@ -163,15 +163,22 @@ def _quantize_linear(call: Call) -> Typed:
         dtype = call.type(2)
     else:
         dtype = ir.DataType.UINT8 if declared == ir.DataType.UNDEFINED else declared
-    precision = ir.DataType(call.integer("precision", 0))
-    if precision == ir.DataType.UNDEFINED:
-        precision = call.type(1)
-    if precision not in WIDENED:
-        precision = ir.DataType.FLOAT
+    precision = _precision(call)
     scale = laid_along(call, widened(call[1]).astype(np.float64), x.shape)
     zero_point = laid_along(call, call[2], x.shape) if call.has(2) else None
     saturate = bool(call.integer("saturate", 1))
     return Typed(quantized(x, scale, zero_point, dtype, precision, saturate=saturate), dtype)
+
+
+def _precision(call: Call) -> ir.DataType:
+    """Return the type of the division: from version 23 on the standard says which it is.
+
+    Before, it is float32 at least, as in ONNX Runtime: a quotient in float16 would be a tie often.
+    """
+    written = ir.DataType(call.integer("precision", 0))
+    wanted = call.type(1) if written == ir.DataType.UNDEFINED else written
+    is_small = call.version < 23 and wanted != ir.DataType.DOUBLE
+    return ir.DataType.FLOAT if is_small or wanted not in WIDENED else wanted
 
 
 def _dequantize_linear(call: Call) -> Typed:
