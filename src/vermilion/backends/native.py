@@ -28,10 +28,10 @@ from vermilion.backends.base import (
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.layout import DRIVER, ROW_WORDS
 from vermilion.codegen.load import load_object
-from vermilion.codegen.table import Address, Call
+from vermilion.codegen.table import Address, Call, Check
 from vermilion.codegen.tensor import SLACK_BYTES, Storage, View
 from vermilion.codegen.workers import HEAP, Crew, Memory, aligned_bytes, usable_cores
-from vermilion.errors import ArtifactError, Refusal
+from vermilion.errors import ArtifactError, Refusal, UnsupportedError
 from vermilion.forks import renew_after_fork
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from vermilion.codegen.profile import StepTimer
 
 OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE = "program.o", "packed.bin", "kernels.json"
-_FORMAT = 7
-_PORTS = ("input", "output")
+_FORMAT = 8
+_PORTS = ("input", "output", "checks")
 
 _NUMPY: Mapping[Storage, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
@@ -127,6 +127,7 @@ class NativeBackend:
             "meets_again": compiled.meets_again,
             "inputs": [_tensor(view, entries) for view in lowered.inputs],
             "outputs": [_tensor(view, entries) for view in lowered.outputs],
+            "checks": [asdict(check) for check in compiled.checks],
             "once": [asdict(call) for call in compiled.once],
             "calls": [asdict(call) for call in compiled.calls],
         }
@@ -212,7 +213,13 @@ class NativeExecutable:
         self._arena = memory.aligned(int(table["arena_bytes"]) + SLACK_BYTES)
         self._cpu = str(table["llvm_cpu"])
         self._turn = threading.Lock()
-        self._bases = {"arena": self._arena.ctypes.data, "weights": packed.ctypes.data}
+        self._checks = [Check(**row) for row in table["checks"]]
+        self._words = memory.aligned(table["entries"] * _words_of(table) * 8).view(np.int64)
+        self._bases = {
+            "arena": self._arena.ctypes.data,
+            "weights": packed.ctypes.data,
+            "checks": self._words.ctypes.data,
+        }
         flat = [address for call in calls for address in call.arguments]
         self._arguments = aligned_bytes(8 * max(1, len(flat))).view(np.int64)
         # Items of a memoryview are set in a tenth of the time that an array's take.
@@ -255,7 +262,7 @@ class NativeExecutable:
         return self._computed(inputs, timer.run)
 
     def _computed(self, inputs: Tensors, run: Callable[[], None]) -> dict[str, Array]:
-        held = [np.ascontiguousarray(inputs[port.name], port.dtype) for port in self._inputs]
+        held = [self._held(port, inputs[port.name]) for port in self._inputs]
         results = {port.name: self._empty(port.shape, port.dtype) for port in self._outputs}
         with self._turn:
             for port, array in zip(self._inputs, held, strict=True):
@@ -263,7 +270,31 @@ class NativeExecutable:
             for port in self._outputs:
                 self._point(port, results[port.name])
             run()  # when it is left, by an exception even, no worker touches these arrays
+            if self._checks and self._words.any():
+                self._complain()
         return results
+
+    def _held(self, port: _Port, array: Array) -> Array:
+        """Give an input as the kernels read it, and nothing that is shorter than they read."""
+        if array.shape != port.shape:
+            raise UnsupportedError(
+                f"`{port.name}` has the shape {list(array.shape)}, this part was compiled for "
+                f"{list(port.shape)}",
+                hint="the model declares a shape that the part before does not give: mend that",
+            )
+        return np.ascontiguousarray(array, port.dtype)
+
+    def _complain(self) -> None:
+        """Raise the error that the first wrong number of a run deserves."""
+        rows = self._words.reshape(-1, sum(check.count for check in self._checks))
+        for check in self._checks:
+            words = rows[:, check.offset : check.offset + check.count]
+            if words.any():
+                raise UnsupportedError(
+                    f"running the model failed: {check.complaint(int(words[words != 0][0]))}",
+                    where=check.where,
+                    hint="what the node got does not fit it: check the model and its inputs",
+                )
 
     def prepare(self, calls: Sequence[Call], functions: Mapping[str, int]) -> None:
         """Make the calls that are made once: the arena's borders."""
@@ -310,6 +341,11 @@ def _ports(
     ]  # fmt: skip
 
 
+def _words_of(table: Mapping[str, Any]) -> int:
+    """Give how many words a run of one entry writes for its checks."""
+    return sum(int(row["count"]) for row in table["checks"])
+
+
 def _object_file(number: int) -> str:
     return OBJECT_FILE if number == 0 else f"program_{number}.o"
 
@@ -327,6 +363,7 @@ def _all_entries(calls: Sequence[Call], table: Mapping[str, Any]) -> list[Call]:
         for index, row in enumerate(table[f"{place}s"])
     }
     entries = int(table["entries"])
+    sizes["checks", 0] = entries * _words_of(table) * 8
 
     def moved(address: Address, entry: int) -> Address:
         size = sizes.get((address.place, address.index), 0) if address.place in _PORTS else 0

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.builder import Module
+from vermilion.codegen.emit.check import CheckSpec
 from vermilion.codegen.emit.driver import write_driver
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.memory import aligned, offsets_of, plan_memory
 from vermilion.codegen.object import compile_objects
-from vermilion.codegen.table import Address, Call, ObjectCode
+from vermilion.codegen.table import Address, Call, Check, ObjectCode
 from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View
 from vermilion.codegen.workers import usable_cores
 
@@ -55,6 +56,7 @@ class CompiledSteps:
     calls: tuple[Call, ...]
     meets_again: tuple[bool, ...]
     most_workers: int
+    checks: tuple[Check, ...] = ()
 
 
 def compile_steps(
@@ -76,6 +78,8 @@ def compile_steps(
     places |= {id(b): Address("weights", o) for b, o in weights}
     places |= {id(b): Address("input", 0, i) for i, b in enumerate(inputs)}
     places |= {id(b): Address("output", 0, i) for i, b in enumerate(outputs)}
+    checks = _checks(steps)
+    places |= {key: Address("checks", 8 * check.offset) for key, check in checks.items()}
     # All later entries begin as the second does: after one that used the same memory.
     twice = plan.steps * min(entries, 2)
     meets = plan_meetings(twice, offsets)
@@ -89,7 +93,20 @@ def compile_steps(
         tuple(_call(s, meet, places) for s, meet in zip(plan.steps, meets[:count], strict=True)),
         tuple(meets[count:]),
         max(1, int(work_ns * entries / _WORKER_NS)),
+        tuple(checks.values()),
     )
+
+
+def _checks(steps: Iterable[Step]) -> dict[int, Check]:
+    """Give a place to the words of every step that looks for wrong numbers."""
+    found: dict[int, Check] = {}
+    offset = 0
+    for step in steps:
+        if isinstance(step.spec, CheckSpec):
+            buffer, units = step.writes[0].buffer, step.spec.units
+            found[id(buffer)] = Check(offset, units, buffer.name, step.spec.size)
+            offset += units
+    return found
 
 
 def _call(step: Step, meet: bool, places: Mapping[int, Address]) -> Call:
@@ -212,7 +229,7 @@ def plan_meetings(steps: Sequence[Step], offsets: Mapping[int, int]) -> list[boo
         mine_read: list[_Use] = []
         mine_written: list[_Use] = []
         for view in step.arguments:
-            if view.buffer.place == "weights":
+            if view.buffer.place in ("weights", "checks"):  # read by all, or by nobody in a run
                 continue
             low, high = _span(view.buffer, offsets)
             use = _Use(low, high, id(view.buffer), is_border)

@@ -28,6 +28,29 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Check:
+    """Words that are 0 after a run, unless what `where` names was given a wrong number.
+
+    `offset` and `count` are in words. The number is an index of a dimension of `size`; where that
+    is 0, it says that something was divided by 0.
+    """
+
+    offset: int
+    count: int
+    where: str
+    size: int
+
+    def complaint(self, word: int) -> str:
+        """Say what was wrong, in ONNX Runtime's words."""
+        if not self.size:
+            return "Integer division by zero"
+        return (
+            f"indices element out of data bounds, idx={word} must be within the inclusive range "
+            f"[{-self.size},{self.size - 1}]"
+        )
+
+
+@dataclass(frozen=True)
 class ObjectCode:
     """One object file and the kernels in it."""
 

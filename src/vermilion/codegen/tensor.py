@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Storage = Literal["f32", "bf16", "f16", "u8", "s8", "u16", "s16", "i32", "i64", "bool"]
-Place = Literal["arena", "weights", "input", "output"]
+Place = Literal["arena", "weights", "input", "output", "checks"]
 
 STORAGE_BYTES: dict[Storage, int] = {
     "f32": 4,

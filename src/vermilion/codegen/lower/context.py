@@ -101,6 +101,8 @@ class Lowering:
     packed: dict[tuple[str, ...], View] = field(default_factory=dict)
     # Sums of a product's left side, by that side: several products may share them.
     left_sums: dict[View, View] = field(default_factory=dict)
+    # Nodes whose indices or divisors a step looks at.
+    checked: set[ir.Node] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
 
     def storage(self, value: ir.Value) -> Storage:

@@ -22,6 +22,7 @@ from vermilion.codegen.expression import (
     apply,
 )
 from vermilion.codegen.lower.affine import Affine
+from vermilion.codegen.lower.checks import check_divisor
 from vermilion.codegen.lower.composed import COMPOSED, FUNCTIONS, WRAPPING, wrapped
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.groups import Group
@@ -263,6 +264,8 @@ class GroupExpression:
                 Constant(0.0) if item is None else self.of(item) for item in producer.inputs
             ]
             kind = kind_of(self.lowering, value)
+            if producer.op_type in ("Div", "Mod") and kind != "float":
+                check_divisor(self.lowering, producer)
             result = ELEMENTWISE[producer.op_type](producer, arguments)
             result = result if result.kind == kind else Convert(result, kind)
             is_inside = producer is not self.group.root and producer.op_type in WRAPPING

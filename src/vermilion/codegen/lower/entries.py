@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.codegen.lower.result_shapes import contradiction
 from vermilion.ir.attributes import integer, integers
 from vermilion.ir.cost import node_cost
 from vermilion.ir.ops import find_operator
@@ -55,6 +56,9 @@ def one_entry(model: ir.Model) -> OneEntry | None:
     for node in work.graph:
         if node.op_type == "Reshape":
             _reshape_one(work.graph, node, batch)
+    # A constant that says the whole batch's size (of a Resize, say) says so of one entry too.
+    if any(contradiction(node) for node in work.graph):
+        return None
     return OneEntry(work, batch)
 
 

@@ -87,7 +87,7 @@ def find_groups(
 def _only_group(node: ir.Node, groups: Mapping[ir.Node, Group]) -> Group | None:
     """Give the one group that uses every result of `node`, None if there is no such group."""
     value = node.outputs[0]
-    if len(node.outputs) != 1 or value.is_graph_output():
+    if len(node.outputs) != 1 or value.is_graph_output() or is_divisor(value):
         return None
     users = {use.node for use in value.uses()}
     found = {id(groups[user]) for user in users if user in groups}
@@ -137,6 +137,13 @@ def _join(
 
 def _tensors(node: ir.Node) -> set[ir.Value]:
     return {value for value in node.inputs if value is not None and not _is_number(value)}
+
+
+def is_divisor(value: ir.Value) -> bool:
+    """Say whether whole numbers are divided by a value: looked at in a run, it lies in memory."""
+    if value.dtype is None or not value.dtype.is_integer():
+        return False
+    return any(is_operator(use.node, "Div", "Mod") and use.idx == 1 for use in value.uses())
 
 
 def _is_number(value: ir.Value) -> bool:

@@ -93,6 +93,13 @@ class _Rewriter:
         self.graph.register_initializer(value)
         return value
 
+    def in_float(self, scale: ir.Value | None) -> ir.Value | None:
+        """Give a constant scale as float32, which is the type of what is dequantized by it."""
+        constant = constant_of(scale)
+        if constant is None or constant.dtype == ir.DataType.FLOAT:
+            return scale
+        return self.constant(constant.numpy().astype(np.float32))
+
     def node(
         self,
         op_type: str,
@@ -127,6 +134,7 @@ class _Rewriter:
         output = node.outputs[0]
         assert x is not None
         assert w is not None
+        x_scale, w_scale = self.in_float(x_scale), self.in_float(w_scale)
         axis = 0 if node.op_type == "QLinearConv" else 1
         parts: list[ir.Value | None] = [
             self.node("DequantizeLinear", [x, x_scale, x_zero], x, ir.DataType.FLOAT, node),

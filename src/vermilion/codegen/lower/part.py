@@ -18,6 +18,7 @@ from vermilion.codegen.lower.context import (
     Lowering,
     converted,
     copy_step,
+    refuse,
 )
 from vermilion.codegen.lower.elementwise import emit_elementwise
 from vermilion.codegen.lower.extent import extent_of
@@ -29,6 +30,7 @@ from vermilion.codegen.lower.patterns.definitions import write_definitions
 from vermilion.codegen.lower.patterns.normalization import join_normalizations
 from vermilion.codegen.lower.product import emit_product, winograd_scheme
 from vermilion.codegen.lower.quantized import integer_product
+from vermilion.codegen.lower.result_shapes import contradiction
 from vermilion.codegen.lower.rules import RULES, is_elementwise, is_product
 from vermilion.codegen.lower.transposed import transposed_border
 from vermilion.codegen.lower.wide_product import emit_wide_product, wide_product
@@ -53,8 +55,12 @@ def lower_part(
 
     Inputs and outputs are row-major, in the types that the model declares. Without `winograd`,
     3×3 convolutions are computed directly.
+
+    Raises: UnsupportedError where a value is not of the type and shape that its node gives.
     """
+    _check_shapes(model.graph)
     graph = write_definitions(join_normalizations(keep_integers(model))).graph
+    _check_shapes(graph)
     groups = find_groups(graph, is_elementwise, is_product, extent_of)
     attentions = find_attentions(graph, groups)
     lowering = Lowering(isa, float_storage, groups, {}, _emit, winograd, attentions)
@@ -80,6 +86,14 @@ def lower_part(
         lowering.add(map_step([view], [target], [converted(view, target)], [f"result {name}"]))
         outputs.append(target)
     return LoweredPart(tuple(lowering.steps), tuple(inputs), tuple(outputs))
+
+
+def _check_shapes(graph: ir.Graph) -> None:
+    """Compute what every node gives from its inputs; memory is laid out by nothing else."""
+    for node in graph:
+        reason = contradiction(node)
+        if reason:
+            raise refuse(node, reason)
 
 
 def _can_be_output(lowering: Lowering, results: Sequence[tuple[View, View]], number: int) -> bool:

@@ -24,6 +24,7 @@ from vermilion.codegen.lower.patterns.definitions import DEFINITIONS, check_defi
 from vermilion.codegen.lower.quantized import check_linear, check_quantization, is_constant
 from vermilion.codegen.lower.recurrent import lower_recurrent
 from vermilion.codegen.lower.resize import check_resize, lower_resize
+from vermilion.codegen.lower.result_shapes import contradiction
 from vermilion.codegen.lower.transposed import check_transposed
 from vermilion.codegen.lower.versions import check_version
 from vermilion.errors import Refusal
@@ -59,7 +60,7 @@ def refusal(node: ir.Node) -> Refusal | None:
         reason = _unfit(value)
         if reason:
             return Refusal(reason, "ONNX Runtime runs it on the CPU")
-    reason = check_version(node) or rule.check(node)
+    reason = check_version(node) or rule.check(node) or contradiction(node)
     return Refusal(reason, "ONNX Runtime runs it on the CPU") if reason else None
 
 

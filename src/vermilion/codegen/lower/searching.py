@@ -11,6 +11,7 @@ from vermilion.codegen.emit.map import collapse
 from vermilion.codegen.emit.pick import PickSpec
 from vermilion.codegen.emit.scan import ScanSpec
 from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.checks import check_indices
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.lower.shapes import constant_ints
@@ -84,6 +85,7 @@ def lower_pick(lowering: Lowering, node: ir.Node) -> None:
     assert index is not None
     source, places = lowering.demand(data), lowering.demand(index)
     axis = integer(node, "axis", 0) % len(source.shape)
+    check_indices(lowering, node, places, source.shape[axis])
     target = lowering.output(node.outputs[0])
     # The data is walked along with the indices everywhere but along the axis.
     walked = replace(

@@ -11,6 +11,7 @@ from vermilion.codegen.emit.map import collapse
 from vermilion.codegen.emit.normalize import NormalizeSpec
 from vermilion.codegen.emit.softmax import SoftmaxSpec
 from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.checks import check_indices
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.lower.shapes import lower_gather
@@ -117,6 +118,7 @@ def lower_any_gather(lowering: Lowering, node: ir.Node) -> None:
         return
     source, places = lowering.demand(data), lowering.demand(index)
     axis = integer(node, "axis", 0) % len(source.shape)
+    check_indices(lowering, node, places, source.shape[axis])
     target = lowering.output(node.outputs[0])
     middle = axis + len(places.shape)
     dims = [(source.shape[at], (source.strides[at], 0, target.strides[at])) for at in range(axis)]
