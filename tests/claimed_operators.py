@@ -13,6 +13,9 @@ _FLOAT = (
     "Sigmoid", "Sign", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu",
     "LpNormalization", "Trilu", "Dropout",
 )  # fmt: skip
+_ANGLES = (
+    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan",
+)  # fmt: skip
 _LATER = (
     "Gelu", "Mish", "Swish",
 )  # fmt: skip
@@ -112,7 +115,7 @@ _NEWER = {
 
 def texts() -> Iterator[tuple[str, int, str]]:
     """Go through operators, opsets and models as text."""
-    for name in _FLOAT:
+    for name in (*_FLOAT, *_ANGLES):
         yield name, 17, f"(float[4,6] x) => (float[4,6] y) {{ y = {name}(x) }}"
     for name in _LATER:
         opset = {"Gelu": 20, "Mish": 18, "Swish": 24}[name]
