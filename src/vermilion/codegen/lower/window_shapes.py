@@ -52,6 +52,14 @@ def constants(node: ir.Node, index: int) -> list[int] | None:
     return [int(number) for number in constant.numpy().reshape(-1)]
 
 
+def needed(node: ir.Node, index: int) -> list[int]:
+    """Return the whole numbers of an input that has to be there."""
+    numbers = constants(node, index)
+    require(numbers is not None, f"input {index} is missing")
+    assert numbers is not None
+    return numbers
+
+
 def convolution(node: ir.Node, weights: int = 1) -> list[Shape]:
     """Conv, and QLinearConv with its weights at another place."""
     data, kernel = shape_of(node, 0), shape_of(node, weights)
