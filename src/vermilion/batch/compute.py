@@ -18,6 +18,7 @@ from vermilion.batch.job import Job, Program, Range
 from vermilion.batch.journal import Computed
 from vermilion.batch.source import Read, Reader
 from vermilion.errors import UnsupportedError
+from vermilion.ir.value_files import plain_array
 
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]
 
@@ -116,9 +117,13 @@ class Computer:
 
     def _rows(self, array: Array, places: Sequence[int], output: int) -> Array:
         """Give the rows of the inputs at `places`; of a batch of one, the whole is the row."""
-        array = np.asarray(array)
-        if array.dtype.kind == "O":
-            array = array.astype(str)
+        if not isinstance(array, np.ndarray):
+            raise BatchError(
+                f"output `{self._job.outputs[output]}` is a {type(array).__name__}, and no array"
+                " with a row for each input",
+                hint="run the inputs one by one: `vermilion run --output FOLDER`",
+            )
+        array = plain_array(array)
         size = self._job.batch
         if array.ndim == 0 or array.shape[0] != size:
             if size == 1:

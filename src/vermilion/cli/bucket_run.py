@@ -24,9 +24,12 @@ def run_bucketed(
     output: Path | None,
 ) -> Result:
     """Run inputs on the program for their size, or padded on the next."""
-    from vermilion.cli.run import write_outputs
+    from vermilion.cli.run import described_outputs
+    from vermilion.ir.value_files import check_form, write_values
     from vermilion.runtime.buckets import BucketSession
 
+    if output is not None:
+        check_form(output)
     inputs = load_inputs(words)
     if not inputs:
         raise OptionError("inputs say which program is run", hint="give `--input`")
@@ -38,17 +41,14 @@ def run_bucketed(
     runs_on = "; ".join(session.runs_on(at))
     session.close()
     if output is not None:
-        write_outputs(output, outputs)
+        write_values(output, outputs)
     data = {
         "model": str(programs[at]),
         "padded": is_padded,
         "runs_on": runs_on,
         "milliseconds": milliseconds,
         "output": output,
-        "outputs": [
-            {"name": name, "dtype": str(a.dtype), "shape": list(a.shape)}
-            for name, a in outputs.items()
-        ],
+        "outputs": described_outputs(outputs),
     }
     return Result(data, lambda: _view(data, outputs))
 

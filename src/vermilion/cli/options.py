@@ -28,8 +28,9 @@ Inputs = Annotated[
     list[str] | None,
     typer.Option(
         "--input",
-        metavar="NAME=FILE.npy|FILE.npz",
-        help="Take one input from a .npy file, or several by name from a .npz. May be repeated.",
+        metavar="NAME=FILE.npy|FILE.npz|FOLDER",
+        help="Take one input from a .npy file, or several by name from a .npz or a folder that "
+        "--output wrote. May be repeated.",
     ),
 ]
 CacheDir = Annotated[
@@ -132,16 +133,17 @@ def load_inputs(words: Sequence[str] | None) -> dict[str, NDArray[Any]]:
 
 
 def _load_one(word: str) -> dict[str, NDArray[Any]]:
-    from vermilion.ir.arrays import read_npy, read_npz
+    from vermilion.ir.arrays import read_npy
+    from vermilion.ir.value_files import read_values
 
-    if word.lower().endswith(".npz") and Path(word).is_file():
-        return read_npz(Path(word))
+    if Path(word).is_dir() or (word.lower().endswith(".npz") and Path(word).is_file()):
+        return read_values(Path(word))
     name, equals, file = word.partition("=")
     if name and equals and file.lower().endswith(".npy"):
         return {name: read_npy(Path(file))}
     if word.lower().endswith(".npz"):
         raise OptionError("no such file", where=word, hint="check the path")
     raise OptionError(
-        f"`--input {word}` is neither NAME=FILE.npy nor FILE.npz",
+        f"`--input {word}` is neither NAME=FILE.npy nor FILE.npz, nor a folder of such",
         hint="save arrays with `numpy.save` or, by name, with `numpy.savez`",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,6 @@ import typer
 from vermilion.cli.options import CacheDir, Dims, Inputs, load_inputs, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
-from vermilion.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,7 +34,14 @@ def run(
     *,
     input: Inputs = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="NAME.npz|NAME.npy|FOLDER",
+            help="Write the outputs: to one .npz, a single one to a .npy, or each to a file in a "
+            "folder with an index.",
+        ),
     ] = None,
     dim: Dims = None,
     cache_dir: CacheDir = None,
@@ -66,8 +73,10 @@ def run(
         from vermilion.cli.bucket_run import run_bucketed
 
         return run_bucketed([model, *bucket], input, pad, output)
-    if output is not None and output.suffix != ".npz":
-        raise OptionError(f"the output `{output}` does not end in .npz", hint="name it NAME.npz")
+    from vermilion.ir.value_files import check_form, write_values
+
+    if output is not None:
+        check_form(output)
     from vermilion.runtime.whole import is_artifact, open_whole
 
     inputs = load_inputs(input)
@@ -90,17 +99,14 @@ def run(
     outputs = side.run(inputs)
     milliseconds = (time.perf_counter() - begin) * 1e3
     if output is not None:
-        write_outputs(output, outputs)
+        write_values(output, outputs)
     data = {
         "model": model,
         "runs_on": side.runs_on,
         "modelled": side.modelled,
         "milliseconds": milliseconds,
         "output": output,
-        "outputs": [
-            {"name": name, "dtype": str(a.dtype), "shape": list(a.shape)}
-            for name, a in outputs.items()
-        ],
+        "outputs": described_outputs(outputs),
     }
     return Result(data, lambda: _view(side, outputs, milliseconds, output))
 
@@ -141,19 +147,20 @@ def _schema(side: Side) -> Result:
     return Result({"inputs": rows}, view)
 
 
-def write_outputs(path: Path, outputs: dict[str, Array]) -> None:
-    """Write the outputs as one .npz, aside and then under its name."""
-    import uuid
-
+def described_outputs(outputs: Mapping[str, object]) -> list[dict[str, object]]:
+    """Give name, type and shape of each output; of what is no array, how many it has."""
     import numpy as np
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:12]}.npz")
-    try:
-        np.savez(aside, **outputs)  # type: ignore[arg-type]  # the stub takes keys for options
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    return [
+        {"name": name, "dtype": str(value.dtype), "shape": list(value.shape)}
+        if isinstance(value, np.ndarray)
+        else {"name": name, "dtype": type(value).__name__, "shape": _count(value)}
+        for name, value in outputs.items()
+    ]
+
+
+def _count(value: object) -> list[int]:
+    return [len(value)] if isinstance(value, Sized) else []
 
 
 def _view(
@@ -165,28 +172,28 @@ def _view(
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("output", "type", "shape", "min", "mean", "max"):
         table.add_column(column, justify="left" if column in ("output", "type") else "right")
-    for name, array in outputs.items():
-        numeric = array.dtype.kind in "fiub" and array.size
-        figures = (
-            [f"{float(f(array.astype('float64'))):.5g}" for f in (_min, _mean, _max)]
-            if numeric
-            else ["", "", ""]
+    for row, value in zip(described_outputs(outputs), outputs.values(), strict=True):
+        sizes = row["shape"] if isinstance(row["shape"], list) else []
+        table.add_row(
+            str(row["name"]),
+            str(row["dtype"]),
+            "×".join(map(str, sizes)) or "scalar",
+            *_figures(value),
         )
-        shape = "×".join(map(str, array.shape)) or "scalar"
-        table.add_row(name, str(array.dtype), shape, *figures)
     where = f"written to {output}" if output is not None else "not written: give --output OUT.npz"
     return Group(
         f"ran on {side.runs_on} in {milliseconds:.2f} ms (one run, not warmed up)", table, where
     )
 
 
-def _min(array: Array) -> float:
-    return float(array.min())
+def _figures(value: object) -> list[str]:
+    """Give least, mean and largest of numbers; nothing of all else."""
+    import numpy as np
 
+    from vermilion.ir.value_files import plain_array
 
-def _mean(array: Array) -> float:
-    return float(array.mean())
-
-
-def _max(array: Array) -> float:
-    return float(array.max())
+    array = plain_array(value) if isinstance(value, np.ndarray) else np.empty(0, object)
+    if array.dtype.kind not in "fiub" or not array.size:
+        return ["", "", ""]
+    wide = array.astype(np.float64)
+    return [f"{figure:.5g}" for figure in (wide.min(), wide.mean(), wide.max())]

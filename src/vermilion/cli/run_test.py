@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -9,6 +10,7 @@ import pytest
 
 from commands import Command, command_line
 from models import small_cnn
+from vermilion.ir.value_files import read_values, write_values
 
 
 @pytest.fixture
@@ -106,7 +108,7 @@ def test_outputs_of_every_kind_can_be_drawn(vermilion: Command, tmp_path: Path) 
 def test_a_wrong_output_is_found_before_anything_runs(
     vermilion: Command, model: Path, tmp_path: Path
 ) -> None:
-    done = vermilion("run", model, "--output", tmp_path / "o.npy")
+    done = vermilion("run", model, "--output", tmp_path / "o.txt")
     assert done.code == 2
     assert done.err.startswith("error: the output `")
     assert "warning" not in done.err
@@ -125,3 +127,36 @@ def test_damaged_and_foreign_files(vermilion: Command, model: Path, tmp_path: Pa
         assert done.code == 1, name
         assert done.err.count("error: ") == done.err.count("hint: ") == 1
         assert "fault in vermilion" not in done.err
+
+
+UNUSUAL = """<ir_version: 9, opset_import: ["" : 17]>
+g (int64[3] i, bfloat16[2,2] x, float[2] f)
+  => (string[3] file, bfloat16[2,2] y, seq(float[2]) many)
+<string[3] names = {"cat", "dog", "huepfer"}> {
+  file = Gather (names, i)
+  y = Identity (x)
+  many = SequenceConstruct (f, f)
+}"""
+
+
+@pytest.mark.parametrize("form", ["o.npz", "folder"])
+def test_texts_sequences_and_other_numbers_go_out_and_come_in(
+    vermilion: Command, tmp_path: Path, form: str
+) -> None:
+    onnx.save(onnx.parser.parse_model(UNUSUAL), tmp_path / "m.onnx")
+    x = np.array([[1, 2.5], [-3, 1e30]], ml_dtypes.bfloat16)
+    f = np.array([0.5, np.inf], np.float32)
+    write_values(tmp_path / form, {"i": np.array([2, 0, 1]), "x": x, "f": f})
+    out = tmp_path / f"out-{form}"
+    done = vermilion("run", tmp_path / "m.onnx", "--input", tmp_path / form, "--output", out)
+    assert done.code == 0, done.err
+    found = read_values(out)
+    assert found["file"].tolist() == ["huepfer", "cat", "dog"]
+    assert found["y"].dtype == x.dtype
+    np.testing.assert_array_equal(found["y"], x)
+    np.testing.assert_array_equal(found["many"], [f, f])
+    # An array that numpy itself wrote has lost its type, and not its bits.
+    np.savez(tmp_path / "plain.npz", i=np.array([2, 0, 1]), x=x, f=f)
+    done = vermilion("run", tmp_path / "m.onnx", "--input", tmp_path / "plain.npz", "-o", out)
+    assert done.code == 0, done.err
+    np.testing.assert_array_equal(read_values(out)["y"], x)

@@ -6,6 +6,7 @@ here a header must agree with the file, and what unpacks a hundredfold is refuse
 
 from __future__ import annotations
 
+import json
 import math
 import tokenize
 import zipfile
@@ -29,6 +30,11 @@ MAX_UNPACKING = 100
 
 HARMLESS_BYTES = 256 << 20
 """Up to here anything may unpack as it likes: masks are often all zeros."""
+
+INDEX_MEMBER = "index.json"
+"""What `value_files` puts beside the arrays of a `.npz` file, where they alone do not say all."""
+
+_MOST_INDEX_BYTES = 256 << 20
 
 _SAVE = "save plain arrays with `numpy.save` or, by name, with `numpy.savez`"
 _AGAIN = "write the file again"
@@ -91,6 +97,7 @@ def read_npz(path: Path, names: Collection[str] | None = None) -> dict[str, Arra
             return {
                 info.filename.removesuffix(".npy"): _read_member(archive, info, path)
                 for info in archive.infolist()
+                if info.filename != INDEX_MEMBER
                 if names is None or info.filename.removesuffix(".npy") in names
             }
     except _UNREADABLE as error:
@@ -105,7 +112,26 @@ def npz_names(path: Path) -> list[str]:
     _check_file(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            return sorted(name.removesuffix(".npy") for name in archive.namelist())
+            return sorted(
+                name.removesuffix(".npy") for name in archive.namelist() if name != INDEX_MEMBER
+            )
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def npz_index(path: Path) -> Any:
+    """Give what `INDEX_MEMBER` holds, None where there is none.
+
+    Raises: OptionError where it is damaged.
+    """
+    _check_file(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if INDEX_MEMBER not in archive.namelist():
+                return None
+            if archive.getinfo(INDEX_MEMBER).file_size > _MOST_INDEX_BYTES:
+                raise ValueError("its index is far too large")
+            return json.loads(archive.read(INDEX_MEMBER))
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 _ORT_TYPES = {
@@ -21,6 +22,15 @@ _ORT_TYPES = {
     "tensor(bool)": np.bool_,
     "tensor(string)": np.object_,
 }
+
+UNUSUAL_TYPES = {
+    "tensor(bfloat16)": np.dtype(ml_dtypes.bfloat16),
+    "tensor(float8e4m3fn)": np.dtype(ml_dtypes.float8_e4m3fn),
+    "tensor(float8e4m3fnuz)": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "tensor(float8e5m2)": np.dtype(ml_dtypes.float8_e5m2),
+    "tensor(float8e5m2fnuz)": np.dtype(ml_dtypes.float8_e5m2fnuz),
+}
+"""Types that numpy lacks, as arrays have them with `ml_dtypes`."""
 
 
 def numpy_type(ort_type: str) -> np.dtype[Any] | None:

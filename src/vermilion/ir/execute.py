@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from vermilion.errors import UnsupportedError
 from vermilion.ir.limits import check_time, ended_after
 from vermilion.ir.memory import bound_memory, bounded_run, check_bound
+from vermilion.ir.ort_values import needs_values, ort_value, run_with_values
 
 Array = NDArray[Any]
 
@@ -159,7 +160,7 @@ def session_from_bytes(
         bound_memory(options)
     if folder is not None:
         options.add_session_config_entry(_FOLDER_ENTRY, folder)
-    values = [_lend(array) for array in weights.values()]
+    values = [ort_value(array) for array in weights.values()]
     if weights:
         options.add_external_initializers(list(weights), values)
         # Named a second time so, ONNX Runtime uses the arrays where they lie instead of copying.
@@ -298,7 +299,8 @@ def run_session(
         options = options or ort.RunOptions()
     try:
         with ended_after(limit_s, options) if limit_s is not None else nullcontext():
-            found = session.run(names, dict(inputs), options)
+            run = run_with_values if needs_values(session, inputs) else _plain_run
+            found = run(session, names, inputs, options)
         return dict(zip(names, found, strict=True))
     except Exception as error:  # as above
         if not _is_of_the_run(error):
@@ -314,29 +316,20 @@ def run_session(
         ) from error
 
 
+def _plain_run(
+    session: ort.InferenceSession,
+    names: Sequence[str],
+    inputs: Mapping[str, Array],
+    options: ort.RunOptions | None,
+) -> list[Any]:
+    found: list[Any] = session.run(names, dict(inputs), options)
+    return found
+
+
 def _is_of_the_run(error: Exception) -> bool:
     """Say whether ONNX Runtime raised it, and not the caller's handler of a signal meanwhile."""
     own = type(error).__module__.startswith("onnxruntime")
     return own or type(error) in (RuntimeError, ValueError, TypeError, MemoryError)
-
-
-def _lend(array: Array) -> ort.OrtValue:
-    contiguous = np.ascontiguousarray(array)
-    type_number = ir.DataType.from_numpy(contiguous.dtype)
-    if contiguous.dtype.kind == "V" or type_number in _NOT_NUMPY:
-        # ml_dtypes arrays: ONNX Runtime wants the bits and ONNX's number of the type.
-        bits = contiguous.view(np.dtype(f"u{contiguous.dtype.itemsize}"))
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(type_number))
-    return ort.OrtValue.ortvalue_from_numpy(contiguous)
-
-
-_NOT_NUMPY = {
-    ir.DataType.BFLOAT16,
-    ir.DataType.FLOAT8E4M3FN,
-    ir.DataType.FLOAT8E4M3FNUZ,
-    ir.DataType.FLOAT8E5M2,
-    ir.DataType.FLOAT8E5M2FNUZ,
-}
 
 
 def _failure(error: BaseException) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vermilion.backends.base import Array
 from vermilion.errors import OptionError
-from vermilion.ir.element_types import numpy_type
+from vermilion.ir.element_types import UNUSUAL_TYPES, numpy_type
 from vermilion.runtime.manifest import Dimension, TensorRecord
 
 # What some exporters (Paddle) write for any size: the same word need not mean the same size.
@@ -54,6 +54,10 @@ def _checked(
         return value  # type: ignore[return-value]  # a sequence or a map: the runtime checks it
     array = _array(value, record)
     dtype = numpy_type(record.type)
+    unusual = UNUSUAL_TYPES.get(record.type)
+    if unusual is not None and array.dtype != unusual:
+        # What numpy itself wrote has lost its type: two bytes of what. Other numbers are rounded.
+        array = array.view(unusual) if _is_bits_of(array.dtype, unusual) else array.astype(unusual)
     if dtype is not None and not _same_type(array.dtype, dtype):
         raise OptionError(
             f"input `{record.name}` is {array.dtype}, the model wants {dtype}",
@@ -79,6 +83,11 @@ def _array(value: object, record: TensorRecord) -> Array:
 def _same_type(given: np.dtype[np.generic], wanted: np.dtype[np.generic]) -> bool:
     # Strings come as objects or as numpy's own fixed-width text; both are taken.
     return given == wanted or (wanted.kind == "O" and given.kind in "UO")
+
+
+def _is_bits_of(given: np.dtype[np.generic], wanted: np.dtype[np.generic]) -> bool:
+    """Say whether numpy's own files have lost the type: it writes bfloat16 as two bytes of what."""
+    return given.type is np.void and given.names is None and given.itemsize == wanted.itemsize
 
 
 def _check_shape(
