@@ -32,8 +32,6 @@ _OFTEN = (
 _QUANTIZED = ("QuantizeLinear", "QuantizeLinear each", "DequantizeLinear", "QLinearMatMul",
               "QLinearConv")  # fmt: skip
 
-# On a processor without products of bfloat16, compiling these in that precision is refused.
-_PRODUCTS_OF_BF16 = ("Conv", "ConvTranspose", "gated", "LSTM", "GRU", "RNN")
 HAS_BF16 = isa_of(find_target("cpu")).has_bf16
 
 
@@ -58,8 +56,6 @@ def grow(seed: int, number_format: str) -> RandomGraph:
     if number_format == "int8":
         writer.quantize_after = quantized.quantize_after
     known = [name for name, (since, _) in BUILDERS.items() if since <= opset]
-    if number_format == "bf16" and not HAS_BF16:
-        known = [name for name in known if name not in _PRODUCTS_OF_BF16]
     if number_format != "int8":
         known = [name for name in known if name not in _QUANTIZED or writer.maybe(0.3)]
     wanted = writer.one_of([1, 2, 3, 3, 5, 8, 12])

@@ -66,3 +66,8 @@ def numeric_for(storage: Storage, isa: Isa) -> Numeric | None:
     if storage == "u8":
         return NUMERICS["u8s8" if isa.has_vnni else "u8s8_wide"]
     return None
+
+
+def multiplied_storage(storage: Storage, isa: Isa) -> Storage:
+    """Return the type in which a product reads floats: float32 where it has no other."""
+    return "f32" if numeric_for(storage, isa) is None else storage

@@ -207,14 +207,17 @@ class Lowering:
         self.add(Step(spec, (whole,), (whole,), (f"border of {name}",)))
         return whole.sliced(2, border.top, h).sliced(3, border.left, w)
 
-    def channels_last(self, value: ir.Value, border: Border) -> View:
+    def channels_last(
+        self, value: ir.Value, border: Border, storage: Storage | None = None
+    ) -> View:
         """Give a 4-D value with channels last and at least this border around it.
 
-        Where it lies otherwise, it is copied.
+        Where it lies otherwise, or is of another type than `storage`, it is copied.
         """
         view = self.demand(value)
         n, c, h, w = view.shape
-        if view.strides[1] == 1 or c == 1:
+        kind = storage or view.storage
+        if view.storage == kind and (view.strides[1] == 1 or c == 1):
             have = border_of(view)
             fits = (
                 have.top >= border.top and have.left >= border.left
@@ -222,7 +225,7 @@ class Lowering:
             )  # fmt: skip
             if border.is_empty or (fits and self._is_filled(str(value.name), border)):
                 return view
-        copy = self.bordered(f"{value.name} channels last", view.storage, (n, c, h, w), border)
+        copy = self.bordered(f"{value.name} channels last", kind, (n, c, h, w), border)
         self.add(copy_step(view, copy, f"copy of {value.name}"))
         return copy
 
@@ -240,10 +243,13 @@ class Lowering:
         self.add(map_step([view], [copy], [identity(view)], [f"copy of {value.name}"]))
         return copy
 
-    def copied(self, view: View, order: Sequence[int] | None = None) -> View:
+    def copied(
+        self, view: View, order: Sequence[int] | None = None, storage: Storage | None = None
+    ) -> View:
         """Give a fresh copy of a view, laid out in `order`, row-major by default."""
-        copy = allocate(f"copy of {view.buffer.name}", view.storage, view.shape, order)
-        self.add(map_step([view], [copy], [identity(view)], [f"copy of {view.buffer.name}"]))
+        label = f"copy of {view.buffer.name}"
+        copy = allocate(label, storage or view.storage, view.shape, order)
+        self.add(map_step([view], [copy], [converted(view, copy)], [label]))
         return copy
 
     def copy_into(self, source: View, target: View, node: ir.Node) -> None:

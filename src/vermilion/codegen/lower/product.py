@@ -27,8 +27,8 @@ from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.strassen import halved_axis, is_cheaper, strassen_steps
 from vermilion.codegen.lower.transposed import transposed_border, transposed_steps
 from vermilion.codegen.lower.winograd import Shape, choose_scheme, needed_border, winograd_steps
-from vermilion.codegen.numeric import Numeric, numeric_for
-from vermilion.codegen.tensor import View
+from vermilion.codegen.numeric import Numeric, multiplied_storage, numeric_for
+from vermilion.codegen.tensor import Storage, View
 from vermilion.ir.opset import constant_of
 
 Array = NDArray[Any]
@@ -67,14 +67,15 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     weights = _constant(kernel)
     weights = weights.reshape(*weights.shape[:2], *geometry.kernel)
+    storage = multiplied_storage(lowering.storage(data), lowering.isa)
     scheme = winograd_scheme(lowering, node)
     if scheme:
         border = needed_border(geometry, Shape(*conv_shape(node)), scheme)
-        source = lowering.channels_last(data, border)
+        source = lowering.channels_last(data, border, storage)
     elif len(data.shape or ()) == 4:
-        source = lowering.channels_last(data, geometry.border)
+        source = lowering.channels_last(data, geometry.border, storage)
     else:
-        source = _image_of(lowering, data, geometry)
+        source = _image_of(lowering, data, geometry, storage)
     start, first = _biased(lowering, bias)
     expression, views = epilogue(lowering, group, start, first)
     root = group.root.outputs[0]
@@ -139,7 +140,8 @@ def _emit_transposed(lowering: Lowering, group: Group, node: ir.Node) -> None:
     data, kernel = node.inputs[0], node.inputs[1]
     assert data is not None
     assert kernel is not None
-    source = lowering.channels_last(data, transposed_border(node))
+    storage = multiplied_storage(lowering.storage(data), lowering.isa)
+    source = lowering.channels_last(data, transposed_border(node), storage)
     start, first = _biased(lowering, node.inputs[2] if len(node.inputs) > 2 else None)
     expression, views = epilogue(lowering, group, start, first)
     output = lowering.output(group.root.outputs[0], _channels_last_order(4))
@@ -166,24 +168,28 @@ def _channels_last_order(rank: int) -> tuple[int, ...]:
     return (0, 2, 3, 1) if rank == 4 else (0, 2, 1)
 
 
-def _image_of(lowering: Lowering, value: ir.Value, geometry: ConvGeometry) -> View:
+def _image_of(
+    lowering: Lowering, value: ir.Value, geometry: ConvGeometry, storage: Storage
+) -> View:
     """Give a (N, C, W) tensor as an image of one row with the border that is needed."""
     from vermilion.codegen.emit.map import map_step
-    from vermilion.codegen.lower.context import identity
+    from vermilion.codegen.lower.context import converted
 
     view = as_image(lowering.demand(value))
     n, c, h, w = view.shape
-    if geometry.border.is_empty and view.strides[1] == 1:
+    if geometry.border.is_empty and view.strides[1] == 1 and view.storage == storage:
         return view
-    copy = lowering.bordered(f"{value.name} image", view.storage, (n, c, h, w), geometry.border)
-    lowering.add(map_step([view], [copy], [identity(view)], [f"copy of {value.name}"]))
+    copy = lowering.bordered(f"{value.name} image", storage, (n, c, h, w), geometry.border)
+    lowering.add(map_step([view], [copy], [converted(view, copy)], [f"copy of {value.name}"]))
     return copy
 
 
 def _constant(value: ir.Value) -> Array:
     constant = constant_of(value)
     assert constant is not None, "a claimed product has constant weights"
-    return constant.numpy()
+    array: Array = constant.numpy()
+    is_half = constant.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    return array.astype(np.float32) if is_half else array
 
 
 def _biased(lowering: Lowering, bias: ir.Value | None) -> tuple[Expression, list[View]]:

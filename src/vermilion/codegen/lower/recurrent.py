@@ -21,7 +21,7 @@ from vermilion.codegen.lower.context import Lowering
 from vermilion.codegen.lower.geometry import ConvGeometry
 from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.shapes import given_input
-from vermilion.codegen.numeric import numeric_for
+from vermilion.codegen.numeric import multiplied_storage, numeric_for
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.attributes import integer
 from vermilion.ir.opset import static_shape
@@ -65,8 +65,9 @@ def _input_products(lowering: Lowering, cell: Cell) -> View:
     view = lowering.demand(data)
     if cell.is_batch_first:
         view = view.permuted((1, 0, 2))
-    if not view.is_contiguous:
-        view = lowering.copied(view)
+    storage = multiplied_storage(view.storage, lowering.isa)
+    if not view.is_contiguous or view.storage != storage:
+        view = lowering.copied(view, storage=storage)
     width = view.shape[2]
     rows, columns = cell.steps * cell.batch, cell.inputs.shape[0] * cell.inputs.shape[1]
     source = replace(view, shape=(1, width, 1, rows), strides=(0, 1, 0, width))
@@ -99,12 +100,15 @@ def _history(lowering: Lowering, cell: Cell) -> View:
     shape = (cell.steps, cell.batch, cell.hidden)
     value = cell.node.outputs[0]
     is_alone = len(cell.directions) == 1 and not cell.is_batch_first
-    is_plain = lowering.float_storage == "f32" and str(value.name) not in lowering.borders
-    if _is_wanted(cell.node, 0) and is_alone and is_plain:
+    if _is_wanted(cell.node, 0) and is_alone and _is_plain(lowering, value):
         result = lowering.output(value).reshaped(shape)
         assert result is not None, "a direction of one has no stride"
         return result
     return allocate(f"{cell.node.name} states", "f32", shape)
+
+
+def _is_plain(lowering: Lowering, value: ir.Value) -> bool:
+    return lowering.storage(value) == "f32" and str(value.name) not in lowering.borders
 
 
 @dataclass
