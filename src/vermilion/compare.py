@@ -19,15 +19,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.api import compile_model
-from vermilion.errors import ModelError, OptionError
+from vermilion.errors import ModelError, OptionError, Refusal, UnsupportedError
 from vermilion.ir.cost import value_bytes
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.literal.run import check_opens, check_runs
 from vermilion.ir.load import load_model
 from vermilion.ir.measure import Agreement, agreement
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
+from vermilion.ir.samples import draw_accepted, open_axes
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import checked_feeds
@@ -118,11 +118,11 @@ def compare_sides(
     Without `inputs`, sample inputs with a fixed seed are made for the reference's graph; where a
     size is open there and fixed in `other`, in that size.
 
-    Raises: OptionError where inputs do not fit; ModelError where outputs cannot be paired.
+    Raises: OptionError where inputs do not fit; ModelError where outputs cannot be paired;
+    UnsupportedError where the reference runs on no sample.
     """
-    given = dict(inputs) if inputs is not None else _samples(reference, other)
     progress("compare outputs", 0, 1)
-    expected = _run(reference, given)
+    given, expected = _first_run(reference, other, inputs)
     found = _run(other, _renamed(given, reference, other))
     pairs = _pair_outputs(reference, other, expected, found)
     outputs = tuple(agreement(name, expected[name], found[twin]) for name, twin in pairs)
@@ -132,17 +132,39 @@ def compare_sides(
     return Comparison(reference, other, outputs, inner, latencies)
 
 
-def _samples(reference: Side, other: Side) -> dict[str, Array]:
-    given, fitting = sample_inputs(reference.model), sample_inputs(other.model)
+def _first_run(
+    reference: Side, other: Side, inputs: Tensors | None
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the inputs, those given or a sample, and what the reference gives for them."""
+    if inputs is not None:
+        return dict(inputs), _run(reference, inputs)
+    found = draw_accepted(
+        reference.model,
+        "ordinary",
+        lambda drawn: _run(reference, drawn),
+        sizes=_sizes(reference, other),
+    )
+    if isinstance(found, Refusal):
+        raise UnsupportedError(found.reason, where=reference.label, hint=found.hint)
+    sample, expected = found
+    return dict(sample.inputs), expected
+
+
+def _sizes(reference: Side, other: Side) -> dict[str, int]:
+    """Return the sizes of open dimensions of the reference that are fixed in `other`."""
+    given, fitting = required_inputs(reference.model), required_inputs(other.model)
     if len(given) != len(fitting):
-        return given
-    twins = given if set(given) == set(fitting) else fitting
-    for value, twin in zip(required_inputs(reference.model), twins, strict=True):
-        array = fitting[twin]
-        is_open = value.shape is not None and not value.shape.is_static()
-        if is_open and given[value.name or ""].dtype == array.dtype:
-            given[value.name or ""] = array
-    return given
+        return {}
+    by_name = {value.name: value for value in fitting}
+    if by_name.keys() != {value.name for value in given}:
+        by_name = {value.name: twin for value, twin in zip(given, fitting, strict=True)}
+    found: dict[str, int] = {}
+    for value, axis, name in open_axes(reference.model):
+        shape = by_name[value.name].shape
+        size = shape.dims[axis] if shape is not None and axis < len(shape) else None
+        if isinstance(size, int) and size > 0:
+            found[name] = size
+    return found
 
 
 def _run(side: Side, given: Tensors) -> dict[str, Array]:

@@ -13,23 +13,25 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.errors import OptionError, UnsupportedError
+from vermilion.errors import OptionError, Refusal, UnsupportedError
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.literal.run import open_literally
 from vermilion.ir.load import load_model
 from vermilion.ir.measure import Agreement, agreement
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions, symbolic_names
 from vermilion.ir.passes.pipeline import simplify
+from vermilion.ir.samples import draw_accepted
 from vermilion.progress import Progress, no_progress
 from vermilion.quantization import save_model
+
+Tensors = Mapping[str, np.ndarray]
 
 # Of `onnxruntime.transformers.optimizer`, those that are one graph from tokens to an output.
 TYPES = ("bert", "bart", "clip", "gpt2", "t5", "vit", "swin", "conformer", "phi")
@@ -178,8 +180,7 @@ def _compare(source: ir.Model, fused: ir.Model) -> tuple[Agreement, ...]:
     """Run both on several inputs; give the worst agreement of each output."""
     before, after = open_literally(source), None
     worst: dict[str, Agreement] = {}
-    for inputs in _probes(source):
-        expected = before.run(inputs)
+    for inputs, expected in _probes(source, before.run):
         # Not before the model itself has shown that it opens and comes to an end.
         after = open_session(fused, quiet=True) if after is None else after
         found = run_session(after, _typed(inputs, fused))
@@ -190,18 +191,27 @@ def _compare(source: ir.Model, fused: ir.Model) -> tuple[Agreement, ...]:
     return tuple(worst.values())
 
 
-def _probes(source: ir.Model) -> Iterator[dict[str, np.ndarray]]:
-    """Give inputs: three draws, and where sizes are open, at two sizes each."""
+def _probes(
+    source: ir.Model, run: Callable[[Tensors], dict[str, np.ndarray]]
+) -> Iterator[tuple[Tensors, dict[str, np.ndarray]]]:
+    """Yield inputs and what they give: three draws, and where sizes are open, at two sizes each.
+
+    Raises: UnsupportedError where `run` takes no sample.
+    """
     names = symbolic_names(source)
-    for sizes in _OPEN_SIZES if names else _OPEN_SIZES[:1]:
+    for first, others in _OPEN_SIZES if names else _OPEN_SIZES[:1]:
         # The first open dimension is the batch, whatever it is called; the others are lengths.
-        bound = {name: sizes[min(at, 1)] for at, name in enumerate(names)}
-        shaped = bind_dimensions(source, bound) if bound else source
+        sizes = {name: others if at else first for at, name in enumerate(names)}
         for seed in range(_PROBES):
-            yield sample_inputs(shaped, seed)
+            found = draw_accepted(source, "ordinary", run, seed=seed, sizes=sizes)
+            if isinstance(found, Refusal):  # these sizes do not fit the graph
+                found = draw_accepted(source, "ordinary", run, seed=seed)
+            if isinstance(found, Refusal):
+                raise UnsupportedError(found.reason, hint=found.hint)
+            yield found[0].inputs, found[1]
 
 
-def _typed(inputs: dict[str, np.ndarray], fused: ir.Model) -> dict[str, np.ndarray]:
+def _typed(inputs: Tensors, fused: ir.Model) -> dict[str, np.ndarray]:
     """Give the inputs in the types that the fused model wants: float16 ones may be narrower."""
     wanted = {value.name: value.dtype for value in fused.graph.inputs}
     found = {}

@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 from vermilion.bench.engines import Precision
-from vermilion.errors import OptionError
+from vermilion.errors import OptionError, Refusal, UnsupportedError
 from vermilion.ir.cost import model_cost
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.numbers import number_format
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions, open_dimensions
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.passes.report import Notes
+from vermilion.ir.samples import draw_accepted
 
 Array = NDArray[Any]
 
@@ -89,12 +90,11 @@ def prepare_case(
             where=str(path),
             hint="give each a size: `--dim batch=1`, or a whole input: `--dim x=1x3x48x320`",
         )
-    feeds = {**sample_inputs(bound), **_checked_names(inputs, bound)}
+    session = open_session(bound, optimize=False, quiet=True)
+    feeds, reference = _feeds(bound, _checked_names(inputs, bound), session)
     batch, sequence = _leading_sizes(feeds)
     _check_batch(sizes.batch, batch, path)
-    session = open_session(bound, optimize=False, quiet=True)
     model_path, inputs_path = folder / "model.onnx", folder / "inputs.npz"
-    reference = run_session(session, feeds)
     _save(bound, model_path)
     np.savez(inputs_path, *feeds.values())  # by position: names need not be file names
     return Case(
@@ -110,6 +110,17 @@ def prepare_case(
         threads=sizes.threads,
         gops=_gops(bound),
     )
+
+
+def _feeds(
+    model: ir.Model, given: Mapping[str, Array], session: ort.InferenceSession
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return inputs that the model takes, the given ones among them, and the right answers."""
+    found = draw_accepted(model, "ordinary", lambda drawn: run_session(session, {**drawn, **given}))
+    if isinstance(found, Refusal):
+        raise UnsupportedError(found.reason, hint=found.hint)
+    sample, reference = found
+    return {**sample.inputs, **given}, reference
 
 
 def _check_precision(precision: Precision, model: ir.Model, path: Path) -> None:

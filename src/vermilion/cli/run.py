@@ -117,10 +117,14 @@ def _tell_notes(terminal: Terminal, side: Side | Whole) -> None:
 
 
 def _samples(terminal: Terminal, side: Side) -> dict[str, Array]:
-    from vermilion.ir.inputs import sample_inputs
+    from vermilion.errors import Refusal, UnsupportedError
+    from vermilion.ir.samples import draw_accepted
 
     terminal.warn("no --input given: ran on sample inputs, which mean nothing")
-    return sample_inputs(side.model)
+    found = draw_accepted(side.model, "ordinary", side.run)
+    if isinstance(found, Refusal):
+        raise UnsupportedError(found.reason, hint=found.hint)
+    return dict(found[0].inputs)
 
 
 def _schema(side: Side) -> Result:

@@ -16,10 +16,10 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.backends.base import Array, Tensors
-from vermilion.errors import UnsupportedError
+from vermilion.errors import Refusal, UnsupportedError
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.measure import agreement
+from vermilion.ir.samples import draw_accepted
 from vermilion.quantize.blocks import round_to
 from vermilion.quantize.cost import PRODUCTS
 from vermilion.quantize.names import Names
@@ -68,7 +68,7 @@ def to_half(model: ir.Model) -> Half:
     Raises: UnsupportedError where nothing can be converted, or an output is not the same.
     """
     work = model.clone()
-    inputs = sample_inputs(model)
+    inputs = _accepted(model)
     candidates = [node for node in work.graph if _is_candidate(node)]
     kept = {_key(node): "its constant is beyond float16" for node in candidates if _is_far(node)}
     kept |= _beyond_range(model, [n for n in candidates if _key(n) not in kept], inputs)
@@ -83,6 +83,14 @@ def to_half(model: ir.Model) -> Half:
         )
     _rewrite(work.graph, taken)
     return Half(work, len(taken), kept, _checked(model, work, inputs))
+
+
+def _accepted(model: ir.Model) -> Tensors:
+    session = open_session(model, optimize=False, quiet=True)
+    found = draw_accepted(model, "ordinary", lambda inputs: run_session(session, inputs))
+    if isinstance(found, Refusal):
+        raise UnsupportedError(found.reason, hint=found.hint)
+    return found[0].inputs
 
 
 def _key(node: ir.Node) -> str:

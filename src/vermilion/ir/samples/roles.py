@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from vermilion.ir.samples.facts import attribute_list
 from vermilion.ir.samples.shape_roles import SHAPE_ROLES
 from vermilion.ir.samples.use import Use
 from vermilion.ir.samples.want import Floats, Want, between, exactly
@@ -147,15 +148,34 @@ def _taken(use: Use) -> Want | None:
     return exactly(taken)
 
 
+def _unpooled_sizes(use: Use) -> tuple[int, ...] | None:
+    """Return the sizes that MaxUnpool gives back."""
+    sizes, kernel = use.static(0), attribute_list(use.node, "kernel_shape")
+    if sizes is None or kernel is None or len(sizes) != len(kernel) + 2:
+        return None
+    strides = attribute_list(use.node, "strides") or [1] * len(kernel)
+    pads = attribute_list(use.node, "pads") or [0] * (2 * len(kernel))
+    grown = [
+        (sizes[2 + d] - 1) * strides[d] + kernel[d] - pads[d] - pads[d + len(kernel)]
+        for d in range(len(kernel))
+    ]
+    return (*sizes[:2], *grown)
+
+
 def _unpooled(use: Use) -> Want | None:
-    sizes = use.static(0)
-    if sizes is None:
+    sizes, grown = use.static(0), _unpooled_sizes(use)
+    if sizes is None or grown is None:
         return between(0, 0)
-    # Each value goes where a window of two along each axis might have found it.
-    grown = (*sizes[:2], *(2 * size for size in sizes[2:]))
-    places = np.arange(math.prod(grown)).reshape(grown)
-    windows = [slice(None)] * 2 + [slice(None, None, 2)] * (len(sizes) - 2)
-    return exactly(places[tuple(windows)])
+    total = math.prod(grown[1:])
+    if not math.prod(sizes[1:]) <= total <= _MAX_DISTINCT:
+        return between(0, max(total - 1, 0))
+    places = use.random.permutation(total)[: math.prod(sizes[1:])]
+    return exactly(np.broadcast_to(places.reshape(1, *sizes[1:]), sizes))
+
+
+def _unpooled_shape(use: Use) -> Want | None:
+    grown = _unpooled_sizes(use)
+    return None if grown is None else exactly(grown)
 
 
 def _boxes(use: Use) -> Want | None:
@@ -204,7 +224,7 @@ _ONNX: Mapping[str, Mapping[int, Role]] = {
     "GatherND": {1: _tuples},
     "GridSample": {1: _chosen(-1, 1, hard=False)},
     "Loop": {0: _chosen(0, 3), 1: _TRUE},
-    "MaxUnpool": {1: _unpooled},
+    "MaxUnpool": {1: _unpooled, 2: _unpooled_shape},
     "Mod": {1: _divisor},
     "Mul": {0: _factor, 1: _factor},
     "NegativeLogLikelihoodLoss": {1: _classes},

@@ -211,7 +211,7 @@ def _pieces(use: Use) -> Want | None:
     """Sizes of a Split: as many as there are outputs, together the whole."""
     size = use.size(0, use.integer("axis", 0))
     count = len(use.node.outputs)
-    if size is None or size < count:
+    if size is None:
         return None
     pieces = np.full(count, size // count)
     pieces[-1] += size % count

@@ -90,19 +90,13 @@ def _asked(role: Callable[[Use], Want | None], use: Use) -> Want | None:
 def _handed_on(node: ir.Node, facts: Facts, wants: Mapping[str, Want]) -> Handed:
     rule = _RULES.get(node.op_type) if node.domain == "" else None
     want = wants.get(node.outputs[0].name or "") if node.outputs else None
-    if node.op_type == "Split" and node.domain == "":
-        want = _of_pieces(node, facts, wants)
-        rule = _to_first
-    if rule is None or want is None:
-        return
     try:
-        yield from rule(node, want, facts)
+        if node.op_type == "Split" and node.domain == "":
+            yield 0, _of_pieces(node, facts, wants)
+        elif rule is not None and want is not None:
+            yield from rule(node, want, facts)
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
-        return
-
-
-def _to_first(node: ir.Node, want: Want, facts: Facts) -> Handed:
-    yield 0, want
+        return  # as in `_asked`
 
 
 def _to_same(*operands: int) -> Callable[[ir.Node, Want, Facts], Handed]:
