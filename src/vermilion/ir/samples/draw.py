@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.errors import Refusal, UnsupportedError, VermilionError
+from vermilion.ir.limits import TimeLimitError
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.samples.prepare import Prepared, Sized, prepare
 from vermilion.ir.samples.values import draw_array
@@ -84,8 +85,9 @@ def draw_accepted(
 ) -> tuple[Sample, T] | Refusal:
     """Return the first sample that `run` accepts, and what it returned.
 
-    An UnsupportedError of `run` says that it does not accept the inputs; any other error is
-    raised. A Refusal has the first reason, the one for the likeliest inputs.
+    An UnsupportedError of `run` says that it does not accept the inputs (a TimeLimitError, that it
+    is not worth trying others); any other error is raised. A Refusal has the first
+    reason, the one for the likeliest inputs.
     """
     reasons: list[VermilionError] = []
     prepared = prepare(model, kind, sizes)
@@ -99,12 +101,14 @@ def draw_accepted(
             return sample, run(sample.inputs)
         except UnsupportedError as error:
             reasons.append(error)
+            if isinstance(error, TimeLimitError):
+                break  # each further attempt may take as long
     if not reasons:
         return Refusal("no sample was drawn", "allow at least one attempt")
     first = reasons[0]
     where = f" ({first.where})" if first.where else ""
     return Refusal(
-        f"none of {attempts} samples is accepted: {first.message}{where}",
+        f"none of {len(reasons)} samples is accepted: {first.message}{where}",
         "give inputs of your own with `--input`",
     )
 

@@ -6,6 +6,7 @@ import pytest
 
 from vermilion.errors import ModelError, Refusal, UnsupportedError
 from vermilion.ir.execute import open_session, run_session
+from vermilion.ir.limits import TimeLimitError
 from vermilion.ir.passes.contract_test import parse, weight
 from vermilion.ir.samples import draw_accepted, draw_sample
 
@@ -205,6 +206,13 @@ CASES: dict[str, tuple] = {
     "numbers as text": ("(string[3] s) => (y) { y = Cast<to=1>(s) }",),
     "sequence": ("(seq(float[2]) x, int64 i) => (y) { y = SequenceAt(x, i) }",),
     "bytes": ("(uint8[1,3,4,4] x) => (y) { a = Cast<to=1>(x) y = Relu(a) }",),
+    "bfloat16": (
+        "(bfloat16[4] x) => (bfloat16[4] y) { z = Cast<to=1>(x) w = Abs(z) y = Cast<to=16>(w) }",
+        {},
+        21,
+    ),
+    "four bits": ("(int4[5] x) => (y) { y = Cast<to=1>(x) }", {}, 21),
+    "eight bit floats": ("(float8e5m2[5] x) => (y) { y = Cast<to=1>(x) }", {}, 21),
     "half floats": ("(float16[4] x, float16[4] z) => (y) { y = Mul(x, z) }",),
     "Conv1d of open length": (
         "(float[1,2,t] x) => (y) { y = Conv(x, w) }",
@@ -260,7 +268,7 @@ def read(name: str) -> ir.Model:
     ).replace("[]", "")
     inputs, arrow, rest = text.partition(") => ")
     domains = ', "com.microsoft": 1' if "com.microsoft" in text else ""
-    model = parse(f"{inputs}{declared}{arrow}{rest}", opset, domains=domains, **weights)
+    model = parse(f"{inputs}{declared}{arrow}{rest}", opset, 10, domains=domains, **weights)
     if name == "unknown rank":
         model.graph.inputs[0].shape = None
     return model
@@ -327,6 +335,17 @@ def test_a_model_that_nothing_can_run_is_a_refusal() -> None:
     found = draw_accepted(model, "ordinary", refuse)
     assert isinstance(found, Refusal)
     assert found.reason == "none of 6 samples is accepted: there is no such operator (node `y`)"
+
+
+def test_a_model_that_takes_too_long_is_tried_once() -> None:
+    model, runs = parse("(float[2] x) => (float[2] y) { y = Abs(x) }"), []
+
+    def wait(inputs) -> None:
+        runs.append(inputs)
+        raise TimeLimitError(60)
+
+    assert isinstance(draw_accepted(model, "ordinary", wait), Refusal)
+    assert len(runs) == 1
 
 
 def test_any_other_error_of_the_run_is_raised() -> None:
