@@ -121,7 +121,7 @@ _OUTSIDE = "points outside the model's folder"
 _NO_FIT = "external data does not fit"
 
 _POSIX_CASES: tuple[Hostile, ...] = (
-    _external_case("external-link", {"location": "link.bin"}, "is a link", _link),
+    _external_case("external-link", {"location": "link.bin"}, "is a link that leads out", _link),
     _external_case(
         "external-linked-folder", {"location": "linked/secret.bin"}, "is a link", _linked_folder
     ),

@@ -132,7 +132,8 @@ def _check_external(
     location = facts.get("location", "")
     file = _external_file(location, base, place)
     offset = _number(facts.get("offset", "0"), "offset", place)
-    length = _number(facts.get("length", str(needed_bytes)), "length", place)
+    # `onnx` itself takes a length of 0 for one that is not given.
+    length = _number(facts.get("length", "0"), "length", place) or needed_bytes
     stored = file.stat().st_size
     if length != needed_bytes or offset + length > stored:
         raise ModelError(
@@ -141,6 +142,14 @@ def _check_external(
             where=place,
             hint="model and data file do not belong together, or one is cut short",
         )
+    _state_all(tensor, location, offset, length)
+
+
+def _state_all(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    """Write out what was left open, which others read in other ways."""
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
 
 
 def _external_file(location: str, base: Path, place: str) -> Path:
@@ -164,17 +173,20 @@ def _external_file(location: str, base: Path, place: str) -> Path:
         )
     file = base / relative
     try:
-        linked = file.is_symlink() or not file.resolve().is_relative_to(base)
-        missing = not linked and not file.exists()
-    except OSError as error:
+        real = file.resolve()
+        is_inside = real.is_relative_to(base) or real.is_relative_to(_own_tree(base))
+        missing = is_inside and not file.exists()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+        words = getattr(error, "strerror", None) or str(error)
         raise ModelError(
-            f"external data `{location}` cannot be found: {error.strerror or error}",
+            f"external data `{location}` cannot be found: {words}",
             where=place,
             hint=_BESIDE,
         ) from error
-    if linked:
+    if not is_inside:
         raise ModelError(
-            f"external data `{location}` is a link; only plain files are followed",
+            f"external data `{location}` is a link that leads out of the model's folder, to "
+            f"`{real}`",
             where=place,
             hint="copy the real file beside the model",
         )
@@ -187,6 +199,18 @@ def _external_file(location: str, base: Path, place: str) -> Path:
     if not file.is_file():
         raise ModelError(f"external data `{location}` is not a file", where=place, hint=_BESIDE)
     return file
+
+
+def _own_tree(base: Path) -> Path:
+    """Give the folder that links may lead to: the model's own, or its repository in a cache.
+
+    Hugging Face's cache keeps `snapshots/REVISION/…/file` as a link to `blobs/DIGEST`, both in the
+    repository's folder. Source: huggingface_hub, "Understand caching".
+    """
+    for folder in base.parents:
+        if folder.name == "snapshots" and (folder.parent / "blobs").is_dir():
+            return folder.parent
+    return base
 
 
 def _number(text: str, what: str, place: str) -> int:
