@@ -11,7 +11,7 @@ from models import mobilenet, small_cnn
 from vermilion import compare
 from vermilion.api import compile_model
 from vermilion.compare import DIVERGED_DB, compare_sides, onnx_side, open_side
-from vermilion.errors import ModelError, OptionError
+from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.ir.measure import EXACT_DB
 
 HEADER = '<ir_version: 9, opset_import: ["" : 17]>\n'
@@ -175,3 +175,17 @@ def test_sample_inputs_have_the_sizes_that_were_bound(tmp_path: Path) -> None:
     compiled = compile_model(model, dims={"batch": 3}, cache_dir=tmp_path)
     found = compare_sides(onnx_side("m", model), open_side(str(compiled.artifact)), runs=1)
     assert found.worst_sqnr_db > 100
+
+
+def test_the_sample_is_one_that_the_reference_takes() -> None:
+    text = """g (int64[2] a, int64[2] b, float[4,6] x, int64[2] s) => (int64[2] y, float[m,k] z)
+    { two = Constant <value_int = 2> () q = Div (b, two) y = Div (a, q) z = Reshape (x, s) }"""
+    assert compare_sides(side(text), side(text), runs=1).worst_sqnr_db == EXACT_DB
+
+
+def test_a_model_that_runs_on_no_sample_says_why() -> None:
+    text = (
+        "g (float[2] x) => (float[2] y) { s = Constant <value_ints = [3]> () y = Reshape (x, s) }"
+    )
+    with pytest.raises(UnsupportedError, match="none of 6 samples is accepted: running the model"):
+        compare_sides(side(text), side(text), runs=1)

@@ -44,6 +44,7 @@ class Sized:
     sizes: Sizes
     facts: Facts | None
     proto: _Proto | None = None
+    graph: onnx.GraphProto | None = None  # inferred with these sizes, where that was done
 
     def shape(self, value: ir.Value) -> tuple[int, ...]:
         """Return the shape of an input."""
@@ -67,6 +68,8 @@ class Sized:
 
     def inferred(self) -> onnx.GraphProto | None:
         """Return the graph with its shapes for these sizes, None where inference fails."""
+        if self.graph is not None:
+            return self.graph
         return (self.proto or _Proto(self.model)).inferred(self.sizes)
 
 
@@ -133,7 +136,7 @@ def _with_facts(
 ) -> Sized:
     shapes = {value.name or "": _shape(value, sizes) for value in required_inputs(model)}
     infer = partial(proto.inferred, sizes) if graph is None else lambda: graph
-    return Sized(model, sizes, Facts(model, shapes, infer), proto)
+    return Sized(model, sizes, Facts(model, shapes, infer), proto, graph)
 
 
 def _is_plain(model: ir.Model) -> bool:
