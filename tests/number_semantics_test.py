@@ -146,6 +146,80 @@ def test_quantized_nan_is_the_lowest(target: str) -> None:
         assert found[0] == np.iinfo(kind).min
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_nan_where_an_extreme_is_looked_for(operator: str, axis: int, target: str) -> None:
+    """As ONNX Runtime has it: one that comes first stays, any other is passed over."""
+    x = np.random.default_rng(0).standard_normal((20, 40)).astype(np.float32)
+    x[0, 3] = x[5, 0] = x[7, 11] = x[19, 39] = NAN
+    shape = "1,40" if axis == 0 else "20,1"
+    text = f"(float[20,40] x) => (int64[{shape}] y) {{ y = {operator}<axis = {axis}>(x) }}"
+    model = read(text)
+    wanted = run_session(open_session(model, threads=1, optimize=False), {"x": x})["y"]
+    assert np.array_equal(run_native(model, {"x": x}, target, "fp32")["y"], wanted)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("size", [1, 2, 37, 64, 769])
+def test_layer_norm_of_equal_and_of_far_numbers(size: int, target: str) -> None:
+    """The mean is rounded: what is off by it is not divided by a deviation of almost 0."""
+    random = np.random.default_rng(0).standard_normal(size)
+    x = np.stack([np.full(size, 1234.567), np.full(size, -7e7), 1e4 + random]).astype(np.float32)
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(1, keepdims=True)
+    exact = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) + 0.25
+    text = f"""(float[3,{size}] x, float[{size}] s, float[{size}] b) => (float[3,{size}] y) {{
+        y = LayerNormalization(x, s, b)
+    }}"""
+    weights = {"s": np.ones(size, np.float32), "b": np.full(size, 0.25, np.float32)}
+    found = one(text, x, (target, "fp32"), **weights)
+    np.testing.assert_allclose(found, exact, atol=2e-5)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_instance_norm_of_one_pixel_is_its_bias(way: tuple[str, str]) -> None:
+    x = np.array([[[[3e4]], [[-7.0]], [[1e-3]]]], np.float32)
+    text = """(float[1,3,1,1] x, float[3] s, float[3] b) => (float[1,3,1,1] y) {
+        y = InstanceNormalization(x, s, b)
+    }"""
+    weights = {"s": np.array([2, 3, -4], np.float32), "b": np.array([0.5, -0.25, 2], np.float32)}
+    assert np.array_equal(one(text, x, way, **weights).ravel(), weights["b"])
+
+
+# Functions ------------------------------------------------------------------------------------
+
+
+def _softplus(x: Array) -> Array:
+    return np.logaddexp(0, x)
+
+
+_EXACT: dict[str, Any] = {
+    "Elu": lambda x: np.where(x < 0, np.expm1(np.minimum(x, 0)), x),
+    "Celu<alpha = 2.0>": lambda x: np.where(x < 0, 2 * np.expm1(np.minimum(x, 0) / 2), x),
+    "Selu<alpha = 1.5, gamma = 2.0>": (
+        lambda x: 2 * np.where(x < 0, 1.5 * np.expm1(np.minimum(x, 0)), x)
+    ),
+    "Softplus": _softplus,
+    "Mish": lambda x: x * np.tanh(_softplus(x)),
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("operator", _EXACT)
+def test_functions_keep_small_results(operator: str, target: str) -> None:
+    """e^x - 1 beside 0, ln(1 + e^x) far below it: nothing cancels."""
+    small = np.geomspace(1e-30, 80, 200)
+    edges = [0.0, NAN, 89.0, 1e10, 1e38, -88.0, -1e10]
+    x = np.concatenate([small, -small, edges]).astype(np.float32)
+    text = f"(float[{x.size}] x) => (float[{x.size}] y) {{ y = {operator}(x) }}"
+    found = one(text, x, (target, "fp32"))
+    exact = _EXACT[operator](x.astype(np.float64))
+    np.testing.assert_allclose(found, exact, rtol=5e-7, atol=1e-37)
+
+
 # Powers ---------------------------------------------------------------------------------------
 
 BASES = [

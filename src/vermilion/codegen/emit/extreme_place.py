@@ -137,4 +137,8 @@ class ExtremePlaceSpec:
         candidates = f.select(is_top, place.get(), nowhere)
         name = f"llvm.vector.reduce.s{'max' if self.takes_last else 'min'}.v{lanes}i32"
         found = f.intrinsic(name, "i32", [candidates])
+        # Nothing is better than a NaN that comes first, as where elements are taken one by one.
+        first = load(arithmetic, self.storage, come, constant("i64", 0), 1, None)
+        first = f.emit("float", f"extractelement {first}, i32 0")
+        found = f.select(f.compare_floats("uno", first, first), constant("i32", 0), found)
         f.store(f.convert("sext", found, "i64"), go, align=8)

@@ -71,19 +71,29 @@ class NormalizeSpec:
         def centred(at: Value, mask: Value | None) -> Value:
             return value(at, mask) if mean is None else m.subtract(value(at, mask), mean)
 
-        squares = Totals(arithmetic, "add", 0.0)
+        squares, offs = Totals(arithmetic, "add", 0.0), Totals(arithmetic, "add", 0.0)
 
         def add_square(at: Value, mask: Value | None, number: int) -> None:
             x = centred(at, mask)
             squares.take(number, m.multiply(x, x), mask)
+            if mean is not None:
+                offs.take(number, x, mask)
 
         for_vectors(f, arithmetic, self.size, add_square)
         variance = m.multiply(squares.splat(), share)
+        # The mean is rounded, and may be off by more than the numbers differ: of equal ones, all.
+        # What is left of their mean says by how much.
+        off = None if mean is None else m.multiply(offs.splat(), share)
+        if off is not None:
+            variance = m.fma(m.subtract(m.number(-0.0), off), off, variance)
+            variance = m.maximum(m.number(0.0), variance)
         root = m.unary("sqrt", m.add(variance, m.number(self.epsilon)))
         factor = m.divide(m.number(1.0), root)
+        start = None if off is None else m.multiply(m.subtract(m.number(-0.0), off), factor)
 
         def finish(at: Value, mask: Value | None, number: int) -> None:
-            result = m.multiply(centred(at, mask), factor)
+            x = centred(at, mask)
+            result = m.multiply(x, factor) if start is None else m.fma(x, factor, start)
             others = iter(rest)
             for storage, operation in ((self.scale, m.multiply), (self.shift, m.add)):
                 if storage is not None:

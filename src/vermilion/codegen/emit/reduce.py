@@ -186,6 +186,8 @@ class ReduceSpec:
         return arithmetic.splat(total)
 
 
-def scaled(factor: float) -> Expression:
-    """Give the finish that multiplies by a number: 1 ÷ n makes a mean of a sum."""
-    return apply("mul", Operand(0), Constant(factor))
+def mean_of(count: int) -> Expression:
+    """Give the finish that makes a mean of a sum. 1 ÷ count is exact for powers of two alone."""
+    if count & (count - 1) == 0:
+        return apply("mul", Operand(0), Constant(1.0 / count))
+    return apply("div", Operand(0), Constant(float(count)))

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kernels import TARGETS, Memory, isa_for
-from vermilion.codegen.emit.reduce import ReduceSpec, scaled
+from vermilion.codegen.emit.reduce import ReduceSpec, mean_of
 from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import allocate
@@ -54,7 +54,7 @@ def test_pixels_to_one_for_each_channel(channels: int, target: str) -> None:
     out = allocate("y", "f32", (2, channels))
     spec = ReduceSpec(
         "add", "f32", "f32", ((2, source.strides[0], channels), (channels, 1, 1)),
-        ((5, source.strides[2]), (3, source.strides[3])), finish=scaled(1 / 15),
+        ((5, source.strides[2]), (3, source.strides[3])), finish=mean_of(15),
     )  # fmt: skip
     assert spec.along_kept or channels == 1
     memory.run([Step(spec, (source, out), (out,))], isa_for(target))

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
 from vermilion.codegen.emit.map import collapse
 from vermilion.codegen.emit.pool import PoolSpec
-from vermilion.codegen.emit.reduce import ReduceSpec, scaled
+from vermilion.codegen.emit.reduce import ReduceSpec, mean_of
 from vermilion.codegen.expression import Convert, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
@@ -119,7 +119,7 @@ def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
     reduced = collapse([source.shape[a] for a in axes], [tuple(source.strides[a] for a in axes)], 0)
     squared = apply("mul", Operand(0), Operand(0))
     prepare: Expression = squared if form in ("square", "norm") else Operand(0)
-    endings = {"mean": scaled(1.0 / count), "norm": apply("sqrt", Operand(0))}
+    endings = {"mean": mean_of(count), "norm": apply("sqrt", Operand(0))}
     finish: Expression = endings.get(form, Operand(0))
     if KIND_OF_STORAGE[source.storage] == "int":  # of a quantized tensor: exact in float32
         prepare, finish = Convert(Operand(0, "int"), "float"), Convert(finish, "int")
