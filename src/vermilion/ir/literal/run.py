@@ -215,7 +215,11 @@ class _InChild:
         self._serialized = proto.SerializeToString()
         self._tensors = {n: t for n, t in tensors.items() if n not in self._model["mapped"]}
         self._close = weakref.finalize(self, self._files.forget)
-        answer = self._obey({"inputs": None})
+        try:
+            answer = self._obey({"inputs": None})
+        except BaseException:
+            self._close()  # at once: whoever holds the error holds this
+            raise
         self.engine = str(answer["engine"])
         self.described = tuple(
             OutputFound(name, kind, tuple(shape)) for name, kind, shape in answer["described"]

@@ -151,7 +151,8 @@ def test_a_crash_is_an_error_and_the_next_model_runs() -> None:
         [sys.executable, "-c", KILL_CHILD_OF, str(os.getpid())], stdout=subprocess.PIPE
     )
     with pytest.raises(CrashError, match=r"crashed \(SIGSEGV"):
-        run_literally(busy, ONES, limits=Limits(loop_seconds=30))
+        run_literally(busy, ONES, limits=Limits(loop_seconds=6))
+    killer.kill()
     killer.wait()
     assert opened.run(ONES)["y"].tolist() == [1.0] * 3
 
@@ -172,13 +173,12 @@ def test_bfloat16_is_interpreted() -> None:
 KILL_CHILD_OF = textwrap.dedent(
     """
     import os, psutil, signal, sys, time
-    parent, killed = psutil.Process(int(sys.argv[1])), 0
-    while killed < 2:  # the second time the interpreter is at work
+    parent = psutil.Process(int(sys.argv[1]))
+    while True:  # first ONNX Runtime is at work, then the interpreter
         time.sleep(2)
         for child in parent.children():
             if "vermilion.ir.literal.worker" in " ".join(child.cmdline()):
                 os.kill(child.pid, signal.SIGSEGV)
-                killed += 1
     """
 )
 
@@ -188,24 +188,24 @@ def test_a_hundred_runs_leave_nothing_behind() -> None:
     run_literally(loop("3"), ONES)
     assert child.process is not None
     process = psutil.Process(child.process)
+    lie_there = {path.name for path in child.folder.iterdir()}  # of models that others hold
     sizes = []
     for turn in range(100):
         run_literally(loop("3"), ONES)
         if turn % 50 == 49:
             sizes.append(process.memory_info().rss)
     assert sizes[1] - sizes[0] < 8 << 20
-    assert [path.name for path in child.folder.iterdir()] == ["log.txt"]
+    assert {path.name for path in child.folder.iterdir()} <= lie_there
 
 
 PARENT = textwrap.dedent(
-    f"""
+    """
     import sys, time
     import numpy as np
-    sys.path.insert(0, {str(Path(__file__).parent)!r})
     from vermilion.ir.limits import Limits
     from vermilion.ir.literal.child import the_child
     from vermilion.ir.literal.run import run_literally
-    from run_test import ENDLESS, ONES, loop
+    from vermilion.ir.literal.run_test import ENDLESS, ONES, loop
     run_literally(loop("2"), ONES)
     print(the_child().process, the_child().folder, flush=True)
     run_literally(loop(ENDLESS), ONES, limits=Limits(loop_seconds=100))
@@ -238,12 +238,11 @@ def test_the_child_ends_with_its_parent(how: signal.Signals) -> None:
 
 def test_a_process_that_was_forked_has_a_child_of_its_own() -> None:
     script = textwrap.dedent(
-        f"""
+        """
         import os, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
         from vermilion.ir.literal.child import the_child
         from vermilion.ir.literal.run import run_literally
-        from run_test import ONES, loop
+        from vermilion.ir.literal.run_test import ONES, loop
         run_literally(loop("2"), ONES)
         first = the_child().process
         if os.fork() == 0:

@@ -125,3 +125,18 @@ def test_interface_changes_are_seen() -> None:
         change = interface_change(model, parse(text))
         assert change.startswith(words)
         assert bool(change) == bool(words)
+
+
+def test_a_model_that_never_ends_is_left_uncompared() -> None:
+    told: list[str] = []
+    model = ir.from_onnx_text(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[3] x) => (float[3] y)
+        <int64 n = {{{2**63 - 1}}}, bool c = {{1}}> {{
+          y = Loop (n, c, x) <body = b (int64 i, bool go, float[3] v)
+            => (bool on, float[3] w) {{ on = Identity (go) w = Sub (v, x) }}>
+        }}"""
+    )
+    probe = take_probe(model, lambda stage, done, total: told.append(f"{stage} {total}"))
+    assert not probe.results
+    assert "ran longer than 5 s" in probe.step.refusals[0][1].reason
+    assert "literal run, at most 5" in told
