@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -85,8 +86,8 @@ class Probe:
     def _compare(self, name: str, found: Mapping[str, Array]) -> str:
         before = self.results[name]
         squashed = any(_before(name, op_type) in found for op_type in _SQUASHING)
-        if squashed and before.shape == found[name].shape:
-            grain = _GRAIN_ULPS * float(np.finfo(before.dtype).eps)
+        if squashed and before.shape == found[name].shape and _is_float(before):
+            grain = _GRAIN_ULPS * _last_bit(before)
             if agreement(name, before, found[name]).max_abs_error <= grain:
                 return ""
         return _differs(before, found[name], _MIN_SQNR_DB.get(before.dtype.name, math.inf))
@@ -94,11 +95,19 @@ class Probe:
     def _a_hair_apart(self) -> dict[str, Array]:
         """Return the inputs, of which floats have moved by `_INPUT_ULPS` of their own."""
         return {
-            name: array * array.dtype.type(1 + _INPUT_ULPS * np.finfo(array.dtype).eps)
-            if isinstance(array, np.ndarray) and array.dtype.kind == "f"
+            name: array * array.dtype.type(1 + _INPUT_ULPS * _last_bit(array))
+            if isinstance(array, np.ndarray) and _is_float(array)
             else array
             for name, array in self.inputs.items()
         }
+
+
+def _is_float(array: Array) -> bool:
+    return array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
+
+
+def _last_bit(array: Array) -> float:
+    return float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]
 
 
 def take_probe(model: ir.Model, progress: Progress = no_progress) -> Probe:

@@ -1,3 +1,4 @@
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -140,3 +141,14 @@ def test_a_model_that_never_ends_is_left_uncompared() -> None:
     assert not probe.results
     assert "ran longer than 5 s" in probe.step.refusals[0][1].reason
     assert "literal run, at most 5" in told
+
+
+def test_squashed_bfloat16_is_compared_too() -> None:
+    text = """(bfloat16[64] x, bfloat16 s) => (bfloat16[64] y) {
+        a = Mul(x, s)
+        y = Sigmoid(a)
+    }"""
+    one = np.array(1, ml_dtypes.bfloat16)
+    probe = take_probe(parse(text, s=one))
+    assert probe.difference(parse(text, s=one)) == ""
+    assert probe.difference(parse(text, s=np.array(2, ml_dtypes.bfloat16))) != ""
