@@ -52,7 +52,9 @@ def open_program(program: Program, outputs: Sequence[str], threads: int, device:
     session = Session(reader, threads=threads, backends=backends_on(reader.manifest, device))
     names = list(outputs)
     places = dict.fromkeys(place.partition(": ")[2] for place in session.runs_on)
-    return Opened(lambda inputs: session.run(names, inputs), "; ".join(places), notes)
+    return Opened(
+        lambda inputs: session.run(names, inputs), "; ".join(places), (*notes, *session.notes)
+    )
 
 
 def _open_onnx(program: Program, outputs: Sequence[str], threads: int) -> Opened:

@@ -25,6 +25,7 @@ from vermilion.partition.place import Placement, Plan, settle
 from vermilion.progress import Progress
 from vermilion.runtime.cache import cache_digest
 from vermilion.runtime.failing import Compiler
+from vermilion.runtime.open_shapes import open_shape_note
 from vermilion.runtime.prove import WrongNumbersError, prove, wrong_parts
 from vermilion.runtime.report import Report
 from vermilion.runtime.stored_options import options_to_store
@@ -74,13 +75,14 @@ def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> N
             request, bound, placed, Path(scratch), progress
         )
         digest = cache_digest(request.cache_parts)
+        shapes = open_shape_note(placed, placement.nodes, request.backends[0].name)
         report = Report(
             summary=summarize(placed, placement, request.label, digest),
             nodes=tuple(node.as_json() for node in placement.nodes),
             verification=verification,
             passes=tuple(_pass_row(step) for step in simplified.steps),
             predicted_ms=predicted_ms(placed, placement),
-            notes=(*told, *notes, *(note for part in parts for note in part.program.notes)),
+            notes=(*shapes, *told, *notes, *(n for part in parts for n in part.program.notes)),
             machine_code=tuple(
                 {"part": part.part.name, **row}
                 for part in parts

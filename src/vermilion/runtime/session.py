@@ -23,6 +23,7 @@ from vermilion.hardware.targets.target import Target
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import checked_feeds, nearest
 from vermilion.runtime.manifest import Dimension, PartRecord, TensorRecord
+from vermilion.runtime.open_shapes import open_shape_notes
 from vermilion.runtime.recompile import runnable
 
 # The name that ONNX Runtime's users know for what executes a backend's parts.
@@ -90,6 +91,7 @@ class Session:
         self.notes: tuple[str, ...] = ()
         if not trust_code:
             reader, self.notes = runnable(reader)
+        self.notes += open_shape_notes(reader)
         self.manifest = reader.manifest
         self._reader: ArtifactReader | None = reader
         target = target or _compiled_for(reader)

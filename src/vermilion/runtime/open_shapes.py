@@ -1,0 +1,86 @@
+"""Telling of open dimensions: few backends compile for them, and a `--dim` mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vermilion.runtime.artifact import ArtifactReader
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from vermilion.partition.place import NodePlace
+
+# What tells such a note from others.
+_SIGN = "is compiled for fixed sizes alone"
+# How the backends word it that a node was left to the CPU for this.
+_OPEN = (" is open", " are open")
+# A share of nodes from which it is worth telling.
+_MUCH = 0.5
+
+
+def open_shape_note(model: ir.Model, nodes: Sequence[NodePlace], backend: str) -> tuple[str, ...]:
+    """Give a note where open dimensions kept much of a model from a backend, with what to write."""
+    # What reads graphs is loaded by who compiles; who opens a bundle does without.
+    from vermilion.ir.passes.bind_dimensions import open_dimensions
+
+    kept_out = sum(any(word in node.reason for word in _OPEN) for node in nodes)
+    if kept_out < max(1, _MUCH * len(nodes)):
+        return ()
+    compiled = sum(node.backend == backend for node in nodes)
+    names = ", ".join(f"`{name}`" for name in open_dimensions(model))
+    note = (
+        f"{compiled} of {len(nodes)} nodes are compiled by `{backend}`, which {_SIGN}: open is "
+        f"{names}. Bind it, with the sizes that you run: `{_options(model)}` (a bundle for each "
+        "size is run with `--bucket`)"
+    )
+    return (note,)
+
+
+def open_shape_notes(reader: ArtifactReader) -> tuple[str, ...]:
+    """Give such notes of a bundle, from its report."""
+    shapes = [record.shape for record in reader.manifest.inputs]
+    if all(shape is not None and all(isinstance(n, int) for n in shape) for shape in shapes):
+        return ()
+    from vermilion.runtime.report import read_report
+
+    return tuple(note for note in read_report(reader).notes if _SIGN in note)
+
+
+def _options(model: ir.Model) -> str:
+    """Give `--dim` options that bind all that is open: by name, else an input's whole shape."""
+    from vermilion.ir.opset import required_inputs
+    from vermilion.ir.passes.bind_dimensions import dimension_name
+
+    options: dict[str, None] = {}
+    for value in required_inputs(model):
+        sizes = value.shape.dims if value.shape is not None else None
+        if sizes is None:
+            options[f"--dim {value.name}=SIZExSIZE"] = None
+            continue
+        named = [None if _is_bound(size) else dimension_name(size) or "" for size in sizes]
+        if "" in named:
+            wanted = [
+                size if isinstance(size, int) and size >= 0 else _usual(axis, len(sizes))
+                for axis, size in enumerate(sizes)
+            ]
+            options[f"--dim {value.name}={'x'.join(map(str, wanted))}"] = None
+            continue
+        for axis, name in enumerate(named):
+            if name and not any(option.startswith(f"--dim {name}=") for option in options):
+                options[f"--dim {name}={_usual(axis, len(sizes))}"] = None
+    return " ".join(options)
+
+
+def _is_bound(size: object) -> bool:
+    return isinstance(size, int) and size >= 0
+
+
+def _usual(axis: int, rank: int) -> int:
+    """Give a size that such a dimension often has: of a batch, a picture, a text."""
+    if axis == 0:
+        return 1
+    if rank >= 4:
+        return 3 if axis == 1 else 224
+    return 128

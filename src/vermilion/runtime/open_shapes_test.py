@@ -1,0 +1,84 @@
+"""Open dimensions compile; that little is native then, and what to write, is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from commands import Command, command_line
+from vermilion.api import compile_model
+from vermilion.cli.options import parse_dims
+from vermilion.runtime.session import Session
+
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[{x}] x) => (float[{x}] y) {{
+  a = Relu (x)
+  b = Sigmoid (a)
+  y = Mul (a, b)
+}}"""
+
+
+def model(sizes: str) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(TEXT.format(x=sizes)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ("batch, 3, 24, 24", "--dim batch=1"),
+        ("1, 3, height, width", "--dim height=224 --dim width=224"),
+        ("n, length", "--dim n=1 --dim length=128"),
+        ("n, n", "--dim n=1"),
+        ("?, 3, 32, 32", "--dim x=1x3x32x32"),
+        ("batch, ?", "--dim x=1x128"),
+    ],
+)
+def test_the_note_has_the_options_that_mend_it(sizes: str, options: str, tmp_path: Path) -> None:
+    compiled = compile_model(model(sizes), cache_dir=tmp_path)
+    (note,) = [note for note in compiled.report.notes if "fixed sizes" in note]
+    assert note.startswith("0 of 3 nodes")
+    assert f"`{options}`" in note
+    assert note in Session(compiled.artifact).notes
+    again = compile_model(
+        model(sizes), dims=parse_dims(options.replace("--dim", "").split()), cache_dir=tmp_path
+    )
+    assert all(row["backend"] == "native" for row in again.report.nodes)
+    assert not again.report.notes
+    assert not Session(again.artifact).notes
+
+
+def test_nothing_is_told_where_nothing_is_open_or_another_engine_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    assert not compile_model(model("2, 3"), cache_dir=tmp_path).report.notes
+    assert not compile_model(model("n, 3"), backend="ort", cache_dir=tmp_path).report.notes
+
+
+def test_it_is_told_on_stderr_by_the_verbs(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    vermilion: Command = command_line(capfd, monkeypatch, tmp_path / "cache")
+    path = tmp_path / "m.onnx"
+    ir.save(model("batch, 3"), path)
+    done = vermilion("compile", path, "-o", tmp_path / "m.rai")
+    assert "--dim batch=1" in done.err
+    for words in (
+        ("run", f"{path}@cpu"),
+        ("run", tmp_path / "m.rai"),
+        ("compare", path, f"{path}@cpu"),
+    ):
+        assert "--dim batch=1" in vermilion(*words).err, words
+
+
+def test_opening_a_bundle_of_open_sizes_loads_no_library_of_graphs(tmp_path: Path) -> None:
+    artifact = compile_model(model("n, 3"), cache_dir=tmp_path).artifact
+    code = (
+        "import sys; from vermilion.runtime.session import Session;"
+        f"assert Session({str(artifact)!r}).notes; assert 'vermilion.partition' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

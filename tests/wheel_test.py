@@ -1,0 +1,55 @@
+"""What the wheel holds: built as `pip` builds it, where the builder is installed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import vermilion
+
+ROOT = Path(__file__).parent.parent
+MARK = "vermilion/py.typed"
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    try:
+        build = importlib.import_module("hatchling.build")
+    except ImportError:
+        pytest.skip("hatchling is not installed, which builds the wheel")
+    folder, before = tmp_path_factory.mktemp("wheel"), Path.cwd()
+    os.chdir(ROOT)
+    try:
+        name = build.build_wheel(str(folder))
+    finally:
+        os.chdir(before)
+    with zipfile.ZipFile(folder / name) as wheel:
+        return wheel.namelist()
+
+
+def test_type_checkers_are_told_that_there_are_types(names: list[str]) -> None:
+    """PEP 561: without the file, hints of an installed package are not read."""
+    assert MARK in names
+
+
+def test_every_module_is_in_it_and_no_test(names: list[str]) -> None:
+    source = ROOT / "src"
+    wanted = {
+        path.relative_to(source).as_posix()
+        for path in (source / "vermilion").rglob("*.py")
+        if not path.name.endswith("_test.py") and "recorded" not in path.parts
+    }
+    assert wanted <= set(names)
+    assert not [name for name in names if name.endswith("_test.py")]
+
+
+def test_the_mark_lies_where_the_wheel_takes_its_files_from() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert "src/vermilion" in wheel["targets"]["wheel"]["packages"]
+    assert (ROOT / "src" / MARK).is_file()
+    assert (Path(vermilion.__file__).parent / "py.typed").is_file()
