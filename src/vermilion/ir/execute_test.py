@@ -220,3 +220,32 @@ def test_weights_that_are_fed_give_what_lent_ones_give() -> None:
     with pytest.raises(UnsupportedError, match="running the model failed"):
         run_session(fed.session, {"x": x})
     assert [value.name for value in model.graph.inputs] == ["x"]
+
+
+@pytest.mark.parametrize("operator", ["Scaler", "Normalizer", "Imputer", "Binarizer"])
+def test_an_unknown_rank_stays_unknown(operator: str) -> None:
+    """ONNX Runtime describes such a tensor as it does a number: with no sizes."""
+    attributes = {
+        "Scaler": "<offset = [1.0], scale = [0.5]>",
+        "Normalizer": '<norm = "L2">',
+        "Imputer": "<imputed_value_floats = [0.0], replaced_value_float = 7.0>",
+        "Binarizer": "<threshold = 0.5>",
+    }[operator]
+    model = ir.from_onnx_text(
+        '<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>'
+        " g (float[2,5] x, float[5,3] w) => (float[2,3] y)"
+        f" {{ a = ai.onnx.ml.{operator}{attributes}(x) y = MatMul(a, w) }}"
+    )
+    complete_types(model)
+    found = model.graph[0].outputs[0]
+    assert found.dtype == ir.DataType.FLOAT
+    assert found.shape is None or len(found.shape) == 2
+    assert [len(node.inputs) for node in model.graph] == [1, 2]
+
+
+def test_a_number_has_rank_zero() -> None:
+    model = parse("g (float x) => (float y) { a = com.microsoft.QuickGelu(x) y = Relu(a) }")
+    complete_types(model)
+    shape = model.graph[0].outputs[0].shape
+    assert shape is not None
+    assert len(shape) == 0

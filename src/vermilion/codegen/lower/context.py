@@ -16,6 +16,7 @@ from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.expression import Convert, Expression, Operand
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
+from vermilion.codegen.lower.dequantized import dequantized_constant
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.tensor import (
     STORAGE_BYTES,
@@ -28,7 +29,7 @@ from vermilion.codegen.tensor import (
 )
 from vermilion.errors import UnsupportedError
 from vermilion.ir.cost import node_cost
-from vermilion.ir.opset import constant_of, is_operator, static_shape
+from vermilion.ir.opset import is_operator, static_shape
 
 if TYPE_CHECKING:
     from vermilion.codegen.lower.attention import Attention
@@ -121,9 +122,9 @@ class Lowering:
         name = str(value.name)
         if name in self.views:
             return self.views[name]
-        constant = constant_of(value)
+        constant = dequantized_constant(value)
         if constant is not None:
-            self.views[name] = self._constant(name, constant.numpy(), value)
+            self.views[name] = self._constant(name, constant, value)
             return self.views[name]
         producer = value.producer()
         assert producer is not None, f"{name} is neither input nor result"

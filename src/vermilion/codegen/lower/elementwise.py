@@ -195,7 +195,7 @@ class ParameterTable:
     def __init__(self, name: str) -> None:
         self._words: list[bytes] = []
         self._buffer = Buffer(f"{name}/parameters", 4, "weights", np.zeros(4, np.uint8))
-        self.view = View(self._buffer, "f32", (1,), (1,))
+        self.view = View(self._buffer, "f32", (), ())
 
     def place(self, value: float, kind: Kind) -> int:
         """Give the position of a number, added if it is not there yet."""

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.codegen.lower.dequantized import dequantized_constant, is_constant
 from vermilion.codegen.lower.quantized import (
     Grid,
-    dequantized_constant,
     grid_of,
     integer_product,
-    is_constant,
 )
 from vermilion.codegen.lower.wide_product import wide_product
 from vermilion.ir.attributes import text

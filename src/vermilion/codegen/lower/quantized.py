@@ -23,9 +23,10 @@ from vermilion.codegen.lower.affine import (
     written,
 )
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
+from vermilion.codegen.lower.dequantized import dequantized_constant, quantized_constant
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.tensor import View
-from vermilion.ir.attributes import flag, integer
+from vermilion.ir.attributes import flag
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 Array = NDArray[Any]
@@ -80,18 +81,6 @@ def check_quantization(node: ir.Node) -> str:
     return "" if grid_of(node) else f"{node.op_type} without one constant scale for 8 or 16 bits"
 
 
-def dequantized_constant(value: ir.Value | None) -> Array | None:
-    """Give a constant's numbers, of a DequantizeLinear of constants too, else None."""
-    constant = constant_of(value)
-    if constant is not None:
-        return constant.numpy()
-    parts = None if value is None else quantized_constant(value)
-    if parts is None:
-        return None
-    integers, scale, axis = parts
-    return (integers.astype(np.float32) * along(scale, integers.ndim, axis)).astype(np.float32)
-
-
 def check_linear(node: ir.Node) -> str:
     """Say what keeps a QLinearConv or QLinearMatMul from being generated."""
     sizes = {
@@ -105,45 +94,6 @@ def check_linear(node: ir.Node) -> str:
     if node.op_type == "QLinearConv" and not has_constant:
         return "QLinearConv with weights that are not constant"
     return ""
-
-
-def is_constant(value: ir.Value | None) -> bool:
-    """Say whether a value is a constant, or a DequantizeLinear of constants."""
-    if value is None or constant_of(value) is not None:
-        return value is not None
-    node = value.producer()
-    return (
-        node is not None
-        and is_operator(node, "DequantizeLinear")
-        and all(item is None or constant_of(item) is not None for item in node.inputs)
-    )
-
-
-def quantized_constant(value: ir.Value) -> tuple[Array, Array, int] | None:
-    """Give a dequantized constant's integers less their zero point, its scales and their axis."""
-    node = value.producer()
-    if node is None or not is_operator(node, "DequantizeLinear"):
-        return None
-    tensors = [constant_of(item) for item in node.inputs]
-    if any(t is None and v is not None for t, v in zip(tensors, node.inputs, strict=True)):
-        return None
-    if flag(node, "block_size"):
-        return None
-    integers, scale = (t.numpy() for t in tensors[:2] if t is not None)
-    axis = integer(node, "axis", 1) % max(1, integers.ndim)
-    wide = integers.astype(np.int64)
-    if len(tensors) > 2 and tensors[2] is not None:
-        wide = wide - along(tensors[2].numpy().astype(np.int64), integers.ndim, axis)
-    return wide, scale.astype(np.float32), axis
-
-
-def along(values: Array, rank: int, axis: int) -> Array:
-    """Give one number, or one for each entry of `axis`, so that it broadcasts over `rank` axes."""
-    if values.size == 1:
-        return values.reshape(())
-    shape = [1] * rank
-    shape[axis] = values.size
-    return values.reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +130,7 @@ def integer_product(node: ir.Node) -> IntegerProduct | None:
     if scale.size > 1 and axis != channels:
         return None
     source = producer.inputs[0]
-    if source is None:
+    if source is None or constant_of(source) is not None:
         return None
     if grid.storage == "s8":  # stored with its sign bit turned over
         grid = Grid(grid.scale, grid.zero + 128, "u8")

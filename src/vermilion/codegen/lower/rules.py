@@ -18,16 +18,20 @@ from vermilion.codegen.lower import (
 from vermilion.codegen.lower.cells import check_recurrent
 from vermilion.codegen.lower.composed import COMPOSED_OF_FLOATS
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering
+from vermilion.codegen.lower.dequantized import is_constant
 from vermilion.codegen.lower.elementwise import ELEMENTWISE
 from vermilion.codegen.lower.padding import check_pad, lower_pad
 from vermilion.codegen.lower.patterns.definitions import DEFINITIONS, check_definition
-from vermilion.codegen.lower.quantized import check_linear, check_quantization, is_constant
+from vermilion.codegen.lower.quantized import (
+    check_linear,
+    check_quantization,
+)
 from vermilion.codegen.lower.recurrent import lower_recurrent
 from vermilion.codegen.lower.resize import check_resize, lower_resize
 from vermilion.codegen.lower.result_shapes import contradiction
 from vermilion.codegen.lower.transposed import check_transposed
 from vermilion.codegen.lower.versions import check_version
-from vermilion.errors import Refusal
+from vermilion.errors import Refusal, VermilionError
 from vermilion.ir.attributes import integer
 from vermilion.ir.opset import constant_of, is_inference_dropout, static_shape
 
@@ -54,18 +58,35 @@ def refusal(node: ir.Node) -> Refusal | None:
     if rule is None:
         name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         return Refusal(f"the code generator has no `{name}`", "ONNX Runtime runs it on the CPU")
+    reason = _checked(node, _unfit_values, check_version, rule.check, contradiction)
+    return Refusal(reason, "ONNX Runtime runs it on the CPU") if reason else None
+
+
+def _checked(node: ir.Node, *checks: Check) -> str:
+    """Say why a node is not generated, empty if it is. Never raises: who cannot tell refuses."""
+    try:
+        return next(filter(None, (check(node) for check in checks)), "")
+    except VermilionError as error:
+        return error.message
+    except Exception as error:  # a rule reads nodes of any shape and with anything missing
+        words = f"{type(error).__name__}: {error}"
+        return f"{node.op_type} in a form that its rule cannot read ({words})"
+
+
+def _unfit_values(node: ir.Node) -> str:
     for value in (*node.inputs, *node.outputs):
         if value is None or not value.name or _is_parameter(node, value):
             continue
         reason = _unfit(value)
         if reason:
-            return Refusal(reason, "ONNX Runtime runs it on the CPU")
-    reason = check_version(node) or rule.check(node) or contradiction(node)
-    return Refusal(reason, "ONNX Runtime runs it on the CPU") if reason else None
+            return reason
+    return ""
 
 
 # Operators whose later inputs are axes, sizes or amounts: constants, empty where none are meant.
-_WITH_PARAMETERS = frozenset({"Resize", "Pad", "Slice", "Squeeze", "Unsqueeze"})
+_WITH_PARAMETERS = frozenset(
+    {"Resize", "Pad", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Tile"}
+)
 
 
 def _is_parameter(node: ir.Node, value: ir.Value) -> bool:
@@ -98,7 +119,7 @@ PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 def is_product(node: ir.Node) -> bool:
     """Say whether a node is written as a product kernel."""
-    return node.op_type in PRODUCTS and not RULES[node.op_type].check(node)
+    return node.op_type in PRODUCTS and not _checked(node, RULES[node.op_type].check)
 
 
 def _any(node: ir.Node) -> str:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from vermilion.codegen.expression import Expression
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Border, Lowering
+from vermilion.codegen.lower.dequantized import is_constant
 from vermilion.codegen.lower.geometry import ConvGeometry
 from vermilion.codegen.lower.product_step import product_step
-from vermilion.codegen.lower.quantized import is_constant
 from vermilion.codegen.numeric import numeric_for
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import integer, integers

@@ -23,6 +23,7 @@ from vermilion.codegen.expression import Constant, Convert, Expression, Operand,
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.affine import Affine, Factor, Term, number
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
+from vermilion.codegen.lower.dequantized import dequantized_constant, quantized_constant
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.geometry import ConvGeometry, as_image, conv_geometry
 from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_depthwise
@@ -31,13 +32,11 @@ from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.quantized import (
     Grid,
     channel_axis,
-    dequantized_constant,
     grid_of,
-    quantized_constant,
 )
 from vermilion.codegen.numeric import Numeric, numeric_for
 from vermilion.codegen.tensor import View, allocate
-from vermilion.ir.opset import is_operator, static_shape
+from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 Array = NDArray[Any]
 
@@ -76,6 +75,8 @@ def wide_product(node: ir.Node) -> WideProduct | None:
     channels = channel_axis(node)
     source = producer.inputs[0]
     if channels is None or weights.min() < -128 or weights.max() > 127 or source is None:
+        return None
+    if constant_of(source) is not None:
         return None
     if scale.size > 1 and axis != channels:
         return None
