@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from vermilion.codegen.emit.builder import Module
 from vermilion.codegen.emit.check import CheckSpec
 from vermilion.codegen.emit.driver import write_driver
+from vermilion.codegen.extents import check_extents
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.memory import aligned, offsets_of, plan_memory
@@ -70,7 +71,10 @@ def compile_steps(
     """Lay out memory, write all kernels into objects, and make the step table.
 
     The table is run once for each of `entries`, whose inputs and outputs lie one after the other.
+
+    Raises: ExtentError where a kernel would touch memory outside of its buffers.
     """
+    check_extents(steps, isa)
     plan = plan_memory(steps)
     offsets = offsets_of(plan)
     weights, packed = _pack(steps)

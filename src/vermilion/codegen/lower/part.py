@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from vermilion.codegen.emit.map import map_step
+from vermilion.codegen.extents import with_room
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.attention import find_attentions
@@ -85,7 +86,8 @@ def lower_part(
             continue
         lowering.add(map_step([view], [target], [converted(view, target)], [f"result {name}"]))
         outputs.append(target)
-    return LoweredPart(tuple(lowering.steps), tuple(inputs), tuple(outputs))
+    steps = with_room(lowering.steps, isa)
+    return LoweredPart(tuple(steps), tuple(inputs), tuple(outputs))
 
 
 def _check_shapes(graph: ir.Graph) -> None:

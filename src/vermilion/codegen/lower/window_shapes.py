@@ -139,7 +139,9 @@ def transposed(node: ir.Node) -> list[Shape]:
     strides, dilations, pads = _steps(node, rank)
     more = integers(node, "output_padding", [0] * rank)
     wanted = integers(node, "output_shape", None)
-    require(wanted is None, "`output_shape` is given")
+    if wanted is not None:  # the pads follow from it
+        require(len(wanted) == rank and min(wanted) > 0, f"`output_shape` is {list(wanted)}")
+        return [(data[0], channels, *wanted)]
     require(text(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID"), "`auto_pad` is given")
     require(len(more) == rank, "`output_padding` of another rank")
     sizes = [

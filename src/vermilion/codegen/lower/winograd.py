@@ -125,7 +125,11 @@ def winograd_steps(
                     view = view.sliced(0, image, 1)
                 return view if view.shape[2] == 1 else view.sliced(2, first, count)
 
-            here = replace(start, offset=start.offset + first * start.strides[2])
+            here = replace(
+                start,
+                offset=start.offset + first * start.strides[2],
+                shape=(*start.shape[:2], min(count, start.shape[2]), start.shape[3]),
+            )
             if n > 1:
                 here = here.sliced(0, image, 1)
             steps += _band(

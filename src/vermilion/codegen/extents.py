@@ -1,0 +1,269 @@
+"""How far kernels read and write, held against the buffers that they are given.
+
+A kernel computes addresses from its spec alone. Given a buffer that is smaller than the spec says
+it would write over other memory; here that is an error before there is any code. What kernels read
+as a whole and use in part (the last pair or quad of a run) may lie in the room behind a buffer. The
+caller's inputs and outputs have none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from vermilion.codegen import product_extents as products
+from vermilion.codegen.emit.attention import AttentionSpec
+from vermilion.codegen.emit.block_rounding import BlockRoundingSpec
+from vermilion.codegen.emit.check import CheckSpec
+from vermilion.codegen.emit.depthwise import DepthwiseSpec
+from vermilion.codegen.emit.exact_sums import ExactSumsSpec
+from vermilion.codegen.emit.extreme_place import ExtremePlaceSpec
+from vermilion.codegen.emit.fill import BorderSpec
+from vermilion.codegen.emit.gather import GatherSpec
+from vermilion.codegen.emit.interleave import InterleaveSpec
+from vermilion.codegen.emit.map import MapSpec, map_step
+from vermilion.codegen.emit.matmul import MatmulSpec
+from vermilion.codegen.emit.normalize import NormalizeSpec
+from vermilion.codegen.emit.pack import PackSpec
+from vermilion.codegen.emit.pick import PickSpec
+from vermilion.codegen.emit.pool import PoolSpec
+from vermilion.codegen.emit.product import ProductSpec
+from vermilion.codegen.emit.recurrent import RecurrentSpec
+from vermilion.codegen.emit.reduce import ReduceSpec
+from vermilion.codegen.emit.resize import ResizeSpec
+from vermilion.codegen.emit.scan import ScanSpec
+from vermilion.codegen.emit.softmax import SoftmaxSpec
+from vermilion.codegen.emit.winograd import InputTransformSpec, OutputTransformSpec
+from vermilion.codegen.expression import Operand
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.reach import Reach, dense, span, with_tables
+from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View
+from vermilion.errors import UnsupportedError
+
+Kept = Sequence[tuple[int, Sequence[int]]]  # dimensions: size, one stride for each argument
+
+
+class ExtentError(UnsupportedError):
+    """A kernel would touch memory outside of a buffer: a fault of lowering, found in time."""
+
+
+def check_extents(steps: Iterable[Step], isa: Isa) -> None:
+    """Raise ExtentError where a view, or what a kernel makes of it, lies outside of its buffer."""
+    for step in steps:
+        written = {id(view.buffer) for view in step.writes}
+        reaches = _reaches(step, isa)
+        for number, view in enumerate(step.arguments):
+            place = f"{step.spec.family}, argument {number}, `{view.buffer.name}`"
+            _check(view, _of_view(view), 0, place, step)
+            if reaches is not None:
+                is_read = id(view.buffer) not in written and view.buffer.place in _WITH_ROOM
+                _check(view, reaches[number], SLACK_BYTES if is_read else 0, place, step)
+
+
+_WITH_ROOM = ("arena", "weights")
+
+
+def with_room(steps: Sequence[Step], isa: Isa) -> list[Step]:
+    """Return the steps with a copy of what they would read beyond of the caller's inputs.
+
+    Such a step reads the last group of a run as a whole. The copy has room behind it.
+    """
+    result: list[Step] = []
+    copies: dict[int, Buffer] = {}
+    for original in steps:
+        step = original
+        for number in _beyond(original, isa):
+            view = step.arguments[number]
+            buffer = view.buffer
+            if id(buffer) not in copies:
+                copies[id(buffer)] = Buffer(f"{buffer.name} with room", buffer.size_bytes, "arena")
+                result.append(_copy(buffer, copies[id(buffer)]))
+            moved = replace(view, buffer=copies[id(buffer)])
+            arguments = (*step.arguments[:number], moved, *step.arguments[number + 1 :])
+            step = replace(step, arguments=arguments)
+        result.append(step)
+    return result
+
+
+def _beyond(step: Step, isa: Isa) -> list[int]:
+    """Return the numbers of the arguments that are inputs and are read beyond their end."""
+    inputs = [at for at, view in enumerate(step.arguments) if view.buffer.place == "input"]
+    reaches = _reaches(step, isa) if inputs else None
+    if reaches is None:
+        return []
+    views = [(at, step.arguments[at]) for at in inputs]
+    return [
+        at
+        for at, view in views
+        if view.offset * view.item_bytes + reaches[at].high > view.buffer.size_bytes
+    ]
+
+
+def _copy(source: Buffer, target: Buffer) -> Step:
+    views = [View(one, "u8", (source.size_bytes,), (1,)) for one in (source, target)]
+    return map_step([views[0]], [views[1]], [Operand(0, "int")], [f"copy of {source.name}"])
+
+
+def _of_view(view: View) -> Reach:
+    return span(zip(view.shape, view.strides, strict=True), view.storage)
+
+
+def _check(view: View, reach: Reach, room: int, place: str, step: Step) -> None:
+    start, size = view.offset * view.item_bytes, view.buffer.size_bytes
+    low, high = start + reach.low, start + reach.high
+    if low < 0 or high > size + room:
+        raise ExtentError(
+            f"a kernel would touch the bytes {low} to {high} of a buffer of {size} ({place})",
+            where=f"node `{step.nodes[-1]}`" if step.nodes else "",
+            hint="this is a fault of the code generator; ONNX Runtime computes the node instead",
+        )
+
+
+def _reaches(step: Step, isa: Isa) -> Sequence[Reach] | None:
+    """Return how far each argument is touched, None for the kernels of language models."""
+    spec = step.spec
+    if isinstance(spec, ResizeSpec):
+        return _resize(spec, step)
+    found = _REACHES.get(type(spec))
+    if found is None:
+        return None
+    reaches = found(spec, isa)
+    assert len(reaches) == len(step.arguments), f"{spec.family} has other arguments"
+    return reaches
+
+
+def _walks(kept: Kept, at: int) -> list[tuple[int, int]]:
+    return [(size, strides[at]) for size, strides in kept]
+
+
+def _map(s: MapSpec, isa: Isa) -> Sequence[Reach]:
+    accesses = (*s.operands, *s.outputs)
+    walks = [span(zip(s.shape, one.strides, strict=True), one.storage) for one in accesses]
+    return with_tables(s.expressions, walks)
+
+
+def _reduce(s: ReduceSpec, isa: Isa) -> Sequence[Reach]:
+    come = [*((size, stride) for size, stride, _ in s.kept), *s.reduced]
+    return [
+        span(come, s.storage),
+        span([(size, stride) for size, _, stride in s.kept], s.out_storage),
+    ]
+
+
+def _gather(s: GatherSpec, isa: Isa) -> Sequence[Reach]:
+    size, come, go = s.inner
+    return [
+        span([*_walks(s.dims, 0), (s.axis_size, s.axis_stride), (size, come)], s.storage),
+        span(_walks(s.dims, 1), s.indices),
+        span([*_walks(s.dims, 2), (size, go)], s.storage),
+    ]
+
+
+def _pick(s: PickSpec, isa: Isa) -> Sequence[Reach]:
+    return [
+        span([*_walks(s.dims, 0), (s.axis_size, s.axis_stride)], s.storage),
+        span(_walks(s.dims, 1), s.indices),
+        span(_walks(s.dims, 2), s.storage),
+    ]
+
+
+def _along(s: ScanSpec | SoftmaxSpec | BlockRoundingSpec, isa: Isa) -> Sequence[Reach]:
+    kept = s.outer if isinstance(s, BlockRoundingSpec) else s.kept
+    return [
+        span([*_walks(kept, 0), (s.size, s.stride)], s.storage),
+        span([*_walks(kept, 1), (s.size, s.out_stride)], s.out_storage),
+    ]
+
+
+def _extreme_place(s: ExtremePlaceSpec, isa: Isa) -> Sequence[Reach]:
+    come = [*_walks(s.kept, 0), (s.size, s.stride)]
+    return [span(come, s.storage), span(_walks(s.kept, 1), "i64")]
+
+
+def _normalize(s: NormalizeSpec, isa: Isa) -> Sequence[Reach]:
+    others = [dense(s.size, storage) for storage in (s.scale, s.shift) if storage is not None]
+    return [
+        span(_walks(s.rows, 0), s.storage, s.size),
+        span(_walks(s.rows, 1), s.out_storage, s.size),
+        *others,
+    ]
+
+
+def _pool(s: PoolSpec, isa: Isa) -> Sequence[Reach]:
+    come = zip((s.images, s.in_rows, s.in_columns), s.source, strict=True)
+    go = zip((s.images, s.rows, s.columns), s.target, strict=True)
+    return [span(come, s.storage, s.channels), span(go, s.out_storage, s.channels)]
+
+
+def _interleave(s: InterleaveSpec, isa: Isa) -> Sequence[Reach]:
+    come = zip((s.images, s.planes, s.rows), s.source, strict=True)
+    go = zip((s.images, s.rows), s.target, strict=True)
+    return [
+        span(come, s.source_storage, s.columns),
+        span(go, s.storage, s.columns * s.planes),
+    ]
+
+
+def _pack(s: PackSpec, isa: Isa) -> Sequence[Reach]:
+    come = [*s.outer, (s.depth, s.depth_stride), (s.columns, s.column_stride)]
+    count = math.prod(size for size, _ in s.outer)
+    return [span(come, s.storage), dense(count * s.matrix_elements, 4)]
+
+
+def _resize(s: ResizeSpec, step: Step) -> Sequence[Reach]:
+    """Tables say which pixels are read: they are constants, and are looked into."""
+    rows, columns = s.rows * s.taps_y, s.columns * s.taps_x
+    last = sum(_largest_offset(step.arguments[at]) for at in (2, 4))
+    image = span([(s.images, s.in_image)], s.storage, s.channels)
+    go = zip((s.images, s.rows, s.columns), (s.out_image, s.out_row, s.out_column), strict=True)
+    return [
+        Reach(image.low, image.high + last), span(go, s.storage, s.channels),
+        dense(rows, 8), dense(rows, 4), dense(columns, 8), dense(columns, 4),
+    ]  # fmt: skip
+
+
+def _largest_offset(view: View) -> int:
+    data = view.buffer.data
+    assert data is not None, "the table of a Resize is constant"
+    offsets = np.frombuffer(data.tobytes(), np.int64)
+    assert offsets.min() >= 0, "no pixel lies before the first"
+    return int(offsets.max())
+
+
+def _border(s: BorderSpec, isa: Isa) -> Sequence[Reach]:
+    return [dense(s.images * s.height * s.width * s.pixel_bytes, 1)]
+
+
+def _words(s: CheckSpec, isa: Isa) -> Sequence[Reach]:
+    return [dense(s.count, s.storage), dense(s.units, "i64")]
+
+
+_REACHES: Mapping[type, Callable[[Any, Isa], Sequence[Reach]]] = {
+    AttentionSpec: products.attention,
+    BlockRoundingSpec: _along,
+    BorderSpec: _border,
+    CheckSpec: _words,
+    DepthwiseSpec: products.depthwise,
+    ExactSumsSpec: products.product,
+    ExtremePlaceSpec: _extreme_place,
+    GatherSpec: _gather,
+    InputTransformSpec: products.winograd_input,
+    InterleaveSpec: _interleave,
+    MapSpec: _map,
+    MatmulSpec: products.matmul,
+    NormalizeSpec: _normalize,
+    OutputTransformSpec: products.winograd_output,
+    PackSpec: _pack,
+    PickSpec: _pick,
+    PoolSpec: _pool,
+    ProductSpec: products.product,
+    RecurrentSpec: products.recurrent,
+    ReduceSpec: _reduce,
+    ScanSpec: _along,
+    SoftmaxSpec: _along,
+}
