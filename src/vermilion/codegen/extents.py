@@ -52,8 +52,9 @@ class ExtentError(UnsupportedError):
     """A kernel would touch memory outside of a buffer: a fault of lowering, found in time."""
 
 
-def check_extents(steps: Iterable[Step], isa: Isa) -> None:
+def check_extents(steps: Iterable[Step], isa: Isa, *, inputs_have_room: bool = False) -> None:
     """Raise ExtentError where a view, or what a kernel makes of it, lies outside of its buffer."""
+    roomy = (*_WITH_ROOM, "input") if inputs_have_room else _WITH_ROOM
     for step in steps:
         written = {id(view.buffer) for view in step.writes}
         reaches = _reaches(step, isa)
@@ -61,7 +62,7 @@ def check_extents(steps: Iterable[Step], isa: Isa) -> None:
             place = f"{step.spec.family}, argument {number}, `{view.buffer.name}`"
             _check(view, _of_view(view), 0, place, step)
             if reaches is not None:
-                is_read = id(view.buffer) not in written and view.buffer.place in _WITH_ROOM
+                is_read = id(view.buffer) not in written and view.buffer.place in roomy
                 _check(view, reaches[number], SLACK_BYTES if is_read else 0, place, step)
 
 

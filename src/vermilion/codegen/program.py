@@ -67,14 +67,16 @@ def compile_steps(
     isa: Isa,
     *,
     entries: int = 1,
+    inputs_have_room: bool = False,
 ) -> CompiledSteps:
     """Lay out memory, write all kernels into objects, and make the step table.
 
     The table is run once for each of `entries`, whose inputs and outputs lie one after the other.
+    `inputs_have_room` says that whoever runs it has `SLACK_BYTES` behind every input.
 
     Raises: ExtentError where a kernel would touch memory outside of its buffers.
     """
-    check_extents(steps, isa)
+    check_extents(steps, isa, inputs_have_room=inputs_have_room)
     plan = plan_memory(steps)
     offsets = offsets_of(plan)
     weights, packed = _pack(steps)

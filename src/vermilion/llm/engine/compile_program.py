@@ -93,7 +93,7 @@ def _compile(lowered: Lowered, isa: Isa) -> _Compiled:
     # The compiler is loaded by who compiles; who finds its work in the cache does without.
     from vermilion.codegen.program import compile_steps
 
-    compiled = compile_steps(lowered.steps, lowered.inputs, [], isa)
+    compiled = compile_steps(lowered.steps, lowered.inputs, [], isa, inputs_have_room=True)
     calls = tuple(
         replace(call, chunk=_chunk(step))
         for call, step in zip(compiled.calls, lowered.steps, strict=True)
