@@ -11,9 +11,12 @@ import onnx_ir as ir
 import pytest
 
 import models
+from float_graphs import run_native
+from native_text import read
 from vermilion.api import Compiled, compile_model
 from vermilion.backends.native import NativeBackend
 from vermilion.codegen.isa import isa_of
+from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.inputs import sample_inputs
@@ -142,3 +145,11 @@ def test_code_of_another_chip_is_not_for_this_one() -> None:
     )
     assert not missing.usable
     assert "avx-1024" in missing.reason
+
+
+def test_an_input_of_another_shape_than_compiled_for_is_refused() -> None:
+    """What lies before a part may give another shape than the file declares of it."""
+    model = read("(float[4,6] x) => (float[4,6] y) { y = Relu(x) }")
+    for shape in ((4, 5), (3, 6), (6, 4), (24,), ()):
+        with pytest.raises(UnsupportedError, match=r"`x` has the shape .* \[4, 6\]"):
+            run_native(model, {"x": np.ones(shape, np.float32)}, "cpu", "fp32")
