@@ -20,6 +20,7 @@ LEVELS: dict[str, int] = {
     "ir": 1,
     "hardware": 1,
     "hipify": 1,
+    "proof": 2,
     "quantize": 2,
     "codegen": 3,
     "backends": 4,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Mapping
@@ -10,8 +11,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from vermilion.backends.base import Availability, Backend, CompileOptions, Versioned
-from vermilion.codegen.isa import isa_of
+from vermilion.backends.base import Availability, Backend, CompileOptions, Tensors, Versioned
 from vermilion.errors import OptionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
@@ -31,6 +31,7 @@ from vermilion.runtime.build import (
 from vermilion.runtime.cache import Cache, cache_digest, model_digest
 from vermilion.runtime.gate import OffloadGate
 from vermilion.runtime.manifest import tool_versions
+from vermilion.runtime.prove import NotProvenError
 from vermilion.runtime.report import Report, read_report
 from vermilion.runtime.session import Session
 from vermilion.runtime.write import pack
@@ -89,6 +90,8 @@ def compile_model(
     dump: str | os.PathLike[str] | None = None,
     backend: str | None = None,
     provider_options: Mapping[str, str] | None = None,
+    inputs: Tensors | None = None,
+    require_proof: bool = False,
     progress: Progress = no_progress,
 ) -> Compiled:
     """Compile a model for a target, or find it compiled in the cache.
@@ -110,6 +113,9 @@ def compile_model(
         dump: a folder for kernels, IR and assembly of generated parts; compiles anew.
         backend: what compiles for the device, `iree` or `migraphx` for a GPU; the best by default.
         provider_options: for a backend that is a provider: its options, and session entries.
+        inputs: a sample of your own for the proof, by the names of the model's inputs; it is
+            tried before those that are drawn.
+        require_proof: raise NotProvenError where no sample could show that the numbers are right.
         progress: told of each step.
 
     Raises: VermilionError of the kind that says who can mend it.
@@ -133,12 +139,15 @@ def compile_model(
     label = str(Path(model).resolve()) if not isinstance(model, ir.Model) else "(in memory)"
     parts = _cache_parts(source, chosen, device_backend, dims, options)
     parts["fix"] = str(fix)
+    if inputs is not None:
+        parts["proof_inputs"] = _inputs_digest(inputs)
     digest = cache_digest(parts)
     cache = Cache(cache_dir)
 
     request = BuildRequest(
         source, label, chosen, (device_backend, cpu_backend), options, dims or {}, fix, parts,
         backend or "",
+        given=inputs,
     )  # fmt: skip
 
     def build(folder: Path) -> None:
@@ -148,6 +157,8 @@ def compile_model(
         cache.forget(cache_key or digest)
     entry = cache.get_or_build(digest, cache_key, build, parts=parts)
     report = read_report(entry.open())
+    if require_proof:
+        _check_proven(report, label)
     if gate is not None:
         gate.check(report.summary, ran=device_backend.name in SEEN_TO_RUN)
     if rai is not None:
@@ -190,10 +201,6 @@ def checked_precision(precision: str, target: Target) -> str:
         )
     if target.kind == "npu":
         return precision
-    if precision == "bf16" and not isa_of(target).has_bf16:
-        raise OptionError(
-            f"{target.name} has no bfloat16 products", where="--precision", hint="use `fp32`"
-        )
     return precision
 
 
@@ -212,6 +219,25 @@ def _check_numbers(model: ir.Model, precision: str, target: Target) -> None:
             where="--precision int8",
             hint="quantize it first: `vermilion quantize MODEL --scheme a8w8 --calib DATA`",
         )
+
+
+def _check_proven(report: Report, label: str) -> None:
+    """Raise NotProvenError for the first output that no sample was found for."""
+    for row in report.verification:
+        if row.get("status") != "proven":
+            raise NotProvenError(
+                f"`{row['name']}` is not proven: {row.get('reason', 'no sample was found')}",
+                where=label,
+                hint="give a sample that the model takes (`--input`), or leave out --require-proof",
+            )
+
+
+def _inputs_digest(inputs: Tensors) -> str:
+    digest = hashlib.sha256()
+    for name, array in sorted(inputs.items()):
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+        digest.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
+    return digest.hexdigest()
 
 
 def _rai_path(output: str | os.PathLike[str] | None) -> Path | None:

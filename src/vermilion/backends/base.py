@@ -21,6 +21,9 @@ from vermilion.progress import Progress, no_progress
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from vermilion.codegen.table import StepTensor
+    from vermilion.proof.bounds import FormatName
+
 Array = np.ndarray
 Tensors = Mapping[str, Array]
 
@@ -82,6 +85,19 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Numerics:
+    """What the proof wants to know of a compiled part; it is not written to any file.
+
+    `form` is the number format that it computes in. `tensors` says where inner tensors lie while
+    the program runs; of a batch that is run entry by entry, those of one entry.
+    """
+
+    form: FormatName = "fp32"
+    tensors: tuple[StepTensor, ...] = ()
+    fewer_products: bool = False  # Winograd's algorithm
+
+
+@dataclass(frozen=True)
 class Program:
     """A compiled part: the files it consists of, relative to the part's folder.
 
@@ -93,6 +109,7 @@ class Program:
     details: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     machine_code: tuple[Mapping[str, object], ...] = ()
+    numerics: Numerics | None = field(default=None, compare=False, repr=False)
 
 
 class PartFiles(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import threading
@@ -11,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import ml_dtypes
 import numpy as np
 
 from vermilion.backends.base import (
@@ -20,6 +18,7 @@ from vermilion.backends.base import (
     Claim,
     CompileOptions,
     ModelFacts,
+    Numerics,
     Part,
     PartFiles,
     Program,
@@ -28,8 +27,9 @@ from vermilion.backends.base import (
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.layout import DRIVER, ROW_WORDS
 from vermilion.codegen.load import load_object
-from vermilion.codegen.table import Address, Call, Check
-from vermilion.codegen.tensor import SLACK_BYTES, Storage, View
+from vermilion.codegen.table import Address, Call, Check, StepTensor
+from vermilion.codegen.tensor import SLACK_BYTES, View
+from vermilion.codegen.watch import NUMPY, StepWatcher, kernel_at
 from vermilion.codegen.workers import HEAP, Crew, Memory, aligned_bytes, usable_cores
 from vermilion.errors import ArtifactError, Refusal, UnsupportedError
 from vermilion.forks import renew_after_fork
@@ -45,19 +45,6 @@ if TYPE_CHECKING:
 OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE = "program.o", "packed.bin", "kernels.json"
 _FORMAT = 8
 _PORTS = ("input", "output", "checks")
-
-_NUMPY: Mapping[Storage, np.dtype[Any]] = {
-    "f32": np.dtype(np.float32),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f16": np.dtype(np.float16),
-    "u8": np.dtype(np.uint8),
-    "s8": np.dtype(np.int8),
-    "u16": np.dtype(np.uint16),
-    "s16": np.dtype(np.int16),
-    "i32": np.dtype(np.int32),
-    "i64": np.dtype(np.int64),
-    "bool": np.dtype(np.bool_),
-}
 
 
 class NativeBackend:
@@ -112,6 +99,7 @@ class NativeBackend:
             [view.buffer for view in lowered.outputs],
             isa,
             entries=entries,
+            values=lowered.values,
         )
         names = [_object_file(number) for number in range(len(compiled.objects))]
         table = {
@@ -141,6 +129,11 @@ class NativeBackend:
         return Program(
             (*names, WEIGHTS_FILE, TABLE_FILE),
             details={"steps": str(len(compiled.calls)), "llvm_cpu": isa.llvm_cpu},
+            numerics=Numerics(
+                "bf16" if options.precision == "bf16" else "fp32",
+                compiled.tensors,
+                any(step.spec.family.startswith("winograd") for step in lowered.steps),
+            ),
         )
 
     def load(
@@ -239,6 +232,7 @@ class NativeExecutable:
             before += call.units
         workers = min(threads or usable_cores(), int(table["most_workers"]))
         self._program = (functions, rows.reshape(-1), calls)
+        self._entries = int(table["entries"])
         self._keep = (library, packed, self._arena, self._arguments)
         self._crew = Crew(functions, rows.reshape(-1), workers, self._keep)
         renew_after_fork(self)
@@ -259,8 +253,13 @@ class NativeExecutable:
         functions, rows, calls = self._program
         return StepTimer(functions, rows, calls, self._crew.workers, keep=self._keep)
 
-    def run_timed(self, inputs: Tensors, timer: StepTimer) -> dict[str, Array]:
-        """Compute the same step by step; the timer that this part gave has the times."""
+    def step_watcher(self, tensors: Sequence[StepTensor]) -> StepWatcher:
+        """Return what runs this part call by call and copies inner tensors."""
+        functions, _, calls = self._program
+        return StepWatcher(functions, calls, self._arguments, self._arena, self._entries, tensors)
+
+    def run_timed(self, inputs: Tensors, timer: StepTimer | StepWatcher) -> dict[str, Array]:
+        """Compute the same step by step; the timer or watcher that this part gave has the rest."""
         return self._computed(inputs, timer.run)
 
     def _computed(self, inputs: Tensors, run: Callable[[], None]) -> dict[str, Array]:
@@ -303,10 +302,7 @@ class NativeExecutable:
         for call in calls:
             at = [self._bases[address.place] + address.offset for address in call.arguments]
             arguments = np.array(at, np.int64)
-            kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
-                functions[call.function]
-            )
-            kernel(arguments.ctypes.data, 0, call.units)
+            kernel_at(functions[call.function])(arguments.ctypes.data, 0, call.units)
 
     def _resolve(self, flat: Sequence[Address]) -> dict[tuple[str, int], list[tuple[int, int]]]:
         """Write the addresses that stay; give where those of inputs and outputs stand."""
@@ -336,7 +332,7 @@ def _ports(
 ) -> list[_Port]:
     return [
         _Port(
-            row["name"], _NUMPY[row["storage"]], tuple(row["shape"]),
+            row["name"], NUMPY[row["storage"]], tuple(row["shape"]),
             tuple(patches.get((place, index), ())),
         )
         for index, row in enumerate(rows)
@@ -360,7 +356,7 @@ def _tensor(view: View, entries: int) -> dict[str, object]:
 def _all_entries(calls: Sequence[Call], table: Mapping[str, Any]) -> list[Call]:
     """Give the calls of every entry of a batch: the same on other inputs and outputs."""
     sizes = {
-        (place, index): math.prod(row["shape"]) * _NUMPY[row["storage"]].itemsize
+        (place, index): math.prod(row["shape"]) * NUMPY[row["storage"]].itemsize
         for place in ("input", "output")
         for index, row in enumerate(table[f"{place}s"])
     }

@@ -24,6 +24,7 @@ from vermilion.backends.base import (
     CompileOptions,
     Executable,
     ModelFacts,
+    Numerics,
     Part,
     PartFiles,
     Program,
@@ -90,6 +91,7 @@ class NpuModelBackend:
 
         numbers = npu_numbers.numbers_of(part.model, options.precision)
         details = {"numbers": numbers}
+        numerics = Numerics("fp32" if numbers == "integers" else numbers)
         refused = _not_generated(part.model, numbers)
         if not refused:
             try:
@@ -98,7 +100,10 @@ class NpuModelBackend:
                 refused = error.message
             else:
                 return replace(
-                    program, modelled=True, details={**program.details, **details, ENGINE: "native"}
+                    program,
+                    modelled=True,
+                    details={**program.details, **details, ENGINE: "native"},
+                    numerics=numerics,
                 )
         model = npu_numbers.in_standard_operators(part.model, numbers)
         program = self._engines["ort"].compile(
@@ -109,6 +114,7 @@ class NpuModelBackend:
             modelled=True,
             details={**details, ENGINE: "ort"},
             notes=(f"{part.name}: {_WORDS[numbers]} modelled by ONNX Runtime: {refused}",),
+            numerics=numerics,
         )
 
     def _generate(

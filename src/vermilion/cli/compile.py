@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vermilion.cli.options import CacheDir, Dims, Model, parse_dims, parse_pairs
+from vermilion.cli.options import CacheDir, Dims, Model, load_inputs, parse_dims, parse_pairs
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 
@@ -86,6 +86,20 @@ def compile(
             help="With --backend migraphx: an option of the provider's, or a session entry.",
         ),
     ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="IN.npz|NAME=FILE.npy",
+            help="A sample of your own for the proof, tried before those that are drawn.",
+        ),
+    ] = None,
+    require_proof: Annotated[
+        bool,
+        typer.Option(
+            "--require-proof", help="Fail where no sample shows that the numbers are right."
+        ),
+    ] = False,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node's place.")] = False,
 ) -> Result:
     """Compile a model for a target, or find it compiled before.
@@ -109,6 +123,8 @@ def compile(
         backend=backend,
         provider_options=parse_pairs(provider_option, "--provider-option"),
         fix=fix,
+        inputs=load_inputs(inputs) if inputs else None,
+        require_proof=require_proof,
         progress=terminal.progress,
     )
     if not compiled.cache_hit and "key" in compiled.cache_reason:
@@ -173,12 +189,7 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
     facts.add_row("artifact", str(compiled.artifact))
     facts.add_row("summary", str(compiled.summary_path))
     for row in report.verification:
-        facts.add_row(
-            "proven",
-            f"output {row['name']}: cosine {_number(row['cosine'], '.8f')}, "
-            f"SQNR {_number(row['sqnr_db'], '.1f')} dB against the model as it came"
-            + (f", modelled in {row['modelled_in']}" if "modelled_in" in row else ""),
-        )
+        facts.add_row(*_proof_row(row))
     views: list[RenderableType] = [
         f"{state} for {target.name} ({target.title}) in {compiled.seconds:.2f} s",
         facts,
@@ -193,6 +204,26 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
         views.append(f"modelled: {compiled.availability.reason}")
     views += ["", *nodes_view(report.nodes, target.kind, every_node=every_node)]
     return Group(*views)
+
+
+def _proof_row(row: Mapping[str, object]) -> tuple[str, str]:
+    """Return what was proven of an output, and on how many samples."""
+    name = f"output {row['name']}: "
+    if row.get("status") == "not proven":
+        return "not proven", f"{name}{row.get('reason', '')}"
+    samples = row.get("samples")
+    count = len(samples) if isinstance(samples, list) else 0
+    words = (
+        f"{name}SQNR {_number(row['sqnr_db'], '.1f')} dB, cosine {_number(row['cosine'], '.8f')} "
+        f"against {row.get('against', 'the model as it came')}"
+    )
+    if count:
+        words += f", {count} samples" if count > 1 else ", 1 sample"
+    if row.get("amplified"):
+        words += "; part by part within roundings, which the model amplifies"
+    if "modelled_in" in row:
+        words += f", modelled in {row['modelled_in']}"
+    return "proven", words
 
 
 def _machine_code_view(kernels: Sequence[Mapping[str, object]]) -> RenderableType:

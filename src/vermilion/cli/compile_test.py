@@ -81,8 +81,8 @@ def test_three_columns_and_the_reason_for_people(vermilion: Command, mixed: Path
     assert done.out.startswith("compiled for strix (Strix Point and Strix Halo NPU (XDNA 2)) in ")
     assert "model supported offloaded ran" in done.words
     assert "operators 2 1 (50.0%) 1 (50.0%) CPU, modelled" in done.words
-    assert "proven output output: cosine 0.9999" in done.words
-    assert "against the model as it came, modelled in bf16" in done.words
+    assert "proven output output: SQNR" in done.words
+    assert "3 samples, modelled in bf16" in done.words
     assert "modelled latency on the device: " in done.out
     assert "1 `Softplus` is not supported in bf16 by strix" in done.words
     assert wide_enough(done.out)

@@ -23,7 +23,7 @@ from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.memory import aligned, offsets_of, plan_memory
 from vermilion.codegen.object import compile_objects
-from vermilion.codegen.table import Address, Call, Check, ObjectCode
+from vermilion.codegen.table import Address, Call, Check, ObjectCode, StepTensor
 from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View
 from vermilion.codegen.workers import usable_cores
 
@@ -47,7 +47,8 @@ class CompiledSteps:
     """Everything that is written to files. More workers than `most_workers` would be in the way.
 
     `once` are the calls that prepare the arena, before the first run. `meets_again` says before
-    which calls workers meet in every entry of a batch but the first.
+    which calls workers meet in every entry of a batch but the first. `tensors` says where, and
+    after which call, the tensors lie that were asked for.
     """
 
     objects: tuple[ObjectCode, ...]
@@ -58,6 +59,7 @@ class CompiledSteps:
     meets_again: tuple[bool, ...]
     most_workers: int
     checks: tuple[Check, ...] = ()
+    tensors: tuple[StepTensor, ...] = ()
 
 
 def compile_steps(
@@ -68,6 +70,7 @@ def compile_steps(
     *,
     entries: int = 1,
     inputs_have_room: bool = False,
+    values: Mapping[str, View] | None = None,
 ) -> CompiledSteps:
     """Lay out memory, write all kernels into objects, and make the step table.
 
@@ -100,6 +103,7 @@ def compile_steps(
         tuple(meets[count:]),
         max(1, int(work_ns * entries / _WORKER_NS)),
         tuple(checks.values()),
+        _step_tensors(values or {}, plan.steps, places),
     )
 
 
@@ -113,6 +117,24 @@ def _checks(steps: Iterable[Step]) -> dict[int, Check]:
             found[id(buffer)] = Check(offset, units, buffer.name, step.spec.size)
             offset += units
     return found
+
+
+def _step_tensors(
+    values: Mapping[str, View], steps: Sequence[Step], places: Mapping[int, Address]
+) -> tuple[StepTensor, ...]:
+    """Return where tensors lie that some step writes; a buffer is whole after its last writer."""
+    whole: dict[int, int] = {}
+    for at, step in enumerate(steps):
+        if step.spec.family != "border":
+            whole |= {id(view.buffer): at for view in step.writes}
+    return tuple(
+        StepTensor(
+            name, whole[id(view.buffer)], _address(view, places), view.storage, view.shape,
+            view.strides,
+        )
+        for name, view in values.items()
+        if id(view.buffer) in whole
+    )  # fmt: skip
 
 
 def _call(step: Step, meet: bool, places: Mapping[int, Address]) -> Call:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vermilion.codegen.tensor import Storage
 
 
 @dataclass(frozen=True)
@@ -56,3 +60,18 @@ class ObjectCode:
 
     data: bytes
     functions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepTensor:
+    """A tensor that a program keeps in memory, whole after call number `after`.
+
+    Units: `address.offset` in bytes, `strides` in elements.
+    """
+
+    name: str
+    after: int
+    address: Address
+    storage: Storage
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]

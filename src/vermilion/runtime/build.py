@@ -10,7 +10,13 @@ from pathlib import Path
 import onnx_ir as ir
 
 from vermilion.backends import MACHINE_CODE, backend
-from vermilion.backends.base import Availability, Backend, CompileOptions, TakesProviderOptions
+from vermilion.backends.base import (
+    Availability,
+    Backend,
+    CompileOptions,
+    TakesProviderOptions,
+    Tensors,
+)
 from vermilion.backends.npu_model import predict_ms
 from vermilion.errors import OptionError, Refusal, UnsupportedError
 from vermilion.hardware.targets.find import find_target
@@ -26,7 +32,7 @@ from vermilion.progress import Progress
 from vermilion.runtime.cache import cache_digest
 from vermilion.runtime.failing import Compiler
 from vermilion.runtime.open_shapes import open_shape_note
-from vermilion.runtime.prove import WrongNumbersError, prove, wrong_parts
+from vermilion.runtime.prove import REPORT_IT, Proof, WrongNumbersError, WrongPart, prove
 from vermilion.runtime.report import Report
 from vermilion.runtime.stored_options import options_to_store
 from vermilion.runtime.summarize import summarize
@@ -39,6 +45,8 @@ _BY_NAME = {"gpu": ("migraphx",)}
 CPU_BACKEND = "ort"
 # Keep no part that was not seen to run on the device.
 SEEN_TO_RUN = frozenset({"vitisai", "migraphx"})
+# Compiled for the device, then by ONNX Runtime with its optimizations, then without them.
+_MOST_ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,7 @@ class BuildRequest:
     fix: bool
     cache_parts: Mapping[str, str]
     wanted_backend: str = ""  # where it was asked for by name
+    given: Tensors | None = None  # a sample of the user's own for the proof
 
 
 def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> None:
@@ -71,18 +80,23 @@ def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> N
     )
     request = replace(request, options=replace(request.options, precision=precision))
     with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as scratch:
-        placement, parts, verification, notes = _compile_and_prove(
-            request, bound, placed, Path(scratch), progress
-        )
+        attempt, proof = _compile_and_prove(request, bound, placed, Path(scratch), progress)
+        placement, parts = attempt.placement, attempt.parts
         digest = cache_digest(request.cache_parts)
         shapes = open_shape_note(placed, placement.nodes, request.backends[0].name)
         report = Report(
             summary=summarize(placed, placement, request.label, digest),
             nodes=tuple(node.as_json() for node in placement.nodes),
-            verification=verification,
+            verification=proof.rows,
             passes=tuple(_pass_row(step) for step in simplified.steps),
             predicted_ms=predicted_ms(placed, placement),
-            notes=(*shapes, *told, *notes, *(n for part in parts for n in part.program.notes)),
+            notes=(
+                *shapes,
+                *told,
+                *attempt.notes,
+                *_told(proof),
+                *(note for part in parts for note in part.program.notes),
+            ),
             machine_code=tuple(
                 {"part": part.part.name, **row}
                 for part in parts
@@ -110,31 +124,25 @@ def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> N
 
 def _compile_and_prove(
     request: BuildRequest, bound: ir.Model, model: ir.Model, scratch: Path, progress: Progress
-) -> tuple[Placement, tuple[CompiledPart, ...], tuple[Mapping[str, object], ...], tuple[str, ...]]:
+) -> tuple[_Attempt, Proof]:
     """Compile and prove; parts that are wrong go to ONNX Runtime, and notes say which and why.
 
-    Where no part alone is wrong and the whole is, all go. Nothing is handed out whose numbers are
-    not the model's.
+    A part that ONNX Runtime's optimizations compute wrong is run without them. Nothing is handed
+    out whose numbers are known not to be the model's.
     """
     work = _Work(model, request, progress)
     attempt = work.first(scratch / "first")
-    try:
-        return _proven(request, bound, attempt, progress)
-    except WrongNumbersError as error:
-        if request.backends[0] is request.backends[1] or not attempt.device_parts:
-            raise
-        whole = Refusal(error.message, error.hint)  # of no part alone, or of the only one
-    wrong = wrong_parts(
-        bound, attempt.parts, request.target, request.options.precision, trusted=CPU_BACKEND
+    for number in range(_MOST_ATTEMPTS):
+        proof = prove(bound, attempt.parts, request.target, progress, given=request.given)
+        if not proof.wrong:
+            return attempt, proof
+        place = scratch / f"again_{number}"
+        fewer = work.without_nodes(attempt, proof.wrong, place) if number == 0 else None
+        attempt = fewer or work.without(attempt, proof.wrong, place)
+    name, wrong = next(iter(proof.wrong.items()))
+    raise WrongNumbersError(
+        wrong.refusal.reason, where=f"{name} for {request.target.name}", hint=REPORT_IT
     )
-    if wrong:
-        try:
-            fewer = work.without(attempt, wrong, scratch / "fewer")
-            return _proven(request, bound, fewer, progress)
-        except WrongNumbersError:
-            wrong = {}
-    none = work.without(attempt, dict.fromkeys(attempt.device_parts, whole), scratch / "none")
-    return _proven(request, bound, none, progress)
 
 
 @dataclass(frozen=True)
@@ -146,6 +154,7 @@ class _Attempt:
     parts: tuple[CompiledPart, ...]
     failed: Mapping[str, Refusal]
     notes: tuple[str, ...] = ()
+    literal: bool = False  # the parts of ONNX Runtime run without its optimizations
 
     @property
     def device_parts(self) -> tuple[str, ...]:
@@ -153,19 +162,13 @@ class _Attempt:
         return tuple(p.part.name for p in self.parts if p.part.backend == self.plan.backend)
 
 
-def _proven(
-    request: BuildRequest, bound: ir.Model, attempt: _Attempt, progress: Progress
-) -> tuple[Placement, tuple[CompiledPart, ...], tuple[Mapping[str, object], ...], tuple[str, ...]]:
-    precision = request.options.precision if attempt.device_parts else "auto"
-    rows = prove(
-        bound, attempt.parts, request.target, progress, precision, simplified=attempt.plan.model
-    )
-    notes = tuple(filter(None, map(_not_numbers, rows)))
-    return attempt.placement, attempt.parts, rows, (*attempt.notes, *notes)
+def _told(proof: Proof) -> tuple[str, ...]:
+    """Return what a user should know of the proof."""
+    return (*proof.notes, *filter(None, map(_not_numbers, proof.rows)))
 
 
 def _not_numbers(row: Mapping[str, object]) -> str:
-    """Give what a user should know of an output that is not all numbers; empty where it is."""
+    """Return what a user should know of an output that is not all numbers; empty where it is."""
     if row.get("number_places") == 0:
         return f"`{row['name']}` is NaN or infinite everywhere on random inputs: nothing is proven"
     if not row.get("unlike_places"):
@@ -241,33 +244,68 @@ class _Work:
 
     def first(self, folder: Path) -> _Attempt:
         """Place by rule, compile the device's parts, give the failed ones to the CPU."""
-        compiler = Compiler(
-            self.model,
-            self.request.backends,
-            self.request.target,
-            self.request.options,
-            self.progress,
-        )
-        decided, compiled, failed = compiler.compiled(folder)
+        decided, compiled, failed = self._compiler().compiled(folder)
         device_backend, cpu_backend = self.request.backends
         if device_backend is cpu_backend:
             for name, refusal in failed.items():
                 raise UnsupportedError(refusal.reason, where=name, hint=refusal.hint)
         return self._settled(decided, compiled, failed, folder)
 
-    def without(self, before: _Attempt, wrong: Mapping[str, Refusal], folder: Path) -> _Attempt:
-        """Give the same with some more parts on the CPU; the others stay as they are compiled."""
+    def _compiler(self) -> Compiler:
+        request = self.request
+        return Compiler(
+            self.model, request.backends, request.target, request.options, self.progress
+        )
+
+    def without_nodes(
+        self, before: _Attempt, wrong: Mapping[str, WrongPart], folder: Path
+    ) -> _Attempt | None:
+        """Return the same with wrong nodes on the CPU; None where a device takes parts as a whole.
+
+        The rest is placed and compiled again.
+        """
+        is_cpu = before.plan.backend == self.request.backends[1].name
+        if self.request.target.kind != "cpu" or is_cpu:
+            return None
+        if any(name not in before.device_parts or not w.results for name, w in wrong.items()):
+            return None
+        found = {
+            position: part.refusal
+            for part in wrong.values()
+            for position, node in enumerate(self.model.graph)
+            if any(value.name in part.results for value in node.outputs)
+        }
+        decided, compiled, failed = self._compiler().compiled(folder, found)
+        notes = tuple(
+            f"nodes of {name} were left out, and ONNX Runtime computes them: {part.refusal.reason}"
+            for name, part in wrong.items()
+        )
+        settled = self._settled(decided, compiled, failed, folder)
+        return replace(settled, notes=(*before.notes, *notes))
+
+    def without(self, before: _Attempt, wrong: Mapping[str, WrongPart], folder: Path) -> _Attempt:
+        """Return the same with wrong parts on the CPU, those of the CPU not optimized.
+
+        The other parts of the device stay as they are compiled.
+        """
+        device = before.plan.backend
+        is_cpu = device == self.request.backends[1].name
         kept = {
             p.part.name: p
             for p in before.parts
-            if p.part.backend == before.plan.backend and p.part.name not in wrong
+            if p.part.name not in wrong and p.part.backend == device
         }
+        mine = {p.part.name for p in before.parts if p.part.backend == device}
         notes = tuple(
-            f"{name} was left out, and ONNX Runtime computes it: {refusal.reason}"
-            for name, refusal in wrong.items()
+            f"{name} was left out, and ONNX Runtime computes it: {part.refusal.reason}"
+            if name in mine and not is_cpu
+            else f"{name} runs in ONNX Runtime without its optimizations: {part.refusal.reason}"
+            for name, part in wrong.items()
         )
-        failed = {**before.failed, **wrong}
-        return replace(self._settled(before.plan, kept, failed, folder), notes=notes)
+        failed = {**before.failed, **{n: w.refusal for n, w in wrong.items() if n in mine}}
+        literal = before.literal or is_cpu or not wrong.keys() <= mine
+        settled = self._settled(before.plan, kept, failed, folder, literal=literal)
+        return replace(settled, notes=(*before.notes, *notes))
 
     def _settled(
         self,
@@ -275,21 +313,23 @@ class _Work:
         compiled: Mapping[str, CompiledPart],
         failed: Mapping[str, Refusal],
         folder: Path,
+        *,
+        literal: bool = False,
     ) -> _Attempt:
-        """Give what is not compiled to the CPU, and compile that."""
+        """Give what is not compiled to the CPU, and compile that, literally if asked for."""
         cpu_backend = self.request.backends[1]
         placement = settle(decided, failed)
+        names = frozenset(part.name for part in placement.parts) if literal else frozenset()
+        options = replace(self.request.options, literal_parts=names)
         ordered = []
         for part in placement.parts:
             known = compiled.get(part.name)
             if known is None:
                 place = folder / part.name
-                program = cpu_backend.compile(
-                    part, self.request.target, self.request.options, place
-                )
+                program = cpu_backend.compile(part, self.request.target, options, place)
                 known = CompiledPart(part, program, place)
             ordered.append(known)
-        return _Attempt(decided, placement, tuple(ordered), failed)
+        return _Attempt(decided, placement, tuple(ordered), failed, literal=literal)
 
 
 def predicted_ms(model: ir.Model, placement: Placement) -> float | None:

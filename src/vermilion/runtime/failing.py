@@ -35,14 +35,17 @@ class Compiler:
     options: CompileOptions
     progress: Progress
 
-    def compiled(self, folder: Path) -> tuple[Plan, dict[str, CompiledPart], dict[str, Refusal]]:
+    def compiled(
+        self, folder: Path, wrong: Mapping[int, Refusal] | None = None
+    ) -> tuple[Plan, dict[str, CompiledPart], dict[str, Refusal]]:
         """Place by rule and compile; give the plan, its parts by name, and those that failed.
 
         On a CPU nothing is gained by leaving a whole region to ONNX Runtime: the nodes that fail
-        are looked for and left out, and what is left is placed and compiled again.
+        are looked for and left out, and what is left is placed and compiled again. `wrong` nodes,
+        by position, are left out from the start.
         """
         deadline = time.monotonic() + _MOST_SECONDS
-        failing: dict[int, Refusal] = {}
+        failing: dict[int, Refusal] = dict(wrong or {})
         known: dict[tuple[int, ...], CompiledPart] = {}
         for number in range(_MOST_ROUNDS):
             decided = plan(self.model, self.target, *self.backends, failing)

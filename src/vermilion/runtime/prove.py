@@ -1,32 +1,50 @@
-"""The proof that compiling changed nothing: every output against the model as it came."""
+"""The proof: a compiled model gives the numbers of the model as it came, and every part its own.
+
+Three samples that differ in kind go through the literal run of the model and through the compiled
+parts. Each part is held against its own literal run on the inputs that it got (`prove_part`), and
+the outputs of the whole against those of the model as it came. docs/proof.md says what that shows.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from vermilion.backends import backend
-from vermilion.backends.base import Array, CompileOptions, Tensors
-from vermilion.errors import Refusal, UnsupportedError
+from vermilion.backends.base import Array, CompileOptions, Executable, Tensors
+from vermilion.errors import Refusal, UnsupportedError, VermilionError
 from vermilion.hardware.targets.target import Target
-from vermilion.ir.execute import open_session, run_session, split_weights
-from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.execute import split_weights
+from vermilion.ir.literal.run import LiteralModel, open_literally
 from vermilion.ir.opset import required_inputs
+from vermilion.ir.samples import Sample, SampleKind, draw_accepted
 from vermilion.progress import Progress
-from vermilion.runtime.judge import Verdict, judge
+from vermilion.proof.bounds import FormatName
+from vermilion.proof.check import OutputCheck, agreement_of, check_output
+from vermilion.proof.judge import Question, judge
+from vermilion.runtime.prove_part import PartProof, prove_part, run_reference
 from vermilion.runtime.write import CompiledPart
 
-# Rounding every tensor on the way costs more than rounding weights and inputs: 4 times as much on
-# a page of text, 10 on noise (PP-OCR detection, largest errors); a wrong graph is far beyond.
-BF16_FACTOR = 16.0
-# A modelled device and its numbers in standard operators differ in the order of additions only: a
-# few values fall on the other side of a step, which a chain of layers amplifies.
-SAME_NUMBERS_FACTOR = 4.0
-_ROUNDED = ("bf16", "bfp16")
+KINDS: tuple[SampleKind, ...] = ("ordinary", "edges", "large")
+# After so long no further sample is begun.
+_ENOUGH_SECONDS = 20.0
+_NARROW: tuple[FormatName, ...] = ("fp16", "bf16", "bfp16")
+
+Status = Literal["proven", "not proven"]
+REPORT_IT = "this is a fault of the compiler, please report it"
+
+
+class WrongNumbersError(UnsupportedError):
+    """What was compiled does not compute what the model does."""
+
+
+class NotProvenError(UnsupportedError):
+    """A proof was required, and no sample could give one."""
 
 
 @dataclass(frozen=True)
@@ -42,31 +60,42 @@ class _StagedFiles:
         return split_weights(self.compiled.part.model)[1]
 
 
-class WrongNumbersError(UnsupportedError):
-    """What was compiled does not compute what the model does."""
+@dataclass(frozen=True)
+class WrongPart:
+    """What is wrong in a part; `results` are those of the nodes that are, where that is known."""
+
+    refusal: Refusal
+    results: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A model's outputs beside the right ones, and beside how far those are from themselves."""
+class OutputProof:
+    """One output of the whole, on the sample where it is furthest from what is expected."""
 
-    rows: tuple[Verdict, ...]
-    spread: Mapping[str, Verdict]
-    factor: float
+    check: OutputCheck
+    row: Mapping[str, object]
+    amplified: bool = False  # within roundings part by part, beyond them from end to end
 
-    def wrong(self) -> Verdict | None:
-        """Give the first output that no rounding explains."""
-        return next((row for row in self.rows if row.is_wrong(self._own(row), self.factor)), None)
 
-    def _own(self, row: Verdict) -> Verdict | None:
-        return self.spread.get(row.agreement.name)
+@dataclass(frozen=True)
+class Proof:
+    """What was proven of a compiled model.
 
-    def as_json(self, row: Verdict) -> dict[str, object]:
-        """Give the row of an output, and how far it might have been."""
-        own = self._own(row)
-        if own is None:
-            return row.as_json()
-        return row.as_json() | {"reference_spread": self.factor * own.agreement.max_abs_error}
+    `wrong` are the parts that no rounding explains, by name. `samples` are the kinds that the
+    model took; `reason` says why there are none, or not all.
+    """
+
+    rows: tuple[Mapping[str, object], ...]
+    samples: tuple[str, ...]
+    reason: str = ""
+    wrong: Mapping[str, WrongPart] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def status(self) -> Status:
+        """`proven` where at least one sample was judged in every part."""
+        return "proven" if self.samples and not self.wrong else "not proven"
 
 
 def prove(
@@ -76,158 +105,231 @@ def prove(
     progress: Progress,
     precision: str = "auto",
     *,
-    simplified: ir.Model | None = None,
-) -> tuple[dict[str, object], ...]:
-    """Run `original` and the compiled parts on the same inputs; compare every output.
+    given: Tensors | None = None,
+) -> Proof:
+    """Hold the compiled parts against `original` on several samples; `given` is the user's own.
 
-    What rounding to bfloat16 may do is measured on the `simplified` model, where there is one: its
-    weights, with what was folded into them, are those that are rounded.
-
-    Returns: a row an output, the keys of `verification.outputs`.
-    Raises: WrongNumbersError where an output is not what the model as it came gives.
+    Raises: WrongNumbersError where every part is right and the whole is not: a pass is wrong.
     """
-    progress("prove", 0, 2)
-    inputs = sample_inputs(original)
-    expected = run_session(open_session(original, quiet=True), inputs)
-    progress("prove", 1, 2)
-    tensors = _run_parts(parts, target, inputs)
-    progress("prove", 2, 2)
-    rounded = simplified if simplified is not None and precision == "bf16" else original
-    found = _compared(rounded, parts, target, inputs, expected, tensors, precision)
-    wrong = found.wrong()
-    if wrong is not None:
-        raise WrongNumbersError(
-            f"the compiled model gives another `{wrong.agreement.name}` than the model as it came: "
-            f"{wrong}",
-            where=target.name,
-            hint="this is a fault of the compiler; `--target cpu` may do, and please report it",
+    return _Prover(original, tuple(parts), target, progress, precision).prove(given)
+
+
+@dataclass
+class _Prover:
+    """The samples of one model, one after the other."""
+
+    original: ir.Model
+    parts: tuple[CompiledPart, ...]
+    target: Target
+    progress: Progress
+    precision: str
+    loaded: dict[str, Executable] = field(default_factory=dict)
+    rows: dict[str, OutputProof] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def prove(self, given: Tensors | None) -> Proof:
+        begin = time.perf_counter()
+        steps = len(KINDS) + 1
+        self.progress("prove", 0, steps)
+        try:
+            literal = open_literally(self.original, progress=self.progress)
+        except VermilionError as error:
+            return self._done((), error.message, begin)
+        samples: list[str] = []
+        reason = ""
+        for number, kind in enumerate(("given", *KINDS)):
+            if kind == "given" and given is None:
+                continue
+            if samples and time.perf_counter() - begin > _ENOUGH_SECONDS:
+                reason = f"a sample takes {(time.perf_counter() - begin) / len(samples):.0f} s"
+                break
+            drawn = self._drawn(literal, kind, given)
+            if isinstance(drawn, Refusal):
+                reason = reason or drawn.reason
+                continue
+            sample, expected = drawn
+            wrong = self._proved(sample.inputs, expected, literal.engine, first=not samples)
+            if wrong:
+                return replace(self._done((), "", begin), wrong=wrong)
+            samples.append(kind)
+            self.progress("prove", number + 1, steps)
+        self.progress("prove", steps, steps)
+        return self._done(tuple(samples), reason, begin)
+
+    def _drawn(
+        self, literal: LiteralModel, kind: str, given: Tensors | None
+    ) -> tuple[Sample, Mapping[str, Array]] | Refusal:
+        if kind == "given":
+            assert given is not None, "asked for only where it is there"
+            try:
+                return Sample("ordinary", given, {}), literal.run(given)
+            except VermilionError as error:
+                return Refusal(f"the model does not run on the given inputs: {error.message}")
+        try:
+            return draw_accepted(self.original, kind, literal.run)  # type: ignore[arg-type]
+        except VermilionError as error:  # it takes too long, or too much memory
+            return Refusal(error.message, error.hint)
+
+    def _done(self, samples: tuple[str, ...], reason: str, begin: float) -> Proof:
+        rows = tuple(
+            {**proof.row, "samples": list(samples)} if samples else proof.row
+            for proof in self.rows.values()
         )
-    modelled = _numbers(parts)
-    extra = {"modelled_in": modelled} if modelled else {}
-    return tuple(found.as_json(row) | extra for row in found.rows)
+        if not samples and not self.rows:
+            rows = tuple(
+                {"name": str(v.name), "status": "not proven", "reason": reason}
+                for v in self.original.graph.outputs
+            )
+        notes = list(self.notes)
+        if not samples and reason:
+            notes.append(f"not proven: {reason}")
+        return Proof(
+            rows, samples, reason, {}, tuple(notes), time.perf_counter() - begin
+        )  # fmt: skip
+
+    def _proved(
+        self, inputs: Tensors, expected: Mapping[str, Array], engine: str, *, first: bool
+    ) -> dict[str, WrongPart]:
+        """Judge one sample; return the parts that are wrong, with what is wrong in them."""
+        tensors: dict[str, Array] = dict(inputs)
+        for compiled in self.parts:
+            try:
+                tensors |= self._executable(compiled).run(_inputs_of(compiled, tensors))
+            except VermilionError as error:
+                refusal = Refusal(f"it fails: {error.message}", REPORT_IT)
+                return {compiled.part.name: WrongPart(refusal)}
+        form = self._form()
+        checks = {
+            name: check_output(name, expected[name], tensors[name], _own(form, expected[name]))
+            for name in expected
+            if name in tensors  # what no part makes is an input or a weight
+        }
+        far = [check for check in checks.values() if not check.passed]
+        if first or far:
+            wrong = self._wrong_parts(tensors)
+            if wrong:
+                return wrong
+        amplified = self._explained(far, inputs, tensors, expected) if far else {}
+        for name, check in checks.items():
+            found = amplified.get(name, check)
+            self._keep(found, expected[name], tensors[name], engine, name in amplified)
+        return {}
+
+    def _executable(self, compiled: CompiledPart) -> Executable:
+        name = compiled.part.name
+        if name not in self.loaded:
+            self.loaded[name] = backend(compiled.part.backend).load(
+                compiled.program, _StagedFiles(compiled), self.target, CompileOptions()
+            )
+        return self.loaded[name]
+
+    def _wrong_parts(self, tensors: Tensors) -> dict[str, WrongPart]:
+        wrong: dict[str, WrongPart] = {}
+        for compiled in self.parts:
+            inputs = _inputs_of(compiled, tensors)
+            outputs = {str(v.name): tensors[str(v.name)] for v in compiled.part.model.graph.outputs}
+            proof = prove_part(compiled, self._executable(compiled), inputs, outputs)
+            self._note(proof)
+            if proof.wrong:
+                wrong[proof.name] = WrongPart(Refusal(proof.words, REPORT_IT), proof.results)
+        return wrong
+
+    def _note(self, proof: PartProof) -> None:
+        if proof.unproven:
+            self.notes[f"{proof.name} is not proven by itself: {proof.unproven}"] = None
+        for name, nodes in proof.literal_off.items():
+            self.notes[
+                f"`{name}` ({nodes}): ONNX Runtime is further from float64 than {proof.name} is"
+            ] = None
+
+    def _form(self) -> FormatName:
+        """Return the coarsest number format that any part computes in."""
+        forms: list[FormatName] = ["fp32"]
+        for compiled in self.parts:
+            if compiled.program.numerics is not None:
+                forms.append(compiled.program.numerics.form)
+            numbers = compiled.program.details.get("numbers", "")
+            if numbers in ("bf16", "bfp16", "fp16"):
+                forms.append(numbers)  # type: ignore[arg-type]
+        return max(forms, key=("fp32", *_NARROW).index)
+
+    def _explained(
+        self,
+        far: Sequence[OutputCheck],
+        inputs: Tensors,
+        tensors: Tensors,
+        expected: Mapping[str, Array],
+    ) -> dict[str, OutputCheck]:
+        """Return the outputs that are far though every part is right, with their checks.
+
+        A deep model amplifies roundings; then the literal runs of the parts, one after the other,
+        are what the model gives. Where they are not, a pass changed the model.
+
+        Raises: WrongNumbersError.
+        """
+        names = [check.name for check in far]
+        wanted = {name: expected[name] for name in names}
+        form = self._form()
+        # A model may hold a device's roundings that the parts leave to the device.
+        for in_form in (False, True) if form in _NARROW else (False,):
+            chain = self._chain(inputs, tensors, in_form=in_form)
+            found = {name: chain[name] for name in names}
+            answer = judge(
+                Question(self.original, inputs, wanted, found, form if in_form else "fp32")
+            )
+            if not answer.wrong:
+                break
+        else:
+            first = answer.wrong[0]
+            raise WrongNumbersError(
+                f"the compiled model gives another `{first.name}` than the model as it came: "
+                f"{first}, though every part computes what its nodes say",
+                where=self.target.name,
+                hint="a pass changed the model: please report it",
+            )
+        return {check.name: check for check in far}
+
+    def _chain(self, inputs: Tensors, tensors: Tensors, *, in_form: bool) -> dict[str, Array]:
+        """Run the parts literally, one after the other; with `in_form` in the device's numbers."""
+        chain: dict[str, Array] = dict(inputs)
+        try:
+            for compiled in self.parts:
+                chain |= run_reference(compiled, chain, in_form=in_form)
+        except VermilionError as error:
+            self.notes[f"the parts have no literal run together: {error.message}"] = None
+            return dict(tensors)
+        return chain
+
+    def _keep(
+        self, check: OutputCheck, expected: Array, found: Array, engine: str, amplified: bool
+    ) -> None:
+        """Keep the row of an output, the sample's that is furthest off."""
+        known = self.rows.get(check.name)
+        if known is not None and known.check.sqnr_db <= check.sqnr_db:
+            return
+        row = agreement_of(check, expected, found).as_json()
+        row |= {"status": "proven", "format": check.format, "against": engine}
+        if check.numbers < check.places and check.format != "exact":
+            row |= {"unlike_places": check.unlike, "number_places": check.numbers}
+        if amplified:
+            row["amplified"] = True
+        modelled = self._modelled()
+        if modelled:
+            row["modelled_in"] = modelled
+        self.rows[check.name] = OutputProof(check, row, amplified)
+
+    def _modelled(self) -> str:
+        found = {part.program.details.get("numbers", "") for part in self.parts}
+        return next((n for n in ("bfp16", "bf16", "fp16", "integers") if n in found), "")
 
 
-def wrong_parts(
-    original: ir.Model,
-    parts: Sequence[CompiledPart],
-    target: Target,
-    precision: str = "auto",
-    *,
-    trusted: str,
-) -> dict[str, Refusal]:
-    """Give the parts that are wrong on right inputs, by name, with what is wrong in them.
+def _own(form: FormatName, array: Array | Sequence[Array]) -> FormatName:
+    from vermilion.proof.bounds import coarser, format_of
 
-    Parts of the backend `trusted` make the right inputs of the others.
-    """
-    tensors: dict[str, Array] = dict(sample_inputs(original))
-    found: dict[str, Refusal] = {}
-    for compiled in parts:
-        model = compiled.part.model
-        inputs = {name: tensors[name] for name in _names(required_inputs(model))}
-        expected = run_session(open_session(model, quiet=True), inputs)
-        if compiled.part.backend != trusted:
-            mine = _run_parts([compiled], target, inputs)
-            compared = _compared(model, [compiled], target, inputs, expected, mine, precision)
-            wrong = compared.wrong()
-            if wrong is not None:
-                found[compiled.part.name] = Refusal(
-                    f"its region gives another `{wrong.agreement.name}` than the model: {wrong}",
-                    "this is a fault of the compiler, please report it",
-                )
-        tensors.update(expected)
-    return found
+    own: FormatName = format_of(array) if isinstance(array, np.ndarray) else "fp32"
+    return coarser(own, form)
 
 
-def _compared(
-    model: ir.Model,
-    parts: Sequence[CompiledPart],
-    target: Target,
-    inputs: Tensors,
-    expected: Mapping[str, Array],
-    found: Mapping[str, Array],
-    precision: str,
-) -> _Found:
-    # An output that no part makes is an input or a weight: there is nothing to prove.
-    rows = tuple(judge(name, expected[name], found[name]) for name in expected if name in found)
-    if not any(row.is_far for row in rows):
-        return _Found(rows, {}, 1.0)
-    unlike = any(row.unlike for row in rows)
-    other, factor = (
-        (_run_literally(parts, target, inputs), SAME_NUMBERS_FACTOR)
-        if _numbers(parts) in _ROUNDED
-        else _run_reference(model, inputs, precision, unlike=unlike)
-    )
-    spread = {name: judge(name, expected[name], other[name]) for name in expected if name in other}
-    return _Found(rows, spread, factor)
-
-
-def _numbers(parts: Sequence[CompiledPart]) -> str:
-    """Give the number format in which a device is modelled, empty where none is."""
-    found = {part.program.details.get("numbers", "") for part in parts}
-    return next((name for name in ("bfp16", "bf16", "fp16", "integers") if name in found), "")
-
-
-def _run_reference(
-    original: ir.Model, inputs: Tensors, precision: str, *, unlike: bool
-) -> tuple[dict[str, Array], float]:
-    """Run the reference where it is far from itself, and say how much further we may be.
-
-    - A chain of quantized layers amplifies a rounding to whole steps: ONNX Runtime's own optimized
-      and literal ways disagree (a text detector in int8: cosine 0.94 on noise).
-    - In bfloat16 an output near zero is all rounding. Weights and inputs alone, rounded once, show
-      how much; every tensor between is rounded as well, hence the factor.
-    """
-    if precision == "bf16":
-        from vermilion.backends.npu_numbers import is_data
-
-        work = original.clone()
-        for value in work.graph.initializers.values():
-            tensor = value.const_value
-            if tensor is not None and is_data(value):  # scales of a Resize are what they are
-                value.const_value = ir.Tensor(_rounded(tensor.numpy()), name=value.name)
-        rounded = {name: _rounded(array) for name, array in inputs.items()}
-        return run_session(open_session(work, quiet=True), rounded), BF16_FACTOR
-    if unlike or any(node.op_type == "QuantizeLinear" for node in original.graph.all_nodes()):
-        return run_session(open_session(original, quiet=True, optimize=False), inputs), 1.0
-    return {}, 1.0
-
-
-def _rounded(array: Array) -> Array:
-    """Give what bfloat16 leaves of float32, and anything else as it is."""
-    if array.dtype != np.float32:
-        return array
-    return array.astype(ml_dtypes.bfloat16).astype(np.float32)
-
-
-def _run_literally(
-    parts: Sequence[CompiledPart], target: Target, inputs: Tensors
-) -> dict[str, Array]:
-    """Run the parts with a device's numbers written in standard operators, in ONNX Runtime."""
-    from vermilion.backends.npu_numbers import in_standard_operators
-
-    tensors: dict[str, Array] = dict(inputs)
-    for compiled in parts:
-        numbers = compiled.program.details.get("numbers", "")
-        if numbers not in _ROUNDED:
-            tensors.update(_run_parts([compiled], target, tensors))
-            continue
-        literal = in_standard_operators(compiled.part.model, numbers)  # type: ignore[arg-type]
-        session = open_session(literal, quiet=True)
-        wanted = _names(required_inputs(literal))
-        tensors.update(run_session(session, {name: tensors[name] for name in wanted}))
-    return tensors
-
-
-def _run_parts(parts: Sequence[CompiledPart], target: Target, inputs: Tensors) -> dict[str, Array]:
-    tensors: dict[str, Array] = dict(inputs)
-    for compiled in parts:
-        loaded = backend(compiled.part.backend).load(
-            compiled.program, _StagedFiles(compiled), target, CompileOptions()
-        )
-        wanted = _names(required_inputs(compiled.part.model))
-        tensors.update(loaded.run({name: tensors[name] for name in wanted}))
-    return tensors
-
-
-def _names(values: Sequence[ir.Value]) -> list[str]:
-    return [str(value.name) for value in values]
+def _inputs_of(compiled: CompiledPart, tensors: Tensors) -> dict[str, Array]:
+    names = [str(value.name) for value in required_inputs(compiled.part.model)]
+    return {name: tensors[name] for name in names}

@@ -25,6 +25,7 @@ from vermilion.backends.base import (
     CompileOptions,
     Executable,
     ModelFacts,
+    Numerics,
     Part,
     PartFiles,
     Program,
@@ -146,6 +147,7 @@ class IreeBackend:
             details=details,
             notes=tuple(findings(tuple(kernels))),
             machine_code=tuple(kernel.as_json() for kernel in kernels),
+            numerics=Numerics("fp16" if options.precision == "fp16" else "fp32"),
         )
 
     def load(

@@ -51,6 +51,7 @@ from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import split_weights
 from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.opset import required_inputs
+from vermilion.proof.bounds import FormatName
 
 OPTIONS_FILE = "provider_options.json"
 PROVIDER_FILE = "provider.tar"
@@ -127,7 +128,7 @@ class MigraphxBackend:
                 found = child.run(inputs)
                 closed = child.close()
             share = _ran_on_the_gpu(part, stack, opened, closed)
-            check_numbers(part, inputs, found)
+            check_numbers(part, inputs, found, _form(options))
             if (context := provider / CONTEXT_FILE).is_file():
                 check_context(context, stack)
             pack_folder(provider, folder / PROVIDER_FILE)
@@ -189,6 +190,21 @@ class MigraphxBackend:
             who=WHO,
         )
         return child, bool(set(provider.rglob("*")) - before)
+
+
+def _form(options: CompileOptions) -> FormatName:
+    """Return the coarsest number format that the provider was told to compute in."""
+    switches = {
+        name.lower() for name, value in options.provider_options.items()
+        if value.lower() in ("1", "true", "on")
+    }  # fmt: skip
+    if any("fp8" in name or "int8" in name for name in switches):
+        return "fp8"
+    if any("bf16" in name for name in switches):
+        return "bf16"
+    if options.precision == "fp16" or any("fp16" in name for name in switches):
+        return "fp16"
+    return "fp32"
 
 
 def _request(

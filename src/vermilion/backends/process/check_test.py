@@ -1,31 +1,56 @@
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from vermilion.backends.process.check import find_faults
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from vermilion.backends.process.check import Fault, find_faults
+from vermilion.ir.literal.run import run_literally
+from vermilion.proof.bounds import FormatName
+from vermilion.proof.judge import Question
+
+TEXT = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[4,64] x, int64[8] i) => (float[4,64] y, int64[8] j) { y = Mul (x, x) j = Add (i, i) }"""
+X = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+INPUTS = {"x": X, "i": np.arange(1, 9)}
+
+
+def faults(form: FormatName = "fp32", batch: int | None = 4, **found: Any) -> list[Fault]:
+    model = ir.from_proto(onnx.parser.parse_model(TEXT))
+    expected = run_literally(model, INPUTS).outputs
+    question = Question(model, INPUTS, expected, {**expected, **found}, form)
+    return find_faults(question, batch=batch)
 
 
 def test_a_fault_of_one_entry_is_told_from_one_of_all() -> None:
-    right = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
-    assert find_faults({"y": right}, {"y": right}, batch=4) == []
-    swapped = right.copy()
+    assert faults() == []
+    swapped = X * X
     swapped[2] = -swapped[2]
-    (fault,) = find_faults({"y": right}, {"y": swapped}, batch=4)
+    (fault,) = faults(y=swapped)
     assert (fault.kind, fault.entry) == ("wrong-entry", 2)
-    (fault,) = find_faults({"y": right}, {"y": swapped}, batch=None)
+    (fault,) = faults(y=swapped, batch=None)
     assert (fault.kind, fault.entry) == ("wrong", None)
-    tokens = np.arange(1, 9, dtype=np.int64)
-    blank = np.full(8, np.iinfo(np.int64).min)
-    assert find_faults({"y": tokens}, {"y": blank}, batch=1)[0].kind == "unwritten"
+    assert faults(j=np.full(8, np.iinfo(np.int64).min))[0].kind == "unwritten"
+    half = X * X
+    half[1] = np.nan
+    assert (faults(y=half)[0].kind, faults(y=half)[0].entry) == ("unwritten", 1)
 
 
-def test_rounding_is_no_fault() -> None:
-    import ml_dtypes
+def test_scale_is_judged_as_well_as_direction() -> None:
+    for factor in (2.0, 0.1, 1.13):
+        (fault,) = faults(y=X * X * np.float32(factor))
+        assert fault.kind == "wrong"
+        assert "SQNR" in fault.words
+        assert faults("bf16", y=X * X * np.float32(factor))
+    off = np.arange(1, 9) * 2
+    off[3] += 1
+    assert faults(j=off)[0].words == "1 of 8 values differ"
 
-    right = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
-    rounded = right.astype(ml_dtypes.bfloat16).astype(np.float32)
-    assert find_faults({"y": right}, {"y": rounded}, batch=4) == []
-    saturated = np.full((1, 8), 1e-7, np.float32)
-    assert find_faults({"y": saturated}, {"y": 0 * saturated}, batch=1) == []
-    masked = np.array([np.nan, 1, 2], np.float32)
-    assert find_faults({"y": masked}, {"y": masked}, batch=1) == []
+
+def test_the_format_s_own_rounding_is_no_fault() -> None:
+    rounded = (X * X).astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert faults("bf16", y=rounded) == []
+    assert faults("fp32", y=rounded)

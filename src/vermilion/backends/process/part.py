@@ -12,8 +12,10 @@ from vermilion.backends.base import Array, Part, Tensors
 from vermilion.backends.process.check import find_faults
 from vermilion.backends.process.contract import MODEL_FILE, TensorFile
 from vermilion.errors import DeviceError, UnsupportedError
-from vermilion.ir.execute import open_session, run_session
+from vermilion.ir.literal.run import run_literally
 from vermilion.ir.opset import static_shape
+from vermilion.proof.bounds import FormatName
+from vermilion.proof.judge import Question
 
 
 def tensor_files(kind: str, values: Sequence[ir.Value]) -> tuple[TensorFile, ...]:
@@ -48,12 +50,21 @@ def write_model(serialized: bytes, weights: Mapping[str, Array], folder: Path) -
             file.write(weights[tensor.name].tobytes())
 
 
-def check_numbers(part: Part, inputs: Tensors, found: Tensors) -> None:
-    """Hold what the child computed against ONNX Runtime's CPU. Raises: DeviceError."""
-    reference = run_session(open_session(part.model, quiet=True), inputs)
+def check_numbers(
+    part: Part, inputs: Tensors, found: Tensors, form: FormatName, model: ir.Model | None = None
+) -> None:
+    """Hold what the child computed against the literal run of the part.
+
+    `form` is the number format that the provider computes in; `model` the part with the roundings
+    of that format written into it, the part's own model by default.
+
+    Raises: DeviceError.
+    """
+    literal = part.model if model is None else model
+    reference = run_literally(literal, inputs).outputs
     leading = {len(array) for array in inputs.values() if array.ndim > 1}
     batch = leading.pop() if len(leading) == 1 else None
-    faults = find_faults(reference, found, batch=batch)
+    faults = find_faults(Question(literal, inputs, reference, found, form), batch=batch)
     if faults:
         raise DeviceError(
             "; ".join(f"output `{fault.output}`: {fault.words}" for fault in faults[:3]),

@@ -60,6 +60,7 @@ from vermilion.ir.numbers import number_format
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.report import Notes
 from vermilion.ir.passes.write_attributes import write_attributes
+from vermilion.proof.bounds import FormatName
 
 # Sorted, `final` before `preliminary`. The preliminary one was right where the others were a plan.
 _SUMMARIES = ("final-vaiml-pass-summary.txt", "preliminary-vaiml-pass-summary.txt")
@@ -163,7 +164,7 @@ class VitisAiBackend:
                 if text
                 else "the part runs on the CPU instead",
             )
-        check_numbers(part, inputs, found)
+        check_numbers(part, inputs, found, *_numbers(part.model))
         pack_folder(folder / PROVIDER_FOLDER, folder / PROVIDER_FILE)
         files = sorted(path.name for path in folder.iterdir() if path.is_file())
         return Program(tuple(files), details=_details(stack, verdict))
@@ -206,6 +207,15 @@ class VitisAiBackend:
             run_limit_s=self._limits.run_s,
             who=WHO,
         )
+
+
+def _numbers(model: ir.Model) -> tuple[FormatName, ir.Model]:
+    """Return the format that the NPU computes a part in, and the part with its roundings in it."""
+    from vermilion.backends.npu_numbers import in_standard_operators
+
+    if npu_rules.column_of(number_format(model)) != "bf16":
+        return "fp32", model
+    return "bf16", in_standard_operators(model, "bf16")
 
 
 def _options(model: ir.Model, stack: Stack, folder: Path) -> BuiltOptions:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -42,11 +42,15 @@ from vermilion.ir.opset import static_shape
 
 @dataclass(frozen=True)
 class LoweredPart:
-    """The steps of a part, and the buffers that stand for its inputs and outputs."""
+    """The steps of a part, and the buffers that stand for its inputs and outputs.
+
+    `values` has the view of every result of a node that lies in memory at some time, by its name.
+    """
 
     steps: tuple[Step, ...]
     inputs: tuple[View, ...]
     outputs: tuple[View, ...]
+    values: Mapping[str, View] = field(default_factory=dict)
 
 
 def lower_part(
@@ -87,7 +91,22 @@ def lower_part(
         lowering.add(map_step([view], [target], [converted(view, target)], [f"result {name}"]))
         outputs.append(target)
     steps = with_room(lowering.steps, isa)
-    return LoweredPart(tuple(steps), tuple(inputs), tuple(outputs))
+    values = _comparable(model, lowering.views)
+    return LoweredPart(tuple(steps), tuple(inputs), tuple(outputs), values)
+
+
+def _comparable(model: ir.Model, views: Mapping[str, View]) -> dict[str, View]:
+    """Return the views that hold a result of a node as the model says it: shape and data type."""
+    found: dict[str, View] = {}
+    for node in model.graph:
+        for value in node.outputs:
+            view = views.get(str(value.name))
+            own = None if value.dtype is None else STORAGE_OF.get(value.dtype)
+            if view is None or own is None or view.shape != static_shape(value):
+                continue
+            if view.storage == own or (own in ("f32", "f16") and view.storage in ("bf16", "f32")):
+                found[str(value.name)] = view
+    return found
 
 
 def _check_shapes(graph: ir.Graph) -> None:

@@ -1,0 +1,202 @@
+"""The judge: a format's bound first, then float64, then what noise does.
+
+Each stage costs more and is asked only about what the one before did not accept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.errors import VermilionError
+from vermilion.ir.arrays import Array
+from vermilion.ir.literal.interpret import interpret
+from vermilion.ir.literal.run import open_literally
+from vermilion.proof.bounds import FEWER_PRODUCTS_NOISE, FormatName, coarser, format_of
+from vermilion.proof.check import OutputCheck, Spread, check_output, spread_of
+from vermilion.proof.cut import CutModel, node_names, piece_of
+from vermilion.proof.decisions import TIE, deciders, is_tie
+from vermilion.proof.noise import NoisyModel, wide_runs
+
+Values = Mapping[str, Array]
+Reason = Literal["tie", "float64", "wrong"]
+
+# An answer in float64 is asked for at most as many tensors: the first ones are where it began.
+_MOST_ARBITRATED = 8
+# Of a tie, in formats with few bits: one rounding of the scores.
+_TIE_IN = {"bf16": 2.0**-7, "bfp16": 2.0**-6, "fp16": 2.0**-9}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A model, its inputs, what it should give and what was found.
+
+    `form` is the coarsest format that the compiled form computes in; `fewer_products` says that
+    it multiplies by Winograd's or Strassen's algorithm.
+    """
+
+    model: ir.Model
+    inputs: Values
+    expected: Values
+    found: Values
+    form: FormatName = "fp32"
+    fewer_products: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found of every output: `checks` in the order of the model's outputs.
+
+    `accepted` says why outputs are right that their checks do not pass: `tie` where integers
+    differ at scores that are as good as equal, `float64` where the literal run is further from
+    that than what was found.
+    """
+
+    checks: tuple[OutputCheck, ...]
+    accepted: Mapping[str, Reason] = field(default_factory=dict)
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def wrong(self) -> tuple[OutputCheck, ...]:
+        """The outputs that no rounding explains."""
+        return tuple(c for c in self.checks if not c.passed and c.name not in self.accepted)
+
+
+def judge(question: Question, cut: CutModel | None = None) -> Answer:
+    """Return what was found of each output of the question.
+
+    With `cut`, the model is that cut's, and float64 is asked about the piece alone. It is not
+    asked about a whole model that quantizes: a rounding turned over there is a whole step.
+    """
+    begin = time.perf_counter()
+    names = [name for name in question.expected if name in question.found]
+    checks = {name: _checked(question, name) for name in names}
+    far = [name for name in names if not checks[name].passed]
+    accepted: dict[str, Reason] = {}
+    if cut is not None or not _quantizes(question.model):
+        for name in far[:_MOST_ARBITRATED]:
+            verdict = _in_float64(question, name, cut)
+            if verdict is True:
+                accepted[name] = "float64"
+            elif verdict is False and (cut is not None or question.form in ("fp32", "fp64")):
+                accepted[name] = "wrong"
+    far = [name for name in far if name not in accepted]
+    spreads = _spreads(question, far) if far else {}
+    for name in far:
+        checks[name] = _checked(question, name, spreads.get(name))
+        if not checks[name].passed and _is_tied(question, name):
+            accepted[name] = "tie"
+    accepted = {name: reason for name, reason in accepted.items() if reason != "wrong"}
+    return Answer(tuple(checks[name] for name in names), accepted, time.perf_counter() - begin)
+
+
+def _quantizes(model: ir.Model) -> bool:
+    return any(node.op_type == "QuantizeLinear" for node in model.graph.all_nodes())
+
+
+def _form(question: Question, name: str) -> FormatName:
+    array = question.expected[name]
+    own: FormatName = format_of(array) if isinstance(array, np.ndarray) else "fp32"
+    return coarser(own, question.form)
+
+
+def _checked(question: Question, name: str, spread: Spread | None = None) -> OutputCheck:
+    return check_output(
+        name,
+        question.expected[name],
+        question.found[name],
+        _form(question, name),
+        spread,
+        fewer_products=question.fewer_products,
+    )
+
+
+def _spreads(question: Question, names: Sequence[str]) -> dict[str, Spread | None]:
+    """Run the model with noise; return what that does to the outputs, none where it cannot run."""
+    scale = FEWER_PRODUCTS_NOISE if question.fewer_products else 1.0
+    try:
+        noisy = NoisyModel(question.model, question.form, scale)
+        runs = noisy.runs(question.inputs, names)
+    except VermilionError:
+        return {}
+    discrete = _quantizes(question.model)
+    return {
+        name: spread_of(question.expected[name], [run[name] for run in runs], discrete=discrete)
+        for name in names
+    }
+
+
+def _is_tied(question: Question, name: str) -> bool:
+    """Say whether integers differ only where their scores are as good as equal."""
+    expected, found = question.expected[name], question.found[name]
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "biu":
+        return False
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return False
+    work = question.model.clone()
+    value = next((v for v in work.graph.outputs if v.name == name), None)
+    node = None if value is None else value.producer()
+    wanted = deciders(node)
+    if node is None or not wanted:
+        return False
+    made = {str(v.name): v for n in work.graph for v in n.outputs}
+    given = {name: array for name, array in question.inputs.items() if name in wanted}
+    missing = [name for name in wanted if name not in given]
+    try:
+        if missing:
+            work.graph.outputs.clear()
+            work.graph.outputs.extend(made[name] for name in missing)
+            given |= open_literally(work).run(question.inputs, missing)
+    except (VermilionError, KeyError):
+        return False
+    return is_tie(node, given, expected, found, _TIE_IN.get(question.form, TIE))
+
+
+def _in_float64(question: Question, name: str, cut: CutModel | None) -> bool | None:
+    """Say whether what was found is right by float64; None where that cannot be computed.
+
+    It is where it keeps the bound around the exact values, widened by what one rounding of the
+    inputs and weights does to them, or where the literal run is further off.
+    """
+    expected, found = question.expected[name], question.found[name]
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "fV":
+        return None
+    if expected.shape != found.shape:
+        return None
+    model = question.model if cut is None else piece_of(cut, name)
+    wanted = {str(value.name) for value in model.graph.inputs}
+    inputs = {key: array for key, array in question.inputs.items() if key in wanted}
+    form = _form(question, name)
+    try:
+        exact = interpret(model, inputs, [name], wide=True)[name]
+        if exact.shape != expected.shape:
+            return None
+        mine = found.astype(exact.dtype)
+        if check_output(name, exact, mine, form, fewer_products=question.fewer_products).passed:
+            return True
+        runs = [run[name] for run in wide_runs(model, inputs, [name], form)]
+    except VermilionError:
+        return None
+    spread = spread_of(exact, runs, discrete=_quantizes(model))
+    if check_output(name, exact, mine, form, spread).passed:
+        return True
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _distance(exact, found) <= _distance(exact, expected)
+
+
+def _distance(exact: Array, array: Array) -> float:
+    a, b = exact.astype(np.float64), array.astype(np.float64)
+    alike = (a == b) | (np.isnan(a) & np.isnan(b))
+    error = np.where(alike, 0.0, np.abs(a - b))
+    return float(np.inf) if np.isnan(error).any() else float(error.max(initial=0.0))
+
+
+def where_in(cut: CutModel, name: str) -> str:
+    """Return the nodes that compute a tensor of a cut model, as errors name them."""
+    names = node_names(piece_of(cut, name))
+    return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")

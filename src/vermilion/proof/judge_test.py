@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from vermilion.ir.literal.run import run_literally
+from vermilion.proof.cut import cut_at, node_names, piece_of
+from vermilion.proof.judge import Question, judge
+
+HEAD = '<ir_version: 9, opset_import: ["" : 17]>\n'
+
+
+def model(text: str) -> ir.Model:
+    return ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(HEAD + text)))
+
+
+def question(text: str, inputs: dict[str, Any], found: dict[str, Any], **how: Any) -> Question:
+    graph = model(text)
+    expected = run_literally(graph, inputs).outputs
+    return Question(graph, inputs, expected, {**expected, **found}, **how)
+
+
+# The difference of two numbers that are nearly equal: all rounding.
+CANCELLED = "g (float[4,32] x, float[4,32] z) => (float[4,32] y) { s = Mul (x, x) d = Mul (x, z) y = Sub (s, d) }"  # noqa: E501
+
+
+def cancelled(error: float) -> bool:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((4, 32)).astype(np.float32)
+    z = (x * np.float32(1 + 1e-6)).astype(np.float32)
+    asked = question(CANCELLED, {"x": x, "z": z}, {})
+    right = asked.expected["y"]
+    noise = error * np.abs(x * x) * random.standard_normal((4, 32))
+    moved = Question(asked.model, asked.inputs, asked.expected, {"y": (right + noise).astype("f4")})
+    return not judge(moved).wrong
+
+
+def test_an_ill_conditioned_model_may_be_off_by_what_a_rounding_does_and_no_more() -> None:
+    assert cancelled(1e-7)
+    assert not cancelled(1e-4)
+
+
+def test_a_class_is_judged_by_the_scores_that_decide_it() -> None:
+    text = "g (float[3,5] x) => (int64[3] y) { y = ArgMax <axis = 1, keepdims = 0> (x) }"
+    x = np.zeros((3, 5), np.float32)
+    x[:, 1], x[:, 4] = 1.0, 1.0
+    x[2, 4] = 1.1
+    tied, wrong = np.array([4, 1, 4]), np.array([4, 1, 1])
+    assert not judge(question(text, {"x": x}, {"y": tied})).wrong
+    assert judge(question(text, {"x": x}, {"y": wrong})).wrong
+    assert judge(question(text, {"x": x}, {"y": np.array([7, 1, 4])})).wrong
+    near = x.copy()
+    near[2, 4] = 1.0 + 2.0**-8
+    assert judge(question(text, {"x": near}, {"y": wrong})).wrong
+    assert not judge(question(text, {"x": near}, {"y": wrong}, form="bf16")).wrong
+
+
+QUANTIZED = """g (float[64] x, float s, uint8 z) => (uint8[64] y) { a = Mul (x, s) y = QuantizeLinear (a, s, z) }"""  # noqa: E501
+
+
+@pytest.mark.parametrize(("step", "is_right"), [(1, True), (2, False)])
+def test_a_code_of_a_quantizer_may_be_either_at_a_tie(step: int, is_right: bool) -> None:
+    inputs = {
+        "x": (np.arange(64) + 0.5).astype(np.float32), "s": np.array(0.3, np.float32),
+        "z": np.array(3, np.uint8),
+    }  # fmt: skip
+    asked = question(QUANTIZED, inputs, {})
+    right = asked.expected["y"]
+    odd = np.round(inputs["x"]).astype(np.int64) + 3
+    other = (2 * (np.arange(64) + 3) + 1 - odd).astype(np.int64)
+    moved = np.where(np.arange(64) == 9, other if step == 1 else other + 2, right)
+    answer = judge(Question(asked.model, inputs, asked.expected, {"y": moved.astype(np.uint8)}))
+    assert (not answer.wrong) == is_right
+    shifted = (right.astype(np.int64) + 1).astype(np.uint8)
+    x = {**inputs, "x": np.arange(64, dtype=np.float32)}
+    plain = question(QUANTIZED, x, {})
+    assert judge(Question(plain.model, x, plain.expected, {"y": shifted})).wrong
+
+
+ONE_PIXEL = """g (float[1,4,1,1] x, float[4] s, float[4] b) => (float[1,4,1,1] y) { y = InstanceNormalization (x, s, b) }"""  # noqa: E501
+
+
+def test_float64_decides_where_the_literal_run_is_further_off() -> None:
+    inputs = {
+        "x": np.array([1e6, -3e5, 7e4, 1.0], np.float32).reshape(1, 4, 1, 1),
+        "s": np.full(4, 3.0, np.float32), "b": np.array([0.1, 0.2, 0.3, 0.4], np.float32),
+    }  # fmt: skip
+    exact = inputs["b"].reshape(1, 4, 1, 1)
+    asked = question(ONE_PIXEL, inputs, {})
+    off = Question(asked.model, inputs, {"y": exact + 0.25}, {"y": exact})
+    found = judge(off)
+    assert not found.wrong
+    assert found.accepted == {"y": "float64"}
+    assert judge(Question(asked.model, inputs, {"y": exact}, {"y": exact + 0.25})).wrong
+
+
+CHAIN = """g (float[2,8] x, float[8,8] w) => (float[2,8] y) {
+  [one] a = MatMul (x, w) [two] b = Relu (a) [three] c = MatMul (b, w) [four] y = Neg (c) }"""
+
+
+def chain() -> tuple[ir.Model, dict[str, Any]]:
+    random = np.random.default_rng(3)
+    inputs = {"x": random.standard_normal((2, 8)), "w": random.standard_normal((8, 8))}
+    return model(CHAIN), {name: array.astype(np.float32) for name, array in inputs.items()}
+
+
+def test_a_cut_judges_each_piece_on_what_was_computed_before_it() -> None:
+    graph, inputs = chain()
+    cut = cut_at(graph, ["b", "y"])
+    b = np.maximum(inputs["x"] @ inputs["w"], 0)
+    wrong_b = b + 1
+    y = -(wrong_b @ inputs["w"])
+    found = {"b": wrong_b, "y": y}
+    given = cut.inputs(inputs, found)
+    expected = run_literally(cut.model, given).outputs
+    answer = judge(Question(cut.model, given, expected, found), cut)
+    assert [check.name for check in answer.wrong] == ["b"], "y is right for the b that it got"
+    assert node_names(piece_of(cut, "b")) == ("`one` (MatMul)", "`two` (Relu)")
+    assert node_names(piece_of(cut, "y")) == ("`three` (MatMul)", "`four` (Neg)")
+    assert [str(v.name) for v in graph.graph.outputs] == ["y"], "the model stays as it is"

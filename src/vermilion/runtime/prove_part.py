@@ -1,0 +1,177 @@
+"""One compiled part, held against its literal run on the very inputs that it got.
+
+Generated code is watched step by step: the part is cut at every tensor that the program keeps in
+memory, and each piece is judged by itself. Of all others there are only the outputs to judge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.backends.base import Array, Executable, Numerics, Tensors
+from vermilion.backends.native import NativeExecutable
+from vermilion.codegen.table import StepTensor
+from vermilion.errors import UnsupportedError, VermilionError
+from vermilion.ir.literal.run import open_literally
+from vermilion.ir.opset import required_inputs, static_shape
+from vermilion.proof.bounds import FormatName
+from vermilion.proof.check import OutputCheck
+from vermilion.proof.cut import CutModel, cut_at, piece_of
+from vermilion.proof.judge import Answer, Question, judge, where_in
+from vermilion.runtime.write import CompiledPart
+
+# Copies of inner tensors that are held at one time.
+_WATCHED_BYTES = 1 << 30
+# Wrong tensors whose nodes are looked for: of more, one is usually wrong because of another kernel.
+_MOST_NAMED = 32
+
+
+@dataclass(frozen=True)
+class PartProof:
+    """What was found of one part on one sample.
+
+    `wrong` are the tensors that no rounding explains, `where` names the nodes that compute the
+    first of them; `results` are the names of all results of such nodes. `unproven` says why
+    nothing could be judged, empty where it was.
+    """
+
+    name: str
+    backend: str
+    compared: int = 0
+    wrong: tuple[OutputCheck, ...] = ()
+    where: str = ""
+    results: frozenset[str] = frozenset()
+    unproven: str = ""
+    literal_off: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """Say what is wrong."""
+        first = self.wrong[0]
+        place = f", computed by {self.where}" if self.where else ""
+        return f"its region gives another `{first.name}` than the model: {first}{place}"
+
+
+def prove_part(
+    compiled: CompiledPart, loaded: Executable, inputs: Tensors, outputs: Tensors
+) -> PartProof:
+    """Hold what a part computed from `inputs` against its literal run on the same inputs."""
+    name, backend = compiled.part.name, compiled.part.backend
+    numerics = compiled.program.numerics or Numerics()
+    found: dict[str, Array] = dict(outputs)
+    if isinstance(loaded, NativeExecutable) and numerics.tensors:
+        watcher = loaded.step_watcher(_affordable(numerics))
+        again = loaded.run_timed(inputs, watcher)
+        differs = next((key for key in outputs if not _same(again[key], outputs[key])), None)
+        if differs is not None:
+            return _unequal(name, backend, differs, outputs[differs].size)
+        found = {**_whole(watcher.copies, compiled.part.model), **found}
+    try:
+        cut = cut_at(_literal_form(compiled), found)
+        if not cut.names:
+            return PartProof(name, backend)
+        given = {key: _rounded(array, numerics.form) for key, array in inputs.items()}
+        question_inputs = cut.inputs(given, found)
+        expected = open_literally(cut.model).run(question_inputs, cut.names)
+    except VermilionError as error:
+        return PartProof(name, backend, unproven=error.message)
+    question = Question(
+        cut.model, question_inputs, expected, found, numerics.form, numerics.fewer_products
+    )
+    return _proof(name, backend, cut, judge(question, cut))
+
+
+def _literal_form(compiled: CompiledPart) -> ir.Model:
+    """Return the part as the graph says it, with a modelled device's roundings written into it."""
+    from vermilion.backends.npu_numbers import in_standard_operators
+
+    numbers = compiled.program.details.get("numbers", "")
+    if numbers in ("bf16", "bfp16"):
+        return in_standard_operators(compiled.part.model, numbers)  # type: ignore[arg-type]
+    return compiled.part.model
+
+
+def _whole(watched: Mapping[str, Sequence[Array]], model: ir.Model) -> dict[str, Array]:
+    """Return each tensor as the model has it: of a batch, all entries one after the other."""
+    found: dict[str, Array] = {}
+    for node in model.graph:
+        for value in node.outputs:
+            copies, shape = watched.get(str(value.name), ()), static_shape(value)
+            if not copies:
+                continue
+            whole = copies[0] if copies[0].shape == shape else np.concatenate(copies)
+            if whole.shape == shape and value.dtype is not None:
+                # What is stored as bfloat16 is compared in the type that the model declares.
+                found[str(value.name)] = whole.astype(value.dtype.numpy(), copy=False)
+    return found
+
+
+def _proof(name: str, backend: str, cut: CutModel, answer: Answer) -> PartProof:
+    wrong = answer.wrong
+    return PartProof(
+        name,
+        backend,
+        compared=len(answer.checks),
+        wrong=wrong,
+        where=where_in(cut, wrong[0].name) if wrong else "",
+        results=frozenset().union(*(_results(cut, one.name) for one in wrong[:_MOST_NAMED])),
+        literal_off={
+            key: where_in(cut, key) for key, why in answer.accepted.items() if why == "float64"
+        },
+    )
+
+
+def _results(cut: CutModel, name: str) -> frozenset[str]:
+    return frozenset(str(v.name) for node in piece_of(cut, name).graph for v in node.outputs)
+
+
+def _unequal(name: str, backend: str, output: str, size: int) -> PartProof:
+    words = "two runs on the same inputs differ"
+    check = OutputCheck(output, "exact", size, 0, 0, size, 0.0, 0.0, math.inf, 0.0, words)
+    return PartProof(name, backend, 1, (check,))
+
+
+def _affordable(numerics: Numerics) -> list[StepTensor]:
+    """Return the tensors whose copies fit, in the order in which they are computed."""
+    chosen: list[StepTensor] = []
+    total = 0
+    for tensor in sorted(numerics.tensors, key=lambda one: one.after):
+        total += 8 * math.prod(tensor.shape)
+        if total > _WATCHED_BYTES:
+            break
+        chosen.append(tensor)
+    return chosen
+
+
+def _same(a: Array, b: Array) -> bool:
+    return a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _rounded(array: Array, form: FormatName) -> Array:
+    """Return what a program that stores floats as bfloat16 reads of an input."""
+    if form != "bf16" or array.dtype != np.float32:
+        return array
+    return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def run_reference(
+    compiled: CompiledPart, inputs: Tensors, *, in_form: bool = False
+) -> dict[str, Array]:
+    """Return the outputs of the literal run of a part as the graph says it, in its own types.
+
+    With `in_form`, a modelled device's roundings are written into it.
+
+    Raises: UnsupportedError where no engine can.
+    """
+    model = _literal_form(compiled) if in_form else compiled.part.model
+    wanted = [str(value.name) for value in required_inputs(model)]
+    missing = [name for name in wanted if name not in inputs]
+    if missing:
+        raise UnsupportedError(f"`{missing[0]}` is not known", where=compiled.part.name)
+    return open_literally(model).run({name: inputs[name] for name in wanted})
