@@ -29,6 +29,7 @@ LEVELS: dict[str, int] = {
     "api": 7,
     "export": 8,
     "inspection": 8,
+    "inference_session": 8,
     "quantization": 8,
     "compare": 8,
     "optimize": 9,

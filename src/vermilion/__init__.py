@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from vermilion.api import Compiled, compile_model
     from vermilion.errors import VermilionError
     from vermilion.export import export_model
+    from vermilion.inference_session import Session
     from vermilion.inspection import inspect_model
     from vermilion.quantization import quantize_file
-    from vermilion.runtime.session import Session
 
 __all__ = [
     "Compiled",
@@ -30,7 +30,7 @@ __all__ = [
 
 _HOMES = {
     "Compiled": "api",
-    "Session": "runtime.session",
+    "Session": "inference_session",
     "VermilionError": "errors",
     "compile_model": "api",
     "export_model": "export",

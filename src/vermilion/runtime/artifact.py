@@ -26,6 +26,7 @@ from vermilion.runtime.manifest import (
 from vermilion.runtime.summary import Summary, summary_from_json
 
 if TYPE_CHECKING:
+    import onnx
     import onnx_ir as ir
 
 SUMMARY_TEXT_FILE = "final-vaiml-pass-summary.txt"
@@ -105,12 +106,16 @@ class ArtifactReader:
         return model
 
     @cached_property
-    def metadata(self) -> Mapping[str, str]:
-        """The model's own metadata: class names, dictionaries, and so on."""
+    def proto(self) -> onnx.ModelProto:
+        """The model as a message, without its large weights."""
         from vermilion.runtime.weights import parse_model
 
-        proto = parse_model(self.read(MODEL_FILE), f"{self.path}, {MODEL_FILE}")
-        return {entry.key: entry.value for entry in proto.metadata_props}
+        return parse_model(self.read(MODEL_FILE), f"{self.path}, {MODEL_FILE}")
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The model's own metadata: class names, dictionaries, and so on."""
+        return {entry.key: entry.value for entry in self.proto.metadata_props}
 
     def summary(self) -> Summary:
         """Give the summary of the compilation."""

@@ -71,13 +71,19 @@ def _checked(
 def _array(value: object, record: TensorRecord) -> Array:
     if isinstance(value, np.ndarray):
         return value
+    if hasattr(value, "numpy"):  # ONNX Runtime's values, PyTorch's tensors
+        return np.asarray(value.numpy())
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except ValueError as error:
         raise OptionError(
             f"input `{record.name}` is not an array: {error}",
             hint=f"give a numpy array of shape {shape_text(record.shape)}",
         ) from error
+    # Numbers of Python have no width of their own; a fraction is no whole number, though.
+    dtype = numpy_type(record.type)
+    is_near = dtype is not None and np.can_cast(array.dtype, dtype, "same_kind")
+    return array.astype(dtype) if is_near else array
 
 
 def _same_type(given: np.dtype[np.generic], wanted: np.dtype[np.generic]) -> bool:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from vermilion.backends import backend as backend_named
 from vermilion.backends.base import (
@@ -24,6 +25,7 @@ from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import checked_feeds, nearest
 from vermilion.runtime.manifest import Dimension, PartRecord, TensorRecord
 from vermilion.runtime.open_shapes import open_shape_notes
+from vermilion.runtime.ort_names import OrtNames, check_run_options
 from vermilion.runtime.recompile import runnable
 
 # The name that ONNX Runtime's users know for what executes a backend's parts.
@@ -48,9 +50,15 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class ModelMeta:
-    """The model's own metadata, under ONNX Runtime's name."""
+    """The model's own metadata, under ONNX Runtime's names."""
 
     custom_metadata_map: dict[str, str]
+    producer_name: str = ""
+    graph_name: str = ""
+    graph_description: str = ""
+    domain: str = ""
+    description: str = ""
+    version: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ class _Step:
     dropped: tuple[str, ...]  # tensors that nobody reads after this step
 
 
-class Session:
+class Session(OrtNames):
     """An open bundle, ready to run. Safe to call from several threads."""
 
     def __init__(
@@ -107,14 +115,13 @@ class Session:
         self,
         output_names: Sequence[str] | None,
         inputs: Mapping[str, object],
-        run_options: None = None,
+        run_options: Any = None,
     ) -> list[Array]:
         """Compute the outputs that are named, all where none is, in that order.
 
         Raises: OptionError for wrong inputs or names, and what the backends raise.
         """
-        if run_options is not None:
-            raise OptionError("`run_options` are ONNX Runtime's own and mean nothing here")
+        check_run_options(run_options)
         if self._reader is None:
             raise OptionError("the session is closed")
         known = [record.name for record in self.manifest.outputs]
@@ -149,7 +156,11 @@ class Session:
         """Give the model's own metadata."""
         if self._reader is None:
             raise OptionError("the session is closed")
-        return ModelMeta(dict(self._reader.metadata))
+        model = self._reader.proto
+        return ModelMeta(
+            dict(self._reader.metadata), model.producer_name, model.graph.name,
+            model.graph.doc_string, model.domain, model.doc_string, model.model_version,
+        )  # fmt: skip
 
     @property
     def runs_on(self) -> list[str]:

@@ -102,7 +102,6 @@ WRONG_INPUTS: dict[str, tuple[dict[str, object], str, str]] = {
     "size": ({"x": np.ones((1, 65), np.float32)}, "has shape 1×65", "--dim"),
     "scalar": ({"x": np.float32(1)}, "has shape scalar", "--dim"),
     "ragged": ({"x": [[1.0], [1.0, 2.0]]}, "not an array", "numpy array of shape n×64"),
-    "list of python numbers": ({"x": [[1.0] * 64]}, "is float64", "astype"),
     "words": ({"x": "abc"}, "is <U3", "astype"),
     "nothing": ({"x": None}, "is object", "astype"),
 }
