@@ -150,8 +150,10 @@ def sealed_program(table: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {**table, "digest": digest, "seal": seal_of(f"{PROGRAMS}/{key} {digest}")}
 
 
-def is_our_program(table: Mapping[str, Any], key: str) -> bool:
+def is_our_program(table: object, key: str) -> bool:
     """Say whether a program's table is as this user wrote it, for this key."""
+    if not isinstance(table, dict):
+        return False
     digest = f"{PROGRAMS}/{key} {program_digest(table)}"
     return is_sealed_here(digest, str(table.get("seal", "")))
 

@@ -136,7 +136,7 @@ def _read(folder: Path) -> _Compiled | None:
     try:
         table = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
         # What it says is where compiled code reads and writes: every number has to be ours.
-        if not isinstance(table, dict) or not is_our_program(table, folder.name):
+        if not is_our_program(table, folder.name):
             return None
         count = len(table["objects"])
         datas = [(folder / _OBJECT.format(number)).read_bytes() for number in range(count)]

@@ -1,50 +1,123 @@
-"""Programs in the cache are read by the signature of who wrote them, for the key they were made."""
+"""Compiled programs that are kept: found again, and never believed when they are damaged."""
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 import json
 import shutil
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import platformdirs
 import pytest
 
-from vermilion.llm.engine.compile_program import _Compiled, _read, _write
+from kernels import isa_for
+from vermilion.errors import ArtifactError
+from vermilion.llm.engine.compile_program import _read, compile_program
+from vermilion.llm.engine.description import RowOperation, Rows
+from vermilion.llm.engine.lower import lower
+from vermilion.llm.engine.lowering import Lowered, Shape, Weighed
+from vermilion.runtime.cache import Cache
 from vermilion.runtime.kept import program_digest
 
-PROGRAM = _Compiled(((b"machine code", ("f",)), (b"more of it", ("g", "h"))), 640, ())
+
+def program(width: int) -> Lowered:
+    rows = Rows("x", 0, width)
+    operation = RowOperation("sum", "sum", (rows, rows), "", None, "y")
+    shape = Shape(16, "f32", "f32", "f32", 1, is_single=False)
+    return lower(Weighed((operation,), {}), shape, {"x": width}, ["y"])
 
 
-@pytest.fixture
-def kept(tmp_path: Path) -> Path:
-    folder = tmp_path / "decoder" / "aa"
-    _write(PROGRAM, folder)
-    return folder
+def compiled(width: int, cache: Path) -> list[object]:
+    """Give a program by its fields."""
+    table = compile_program(program(width), isa_for("cpu"), cache)
+    fields = (getattr(table, field.name) for field in dataclasses.fields(table))
+    return [one.tolist() if isinstance(one, np.ndarray) else one for one in fields]
 
 
-def test_what_was_written_is_read(kept: Path) -> None:
-    found = _read(kept)
-    assert found is not None
-    assert (found.objects, found.arena_bytes, found.calls) == (PROGRAM.objects, 640, ())
+def files(cache: Path) -> dict[Path, tuple[int, bytes]]:
+    """Give what is kept, and which file it is."""
+    found = (path for path in cache.rglob("*") if path.is_file())
+    return {path: (path.stat().st_ino, path.read_bytes()) for path in found}
 
 
-def test_code_with_digests_that_fit_is_not_read(kept: Path) -> None:
-    (kept / "decoder_1.o").write_bytes(b"other code")
-    table = json.loads((kept / "decoder.json").read_text())
-    table["digests"][1] = hashlib.sha256(b"other code").hexdigest()
+def test_a_program_is_compiled_once(tmp_path: Path) -> None:
+    first = compiled(64, tmp_path)
+    kept = files(tmp_path)
+    assert compiled(64, tmp_path) == first
+    assert files(tmp_path) == kept
+    compiled(96, tmp_path)
+    assert len(files(tmp_path)) == 2 * len(kept)
+
+
+def _changed(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    def damage(path: Path) -> None:
+        table = json.loads(path.read_text())
+        change(table)
+        path.write_text(json.dumps(table))
+
+    return damage
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "half": lambda path: path.write_bytes(path.read_bytes()[:100]),
+    "no text": lambda path: path.write_bytes(b"\xff" * 40),
+    "no table": lambda path: path.write_text("[1]"),
+    "a number": lambda path: path.write_text("7"),
+    "gone": lambda path: path.unlink(),
+    "an object too few": _changed(lambda table: table["objects"].pop()),
+    "no digests": _changed(lambda table: table.pop("digests")),
+    "no room": _changed(lambda table: table.update(arena_bytes=0)),
+    "another argument": _changed(lambda table: table["calls"][0]["arguments"][0].update(offset=8)),
+    "an unknown word": _changed(lambda table: table["calls"][0].update(more=1)),
+    "fewer units": _changed(lambda table: table["calls"][0].update(units=1)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_table_is_written_again(damage: Callable[[Path], object], tmp_path: Path) -> None:
+    first = compiled(64, tmp_path)
+    kept = {path: data for path, (_, data) in files(tmp_path).items()}
+    (path,) = tmp_path.rglob("decoder.json")
+    assert not any(check.problem for check in Cache(tmp_path).verify())
+    damage(path)
+    assert all(check.problem for check in Cache(tmp_path).verify())
+    assert compiled(64, tmp_path) == first
+    assert {path: data for path, (_, data) in files(tmp_path).items()} == kept
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "decoder").write_text("a file where the folder would be")
+    with pytest.raises(ArtifactError, match=r"cache cannot be written.*\n.*VERMILION_CACHE"):
+        compiled(64, tmp_path)
+
+
+def signature_fails(folder: Path) -> bool:
+    """Say whether the entry in a folder, whose digests all fit, is left alone all the same."""
+    table = json.loads((folder / "decoder.json").read_text())
+    table["digests"] = [
+        sha256((folder / f"decoder_{number}.o").read_bytes()).hexdigest()
+        for number in range(len(table["objects"]))
+    ]
     table["digest"] = program_digest(table)
-    (kept / "decoder.json").write_text(json.dumps(table))
-    assert _read(kept) is None
+    (folder / "decoder.json").write_text(json.dumps(table))
+    return _read(folder) is None
 
 
-def test_a_program_of_another_key_is_not_read(kept: Path) -> None:
-    shutil.copytree(kept, kept.with_name("bb"))
-    assert _read(kept.with_name("bb")) is None
-
-
-def test_a_program_of_another_user_is_not_read(
-    kept: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_code_that_somebody_else_put_there_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    first = compiled(64, tmp_path / "a")
+    (folder,) = (tmp_path / "a" / "decoder").iterdir()
+    assert not signature_fails(folder)  # what is written again as it was has the signature still
+    copy = shutil.copytree(folder, folder.with_name("0" * 64))
+    assert signature_fails(copy)  # the program of another key
+    (folder / "decoder_0.o").write_bytes(b"other code")
+    assert signature_fails(folder)
+    assert compiled(64, tmp_path / "a") == first
     monkeypatch.setattr(platformdirs, "user_data_dir", lambda *_, **__: str(tmp_path / "else"))
-    assert _read(kept) is None
+    assert signature_fails(folder)  # another user's
