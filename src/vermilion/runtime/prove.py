@@ -126,6 +126,7 @@ class _Prover:
     loaded: dict[str, Executable] = field(default_factory=dict)
     rows: dict[str, OutputProof] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
+    decided: dict[str, Array] = field(default_factory=dict)
 
     def prove(self, given: Tensors | None) -> Proof:
         begin = time.perf_counter()
@@ -211,8 +212,10 @@ class _Prover:
                 return wrong
         amplified = self._explained(far, inputs, tensors, expected) if far else {}
         for name, check in checks.items():
-            found = amplified.get(name, check)
-            self._keep(found, expected[name], tensors[name], engine, name in amplified)
+            if name in amplified and check.format == "exact" and name in self.decided:
+                self._keep_decided(check, tensors[name], engine)
+            else:
+                self._keep(check, expected[name], tensors[name], engine, name in amplified)
         return {}
 
     def _executable(self, compiled: CompiledPart) -> Executable:
@@ -230,6 +233,7 @@ class _Prover:
             outputs = {str(v.name): tensors[str(v.name)] for v in compiled.part.model.graph.outputs}
             proof = prove_part(compiled, self._executable(compiled), inputs, outputs)
             self._note(proof)
+            self.decided |= proof.decided
             if proof.wrong:
                 wrong[proof.name] = WrongPart(Refusal(proof.words, REPORT_IT), proof.results)
         return wrong
@@ -317,6 +321,20 @@ class _Prover:
         if modelled:
             row["modelled_in"] = modelled
         self.rows[check.name] = OutputProof(check, row, amplified)
+
+    def _keep_decided(self, check: OutputCheck, found: Array, engine: str) -> None:
+        """Keep the row of integers that other roundings decide otherwise: a class, an index.
+
+        What they are off by says nothing. They are judged where they are decided: against the
+        literal run from the scores on that were computed here.
+        """
+        there = check_output(check.name, self.decided[check.name], found, "exact")
+        self._keep(there, self.decided[check.name], found, engine, amplified=True)
+        differ = f"{check.wrong} of {check.places}" if not check.shape else "their number"
+        self.notes[
+            f"`{check.name}` is decided by roundings: {differ} differ from the model as it came, "
+            "none from the scores that decide it"
+        ] = None
 
     def _modelled(self) -> str:
         found = {part.program.details.get("numbers", "") for part in self.parts}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import ml_dtypes
 import numpy as np
@@ -38,7 +38,8 @@ class PartProof:
 
     `wrong` are the tensors that no rounding explains, `where` names the nodes that compute the
     first of them; `results` are the names of all results of such nodes. `unproven` says why
-    nothing could be judged, empty where it was.
+    nothing could be judged, empty where it was. `decided` are the integers that the literal run
+    gives from the numbers that the part itself computed.
     """
 
     name: str
@@ -49,6 +50,7 @@ class PartProof:
     results: frozenset[str] = frozenset()
     unproven: str = ""
     literal_off: Mapping[str, str] = field(default_factory=dict)
+    decided: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -84,7 +86,12 @@ def prove_part(
     question = Question(
         cut.model, question_inputs, expected, found, numerics.form, numerics.fewer_products
     )
-    return _proof(name, backend, cut, judge(question, cut))
+    decided = {
+        key: expected[key]
+        for key in outputs
+        if key in expected and np.asarray(expected[key]).dtype.kind in "biu"
+    }
+    return replace(_proof(name, backend, cut, judge(question, cut)), decided=decided)
 
 
 def _literal_form(compiled: CompiledPart) -> ir.Model:

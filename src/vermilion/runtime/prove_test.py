@@ -144,11 +144,11 @@ def deep_weights(random: np.random.Generator) -> dict[str, np.ndarray]:
     return {name: random.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
 
 
-def native(model: ir.Model, folder: Path) -> CompiledPart:
+def native(model: ir.Model, folder: Path, precision: str = "auto") -> CompiledPart:
     run_pass(infer_shapes, model)
     part = Part("vaiml_par_0", "cpu", "native", model, (), 0.0)
-    target = find_target("cpu")
-    program = NativeBackend().compile(part, target, CompileOptions(threads=2), folder)
+    options = CompileOptions(precision=precision, threads=2)
+    program = NativeBackend().compile(part, find_target("cpu"), options, folder)
     return CompiledPart(part, program, folder)
 
 
@@ -166,6 +166,26 @@ def test_what_a_last_softmax_hides_is_found_where_it_is_computed(tmp_path: Path)
     assert "`conv` (Conv)" in found.refusal.reason
     assert "c" in found.results
     assert "h" not in found.results, "it is right for what it got"
+
+
+CLASSES = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[64,32] x) => (int64[64] kind) {
+  s = MatMul (x, w) kind = ArgMax <axis = 1, keepdims = 0> (s)
+}"""
+
+
+def test_classes_are_judged_at_the_scores_that_decide_them(tmp_path: Path) -> None:
+    w = np.random.default_rng(2).standard_normal((32, 400)).astype(np.float32)
+    right = native(bundles.model_from_text(CLASSES, {"w": w}), tmp_path / "right", "bf16")
+    proof = prove(right.part.model, [right], find_target("cpu"), no_progress, "bf16")
+    row = row_of(proof)
+    assert (row["cosine"], row["amplified"]) == (1.0, True)
+    assert "is decided by roundings" in proof.notes[0]
+    other = CLASSES.replace("ArgMax", "ArgMin")
+    wrong = native(bundles.model_from_text(other, {"w": w}), tmp_path / "wrong", "bf16")
+    mixed = CompiledPart(right.part, wrong.program, wrong.folder)
+    proof = prove(right.part.model, [mixed], find_target("cpu"), no_progress, "bf16")
+    assert "another `kind`" in proof.wrong["vaiml_par_0"].refusal.reason
 
 
 def test_a_pass_that_changed_the_model_is_named(tmp_path: Path) -> None:
