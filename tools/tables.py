@@ -11,6 +11,7 @@ from option_tables import error_table, latency_table, options_page
 from vermilion.hardware.targets.find import all_targets
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.ops import OPERATORS
+from vermilion.proof.bounds import BOUNDS
 from vermilion.quantize.formats import SCHEMES
 
 ROOT = Path(__file__).parent.parent
@@ -58,6 +59,22 @@ def gpus_table() -> str:
             does = f"{target.gpu.matrix_instructions.upper()}: {inputs}"
             rows.append([f"`{target.name}`", target.title, does])
     return table(["named", "chips", "matrix instructions"], rows)
+
+
+def bounds_table() -> str:
+    """Return the bound of every number format of the proof."""
+    titles = {
+        "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16",
+        "bfp16": "blocks of 8 that share an exponent (BFP16)", "fp8": "float8",
+    }  # fmt: skip
+    rows = [
+        [titles[name], f"{b.sqnr_db:g} dB", f"{b.row_error:.1g}", f"{b.floor:.1g}"]
+        for name, b in BOUNDS.items()
+        if name in titles
+    ]
+    rows.append(["integers, booleans, text", "exact", "exact", "exact"])
+    head = ["number format", "SQNR at least", "error in a row at most", "or of the largest value"]
+    return table(head, rows)
 
 
 def schemes_table() -> str:
@@ -109,6 +126,7 @@ def documents() -> dict[Path, str]:
     text = fill(text, "schemes", schemes_table())
     gpu = ROOT / "docs" / "gpu.md"
     npu = ROOT / "docs" / "npu.md"
+    proof = ROOT / "docs" / "proof.md"
     npu_text = fill(npu.read_text(encoding="utf-8"), "latencies", latency_table())
     return {
         readme: text,
@@ -116,6 +134,7 @@ def documents() -> dict[Path, str]:
         ROOT / "docs" / "options.md": options_page() + "\n",
         gpu: fill(gpu.read_text(encoding="utf-8"), "gpus", gpus_table()),
         npu: fill(npu_text, "errors", error_table()),
+        proof: fill(proof.read_text(encoding="utf-8"), "bounds", bounds_table()),
     }
 
 
