@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -162,3 +164,29 @@ def test_float16_for_a_gpu(vermilion: Command, model: Path) -> None:
     wrong = vermilion("compile", model, "--target", "gfx1100", "--precision", "int8")
     assert wrong.code == 2
     assert "fp32, fp16" in wrong.err
+
+
+RESHAPED = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[4] x, int64[1] n) => (float[k] y) {
+  w = Expand (x, n) d = Mod (n, n) e = Div (n, d) y = Expand (w, e)
+}"""
+
+
+def test_a_proof_can_be_required_and_helped_with_a_sample(
+    vermilion: Command, mixed: Path, tmp_path: Path
+) -> None:
+    assert vermilion("compile", mixed, "--require-proof").code == 0
+    path = tmp_path / "none.onnx"
+    onnx.save(onnx.parser.parse_model(RESHAPED), path)
+    done = vermilion("compile", path)
+    assert done.code == 0
+    assert "not proven output y: none of 6 samples is accepted" in done.words
+    done = vermilion("compile", path, "--require-proof")
+    assert done.code == 1
+    assert "`y` is not proven" in done.err
+    assert "hint: give a sample that the model takes (`--input`)" in done.err
+    wrong = tmp_path / "wrong.npz"
+    np.savez(wrong, input=np.zeros((1, 2), np.float32))
+    done = vermilion("compile", mixed, "--input", wrong)
+    assert done.code == 2
+    assert "the model does not run on the given inputs" in done.err

@@ -20,15 +20,16 @@ from vermilion.backends.base import Array
 from vermilion.errors import ArtifactError, OptionError
 from vermilion.forks import renew_after_fork
 from vermilion.ir.inputs import sample_inputs
-from vermilion.ir.measure import agreement
+from vermilion.proof.bounds import FormatName
+from vermilion.proof.check import check_output
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import shape_text
 from vermilion.runtime.manifest import TensorRecord
 from vermilion.runtime.session import Session
 
-# Of outputs of two programs of one model: they differ by rounding, in float16 at 2⁻¹¹.
-MIN_COSINE = 0.999
-_NOTHING = 1e-6
+# Two programs of one model add in other orders; whichever format they compute in, no more than
+# bfloat16's roundings may lie between them. Padding that is not masked changes far more.
+_BOUND: FormatName = "bf16"
 
 Shape = tuple[int, ...]
 
@@ -174,10 +175,10 @@ class BucketSession:
         padded = self._run(large, self._padded(inputs, self._shapes[large]), None)
         found = _cut(padded, cuts, self._shapes[small])
         for name, array in expected.items():
-            row = agreement(name, array, found[name])
-            if row.has_nan or (row.cosine < MIN_COSINE and row.max_abs_error > _NOTHING):
+            check = check_output(name, array, found[name], _BOUND)
+            if not check.passed:
                 raise OptionError(
-                    f"padding changes the output `{name}`: cosine {row.cosine:.4f} between"
+                    f"padding changes the output `{name}`: {check} between"
                     f" {_text(self._shapes[small])} and the same, padded",
                     hint="the model does not mask what is padded: pad with another value, or"
                     " compile programs for the sizes that come",

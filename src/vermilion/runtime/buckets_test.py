@@ -93,7 +93,7 @@ def test_without_leave_nothing_is_padded(three: list[Path]) -> None:
 def test_padding_that_changes_the_answer_is_refused(tmp_path: Path) -> None:
     files = programs(tmp_path, (4, 8), UNMASKED)
     x = {"x": np.zeros((2, 6, 8), np.float32)}
-    with pytest.raises(OptionError, match="padding changes the output `y`: cosine"):
+    with pytest.raises(OptionError, match="padding changes the output `y`: SQNR"):
         BucketSession(files, pad=0.0).run(None, x)
     # e^(-10000) takes no part: with this value the same model may be padded.
     found = BucketSession(files, pad={"x": -10000.0}).run(None, x)["y"]

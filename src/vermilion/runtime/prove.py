@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from vermilion.backends import backend
 from vermilion.backends.base import Array, CompileOptions, Executable, Tensors
-from vermilion.errors import Refusal, UnsupportedError, VermilionError
+from vermilion.errors import OptionError, Refusal, UnsupportedError, VermilionError
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import split_weights
 from vermilion.ir.literal.run import LiteralModel, open_literally
@@ -109,7 +109,8 @@ def prove(
 ) -> Proof:
     """Hold the compiled parts against `original` on several samples; `given` is the user's own.
 
-    Raises: WrongNumbersError where every part is right and the whole is not: a pass is wrong.
+    Raises: WrongNumbersError where every part is right and the whole is not: a pass is wrong;
+    OptionError where the model does not run on the sample of the user's own.
     """
     return _Prover(original, tuple(parts), target, progress, precision).prove(given)
 
@@ -165,7 +166,11 @@ class _Prover:
             try:
                 return Sample("ordinary", given, {}), literal.run(given)
             except VermilionError as error:
-                return Refusal(f"the model does not run on the given inputs: {error.message}")
+                raise OptionError(
+                    f"the model does not run on the given inputs: {error.message}",
+                    where=error.where,
+                    hint="a sample has one array for each input of the model, by name",
+                ) from error
         try:
             return draw_accepted(self.original, kind, literal.run)  # type: ignore[arg-type]
         except VermilionError as error:  # it takes too long, or too much memory

@@ -41,7 +41,12 @@ from vermilion.backends.process.child import WORKER, Child
 from vermilion.backends.process.contract import LOG_FILE, MODEL_FILE, Closed, Opened, Request
 from vermilion.backends.process.loaded import Loaded, work_folder
 from vermilion.backends.process.packed import pack_folder, unpack_folder
-from vermilion.backends.process.part import check_numbers, tensor_files, write_model
+from vermilion.backends.process.part import (
+    accepted_inputs,
+    check_numbers,
+    tensor_files,
+    write_model,
+)
 from vermilion.backends.process.profile import CPU
 from vermilion.backends.process.stack import Limits, Stacks
 from vermilion.backends.process.worker import RECORD_ASSIGNMENT
@@ -49,7 +54,6 @@ from vermilion.errors import ArtifactError, DeviceError, Refusal
 from vermilion.hardware.options.gpu import PLUGIN
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import split_weights
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.opset import required_inputs
 from vermilion.proof.bounds import FormatName
 
@@ -109,7 +113,7 @@ class MigraphxBackend:
         wanted = session_options(stack, options.precision, options.provider_options)
         serialized, weights = split_weights(part.model)
         key = content_key(serialized, weights, wanted, stack)
-        inputs = sample_inputs(part.model)
+        inputs = accepted_inputs(part)
         with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as work:
             scratch = Path(work)
             provider = scratch / key

@@ -11,9 +11,10 @@ import onnx_ir as ir
 from vermilion.backends.base import Array, Part, Tensors
 from vermilion.backends.process.check import find_faults
 from vermilion.backends.process.contract import MODEL_FILE, TensorFile
-from vermilion.errors import DeviceError, UnsupportedError
-from vermilion.ir.literal.run import run_literally
+from vermilion.errors import DeviceError, Refusal, UnsupportedError
+from vermilion.ir.literal.run import open_literally, run_literally
 from vermilion.ir.opset import static_shape
+from vermilion.ir.samples import draw_accepted
 from vermilion.proof.bounds import FormatName
 from vermilion.proof.judge import Question
 
@@ -48,6 +49,21 @@ def write_model(serialized: bytes, weights: Mapping[str, Array], folder: Path) -
         with path.open("r+b" if path.exists() else "wb") as file:
             file.seek(int(place.get("offset", "0")))
             file.write(weights[tensor.name].tobytes())
+
+
+def accepted_inputs(part: Part) -> Tensors:
+    """Return a sample that the part's literal run takes.
+
+    Raises: DeviceError where none is found: what the device computes could not be checked.
+    """
+    drawn = draw_accepted(part.model, "ordinary", open_literally(part.model).run)
+    if isinstance(drawn, Refusal):
+        raise DeviceError(
+            f"no sample was found to check its numbers with: {drawn.reason}",
+            where=part.name,
+            hint="the part runs on the CPU instead",
+        )
+    return drawn[0].inputs
 
 
 def check_numbers(

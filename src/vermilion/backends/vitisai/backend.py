@@ -31,7 +31,12 @@ from vermilion.backends.process.child import WORKER, Child
 from vermilion.backends.process.contract import LOG_FILE, MODEL_FILE, Request
 from vermilion.backends.process.loaded import Loaded, work_folder
 from vermilion.backends.process.packed import pack_folder, unpack_folder
-from vermilion.backends.process.part import check_numbers, tensor_files, write_model
+from vermilion.backends.process.part import (
+    accepted_inputs,
+    check_numbers,
+    tensor_files,
+    write_model,
+)
 from vermilion.backends.process.stack import Limits, Stacks
 from vermilion.backends.process.worker import RECORD_ASSIGNMENT
 from vermilion.backends.vitisai.evidence import (
@@ -55,7 +60,6 @@ from vermilion.hardware.options.vitisai_build import (
 from vermilion.hardware.options.vitisai_build import Request as OptionRequest
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import split_weights
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.numbers import number_format
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.report import Notes
@@ -128,7 +132,7 @@ class VitisAiBackend:
             serialized, weights = split_weights(model)
             write_model(serialized, weights, scratch)
             (folder / MODEL_FILE).write_bytes(serialized)
-            inputs = sample_inputs(model)
+            inputs = accepted_inputs(part)
             request = _request(model, built, stack, profile=True)
             with Child(
                 request,
