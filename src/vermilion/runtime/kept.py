@@ -133,7 +133,7 @@ def kept_problem(entry: Kept) -> str:
             is_ours = unsealed_bytes(f"{CALIBRATION}/{entry.path.name}", stored) is not None
             return "" if is_ours else f"`{_CODE_FILE}` {_NOT_OURS}"
         table = json.loads((entry.path / _PROGRAM_TABLE).read_text(encoding="utf-8"))
-        if not isinstance(table, dict) or not is_our_program(table, entry.path.name):
+        if not is_our_program(table, entry.path.name):
             return f"`{_PROGRAM_TABLE}` {_NOT_OURS}"
         for number, digest in enumerate(table["digests"]):
             name = _PROGRAM_OBJECT.format(number)

@@ -87,7 +87,7 @@ FAULTS = {
     "the CPU alone": "the session has no `MIGraphXExecutionProvider`: it has CPUExecutionProvider",
     "events on the CPU": "and all of 2 node runs were on the CPU",
     "no node": "lists `MIGraphXExecutionProvider`, and it was given no node",
-    "wrong": "output `y`: cosine -1.0000",
+    "wrong": "output `y`: SQNR -6.0 dB",
 }
 
 

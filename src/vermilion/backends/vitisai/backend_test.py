@@ -82,7 +82,7 @@ FAULTS = {
     "one entry unwritten": "output `y`: entry 1 of the batch of 4 is never written",
     "one entry wrong": "output `y`: entry 3 of the batch of 4 is wrong, the others are right",
     "NaN": "of its values are NaN where the CPU's are numbers",
-    "wrong": "output `y`: cosine -1.0000",
+    "wrong": "output `y`: SQNR -6.0 dB",
     "nothing written": "output `y`: it is never written",
 }
 

@@ -200,12 +200,14 @@ def test_a_hundred_runs_leave_nothing_behind() -> None:
 
 PARENT = textwrap.dedent(
     """
-    import sys, time
+    import signal, sys, time
     import numpy as np
     from vermilion.ir.limits import Limits
     from vermilion.ir.literal.child import the_child
     from vermilion.ir.literal.run import run_literally
     from vermilion.ir.literal.run_test import ENDLESS, ONES, loop
+    # A shell that starts this in the background has it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_literally(loop("2"), ONES)
     print(the_child().process, the_child().folder, flush=True)
     run_literally(loop(ENDLESS), ONES, limits=Limits(loop_seconds=100))

@@ -71,11 +71,11 @@ def test_what_is_not_compiled_for_decoding_says_why() -> None:
 
 
 def test_code_of_another_operator_is_refused() -> None:
-    identity = Identity("MatMulNBits", SHAPE, 1, DECODE, "zen4")
+    identity = Identity("MatMulNBits", SHAPE, 1, DECODE, "cpu")
     reason = why_not(SHAPE, isa_of(find_target("cpu")))
     if reason:
         pytest.skip(reason)
     data = compile_operator(identity)
-    other = Identity("MatMulNBits", {**SHAPE, "N": 80}, 1, DECODE, "zen4")
+    other = Identity("MatMulNBits", {**SHAPE, "N": 80}, 1, DECODE, "cpu")
     with pytest.raises(ArtifactError, match="not that of MatMulNBits K 64 N 80"):
         DecodeOperator(other, data)

@@ -58,6 +58,8 @@ def folder(tmp_path: Path) -> Path:
 
 # Whether a token's products are compiled for this machine too.
 DECODES = not why_not({"K": 64, "N": 64, "bits": 4, "block": 32}, isa_of(find_target("cpu")))
+# Whether the engine compiles the model's own programs, which multiply in bfloat16 too.
+HAS_ENGINE = DECODES and isa_of(find_target("cpu")).has_bf16
 
 
 def shapes(folder: Path) -> set[tuple[int, int]]:
@@ -107,8 +109,7 @@ def test_a_fine_tune_compiles_nothing(plugin: Plugin, tmp_path: Path) -> None:
     assert again.plugin is not None
     assert again.plugin.entries == plugin.entries
     assert again.plugin.programs == plugin.programs
-    if DECODES:
-        assert again.programs == "there"
+    assert again.programs == "there" if HAS_ENGINE else "needs AVX-512" in again.programs
 
 
 def test_compiling_again_gives_the_same_bytes(
