@@ -72,7 +72,15 @@ def product_step(
         {"f32": "f32", "bf16": "bf16", "u8s8": "s8", "u8s8_wide": "s16"}[numeric.name],  # type: ignore[arg-type]
     )  # fmt: skip
     top, left, _, _ = geometry.pads
-    start = replace(source, offset=source.offset - top * stride_h - left * stride_w)
+    # A phase of a transposed convolution may begin behind the first pixels: negative padding.
+    height, width = (
+        max(1, s + min(0, p)) for s, p in zip(source.shape[2:], (top, left), strict=True)
+    )
+    start = replace(
+        source,
+        shape=(*source.shape[:2], height, width),
+        offset=source.offset - top * stride_h - left * stride_w,
+    )
     return Step(
         spec, (start, packed, output, *operands), (output,),
         tuple(str(node.name) for node in nodes), operations_of(list(nodes)),

@@ -51,6 +51,8 @@ def test_phases_read_what_the_definition_says(
         ((16, 5), (3, 3), "strides = [2, 2], pads = [1, 1, 1, 1]", (11, 13)),
         ((7, 33), (4, 3), "strides = [3, 2], pads = [0, 1, 1, 0]", (18, 14)),
         ((2, 1), (3, 3), "strides = [1, 1]", (8, 9)),
+        ((1, 2), (3, 3), "strides = [3, 2], pads = [1, 2, 1, 2]", (16, 11)),
+        ((1, 2), (5, 4), "strides = [1, 1], pads = [4, 3, 4, 3]", (2, 4)),
         ((9, 4), (3, 3), "strides = [2, 2], output_padding = [1, 1]", (14, 16)),
         ((9, 4), (3, 3), "strides = [2, 2], output_shape = [12, 14]", (12, 14)),
         ((2, 3), (4, 4), "strides = [1, 1], output_shape = [6, 8]", (6, 8)),
