@@ -124,7 +124,7 @@ def run_parts(
         files = _Files(folder, way.shares_all, guard)
         loaded = NativeBackend(memory).load(program, files, find_target(way.target), options)
         if guard is not None:
-            wanted = {name: guard.read_only(np.ascontiguousarray(a)) for name, a in wanted.items()}
+            wanted = {name: guard.read_only(np.asarray(a, order="C")) for name, a in wanted.items()}
         first = loaded.run(wanted)
         # What the first run left in the arena must not be seen by the second.
         second = loaded.run(wanted)

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from random_graphs.growth import HAS_BF16, RandomGraph, grow
+from random_graphs.growth import RandomGraph, grow
 from random_graphs.judgement import judge
 from random_graphs.native_parts import Way, compile_parts, in_scratch, place, run_parts
 from random_graphs.reference import NotRunError, Reference, run_whole
@@ -137,7 +137,7 @@ def _whole_path(
     reference: Reference, inputs: Mapping[str, Array], way: Way, number_format: str, folder: Path
 ) -> str:
     """Compile as a user does, open, run; return what is wrong, empty if nothing is."""
-    precision = "bf16" if way.precision == "bf16" and HAS_BF16 else "auto"
+    precision = "bf16" if way.precision == "bf16" else "auto"
     usable = way.target if NativeBackend().available(find_target(way.target)).usable else "cpu"
     compiled = compile_model(
         ir.from_proto(reference.model), target=usable, precision=precision,

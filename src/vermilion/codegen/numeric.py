@@ -71,3 +71,14 @@ def numeric_for(storage: Storage, isa: Isa) -> Numeric | None:
 def multiplied_storage(storage: Storage, isa: Isa) -> Storage:
     """Return the type in which a product reads floats: float32 where it has no other."""
     return "f32" if numeric_for(storage, isa) is None else storage
+
+
+def stored_weights(weights: NDArray[np.generic], storage: Storage) -> NDArray[np.generic]:
+    """Return constant weights with the bits that they have beside activations of this storage.
+
+    Beside bfloat16 they are rounded to it on every processor: to one with products of bfloat16 they
+    must be, and another gives the same numbers.
+    """
+    if storage != "bf16":
+        return weights
+    return weights.astype(ml_dtypes.bfloat16).astype(np.float32)

@@ -20,9 +20,9 @@ from vermilion.codegen.tensor import View
 Array = NDArray[Any]
 
 
-def is_depthwise(geometry: ConvGeometry, weights: Array, source: View) -> bool:
+def is_depthwise(geometry: ConvGeometry, weights: Array, channels: int) -> bool:
     """Say whether each channel has one kernel of its own."""
-    return geometry.group == source.shape[1] == int(weights.shape[0]) and weights.shape[3] == 1
+    return geometry.group == channels == int(weights.shape[0]) and weights.shape[3] == 1
 
 
 def depthwise_step(

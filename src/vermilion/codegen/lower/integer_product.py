@@ -42,7 +42,7 @@ def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
         source = _line_of(lowering, integer.data, border)
     taps = integer.weights
     taps = taps.reshape(*taps.shape[:2], *geometry.kernel).transpose(0, 2, 3, 1)
-    by_channel = is_depthwise(geometry, taps, source)
+    by_channel = is_depthwise(geometry, taps, source.shape[1])
     build = (
         _depthwise_start(lowering, group, integer)
         if by_channel

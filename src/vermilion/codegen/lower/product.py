@@ -27,9 +27,9 @@ from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.strassen import halved_axis, is_cheaper, strassen_steps
 from vermilion.codegen.lower.transposed import transposed_border, transposed_steps
 from vermilion.codegen.lower.winograd import Shape, choose_scheme, needed_border, winograd_steps
-from vermilion.codegen.numeric import Numeric, multiplied_storage, numeric_for
+from vermilion.codegen.numeric import Numeric, multiplied_storage, numeric_for, stored_weights
 from vermilion.codegen.tensor import Storage, View
-from vermilion.ir.opset import constant_of
+from vermilion.ir.opset import constant_of, static_shape
 
 Array = NDArray[Any]
 
@@ -67,15 +67,14 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     weights = _constant(kernel)
     weights = weights.reshape(*weights.shape[:2], *geometry.kernel)
-    storage = multiplied_storage(lowering.storage(data), lowering.isa)
+    taps, key = weights.transpose(0, 2, 3, 1), (str(kernel.name), "conv")
     scheme = winograd_scheme(lowering, node)
-    if scheme:
-        border = needed_border(geometry, Shape(*conv_shape(node)), scheme)
-        source = lowering.channels_last(data, border, storage)
-    elif len(data.shape or ()) == 4:
-        source = lowering.channels_last(data, geometry.border, storage)
-    else:
-        source = _image_of(lowering, data, geometry, storage)
+    has_own_kernels = is_depthwise(geometry, taps, (static_shape(data) or (0, 0))[1])
+    # The depthwise kernel reads any type.
+    storage = lowering.storage(data)
+    if not has_own_kernels:
+        storage = multiplied_storage(storage, lowering.isa)
+    source = _source_of(lowering, node, geometry, scheme, storage)
     start, first = _biased(lowering, bias)
     expression, views = epilogue(lowering, group, start, first)
     root = group.root.outputs[0]
@@ -83,7 +82,6 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
     result = lowering.output(root, _channels_last_order(rank))
     output = as_image(result)
     operands = [_as_operand(lowering, view, result) for view in views]
-    taps, key = weights.transpose(0, 2, 3, 1), (str(kernel.name), "conv")
     members = group.nodes
     if scheme:
         for step in winograd_steps(
@@ -91,7 +89,7 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
         ):
             lowering.add(step)
         return
-    if is_depthwise(geometry, taps, source):
+    if has_own_kernels:
         lowering.add(
             depthwise_step(
                 lowering, source, taps, key, geometry, output, operands, expression, members
@@ -100,6 +98,7 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
         return
     numeric = numeric_for(source.storage, lowering.isa)
     assert numeric is not None, f"no product on {source.storage}"
+    taps = stored_weights(taps, lowering.storage(data))
     if _has_seven_products(lowering, geometry, numeric, source, output):
         matrix = taps.reshape(taps.shape[0], taps.shape[3]).T
         left, target, *mine = (_pixels_first(v) for v in (source, output, *operands))
@@ -113,6 +112,20 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
             members, numeric,
         )  # fmt: skip
         lowering.add(step if number == 0 else replace(step, operations=0))
+
+
+def _source_of(
+    lowering: Lowering, node: ir.Node, geometry: ConvGeometry, scheme: int, storage: Storage
+) -> View:
+    """Give what a convolution reads, in this type, with the border that it needs."""
+    data = node.inputs[0]
+    assert data is not None
+    if len(data.shape or ()) != 4:
+        return _image_of(lowering, data, geometry, storage)
+    border = geometry.border
+    if scheme:
+        border = needed_border(geometry, Shape(*conv_shape(node)), scheme)
+    return lowering.channels_last(data, border, storage)
 
 
 def _has_seven_products(
@@ -147,8 +160,9 @@ def _emit_transposed(lowering: Lowering, group: Group, node: ir.Node) -> None:
     output = lowering.output(group.root.outputs[0], _channels_last_order(4))
     operands = [_as_operand(lowering, view, output) for view in views]
     members = group.nodes
+    weights = stored_weights(_constant(kernel), lowering.storage(data))
     for step in transposed_steps(
-        lowering, node, source, _constant(kernel), output, operands, expression, members
+        lowering, node, source, weights, output, operands, expression, members
     ):
         lowering.add(step)
 

@@ -21,7 +21,7 @@ from vermilion.codegen.lower.context import Lowering
 from vermilion.codegen.lower.geometry import ConvGeometry
 from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.shapes import given_input
-from vermilion.codegen.numeric import multiplied_storage, numeric_for
+from vermilion.codegen.numeric import multiplied_storage, numeric_for, stored_weights
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.attributes import integer
 from vermilion.ir.opset import static_shape
@@ -79,8 +79,9 @@ def _input_products(lowering: Lowering, cell: Cell) -> View:
     operand = replace(bias, shape=(1, columns, 1, 1), strides=(0, 1, 0, 0))
     numeric = numeric_for(source.storage, lowering.isa)
     assert numeric is not None, f"no product on {source.storage}"
+    weights = stored_weights(cell.inputs, lowering.storage(data)).reshape(columns, 1, 1, width)
     step = product_step(
-        lowering, source, cell.inputs.reshape(columns, 1, 1, width), key, _ROWS, output,
+        lowering, source, weights, key, _ROWS, output,
         [operand], apply("add", Operand(0), Operand(1)), [cell.node], numeric,
     )  # fmt: skip
     lowering.add(replace(step, operations=2 * rows * columns * width))

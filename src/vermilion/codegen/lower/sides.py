@@ -14,7 +14,7 @@ from vermilion.codegen.emit.pack import PackSpec
 from vermilion.codegen.emit.product import pack_weights
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, converted
-from vermilion.codegen.numeric import NUMERICS, Numeric, numeric_for
+from vermilion.codegen.numeric import NUMERICS, Numeric, numeric_for, stored_weights
 from vermilion.codegen.tensor import Storage, View, allocate
 from vermilion.codegen.tile import Tile
 from vermilion.ir.opset import constant_of
@@ -87,6 +87,9 @@ def common_numeric(
         return left, right, numeric
     if right.view is not None:
         right = replace(right, view=as_f32(lowering, right.view))
+    elif right.array is not None and left.storage == "bf16":
+        rounded = stored_weights(right.array, left.storage)
+        right = replace(right, array=rounded, name=f"{right.name} in bfloat16")
     return as_f32(lowering, left), right, NUMERICS["f32"]
 
 

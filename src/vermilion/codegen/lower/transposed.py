@@ -113,6 +113,18 @@ def transposed_border(node: ir.Node) -> Border:
     )
 
 
+def _read_from(source: View, y: Phase, x: Phase) -> View:
+    """Return the image from the first pixel on that a phase reads, where that is not the first."""
+    for axis, phase in ((2, y), (3, x)):
+        start = max(0, -phase.before)
+        # Behind the last pixel is the border, which is all that a phase may read.
+        shape = list(source.shape)
+        shape[axis] = max(1, shape[axis] - start)
+        offset = source.offset + start * source.strides[axis]
+        source = replace(source, shape=tuple(shape), offset=offset)
+    return source
+
+
 def transposed_steps(
     lowering: Lowering,
     node: ir.Node,
@@ -131,9 +143,8 @@ def transposed_steps(
     for y in rows:
         for x in columns:
             taps = np.ascontiguousarray(weights[:, :, y.taps, :][:, :, :, x.taps])
-            geometry = ConvGeometry(
-                (len(y.taps), len(x.taps)), (1, 1), (1, 1), (y.before, x.before, 0, 0), 1
-            )
+            pads = (max(0, y.before), max(0, x.before), 0, 0)
+            geometry = ConvGeometry((len(y.taps), len(x.taps)), (1, 1), (1, 1), pads, 1)
 
             def cut(view: View, y: Phase = y, x: Phase = x) -> View:
                 for axis, phase, stride in ((2, y, strides[0]), (3, x, strides[1])):
@@ -142,7 +153,7 @@ def transposed_steps(
                 return view
 
             step = product_step(
-                lowering, source, taps.transpose(1, 2, 3, 0),
+                lowering, _read_from(source, y, x), taps.transpose(1, 2, 3, 0),
                 (str(node.name), "transposed", str(y.start), str(x.start)), geometry,
                 cut(output), [cut(view) for view in operands], expression, members, numeric,
             )  # fmt: skip

@@ -188,7 +188,7 @@ def _conv_sums(lowering: Lowering, product: WideProduct, sums: tuple[View, View]
     for part, total, word in ((high, sums[0], "high"), (low, sums[1], "low")):
         target = as_image(total)
         key = (*_key(product), word)
-        if is_depthwise(geometry, taps, part) and _is_exact_in_float(taps):
+        if is_depthwise(geometry, taps, part.shape[1]) and _is_exact_in_float(taps):
             whole = Convert(Operand(0), "int")
             step = depthwise_step(lowering, part, taps, key, geometry, target, [], whole, [])
             lowering.add(_counted(step, product, word))
