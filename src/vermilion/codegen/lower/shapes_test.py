@@ -118,7 +118,7 @@ def test_a_reshape_that_needs_a_copy_makes_one() -> None:
             "Slice with bounds that are not constant",
         ),
         ("(double[4] x) => (double[4] y) { y = Neg(x) }", "`x` is DOUBLE, which"),
-        ("(float[4] x) => (float[4] y) { y = Cos(x) }", "the code generator has no `Cos`"),
+        ("(float[4] x) => (float[4] y) { y = Hardmax(x) }", "the code generator has no `Hardmax`"),
     ],
 )
 def test_what_is_refused(text: str, reason: str) -> None:
