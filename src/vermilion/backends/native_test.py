@@ -15,7 +15,6 @@ from float_graphs import run_native
 from native_text import read
 from vermilion.api import Compiled, compile_model
 from vermilion.backends.native import NativeBackend
-from vermilion.codegen.isa import isa_of
 from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session
@@ -35,12 +34,9 @@ NETWORKS: dict[str, Callable[[], ir.Model]] = {
 PLAIN, WINOGRAD = 1e-5, 1e-3
 TARGETS = [
     name
-    for name in ("zen2", "zen3", "zen4", "zen5", "x86-64-v3")
+    for name in ("zen2", "zen3", "zen4", "zen5", "x86-64-v3", "x86-64-v4")
     if NativeBackend().available(find_target(name)).usable
 ]
-needs_bf16 = pytest.mark.skipif(
-    not isa_of(find_target("cpu")).has_bf16, reason="this processor multiplies no bfloat16"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +83,6 @@ def test_winograd_is_another_kernel_and_near(tmp_path: Path) -> None:
     assert "winograd" not in kernels[1]
 
 
-@needs_bf16
 def test_bf16_loses_what_bfloat16_loses() -> None:
     model = NETWORKS["resnet"]()
     inputs = sample_inputs(model, seed=5)
@@ -98,7 +93,7 @@ def test_bf16_loses_what_bfloat16_loses() -> None:
     assert 25 < agreement(name, expected, found).sqnr_db < 60
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_any_number_of_workers_gives_the_same_bits(name: str, precision: str) -> None:
     model = NETWORKS[name]()
