@@ -12,9 +12,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from vermilion.backends.base import Availability, Backend, CompileOptions, Tensors, Versioned
-from vermilion.errors import OptionError
+from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
+from vermilion.ir.illegal import as_illegal
 from vermilion.ir.load import load_model
 from vermilion.ir.numbers import number_format
 from vermilion.ir.passes.bind_dimensions import Dimensions
@@ -151,7 +152,10 @@ def compile_model(
     )  # fmt: skip
 
     def build(folder: Path) -> None:
-        build_artifact(request, folder, progress)
+        try:
+            build_artifact(request, folder, progress)
+        except UnsupportedError as error:
+            raise as_illegal(error, source) from error
 
     if options.dump is not None:
         cache.forget(cache_key or digest)
