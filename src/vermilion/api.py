@@ -15,7 +15,7 @@ from vermilion.backends.base import Availability, Backend, CompileOptions, Tenso
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
-from vermilion.ir.illegal import as_illegal
+from vermilion.ir.illegal import with_node
 from vermilion.ir.load import load_model
 from vermilion.ir.numbers import number_format
 from vermilion.ir.passes.bind_dimensions import Dimensions
@@ -155,7 +155,7 @@ def compile_model(
         try:
             build_artifact(request, folder, progress)
         except UnsupportedError as error:
-            raise as_illegal(error, source) from error
+            raise with_node(error, source) from error
 
     if options.dump is not None:
         cache.forget(cache_key or digest)

@@ -14,6 +14,8 @@ import onnx_ir as ir
 
 from vermilion.errors import Refusal, VermilionError
 from vermilion.ir.declared import check_declared, forget_wrong, inferred_anew
+from vermilion.ir.illegal import check_rules
+from vermilion.ir.lengths import check_lengths
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_in_place
 from vermilion.ir.passes.deduplicate_weights import deduplicate_weights
 from vermilion.ir.passes.fold_batch_norm import fold_batch_norm
@@ -60,6 +62,9 @@ PASSES: tuple[Rewrite, ...] = (
     infer_shapes,  # last: what is placed and costed has all its shapes
 )
 """The one place where the order stands."""
+
+# Until here every node is the file's own: what breaks a rule is not a pass's fault.
+_FIRST_INFERENCE = PASSES.index(infer_shapes)
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,9 @@ def _apply(
             continue
         step = _guarded(rewrite, name, work, model)
         steps.append(step)
+        if done == _FIRST_INFERENCE:
+            check_rules(work)
+            check_lengths(work)
         difference = probe.difference(work) if probe is not None and step.fired else ""
         if difference:
             raise _Broken(name, f"left out: it changes the outputs ({difference})")

@@ -225,7 +225,10 @@ def test_nodes_with_the_wrong_number_of_inputs_break_no_pass(op_type, inputs, op
         opset=opset,
         w=weight(2, 3),
     )
-    simplified = simplify(model)
+    try:
+        simplified = simplify(model)
+    except ModelError:  # which is said of the node, before any pass relies on it
+        return
     assert not [r for step in simplified.steps for r in reasons(step) if "left out" in r]
 
 

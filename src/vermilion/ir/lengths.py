@@ -1,0 +1,187 @@
+"""Rules of operators that onnx's inference does not know: which sizes have to fit each other.
+
+Source of every rule: the operator's page at https://onnx.ai/onnx/operators/. Only what is known
+is held against them: fixed sizes and constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.errors import ModelError
+from vermilion.ir.attributes import EXPORT, integer, integers, text
+from vermilion.ir.opset import constant_of, static_shape, where
+
+Broken = Iterator[str]
+_AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+def check_lengths(model: ir.Model) -> None:
+    """Go through the nodes of the main graph, whose shapes are inferred.
+
+    Raises: ModelError for the first that breaks a rule of its operator.
+    """
+    for node in model.graph:
+        rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        reason = None if rule is None else next(rule(node), None)
+        if reason is not None:
+            raise ModelError(reason, where=where(node), hint=EXPORT)
+
+
+def _shape(node: ir.Node, index: int) -> tuple[int, ...] | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return static_shape(value) if value is not None and value.name else None
+
+
+def _array(node: ir.Node, index: int) -> np.ndarray | None:
+    constant = constant_of(node.inputs[index]) if index < len(node.inputs) else None
+    return None if constant is None else constant.numpy()
+
+
+def _window(node: ir.Node, data: tuple[int, ...], kernel: tuple[int, ...]) -> Broken:
+    """Hold a window against the image that it moves over."""
+    rank = len(data) - 2
+    automatic = text(node, "auto_pad", "NOTSET")
+    pads = integers(node, "pads", [0] * 2 * rank)
+    dilations = integers(node, "dilations", [1] * rank)
+    if automatic not in _AUTO_PADS:
+        yield f"its `auto_pad` is `{automatic}`, and has to be one of {', '.join(_AUTO_PADS)}"
+    if automatic != "NOTSET" and any(pads):
+        yield f"it has `pads` and `auto_pad` {automatic}, which exclude each other"
+    if automatic.startswith("SAME") or len(pads) != 2 * rank or len(dilations) != rank:
+        return
+    for axis in range(rank):
+        reach = dilations[axis] * (kernel[axis] - 1) + 1
+        size = data[2 + axis] + pads[axis] + pads[rank + axis]
+        if size < reach:
+            yield f"its window reaches over {reach} of {size} along axis {2 + axis}"
+
+
+def _conv(node: ir.Node) -> Broken:
+    data, weights, bias = (_shape(node, at) for at in range(3))
+    if data is None or weights is None or len(data) != len(weights) or len(data) < 3:
+        return
+    group = integer(node, "group", 1)
+    kernel = integers(node, "kernel_shape", weights[2:])
+    if kernel != weights[2:]:
+        yield f"its `kernel_shape` is {list(kernel)}, that of its weights {list(weights[2:])}"
+    if data[1] != weights[1] * group:
+        yield f"its data have {data[1]} channels, its weights are for {weights[1]} × {group} groups"
+    if weights[0] % group:
+        yield f"its {weights[0]} channels do not divide into {group} groups"
+    if bias is not None and bias != weights[:1]:
+        yield f"its bias is {list(bias)}, and has to be {list(weights[:1])}"
+    yield from _window(node, data, kernel)
+
+
+def _conv_transpose(node: ir.Node) -> Broken:
+    data, weights, bias = (_shape(node, at) for at in range(3))
+    if data is None or weights is None or len(data) != len(weights) or len(data) < 3:
+        return
+    group, rank = integer(node, "group", 1), len(data) - 2
+    if data[1] != weights[0]:
+        yield f"its data have {data[1]} channels, its weights are for {weights[0]}"
+    if data[1] % group:
+        yield f"its {data[1]} channels do not divide into {group} groups"
+    if bias is not None and bias != (weights[1] * group,):
+        yield f"its bias is {list(bias)}, and has to be {[weights[1] * group]}"
+    more = integers(node, "output_padding", [0] * rank)
+    strides, dilations = (integers(node, name, [1] * rank) for name in ("strides", "dilations"))
+    if len(more) == len(strides) == len(dilations):
+        for extra, stride, dilation in zip(more, strides, dilations, strict=True):
+            if extra >= max(stride, dilation) and extra:
+                yield f"its `output_padding` of {extra} is not under its stride or dilation"
+
+
+def _pool(node: ir.Node) -> Broken:
+    data, kernel = _shape(node, 0), integers(node, "kernel_shape", [])
+    if data is not None and len(kernel) == len(data) - 2 > 0:
+        yield from _window(node, data, kernel)
+
+
+def _channels(count: int) -> Callable[[ir.Node], Broken]:
+    """Make the rule of `count` inputs behind the first: one number for each channel."""
+
+    def rule(node: ir.Node) -> Broken:
+        data = _shape(node, 0)
+        for at in range(1, 1 + count):
+            has = _shape(node, at)
+            if data is not None and len(data) > 1 and has is not None and has != (data[1],):
+                yield f"its input {at + 1} is {list(has)}, and has to be {[data[1]]}"
+
+    return rule
+
+
+def _blocks(node: ir.Node) -> Broken:
+    data, block = _shape(node, 0), integer(node, "blocksize", 1)
+    if data is None or len(data) != 4 or block < 1:
+        return
+    if node.op_type == "DepthToSpace" and data[1] % (block * block):
+        yield f"its {data[1]} channels do not divide into blocks of {block} × {block}"
+    if node.op_type == "SpaceToDepth" and (data[2] % block or data[3] % block):
+        yield f"its {data[2]} × {data[3]} pixels do not divide into blocks of {block} × {block}"
+
+
+def _one_axis(index: int) -> Callable[[ir.Node], Broken]:
+    """Make the rule of an input that is a list."""
+
+    def rule(node: ir.Node) -> Broken:
+        shape = _shape(node, index)
+        if shape is not None and len(shape) != 1:
+            yield f"its input {index + 1} has {len(shape)} axes, and has to have one"
+
+    return rule
+
+
+def _transpose(node: ir.Node) -> Broken:
+    data, order = _shape(node, 0), integers(node, "perm", None)
+    if data is not None and order is not None and sorted(order) != list(range(len(data))):
+        yield f"its `perm` is {list(order)}, and its data have {len(data)} axes"
+
+
+def _gather(node: ir.Node) -> Broken:
+    data, places = _shape(node, 0), _array(node, 1)
+    if data is None or places is None or not places.size:
+        return
+    size = data[integer(node, "axis", 0) % len(data)]
+    for place in (int(places.min()), int(places.max())):
+        if not -size <= place < size:
+            yield f"its index {place} is outside of {size} entries"
+
+
+def _scales(node: ir.Node) -> Broken:
+    scales = _array(node, 1 if node.op_type == "Upsample" else 2)
+    if scales is not None and scales.dtype.kind == "f":
+        for scale in scales.reshape(-1):
+            if not (np.isfinite(scale) and scale > 0):
+                yield f"its scale is {scale:g}, and has to be above 0"
+
+
+def _quantization(node: ir.Node) -> Broken:
+    data, scale, zero = (_shape(node, at) for at in range(3))
+    # A list of one entry is read as a number, as ONNX Runtime does.
+    if scale is None:
+        return
+    if zero is not None and zero != scale and max(np.prod(zero), np.prod(scale)) > 1:
+        yield f"its scale is {list(scale)}, its zero point {list(zero)}"
+    if data is not None and len(scale) == 1 and scale[0] > 1 and data:
+        size = data[integer(node, "axis", 1) % len(data)]
+        if size != scale[0]:
+            yield f"it has {scale[0]} scales for {size} entries"
+
+
+_RULES: Mapping[str, Callable[[ir.Node], Broken]] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "MaxPool": _pool, "AveragePool": _pool, "LpPool": _pool,
+    "BatchNormalization": _channels(4), "InstanceNormalization": _channels(2),
+    "DepthToSpace": _blocks, "SpaceToDepth": _blocks,
+    "Reshape": _one_axis(1), "Expand": _one_axis(1), "Tile": _one_axis(1),
+    "Transpose": _transpose,
+    "Gather": _gather,
+    "Resize": _scales, "Upsample": _scales,
+    "QuantizeLinear": _quantization, "DequantizeLinear": _quantization,
+}  # fmt: skip
