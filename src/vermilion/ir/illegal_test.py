@@ -131,6 +131,15 @@ def test_what_onnx_does_not_know_breaks_no_rule() -> None:
     assert len(simplify(model).model.graph) == 4
 
 
+def test_an_operator_that_is_defined_by_others_breaks_no_rule() -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        " g (float[2,3,4,4] x) => (float[2,3,4,4] y)"
+        " { y = MeanVarianceNormalization<axes = [0, 2, 3]>(x) }"
+    )
+    assert len(simplify(model).model.graph) == 1
+
+
 def test_a_branch_that_is_not_taken_may_break_every_rule() -> None:
     """Exporters guard a Squeeze with an If on the size."""
     model = ir.from_onnx_text(
