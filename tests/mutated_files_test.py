@@ -49,6 +49,7 @@ def test_a_sound_file_and_one_that_is_none() -> None:
         ("raise IndexError('of ours')", "traceback"),
         ("import os; os.kill(os.getpid(), 9)", "signal"),
         ("import time; time.sleep(60)", "hang"),
+        ("while True: pass", "hang"),
         ("bytearray(3 << 28)", "memory"),
     ],
 )
@@ -57,7 +58,8 @@ def test_what_a_path_may_do_is_seen(
 ) -> None:
     """The stage that goes wrong stands in for any of them; the rest of the child is real."""
     monkeypatch.setattr(path_child, "load_model", lambda file: exec(act))
-    monkeypatch.setattr(path_child, "SECONDS", 3.0 if kind == "hang" else 60.0)
+    monkeypatch.setattr(path_child, "SECONDS", 60.0 if "sleep" not in act else 3.0)
+    monkeypatch.setattr(path_child, "CPU_SECONDS", 3)
     monkeypatch.setattr(path_child, "MEMORY_BYTES", 1 << 29)
     file = tmp_path / "m.onnx"
     file.write_bytes(b"nothing")

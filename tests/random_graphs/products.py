@@ -101,6 +101,22 @@ def ending(w: GraphWriter, y: Value) -> Value:
     return y
 
 
+def large(w: GraphWriter) -> object:
+    """A product large enough for another algorithm: Winograd's, Strassen's, more tiles."""
+    if w.maybe(0.6):
+        channels, size = w.one_of([16, 32, 64]), w.one_of([14, 17, 28])
+        x = w.new((1, channels, size, w.one_of([size, size + 1])))
+        outputs = w.one_of([16, 32, 48])
+        values = w.floats((outputs, channels, 3, 3), 1 / np.sqrt(9 * channels))
+        pads = w.one_of([[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]])
+        y = w.op("Conv", x, weight(w, values, 0), *_bias(w, outputs), pads=pads)
+    else:
+        rows, inner, columns = (w.one_of([64, 65, 128, 130, 200]) for _ in range(3))
+        x = w.new((rows, inner))
+        y = w.op("MatMul", x, weight(w, w.floats((inner, columns), inner**-0.5), 1))
+    return w.settled(ending(w, y))
+
+
 def conv_transpose(w: GraphWriter) -> object:
     x = image(w, 3, 4, 4, 4)
     rank, channels = x.rank - 2, x.shape[1]
@@ -181,5 +197,5 @@ def matmul(w: GraphWriter) -> object:
 
 BUILDERS: Mapping[str, tuple[int, Build]] = {
     "Conv": (7, conv), "ConvTranspose": (7, conv_transpose), "Gemm": (7, gemm),
-    "MatMul": (7, matmul),
+    "MatMul": (7, matmul), "large product": (7, large),
 }  # fmt: skip

@@ -21,12 +21,16 @@ def _scale_of(w: GraphWriter, largest: float, steps: int) -> float:
     return float(2.0 ** np.round(np.log2(exact))) if w.maybe(0.4) else float(np.float32(exact))
 
 
+def _largest(array: Array) -> float:
+    wide = np.abs(array.astype(np.float32))
+    return min(float(wide[np.isfinite(wide)].max(initial=0.0)), 1e6)
+
+
 def _grid(w: GraphWriter, array: Array) -> tuple[float, Array]:
     wide = w.opset >= 21 and w.maybe(0.15)
     kind = np.dtype(w.one_of([np.uint16, np.int16] if wide else [np.uint8, np.int8, np.int8]))
     info = np.iinfo(kind)
-    largest = float(np.abs(array.astype(np.float32)).max(initial=0.0))
-    scale = _scale_of(w, largest, (int(info.max) - int(info.min)) // 2)
+    scale = _scale_of(w, _largest(array), (int(info.max) - int(info.min)) // 2)
     middle = (int(info.max) + int(info.min) + 1) // 2
     zero = w.one_of([middle, middle, 0, w.whole(middle - 30, middle + 30), info.min])
     return scale, np.array(zero, kind)
@@ -127,8 +131,7 @@ def dequantize(w: GraphWriter) -> object:
 def _as_integers(w: GraphWriter, x: Value) -> tuple[Value, Value, Value]:
     kind = np.dtype(w.one_of([np.uint8, np.int8]))
     info = np.iinfo(kind)
-    largest = float(np.abs(x.array.astype(np.float32)).max(initial=0.0))
-    scale = w.constant(np.array(_scale_of(w, largest, 127), np.float32))
+    scale = w.constant(np.array(_scale_of(w, _largest(x.array), 127), np.float32))
     zero = w.constant(np.array(w.whole(info.min + 100, info.min + 156), kind))
     return w.op("QuantizeLinear", x, scale, zero), scale, zero
 

@@ -139,7 +139,10 @@ def _weight(specimen: Specimen) -> tuple[int, int, float]:
     graph = specimen.model.graph
     arrays = [*specimen.inputs.values(), *(numpy_helper.to_array(t) for t in graph.initializer)]
     elements = sum(a.size for a in arrays)
-    odd = sum(float(np.count_nonzero(a.astype(np.float64) % 1)) for a in arrays)
+    odd = sum(
+        float(np.count_nonzero(np.rint(a64) != a64))
+        for a64 in (a.astype(np.float64) for a in arrays)
+    )
     return len(graph.node), elements + len(graph.output), odd
 
 

@@ -1,0 +1,74 @@
+"""A few hundred graphs and files that nobody has seen before, in every run of the tests."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from mutated_files.files import FAULTS, table, try_files
+from random_graphs import tally
+from random_graphs.batches import Case, try_all
+from random_graphs.graph_writer import FORMATS, GraphWriter, IllegalError
+from random_graphs.growth import BUILDERS
+from random_graphs.quantized import quantize_after
+from random_graphs.shrinking import described
+from vermilion.codegen.lower.rules import RULES
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="guard pages and forks are Linux's")
+
+# On two idle cores about all of them fit into the time; on a busy machine some are tried anyhow.
+GRAPHS, ANYHOW, SECONDS = 300, 40, 75.0
+FILES = 100
+
+
+@linux
+def test_fresh_graphs_are_right_and_stay_within_their_memory() -> None:
+    seed = secrets.randbelow(10**9)
+    cases = [Case(seed + at, FORMATS[at % len(FORMATS)]) for at in range(GRAPHS)]
+    until = time.monotonic() + SECONDS
+    tried = try_all(cases[:ANYHOW], jobs=2) + try_all(cases[ANYHOW:], jobs=2, until=until)
+    rows = tally.tally(tried)
+    print(f"from seed {seed}\n{tally.table(rows)}")
+    found = tally.faults(tried)
+    assert not found, "\n\n".join(described(one, 30.0) for one in found[:3])
+    assert len(tried) >= ANYHOW
+    for name, row in rows.items():
+        assert row.native_nodes >= 0.8 * row.nodes, f"{name}: much is not native: {row.reasons}"
+        assert row.unjudged <= 0.1 * row.outputs, f"{name}: noise decides too much"
+
+
+@linux
+def test_fresh_files_run_or_end_in_an_error_in_words() -> None:
+    seed = secrets.randbelow(10**9)
+    found = try_files(range(seed, seed + FILES), jobs=2)
+    print(f"from seed {seed}: {table(found)}")
+    wrong = [one for one in found if one.kind in FAULTS]
+    assert not wrong, "\n".join(
+        f"{one.seed} ({one.changes}): {one.kind}: {one.detail}; {one.line}" for one in wrong
+    )
+
+
+def test_every_operator_that_is_generated_is_drawn() -> None:
+    """A rule without a builder would never be tried."""
+    drawn: Counter[str] = Counter()
+    for name, (since, build) in BUILDERS.items():
+        for seed in range(12):
+            random = np.random.default_rng(seed)
+            # Where old forms differ, both are drawn.
+            writer = GraphWriter(random, max(since, (26, 22, 17)[seed % 3]), "fp32")
+            writer.quantize_after = quantize_after if seed % 4 == 3 else None
+            try:
+                build(writer)
+            except IllegalError:
+                continue
+            drawn.update(node.op_type for node in writer.nodes)
+            if drawn[name]:
+                break
+        assert drawn, name
+    never = set(RULES) - tally.NOT_IN_FILES - set(drawn)
+    assert not never
