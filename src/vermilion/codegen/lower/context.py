@@ -302,6 +302,11 @@ def border_of(view: View) -> Border:
     return Border(top, left, height - h - top, width - w - left)
 
 
+def key_of(node: ir.Node) -> str:
+    """Return what no other node has: nodes may have no names, or the same ones."""
+    return "/".join(str(value.name) for value in node.outputs)
+
+
 def operations_of(nodes: Sequence[ir.Node]) -> int:
     """Give the operations of some nodes, by the operator table."""
     return sum(node_cost(node).operations for node in nodes)

@@ -64,8 +64,8 @@ def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
         group_slices(geometry, source, taps, output, operands)
     ):
         step = product_step(
-            lowering, one, kernels, (*key, str(number)), geometry, part, mine, expression,
-            members, _numeric(lowering),
+            lowering, one, kernels, (*key, f"{number} of {geometry.group}"), geometry,
+            part, mine, expression, members, _numeric(lowering),
         )  # fmt: skip
         lowering.add(_with_initial(step if number == 0 else replace(step, operations=0)))
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.expression import Apply, Constant, Operand
-from vermilion.codegen.lower.context import Lowering, identity
+from vermilion.codegen.lower.context import Lowering, identity, key_of
 from vermilion.codegen.lower.elementwise import kind_of, layout_like
 from vermilion.codegen.lower.shapes import constant_ints, given_input
 from vermilion.codegen.tensor import View
@@ -74,7 +74,7 @@ def lower_trilu(lowering: Lowering, node: ir.Node) -> None:
     (diagonal,) = constant_ints(node, 1) or [0]
     ones = np.ones((rows, columns), np.bool_)
     mask = np.triu(ones, diagonal) if integer(node, "upper", 1) else np.tril(ones, diagonal)
-    kept = lowering.weight((str(node.name), "triangle"), lambda: mask, "bool")
+    kept = lowering.weight((key_of(node), "triangle"), lambda: mask, "bool")
     kind = kind_of(lowering, node.outputs[0])
     chosen = Apply("select", (Operand(1, "bool"), Operand(0, kind), Constant(0, kind)), kind)
     lowering.add(map_step([source, kept], [target], [chosen], [str(node.name)]))

@@ -108,8 +108,8 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
         group_slices(geometry, source, taps, output, operands)
     ):
         step = product_step(
-            lowering, one, kernels, (*key, str(number)), geometry, result, mine, expression,
-            members, numeric,
+            lowering, one, kernels, (*key, f"{number} of {geometry.group}"), geometry,
+            result, mine, expression, members, numeric,
         )  # fmt: skip
         lowering.add(step if number == 0 else replace(step, operations=0))
 

@@ -17,7 +17,7 @@ from vermilion.codegen.emit.recurrent import RecurrentSpec, RowAccess, pack_gate
 from vermilion.codegen.expression import Apply, Constant, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.cells import FUNCTIONS, Cell, read_cell
-from vermilion.codegen.lower.context import Lowering
+from vermilion.codegen.lower.context import Lowering, key_of
 from vermilion.codegen.lower.geometry import ConvGeometry
 from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.shapes import given_input
@@ -74,7 +74,7 @@ def _input_products(lowering: Lowering, cell: Cell) -> View:
     shape = (cell.steps, cell.batch, len(cell.directions), cell.gates, cell.hidden)
     products = allocate(f"{cell.node.name} inputs", "f32", shape)
     output = replace(products, shape=(1, columns, 1, rows), strides=(0, 1, 0, columns))
-    key = (str(cell.node.name), "recurrent")
+    key = (key_of(cell.node), "recurrent")
     bias = lowering.weight((*key, "bias"), lambda: _joined_bias(cell).reshape(-1), "f32")
     operand = replace(bias, shape=(1, columns, 1, 1), strides=(0, 1, 0, 0))
     numeric = numeric_for(source.storage, lowering.isa)
@@ -142,7 +142,7 @@ class _Chain:
         value = given_input(c.node, index)
         if value is None:
             zeros = np.zeros((c.batch, c.hidden), np.float32)
-            return self.lowering.weight((str(c.node.name), "zeros"), lambda: zeros, "f32")
+            return self.lowering.weight((key_of(c.node), "zeros"), lambda: zeros, "f32")
         axis = 1 if c.is_batch_first else 0
         one = self.lowering.demand(value).sliced(axis, self.direction, 1)
         rows = one.reshaped((c.batch, c.hidden))
@@ -165,7 +165,7 @@ class _Chain:
         return found
 
     def _constant(self, name: str, make: Array) -> View:
-        key = (str(self.cell.node.name), name, str(self.direction))
+        key = (key_of(self.cell.node), name, str(self.direction))
         view = self.lowering.weight(key, lambda: make, "f32")
         return replace(view, shape=(self.cell.batch, self.cell.hidden), strides=(0, 1))
 
@@ -185,7 +185,7 @@ class _Chain:
             expressions=tuple(expression for _, expression in outputs),
             lanes=isa.lanes,
         )  # fmt: skip
-        key = (str(c.node.name), "states", str(self.direction), str(gates))
+        key = (key_of(c.node), "states", str(self.direction), str(gates))
         weights = c.states[self.direction].reshape(c.gates, c.hidden, c.hidden)
         chosen = weights[list(gates)]
         packed = self.lowering.weight(key, lambda: pack_gates(chosen, isa.lanes), "f32")

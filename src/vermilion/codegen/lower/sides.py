@@ -41,7 +41,7 @@ class RightSide:
         shape = (*self.batch, size, self.shape[-1])
         if self.array is not None:
             array = self.array[..., start : start + size, :]
-            return RightSide(shape, array=array, name=f"{self.name}[{start}]")
+            return RightSide(shape, array=array, name=f"{self.name}[{start}:{start + size}]")
         assert self.view is not None
         return RightSide(shape, view=self.view.sliced(-2, start, size))
 

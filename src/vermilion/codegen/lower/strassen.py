@@ -92,7 +92,7 @@ def strassen_steps(
     products = allocate(f"{names[0]} products", "f32", (len(PRODUCTS), rows, columns))
     flat = sums.reshaped((len(PRODUCTS), rows, depth))
     assert flat is not None, "a new tensor takes any shape"
-    side = RightSide((len(PRODUCTS), depth, columns), array=_right_sums(right), name=key)
+    side = RightSide((len(PRODUCTS), depth, columns), _right_sums(right), name=f"{key} quarters")
     step = matmul_step(lowering, flat, side, NUMERICS["f32"], products, [], Operand(0), ())
     lowering.add(replace(step, nodes=(f"{names[0]} products",)))
     parts = []

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.expression import Expression
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.context import Border, Lowering
+from vermilion.codegen.lower.context import Border, Lowering, key_of
 from vermilion.codegen.lower.dequantized import is_constant
 from vermilion.codegen.lower.geometry import ConvGeometry
 from vermilion.codegen.lower.product_step import product_step
@@ -154,7 +154,7 @@ def transposed_steps(
 
             step = product_step(
                 lowering, _read_from(source, y, x), taps.transpose(1, 2, 3, 0),
-                (str(node.name), "transposed", str(y.start), str(x.start)), geometry,
+                (key_of(node), "transposed", str(y.start), str(x.start)), geometry,
                 cut(output), [cut(view) for view in operands], expression, members, numeric,
             )  # fmt: skip
             is_first = y.start == x.start == 0

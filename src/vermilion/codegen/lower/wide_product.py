@@ -196,7 +196,8 @@ def _conv_sums(lowering: Lowering, product: WideProduct, sums: tuple[View, View]
         for index, (one, kernels, piece, _) in enumerate(
             group_slices(geometry, part, taps, target, [])
         ):
-            step = _sums_step(lowering, one, kernels, (*key[:-1], str(index)), geometry, piece)
+            name = f"{index} of {geometry.group}"
+            step = _sums_step(lowering, one, kernels, (*key[:-1], name), geometry, piece)
             lowering.add(_counted(step, product, word) if index == 0 else step)
 
 
