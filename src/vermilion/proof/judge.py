@@ -22,6 +22,7 @@ from vermilion.proof.check import OutputCheck, Spread, check_output, spread_of
 from vermilion.proof.cut import CutModel, node_names, piece_of
 from vermilion.proof.decisions import TIE, deciders, is_tie
 from vermilion.proof.noise import NoisyModel, wide_runs
+from vermilion.proof.parted import in_parts
 
 Values = Mapping[str, Array]
 Reason = Literal["tie", "float64", "wrong"]
@@ -85,7 +86,7 @@ def judge(question: Question, cut: CutModel | None = None) -> Answer:
                 accepted[name] = "float64"
             elif verdict is False and (cut is not None or question.form in ("fp32", "fp64")):
                 accepted[name] = "wrong"
-    far = [name for name in far if name not in accepted]
+    far = [name for name in far if name not in accepted and not _is_certain(question, name)]
     spreads = _spreads(question, far) if far else {}
     for name in far:
         checks[name] = _checked(question, name, spreads.get(name))
@@ -131,6 +132,19 @@ def _spreads(question: Question, names: Sequence[str]) -> dict[str, Spread | Non
     }
 
 
+def _is_certain(question: Question, name: str) -> bool:
+    """Say whether an output is decided by scores that are known to the last bit.
+
+    Then one answer is right, of equal ones the first, and no rounding explains another.
+    """
+    value = next((v for v in question.model.graph.outputs if v.name == name), None)
+    node = None if value is None else value.producer()
+    wanted = deciders(node)
+    if node is None or not wanted or node.op_type == "QuantizeLinear":
+        return False
+    return question.form not in _TIE_IN and all(key in question.inputs for key in wanted)
+
+
 def _is_tied(question: Question, name: str) -> bool:
     """Say whether integers differ only where their scores are as good as equal."""
     expected, found = question.expected[name], question.found[name]
@@ -140,7 +154,7 @@ def _is_tied(question: Question, name: str) -> bool:
         return False
     work = question.model.clone()
     value = next((v for v in work.graph.outputs if v.name == name), None)
-    node = None if value is None else value.producer()
+    node = in_parts(work.graph, None if value is None else value.producer())
     wanted = deciders(node)
     if node is None or not wanted:
         return False

@@ -45,7 +45,10 @@ def test_an_ill_conditioned_model_may_be_off_by_what_a_rounding_does_and_no_more
 
 
 def test_a_class_is_judged_by_the_scores_that_decide_it() -> None:
-    text = "g (float[3,5] x) => (int64[3] y) { y = ArgMax <axis = 1, keepdims = 0> (x) }"
+    text = (
+        "g (float[3,5] x) => (int64[3] y)"
+        " { s = Add (x, x) y = ArgMax <axis = 1, keepdims = 0> (s) }"
+    )
     x = np.zeros((3, 5), np.float32)
     x[:, 1], x[:, 4] = 1.0, 1.0
     x[2, 4] = 1.1
@@ -57,6 +60,13 @@ def test_a_class_is_judged_by_the_scores_that_decide_it() -> None:
     near[2, 4] = 1.0 + 2.0**-8
     assert judge(question(text, {"x": near}, {"y": wrong})).wrong
     assert not judge(question(text, {"x": near}, {"y": wrong}, form="bf16")).wrong
+
+
+def test_of_scores_that_are_known_to_the_last_bit_the_first_counts() -> None:
+    text = "g (float[1,5] x) => (int64[1] y) { y = ArgMax <axis = 1, keepdims = 0> (x) }"
+    x = np.array([[0, 1, 0, 0, 1]], np.float32)
+    assert judge(question(text, {"x": x}, {"y": np.array([4])})).wrong
+    assert not judge(question(text, {"x": x}, {"y": np.array([4])}, form="bf16")).wrong
 
 
 QUANTIZED = """g (float[64] x, float s, uint8 z) => (uint8[64] y) { a = Mul (x, s) y = QuantizeLinear (a, s, z) }"""  # noqa: E501
@@ -79,6 +89,41 @@ def test_a_code_of_a_quantizer_may_be_either_at_a_tie(step: int, is_right: bool)
     x = {**inputs, "x": np.arange(64, dtype=np.float32)}
     plain = question(QUANTIZED, x, {})
     assert judge(Question(plain.model, x, plain.expected, {"y": shifted})).wrong
+
+
+WHOLE_PRODUCTS = {
+    "Conv": (
+        "g (uint8[1,2,3,3] x) => (uint8[1,4,3,3] y)"
+        " <float half = {0.5}, uint8 z = {9}, int8 n = {0}, int32[4] b = {1, 0, 3, 2},"
+        " int8[4,2,1,1] w = {1, 2, 3, 4, 5, 6, -7, 1}>"
+        " { y = QLinearConv (x, half, z, w, half, n, half, z, b) }",
+        (1, 2, 3, 3),
+    ),
+    "MatMul": (
+        "g (uint8[9,2] x) => (uint8[9,4] y)"
+        " <float half = {0.5}, uint8 z = {9}, int8 n = {0},"
+        " int8[2,4] w = {1, 2, 3, 4, 5, 6, -7, 1}>"
+        " { y = QLinearMatMul (x, half, z, w, half, n, half, z) }",
+        (9, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE_PRODUCTS)
+def test_a_product_of_integers_may_round_either_way_at_a_tie_alone(kind: str) -> None:
+    text, shape = WHOLE_PRODUCTS[kind]
+    inputs = {"x": np.arange(18, dtype=np.uint8).reshape(shape)}
+    asked = question(text, inputs, {})
+    right = asked.expected["y"]
+    answers = []
+    for place in range(right.size):  # half of the sums are odd: half of a step is over
+        for step in (-1, 1):
+            moved = right.copy()
+            moved.flat[place] = max(0, int(right.flat[place]) + step)
+            found = Question(asked.model, inputs, asked.expected, {"y": moved})
+            answers.append(not judge(found).wrong)
+    assert 0.1 < np.mean(answers) < 0.4
+    assert judge(Question(asked.model, inputs, asked.expected, {"y": right + 1})).wrong
 
 
 ONE_PIXEL = """g (float[1,4,1,1] x, float[4] s, float[4] b) => (float[1,4,1,1] y) { y = InstanceNormalization (x, s, b) }"""  # noqa: E501
