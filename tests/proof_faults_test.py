@@ -1,0 +1,33 @@
+"""The proof finds faults that are put into the compiler on purpose: a few of each kind.
+
+`python tools/mutate_proof.py` tries all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FEW = (
+    "bias left out", "variance over one fewer", "LSTM forgets with the output gate",
+    "zero point added to the sums", "requantization rounds down", "division of unsigned numbers",
+    "bfloat16 cut off",
+)  # fmt: skip
+
+
+def test_no_fault_is_missed(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    only = [word for name in FEW for word in ("--only", name)]
+    formats = [word for name in ("fp32", "bf16", "int8", "exact") for word in ("--format", name)]
+    command = [sys.executable, str(ROOT / "tools" / "mutate_proof.py"), "--json", str(results)]
+    # Only what is new in bfloat16 is tried in it.
+    ended = subprocess.run(
+        [*command, *only, *formats, "--once"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = json.loads(results.read_text(encoding="utf-8"))
+    assert {row["outcome"] for row in found} == {"caught"}
+    assert len(found) == len(FEW)
