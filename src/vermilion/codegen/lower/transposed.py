@@ -67,7 +67,8 @@ def check_transposed(node: ir.Node) -> str:
         return "ConvTranspose with groups or dilations"
     if "auto_pad" in node.attributes and node.attributes["auto_pad"].as_string() != "NOTSET":
         return "ConvTranspose with auto_pad"
-    if min(kernel[2], kernel[3]) < max(integers(node, "strides", [1, 1])):
+    strides = integers(node, "strides", [1, 1])
+    if any(size < stride for size, stride in zip(kernel[2:], strides, strict=True)):
         return "ConvTranspose whose kernel is smaller than its stride"
     return ""
 

@@ -57,6 +57,7 @@ def test_phases_read_what_the_definition_says(
         ((9, 4), (3, 3), "strides = [2, 2], output_shape = [12, 14]", (12, 14)),
         ((2, 3), (4, 4), "strides = [1, 1], output_shape = [6, 8]", (6, 8)),
         ((2, 3), (4, 3), "strides = [2, 3], output_shape = [11, 18]", (11, 18)),
+        ((2, 3), (1, 2), "strides = [1, 2]", (6, 14)),
         # The first pixels are only read by what the pads cut off.
         ((2, 3), (2, 3), "strides = [2, 1], pads = [1, 2, 0, 1]", (11, 6)),
         ((2, 3), (2, 2), "pads = [3, 2, 2, 1]", (2, 5)),
