@@ -175,7 +175,8 @@ def _in_float64(question: Question, name: str, cut: CutModel | None) -> bool | N
     """Say whether what was found is right by float64; None where that cannot be computed.
 
     It is where it keeps the bound around the exact values, widened by what one rounding of the
-    inputs and weights does to them, or where the literal run is further off.
+    inputs and weights does to them, or where the literal run is further off. None too where the
+    literal run does not keep that bound either.
     """
     expected, found = question.expected[name], question.found[name]
     if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "fV":
@@ -200,7 +201,12 @@ def _in_float64(question: Question, name: str, cut: CutModel | None) -> bool | N
     if check_output(name, exact, mine, form, spread).passed:
         return True
     with np.errstate(invalid="ignore", over="ignore"):
-        return _distance(exact, found) <= _distance(exact, expected)
+        if _distance(exact, found) <= _distance(exact, expected):
+            return True
+    # A literal run that is beyond the bound itself is no yardstick: a sigmoid of ONNX Runtime is
+    # off by 1e-7 where it gives less than that.
+    literal = check_output(name, exact, expected.astype(exact.dtype), form, spread)
+    return False if literal.passed else None
 
 
 def _distance(exact: Array, array: Array) -> float:

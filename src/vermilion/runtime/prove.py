@@ -20,13 +20,14 @@ from vermilion.backends.base import Array, CompileOptions, Executable, Tensors
 from vermilion.errors import OptionError, Refusal, UnsupportedError, VermilionError
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import split_weights
-from vermilion.ir.literal.run import LiteralModel, open_literally
+from vermilion.ir.literal.run import open_literally
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.samples import Sample, SampleKind, draw_accepted
 from vermilion.progress import Progress
 from vermilion.proof.bounds import FormatName
 from vermilion.proof.check import OutputCheck, agreement_of, check_output
 from vermilion.proof.judge import Question, judge
+from vermilion.runtime.invalid import Runs, check_valid
 from vermilion.runtime.prove_part import PartProof, prove_part, run_reference
 from vermilion.runtime.write import CompiledPart
 
@@ -110,7 +111,8 @@ def prove(
     """Hold the compiled parts against `original` on several samples; `given` is the user's own.
 
     Raises: WrongNumbersError where every part is right and the whole is not: a pass is wrong;
-    OptionError where the model does not run on the sample of the user's own.
+    OptionError where the model does not run on the sample of the user's own; ModelError where it
+    runs on none, whatever the inputs are.
     """
     return _Prover(original, tuple(parts), target, progress, precision).prove(given)
 
@@ -136,7 +138,9 @@ class _Prover:
         try:
             literal = open_literally(self.original, progress=self.progress)
         except VermilionError as error:
+            check_valid(error)
             return self._done((), error.message, begin)
+        runs = Runs(literal)
         samples: list[str] = []
         reason = ""
         for number, kind in enumerate(("given", *KINDS)):
@@ -145,7 +149,7 @@ class _Prover:
             if samples and time.perf_counter() - begin > _ENOUGH_SECONDS:
                 reason = f"a sample takes {(time.perf_counter() - begin) / len(samples):.0f} s"
                 break
-            drawn = self._drawn(literal, kind, given)
+            drawn = self._drawn(runs, kind, given)
             if isinstance(drawn, Refusal):
                 reason = reason or drawn.reason
                 continue
@@ -156,15 +160,17 @@ class _Prover:
             samples.append(kind)
             self.progress("prove", number + 1, steps)
         self.progress("prove", steps, steps)
+        if not samples:
+            runs.check_valid(self.original)
         return self._done(tuple(samples), reason, begin)
 
     def _drawn(
-        self, literal: LiteralModel, kind: str, given: Tensors | None
+        self, runs: Runs, kind: str, given: Tensors | None
     ) -> tuple[Sample, Mapping[str, Array]] | Refusal:
         if kind == "given":
             assert given is not None, "asked for only where it is there"
             try:
-                return Sample("ordinary", given, {}), literal.run(given)
+                return Sample("ordinary", given, {}), runs.run(given)
             except VermilionError as error:
                 raise OptionError(
                     f"the model does not run on the given inputs: {error.message}",
@@ -172,7 +178,7 @@ class _Prover:
                     hint="a sample has one array for each input of the model, by name",
                 ) from error
         try:
-            return draw_accepted(self.original, kind, literal.run)  # type: ignore[arg-type]
+            return draw_accepted(self.original, kind, runs.run)  # type: ignore[arg-type]
         except VermilionError as error:  # it takes too long, or too much memory
             return Refusal(error.message, error.hint)
 

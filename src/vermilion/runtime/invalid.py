@@ -1,0 +1,74 @@
+"""Models that no inputs can run: what ONNX Runtime says of them is an error, not a missing proof.
+
+A model is let through unproven where nothing here can run it literally, or where no inputs could
+be found that it takes. It is invalid where ONNX Runtime has what it needs and refuses the graph
+itself, or refuses every run alike, whatever the inputs are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from vermilion.backends.base import Array, Tensors
+from vermilion.errors import ModelError, UnsupportedError, VermilionError
+from vermilion.ir.literal.engine import NOT_OPTIMIZED, BehindError
+from vermilion.ir.literal.run import LiteralModel
+from vermilion.ir.opset import static_shape
+
+_HINT = "the model runs nowhere as it is: mend the node, or export the model again"
+# What ONNX Runtime cannot do; another engine may.
+_LACKING = re.compile(r"not.?(yet.?)?(implemented|supported)|unsupported", re.IGNORECASE)
+# Data, which says nothing of sizes and places. Indices, sizes and conditions are other types.
+_DATA = frozenset(
+    {
+        ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16,
+        ir.DataType.INT8, ir.DataType.UINT8,
+    }
+)  # fmt: skip
+
+
+def check_valid(error: VermilionError) -> None:
+    """Raise ModelError where a model does not open because its graph is invalid."""
+    is_graph = type(error) is UnsupportedError and not isinstance(error, BehindError)
+    if is_graph and re.search(r"INVALID_GRAPH|Type Error", error.message):
+        raise ModelError(error.message, where=error.where, hint=_HINT) from error
+
+
+@dataclass
+class Runs:
+    """Runs of a literal model, and what was said where it refused its inputs."""
+
+    literal: LiteralModel
+    refused: list[VermilionError] = field(default_factory=list)
+
+    def run(self, inputs: Tensors) -> dict[str, Array]:
+        """Run once. Raises: what the literal run raises."""
+        try:
+            return self.literal.run(inputs)
+        except VermilionError as error:
+            self.refused.append(error)
+            raise
+
+    def check_valid(self, model: ir.Model) -> None:
+        """Raise ModelError where all inputs were refused for a reason that is not theirs.
+
+        It is not theirs where each was refused in the same words, and the model takes nothing but
+        data of fixed sizes.
+        """
+        if self.literal.engine != NOT_OPTIMIZED or not _takes_data_alone(model):
+            return
+        words = {(type(error), error.message, error.where) for error in self.refused}
+        if len(self.refused) < 2 or len(words) > 1:
+            return
+        error = self.refused[0]
+        if type(error) is UnsupportedError and not _LACKING.search(error.message):
+            raise ModelError(error.message, where=error.where, hint=_HINT) from error
+
+
+def _takes_data_alone(model: ir.Model) -> bool:
+    return all(
+        value.dtype in _DATA and static_shape(value) is not None for value in model.graph.inputs
+    )
