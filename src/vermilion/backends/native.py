@@ -232,7 +232,7 @@ class NativeExecutable:
             before += call.units
         workers = min(threads or usable_cores(), int(table["most_workers"]))
         self._program = (functions, rows.reshape(-1), calls)
-        self._entries = int(table["entries"])
+        self.entries = int(table["entries"])  # of a batch, computed one after the other
         self._keep = (library, packed, self._arena, self._arguments)
         self._crew = Crew(functions, rows.reshape(-1), workers, self._keep)
         renew_after_fork(self)
@@ -256,7 +256,7 @@ class NativeExecutable:
     def step_watcher(self, tensors: Sequence[StepTensor]) -> StepWatcher:
         """Return what runs this part call by call and copies inner tensors."""
         functions, _, calls = self._program
-        return StepWatcher(functions, calls, self._arguments, self._arena, self._entries, tensors)
+        return StepWatcher(functions, calls, self._arguments, self._arena, self.entries, tensors)
 
     def run_timed(self, inputs: Tensors, timer: StepTimer | StepWatcher) -> dict[str, Array]:
         """Compute the same step by step; the timer or watcher that this part gave has the rest."""

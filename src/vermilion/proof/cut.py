@@ -56,15 +56,15 @@ def cut_at(model: ir.Model, names: Collection[str]) -> CutModel:
     return CutModel(work, tuple(made))
 
 
-def piece_of(cut: CutModel, name: str) -> ir.Model:
-    """Return the nodes of a cut model that compute one tensor, as a model of its own."""
+def piece_of(cut: CutModel, *names: str) -> ir.Model:
+    """Return the nodes of a cut model that compute these tensors, as a model of its own."""
     work = cut.model.clone()
     graph = work.graph
-    wanted = next(v for v in graph.outputs if v.name == name)
+    wanted = [v for v in graph.outputs if v.name in names]
     graph.outputs.clear()
-    graph.outputs.append(wanted)
+    graph.outputs.extend(wanted)
     needed: set[ir.Node] = set()
-    pending = [wanted]
+    pending = list(wanted)
     while pending:
         node = pending.pop().producer()
         if node is None or node in needed:
@@ -87,7 +87,7 @@ def piece_of(cut: CutModel, name: str) -> ir.Model:
     graph.inputs.clear()
     graph.inputs.extend(inputs)
     for key, value in list(graph.initializers.items()):
-        if id(value) not in read and value is not wanted:
+        if id(value) not in read and value not in wanted:
             del graph.initializers[key]
     return work
 

@@ -29,6 +29,9 @@ Reason = Literal["tie", "float64", "wrong"]
 
 # An answer in float64 is asked for at most as many tensors: the first ones are where it began.
 _MOST_ARBITRATED = 8
+# And for so long, in seconds of this thread: float64 takes a hundred times as long as a compiled
+# model.
+_ARBITRATION_SECONDS = 20.0
 # Of a tie, in formats with few bits: one rounding of the scores.
 _TIE_IN = {"bf16": 2.0**-7, "bfp16": 2.0**-6, "fp16": 2.0**-9}
 
@@ -80,18 +83,19 @@ def judge(question: Question, cut: CutModel | None = None) -> Answer:
     far = [name for name in names if not checks[name].passed]
     accepted: dict[str, Reason] = {}
     if cut is not None or not _quantizes(question.model):
+        until = time.thread_time() + _ARBITRATION_SECONDS
         for name in far[:_MOST_ARBITRATED]:
-            verdict = _in_float64(question, name, cut)
+            verdict = _in_float64(question, name, cut, until - time.thread_time())
             if verdict is True:
                 accepted[name] = "float64"
             elif verdict is False and (cut is not None or question.form in ("fp32", "fp64")):
                 accepted[name] = "wrong"
     far = [name for name in far if name not in accepted and not _is_certain(question, name)]
-    spreads = _spreads(question, far) if far else {}
+    spreads = _spreads(question, far, cut) if far else {}
     for name in far:
         checks[name] = _checked(question, name, spreads.get(name))
-        if not checks[name].passed and _is_tied(question, name):
-            accepted[name] = "tie"
+    far = [name for name in far if not checks[name].passed]
+    accepted |= dict.fromkeys(_tied(question, far, cut), "tie")
     accepted = {name: reason for name, reason in accepted.items() if reason != "wrong"}
     return Answer(tuple(checks[name] for name in names), accepted, time.perf_counter() - begin)
 
@@ -117,15 +121,29 @@ def _checked(question: Question, name: str, spread: Spread | None = None) -> Out
     )
 
 
-def _spreads(question: Question, names: Sequence[str]) -> dict[str, Spread | None]:
+def _asked(
+    question: Question, names: Sequence[str], cut: CutModel | None
+) -> tuple[ir.Model, Values]:
+    """Return what computes these outputs, and its inputs: of a cut model, no more than that."""
+    if cut is None:
+        return question.model, question.inputs
+    model = piece_of(cut, *names)
+    wanted = {str(value.name) for value in model.graph.inputs}
+    return model, {name: array for name, array in question.inputs.items() if name in wanted}
+
+
+def _spreads(
+    question: Question, names: Sequence[str], cut: CutModel | None
+) -> dict[str, Spread | None]:
     """Run the model with noise; return what that does to the outputs, none where it cannot run."""
     scale = FEWER_PRODUCTS_NOISE if question.fewer_products else 1.0
     try:
-        noisy = NoisyModel(question.model, question.form, scale)
-        runs = noisy.runs(question.inputs, names)
+        model, inputs = _asked(question, names, cut)
+        noisy = NoisyModel(model, question.form, scale)
+        runs = noisy.runs(inputs, names)
     except VermilionError:
         return {}
-    discrete = _quantizes(question.model)
+    discrete = _quantizes(model)
     return {
         name: spread_of(question.expected[name], [run[name] for run in runs], discrete=discrete)
         for name in names
@@ -145,34 +163,52 @@ def _is_certain(question: Question, name: str) -> bool:
     return question.form not in _TIE_IN and all(key in question.inputs for key in wanted)
 
 
-def _is_tied(question: Question, name: str) -> bool:
-    """Say whether integers differ only where their scores are as good as equal."""
-    expected, found = question.expected[name], question.found[name]
-    if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "biu":
-        return False
-    if expected.shape != found.shape or expected.dtype != found.dtype:
-        return False
-    work = question.model.clone()
-    value = next((v for v in work.graph.outputs if v.name == name), None)
-    node = in_parts(work.graph, None if value is None else value.producer())
-    wanted = deciders(node)
-    if node is None or not wanted:
-        return False
-    made = {str(v.name): v for n in work.graph for v in n.outputs}
-    given = {name: array for name, array in question.inputs.items() if name in wanted}
-    missing = [name for name in wanted if name not in given]
+def _tied(question: Question, names: Sequence[str], cut: CutModel | None) -> list[str]:
+    """Return the outputs whose integers differ only where their scores are as good as equal."""
+    names = [name for name in names if _are_integers(question, name)]
+    if not names:
+        return []
+    model, inputs = _asked(question, names, cut)
+    work = model.clone()
+    deciding = {
+        str(value.name): in_parts(work.graph, value.producer())
+        for value in work.graph.outputs
+        if value.name in names
+    }
+    made = {str(v.name): v for node in work.graph for v in node.outputs}
+    decided = {
+        name: node
+        for name, node in deciding.items()
+        if deciders(node) and all(one in made or one in inputs for one in deciders(node))
+    }
+    wanted = {one for node in decided.values() for one in deciders(node)}
+    scores = {name: array for name, array in inputs.items() if name in wanted}
+    missing = sorted(wanted - scores.keys())
     try:
         if missing:
             work.graph.outputs.clear()
             work.graph.outputs.extend(made[name] for name in missing)
-            given |= open_literally(work).run(question.inputs, missing)
-    except (VermilionError, KeyError):
+            scores |= open_literally(work).run(inputs, missing)
+    except VermilionError:
+        return []
+    width = _TIE_IN.get(question.form, TIE)
+    return [
+        name
+        for name, node in decided.items()
+        if node is not None
+        and is_tie(node, scores, question.expected[name], question.found[name], width)
+    ]
+
+
+def _are_integers(question: Question, name: str) -> bool:
+    expected, found = question.expected[name], question.found[name]
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "biu":
         return False
-    return is_tie(node, given, expected, found, _TIE_IN.get(question.form, TIE))
+    return expected.shape == found.shape and expected.dtype == found.dtype
 
 
-def _in_float64(question: Question, name: str, cut: CutModel | None) -> bool | None:
-    """Say whether what was found is right by float64; None where that cannot be computed.
+def _in_float64(question: Question, name: str, cut: CutModel | None, seconds: float) -> bool | None:
+    """Say whether what was found is right by float64; None where that cannot be computed in time.
 
     It is where it keeps the bound around the exact values, widened by what one rounding of the
     inputs and weights does to them, or where the literal run is further off. None too where the
@@ -183,30 +219,34 @@ def _in_float64(question: Question, name: str, cut: CutModel | None) -> bool | N
         return None
     if expected.shape != found.shape:
         return None
-    model = question.model if cut is None else piece_of(cut, name)
-    wanted = {str(value.name) for value in model.graph.inputs}
-    inputs = {key: array for key, array in question.inputs.items() if key in wanted}
+    model, inputs = _asked(question, [name], cut)
     form = _form(question, name)
+    if seconds <= 0:
+        return None
     try:
-        exact = interpret(model, inputs, [name], wide=True)[name]
+        begin = time.thread_time()
+        exact = interpret(model, inputs, [name], wide=True, seconds=seconds)[name]
         if exact.shape != expected.shape:
             return None
         mine = found.astype(exact.dtype)
         if check_output(name, exact, mine, form, fewer_products=question.fewer_products).passed:
             return True
-        runs = [run[name] for run in wide_runs(model, inputs, [name], form)]
+        left = seconds - (time.thread_time() - begin)
+        runs = [run[name] for run in wide_runs(model, inputs, [name], form, left)]
     except VermilionError:
         return None
     spread = spread_of(exact, runs, discrete=_quantizes(model))
-    if check_output(name, exact, mine, form, spread).passed:
+    fewer = question.fewer_products
+    if check_output(name, exact, mine, form, spread, fewer_products=fewer).passed:
         return True
     with np.errstate(invalid="ignore", over="ignore"):
         if _distance(exact, found) <= _distance(exact, expected):
             return True
     # A literal run that is beyond the bound itself is no yardstick: a sigmoid of ONNX Runtime is
     # off by 1e-7 where it gives less than that.
-    literal = check_output(name, exact, expected.astype(exact.dtype), form, spread)
-    return False if literal.passed else None
+    literal = expected.astype(exact.dtype)
+    theirs = check_output(name, exact, literal, form, spread, fewer_products=fewer)
+    return False if theirs.passed else None
 
 
 def _distance(exact: Array, array: Array) -> float:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -167,3 +168,34 @@ def test_a_cut_judges_each_piece_on_what_was_computed_before_it() -> None:
     assert node_names(piece_of(cut, "b")) == ("`one` (MatMul)", "`two` (Relu)")
     assert node_names(piece_of(cut, "y")) == ("`three` (MatMul)", "`four` (Neg)")
     assert [str(v.name) for v in graph.graph.outputs] == ["y"], "the model stays as it is"
+
+
+@pytest.mark.parametrize("terms", [200, 4608])
+def test_a_long_sum_that_cancels_may_be_added_up_in_any_order(terms: int) -> None:
+    random = np.random.default_rng(0)
+    x = (1.0 + 0.01 * random.standard_normal((8, terms))).astype(np.float32)
+    w = np.abs(random.standard_normal((terms, 64))).astype(np.float32)
+    b = -w.sum(axis=0, dtype=np.float64).astype(np.float32)
+    text = f"g (float[8,{terms}] x, float[{terms},64] w, float[64] b) => (float[8,64] y) {{ p = MatMul (x, w) y = Add (p, b) }}"  # noqa: E501
+    asked = question(text, {"x": x, "w": w, "b": b}, {})
+    one_by_one = np.cumsum(x[:, :, None] * w[None], axis=1, dtype=np.float32)[:, -1] + b
+    one_less = one_by_one.copy()
+    one_less[3, 5] -= x[3, 7] * w[7, 5]
+    cut = cut_at(asked.model, ["y"])
+    assert not judge(replace(asked, found={"y": one_by_one}), cut).wrong
+    assert judge(replace(asked, found={"y": one_less}), cut).wrong
+
+
+def test_float64_is_asked_for_a_while_and_then_noise_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = question(
+        "g (float[64] x) => (float[64] y) { y = Sin (x) }", {"x": np.ones(64, "f4")}, {}
+    )
+    moved = replace(asked, found={"y": asked.expected["y"] + np.float32(1e-3)})
+    cut = cut_at(asked.model, ["y"])
+    assert judge(moved, cut).checks[0].spread is None
+    monkeypatch.setattr("vermilion.proof.judge._ARBITRATION_SECONDS", -1.0)
+    late = judge(moved, cut)
+    assert late.wrong
+    assert late.checks[0].spread is not None

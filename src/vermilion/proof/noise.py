@@ -8,6 +8,8 @@ that only move data are left as they are: they round nothing.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,6 +18,7 @@ import onnx_ir as ir
 from vermilion.ir.arrays import Array
 from vermilion.ir.literal.interpret import interpret
 from vermilion.ir.literal.run import LiteralModel, open_literally
+from vermilion.ir.opset import static_shape
 from vermilion.proof.bounds import BOUNDS, FormatName
 
 RUNS = 3
@@ -37,6 +40,13 @@ _DATA_INPUTS: Mapping[str, int] = {
     "Pow": 1, "Clip": 1, "Range": 0, "Dropout": 1, "NonMaxSuppression": 2, "ConstantOfShape": 0,
     "OneHot": 0,
 }  # fmt: skip
+# What makes one number of many.
+_SUMS = ("Reduce", "GlobalAverage", "AveragePool")
+# K terms of one sign, added in any order, are off by up to 1.5 √K units of their sum (random walk;
+# Higham and Mary 2019, "A new approach to probabilistic rounding error analysis"). Noise of a unit
+# in each operand moves the sum by 1 ÷ √K of that, and allowed is `factor` times the worst of a row:
+# K ÷ 16 units in each operand allow 1.6 √K.
+_TERMS_OF_A_UNIT = 16.0
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 
 
@@ -67,33 +77,80 @@ class NoisyModel:
 
 
 def wide_runs(
-    model: ir.Model, inputs: Mapping[str, Array], outputs: Sequence[str], form: FormatName
+    model: ir.Model,
+    inputs: Mapping[str, Array],
+    outputs: Sequence[str],
+    form: FormatName,
+    seconds: float = math.inf,
 ) -> list[dict[str, Array]]:
-    """Return runs in float64 with noise of one rounding in inputs and weights, and nowhere else.
+    """Return runs in float64 with noise in inputs and weights, and nowhere else.
 
-    What that does is a property of the model, not of the order in which anybody adds.
+    It is as large as one rounding, and in the terms of sums, as what their roundings do in any
+    order. What that does is a property of the model.
 
-    Raises: UnsupportedError where the interpreter does not know an operator.
+    Raises: UnsupportedError where the interpreter does not know an operator, or takes longer than
+    `seconds`.
     """
+    until = time.thread_time() + seconds
     work = model.clone()
     given = {**inputs, **_as_inputs(work)}
     random = np.random.default_rng(0)
     size = BOUNDS[form].operand_noise
-    return [
-        interpret(work, {n: _shaken(a, size, random) for n, a in given.items()}, outputs, wide=True)
-        for _ in range(RUNS)
-    ]
+    unit = 2.0**-53 if form == "fp64" else 2.0**-24  # what is narrow is added up in float32
+    terms = {name: unit * count / _TERMS_OF_A_UNIT for name, count in _sums(model).items()}
+    runs = []
+    for _ in range(RUNS):
+        shaken = {
+            name: _shaken(array, size, random, terms.get(name, 0.0))
+            for name, array in given.items()
+        }
+        left = until - time.thread_time()
+        runs.append(interpret(work, shaken, outputs, wide=True, seconds=left))
+    return runs
 
 
-def _shaken(array: Array, size: float, random: np.random.Generator) -> Array:
+def _sums(model: ir.Model) -> dict[str, int]:
+    """Return the tensors that sums are made of, and how many terms the longest of them has."""
+    found: dict[str, int] = {}
+    for node in model.graph.all_nodes():
+        terms = _terms(node)
+        for value in node.inputs[:2] if terms > 1 else ():
+            if value is not None and value.name:
+                found[value.name] = max(terms, found.get(value.name, 1))
+    return found
+
+
+def _terms(node: ir.Node) -> int:
+    """Return how many numbers a node adds up for one of its results."""
+    shapes = [None if v is None else static_shape(v) for v in (*node.inputs[:2], *node.outputs[:1])]
+    x, w = (*shapes[: len(node.inputs[:2])], None, None)[:2]
+    y = shapes[-1] if node.outputs else None
+    if node.op_type == "Conv" and w:
+        return math.prod(w[1:])
+    if node.op_type == "ConvTranspose" and w:
+        return math.prod(w[:1] + w[2:])
+    if node.op_type in ("MatMul", "Gemm", "FusedMatMul") and x:
+        return max(x[-2:])  # of a Gemm whose first matrix is transposed, the other one
+    if node.op_type.startswith(_SUMS) and x and y:
+        return max(1, math.prod(x) // max(1, math.prod(y)))
+    return 1
+
+
+def _shaken(
+    array: Array, size: float, random: np.random.Generator, either_way: float = 0.0
+) -> Array:
     """Return the array with each element made smaller by up to twice `size`.
 
-    Never larger: the largest number of a format, as masks have it, would become infinite.
+    Never larger: the largest number of a format, as masks have it, would become infinite. Of
+    what is added up, it goes `either_way`: a sum of one sign must not become smaller as a whole.
     """
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fV" or not array.size:
         return array
     kind = np.float64 if array.dtype == np.float64 else np.float32
     factors = 1.0 - 2.0 * size * random.random(array.shape, dtype=np.float32)
+    if either_way:
+        wide = random.random(array.shape, dtype=np.float32).astype(np.float64)
+        factors = factors * (1.0 + either_way * (2.0 * wide - 1.0))
     with np.errstate(invalid="ignore", over="ignore"):
         shaken: Array = (array.astype(kind) * factors.astype(kind)).astype(array.dtype)
     return shaken

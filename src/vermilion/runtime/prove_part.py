@@ -68,7 +68,7 @@ def prove_part(
     numerics = compiled.program.numerics or Numerics()
     found: dict[str, Array] = dict(outputs)
     if isinstance(loaded, NativeExecutable) and numerics.tensors:
-        watcher = loaded.step_watcher(_affordable(numerics))
+        watcher = loaded.step_watcher(_affordable(numerics.tensors, loaded.entries))
         again = loaded.run_timed(inputs, watcher)
         differs = next((key for key in outputs if not _same(again[key], outputs[key])), None)
         if differs is not None:
@@ -127,15 +127,15 @@ def _proof(name: str, backend: str, cut: CutModel, answer: Answer) -> PartProof:
         compared=len(answer.checks),
         wrong=wrong,
         where=where_in(cut, wrong[0].name) if wrong else "",
-        results=frozenset().union(*(_results(cut, one.name) for one in wrong[:_MOST_NAMED])),
+        results=_results(cut, [one.name for one in wrong[:_MOST_NAMED]]),
         literal_off={
             key: where_in(cut, key) for key, why in answer.accepted.items() if why == "float64"
         },
     )
 
 
-def _results(cut: CutModel, name: str) -> frozenset[str]:
-    return frozenset(str(v.name) for node in piece_of(cut, name).graph for v in node.outputs)
+def _results(cut: CutModel, names: Sequence[str]) -> frozenset[str]:
+    return frozenset(str(v.name) for node in piece_of(cut, *names).graph for v in node.outputs)
 
 
 def _unequal(name: str, backend: str, output: str, size: int) -> PartProof:
@@ -144,12 +144,15 @@ def _unequal(name: str, backend: str, output: str, size: int) -> PartProof:
     return PartProof(name, backend, 1, (check,))
 
 
-def _affordable(numerics: Numerics) -> list[StepTensor]:
-    """Return the tensors whose copies fit, in the order in which they are computed."""
+def _affordable(tensors: Sequence[StepTensor], entries: int) -> list[StepTensor]:
+    """Return the tensors whose copies fit, in the order in which they are computed.
+
+    Each is there `entries` times, and in the literal run as large again.
+    """
     chosen: list[StepTensor] = []
     total = 0
-    for tensor in sorted(numerics.tensors, key=lambda one: one.after):
-        total += 8 * math.prod(tensor.shape)
+    for tensor in sorted(tensors, key=lambda one: one.after):
+        total += 8 * entries * math.prod(tensor.shape)
         if total > _WATCHED_BYTES:
             break
         chosen.append(tensor)

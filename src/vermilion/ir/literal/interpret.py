@@ -6,6 +6,8 @@ float64 and rounded once, to the type of the result; a wide run does not even do
 
 from __future__ import annotations
 
+import math
+import time
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError, VermilionError
+from vermilion.ir.limits import TimeLimitError
 from vermilion.ir.literal.call import Call, Held, Row, Typed
 from vermilion.ir.literal.fallback import find_fallback
 from vermilion.ir.literal.rounding import WIDENED, is_float, rounded, type_of, widened
@@ -48,21 +51,24 @@ def interpret(
     outputs: Sequence[str] | None = None,
     *,
     wide: bool = False,
+    seconds: float = math.inf,
 ) -> dict[str, Array]:
     """Return outputs by name; any value of the main graph may be asked for.
 
     A `wide` run holds all floats in float64 and rounds where operators say so: Cast to a smaller
-    float type, QuantizeLinear, DequantizeLinear.
+    float type, QuantizeLinear, DequantizeLinear. After so many `seconds` of this thread no
+    further node is begun.
 
-    Raises: UnsupportedError for operators that it does not know; ModelError for data that an
-    operator must not be given; OptionError for names that the graph does not have.
+    Raises: UnsupportedError for operators that it does not know, TimeLimitError among them;
+    ModelError for data that an operator must not be given; OptionError for names that the graph
+    does not have.
     """
     if model.functions:
         model = model.clone()
         InlinePass()(model)
     graph = model.graph
     names = [str(value.name) for value in graph.outputs] if outputs is None else list(outputs)
-    runner = _Runner(model, wide)
+    runner = _Runner(model, wide, seconds)
     with np.errstate(all="ignore"):
         scope = runner.start(graph, inputs)
         wanted = _find(graph, names)
@@ -91,7 +97,8 @@ def _find(graph: ir.Graph, names: Sequence[str]) -> list[ir.Value]:
 class _Runner:
     """Runs graphs of one model; a scope holds values by the object that stands for them."""
 
-    def __init__(self, model: ir.Model, is_wide: bool) -> None:
+    def __init__(self, model: ir.Model, is_wide: bool, seconds: float) -> None:
+        self._seconds, self._until = seconds, time.thread_time() + seconds
         self._imports = {
             "" if domain == "ai.onnx" else domain: version
             for domain, version in model.graph.opset_imports.items()
@@ -118,6 +125,8 @@ class _Runner:
         left = Counter(value for values in reads for value in values)
         kept = set(wanted)
         for node, values in zip(nodes, reads, strict=True):
+            if time.thread_time() > self._until:
+                raise TimeLimitError(self._seconds)
             made = zip(node.outputs, self._compute(node, scope), strict=False)
             scope.update((v, slot) for v, slot in made if left[v] or v in kept)
             for value in values:

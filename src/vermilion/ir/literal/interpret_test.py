@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
+from vermilion.ir.limits import TimeLimitError
 from vermilion.ir.literal.interpret import interpret
 
 Array = NDArray[Any]
@@ -196,3 +197,9 @@ def test_block_floating_point_shares_an_exponent() -> None:
     step = 2.0**-5
     assert y.tolist()[:8] == (np.rint(x[:8].astype(np.float64) / step) * step).tolist()
     assert y[8] == np.rint(0.1 * 2**10) / 2**10
+
+
+def test_after_so_many_seconds_no_further_node_is_begun() -> None:
+    model = parsed("g (float[4] x) => (float[4] y) { a = Sin (x) y = Cos (a) }")
+    with pytest.raises(TimeLimitError):
+        interpret(model, {"x": np.ones(4, np.float32)}, seconds=-1.0)
