@@ -142,16 +142,6 @@ def _transpose(node: ir.Node) -> Broken:
         yield f"its `perm` is {list(order)}, and its data have {len(data)} axes"
 
 
-def _gather(node: ir.Node) -> Broken:
-    data, places = _shape(node, 0), _array(node, 1)
-    if data is None or places is None or not places.size:
-        return
-    size = data[integer(node, "axis", 0) % len(data)]
-    for place in (int(places.min()), int(places.max())):
-        if not -size <= place < size:
-            yield f"its index {place} is outside of {size} entries"
-
-
 def _scales(node: ir.Node) -> Broken:
     scales = _array(node, 1 if node.op_type == "Upsample" else 2)
     if scales is not None and scales.dtype.kind == "f":
@@ -181,7 +171,6 @@ _RULES: Mapping[str, Callable[[ir.Node], Broken]] = {
     "DepthToSpace": _blocks, "SpaceToDepth": _blocks,
     "Reshape": _one_axis(1), "Expand": _one_axis(1), "Tile": _one_axis(1),
     "Transpose": _transpose,
-    "Gather": _gather,
     "Resize": _scales, "Upsample": _scales,
     "QuantizeLinear": _quantization, "DequantizeLinear": _quantization,
 }  # fmt: skip
