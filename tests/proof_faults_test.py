@@ -23,7 +23,6 @@ def test_no_fault_is_missed(tmp_path: Path) -> None:
     only = [word for name in FEW for word in ("--only", name)]
     formats = [word for name in ("fp32", "bf16", "int8", "exact") for word in ("--format", name)]
     command = [sys.executable, str(ROOT / "tools" / "mutate_proof.py"), "--json", str(results)]
-    # Only what is new in bfloat16 is tried in it.
     ended = subprocess.run(
         [*command, *only, *formats, "--once"], capture_output=True, text=True, check=False
     )

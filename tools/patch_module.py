@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Text that is replaced when a module is imported after it was patched.
+# What constants and tables of a module are made of.
 _PLAIN = (int, float, str, tuple, frozenset, dict)
 
 

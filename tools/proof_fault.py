@@ -18,7 +18,7 @@ FORMATS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One change: `old` stands in `file` once and becomes `new`. `races` where it may not show."""
+    """One change: `old` stands in `file` once and becomes `new`."""
 
     name: str
     file: str
@@ -28,7 +28,6 @@ class Fault:
     model: str
     formats: tuple[str, ...] = ("fp32",)
     target: str = ""
-    races: bool = False
 
 
 EMIT, LOWER = "src/vermilion/codegen/emit/", "src/vermilion/codegen/lower/"

@@ -140,7 +140,7 @@ GPU_FAULTS: tuple[Fault, ...] = (
         ("scale", "weights a hundredth too large", "gpu_half",
          "\"fp16\", 0).astype(np.float16)", "\"fp16\", 0).astype(np.float16) * np.float16(1.02)"),
         ("rounding", "weights with four bits", "gpu_half",
-         "round_to(value.const_value.numpy(), \"fp16\", 0)", "np.round(value.const_value.numpy() * 8) / 8"),
+         "round_to(value.const_value.numpy(), \"fp16\", 0)", "(np.round(value.const_value.numpy() * 8) / 8)"),
         ("offset", "weights of the next row", "gpu_half",
          "\"fp16\", 0).astype(np.float16)", "\"fp16\", 0).astype(np.float16)[::-1]"),
     ]),
