@@ -92,7 +92,7 @@ def test_a_batch_norm_that_no_convolution_takes_is_one_kernel_with_its_activatio
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("y = BatchNormalization<training_mode = 1>(x, s, b, m, v)",
+        ("y, n, w = BatchNormalization<training_mode = 1>(x, s, b, m, v)",
          "BatchNormalization in training mode"),
         ("y = InstanceNormalization(x, x0, b)",
          "InstanceNormalization with a scale or shift that is not constant"),
