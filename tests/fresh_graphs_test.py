@@ -1,7 +1,12 @@
-"""A few hundred graphs and files that nobody has seen before, in every run of the tests."""
+"""A few hundred graphs and files in every run of the tests, new ones where that is asked for.
+
+With VERMILION_FRESH_SEEDS=1 nobody has seen them before, and a failure is a fault to mend; without,
+they are the same in every run, so that a change is judged by what it changed.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 import time
@@ -26,9 +31,14 @@ GRAPHS, ANYHOW, SECONDS = 300, 40, 75.0
 FILES = 100
 
 
+def first_seed(known: int) -> int:
+    """Return the seed that is always the same, or one that was never seen."""
+    return secrets.randbelow(10**9) if os.environ.get("VERMILION_FRESH_SEEDS") else known
+
+
 @linux
 def test_fresh_graphs_are_right_and_stay_within_their_memory() -> None:
-    seed = secrets.randbelow(10**9)
+    seed = first_seed(7_000_190)
     cases = [Case(seed + at, FORMATS[at % len(FORMATS)]) for at in range(GRAPHS)]
     until = time.monotonic() + SECONDS
     tried = try_all(cases[:ANYHOW], jobs=2) + try_all(cases[ANYHOW:], jobs=2, until=until)
@@ -44,7 +54,7 @@ def test_fresh_graphs_are_right_and_stay_within_their_memory() -> None:
 
 @linux
 def test_fresh_files_run_or_end_in_an_error_in_words() -> None:
-    seed = secrets.randbelow(10**9)
+    seed = first_seed(9_000_000)
     found = try_files(range(seed, seed + FILES), jobs=2)
     print(f"from seed {seed}: {table(found)}")
     wrong = [one for one in found if one.kind in FAULTS]
