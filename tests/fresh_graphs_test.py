@@ -27,7 +27,7 @@ from vermilion.codegen.lower.rules import RULES
 linux = pytest.mark.skipif(sys.platform != "linux", reason="guard pages and forks are Linux's")
 
 # On two idle cores about all of them fit into the time; on a busy machine some are tried anyhow.
-GRAPHS, ANYHOW, SECONDS = 300, 40, 75.0
+GRAPHS, ANYHOW, SECONDS = 200, 40, 75.0
 FILES = 100
 
 
