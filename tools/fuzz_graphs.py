@@ -20,6 +20,9 @@ from random_graphs.shrinking import described  # noqa: E402
 from random_graphs.tally import coverage, faults, table, tally  # noqa: E402
 from vermilion.codegen.lower.rules import RULES  # noqa: E402
 
+# A table that often: a run of thousands takes an hour, and may be ended before.
+_EVERY = 500
+
 
 def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
@@ -41,13 +44,17 @@ def main() -> int:
     cases = [Case(seed + at, formats[at % len(formats)]) for at in range(chosen.count)]
     _print(f"{chosen.count} graphs from seed {seed} on")
     begin = time.monotonic()
+    tried: list[Tried] = []
 
-    def told(tried: Tried) -> None:
-        if faults([tried]):
-            case, outcome = tried.case, tried.outcome
+    def told(one: Tried) -> None:
+        tried.append(one)
+        if faults([one]) or one.outcome.kind == "refused":
+            case, outcome = one.case, one.outcome
             _print(f"{case.number_format} {case.seed}: {outcome.kind}: {outcome.detail}")
+        if len(tried) % _EVERY == 0:
+            _print(f"\n{table(tally(tried))}\n{time.monotonic() - begin:.0f} s so far")
 
-    tried = try_all(cases, chosen.jobs, told=told)
+    try_all(cases, chosen.jobs, told=told)
     rows = tally(tried)
     _print(f"\n{table(rows)}\n\n{time.monotonic() - begin:.0f} s")
     for name, row in rows.items():
