@@ -71,7 +71,7 @@ def test_some_files_go_through_the_path() -> None:
     found = try_files(range(6), jobs=2)
     assert sorted(one.seed for one in found) == list(range(6))
     assert "6 files: " in table(found)
-    assert all(one.seconds > 0 and one.peak_bytes > 1 << 20 for one in found)
+    assert all(one.seconds > 0 and one.peak_bytes > 0 for one in found)
 
 
 def test_the_line_that_writes_a_file_again_names_its_seed() -> None:

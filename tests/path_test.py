@@ -344,7 +344,7 @@ FAULTS: dict[str, Callable[[Path], list[str | Path]]] = {
     "input of another shape": lambda f: ["run", f / "m.onnx", "--input", f / "wrong-shape.npz"],
     "the same, compiled": lambda f: ["run", f / "m.rai", "--input", f / "wrong-shape.npz"],
     "input file that is not there": lambda f: ["run", f / "m.rai", "--input", f"input={f}/n.npy"],
-    "output that is no npz": lambda f: ["run", f / "m.rai", "--output", f / "o.npy"],
+    "output in no known form": lambda f: ["run", f / "m.rai", "--output", f / "o.txt"],
     "no such side": lambda f: ["compare", f / "m.onnx", f / "none.onnx"],
 }
 

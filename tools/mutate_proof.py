@@ -280,7 +280,12 @@ def main() -> int:
     words.add_argument("--once", action="store_true", help="in the first of its formats alone")
     words.add_argument("--verbose", action="store_true", help="print every result")
     chosen = words.parse_args()
-    faults = [f for f in FAULTS if not chosen.only or any(o in f.name for o in chosen.only)]
+    names = {fault.name for fault in FAULTS}
+
+    def is_chosen(name: str) -> bool:
+        return any(word == name or (word not in names and word in name) for word in chosen.only)
+
+    faults = [fault for fault in FAULTS if not chosen.only or is_chosen(fault.name)]
     begin = time.perf_counter()
 
     def tell(result: Result) -> None:

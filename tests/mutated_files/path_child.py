@@ -17,6 +17,8 @@ import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
+
 from vermilion.api import compile_model
 from vermilion.errors import VermilionError
 from vermilion.ir.inputs import sample_inputs
@@ -51,6 +53,8 @@ def _in_fork(file: Path) -> dict[str, object]:
     begin = time.monotonic()
     with TemporaryDirectory(prefix="mutated-") as name:
         result = Path(name) / "result.json"
+        here = psutil.Process().memory_info()
+        own = here.rss - getattr(here, "shared", 0)  # a fork begins with it; mapped files it maps
         child = os.fork()
         if child == 0:
             resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_BYTES, _ADDRESS_BYTES))
@@ -61,7 +65,8 @@ def _in_fork(file: Path) -> dict[str, object]:
             os.dup2(silent, 2)
             result.write_text(json.dumps(take_path(file, Path(name))), encoding="utf-8")
             os._exit(0)
-        status, used = _wait(child, begin)
+        status, peak = _wait(child, begin)
+        used = max(0, peak - own)
         seconds = time.monotonic() - begin
         row: dict[str, object] = {"seconds": round(seconds, 2), "peak_bytes": used}
         if os.WIFSIGNALED(status):

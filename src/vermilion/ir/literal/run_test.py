@@ -12,11 +12,10 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-import onnx
-import onnx_ir as ir
 import psutil
 import pytest
 
+from loop_models import ENDLESS, ONES, loop, model_of
 from vermilion.errors import UnsupportedError
 from vermilion.ir.limits import Limits, TimeLimitError
 from vermilion.ir.literal.child import CrashError, the_child
@@ -25,27 +24,10 @@ from vermilion.ir.literal.run import open_literally, run_literally
 from vermilion.ir.literal.vouch import unvouched
 from vermilion.ir.memory import MemoryBoundError
 
-HEADER = '<ir_version: 8, opset_import: ["" : 17]> '
 SMALL = Limits(memory_bytes=512 << 20)
 
-
-def model_of(text: str) -> ir.Model:
-    return ir.from_proto(onnx.parser.parse_model(HEADER + text))
-
-
-def loop(times: str, body: str = "w = Mul (v, v)") -> ir.Model:
-    """Return a model that repeats `body` on `x` as often as the constant `times` says."""
-    return model_of(
-        f"""g (float[3] x) => (float[3] y)
-        <int64 n = {{{times}}}, bool c = {{1}}> {{
-          y = Loop (n, c, x) <body = b (int64 i, bool go, float[3] v)
-            => (bool on, float[3] w) {{ on = Identity (go) {body} }}>
-        }}"""
-    )
-
-
-ENDLESS = str(2**63 - 1)
-ONES = {"x": np.ones(3, np.float32)}
+# For scripts in a process of their own: the installed package has no tests.
+TESTS = Path(__file__).parents[4] / "tests"
 
 
 def test_a_plain_model_runs_here_and_several_times() -> None:
@@ -205,7 +187,7 @@ PARENT = textwrap.dedent(
     from vermilion.ir.limits import Limits
     from vermilion.ir.literal.child import the_child
     from vermilion.ir.literal.run import run_literally
-    from vermilion.ir.literal.run_test import ENDLESS, ONES, loop
+    from loop_models import ENDLESS, ONES, loop
     # A shell that starts this in the background has it ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run_literally(loop("2"), ONES)
@@ -223,6 +205,7 @@ def test_the_child_ends_with_its_parent(how: signal.Signals) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
     )
     assert parent.stdout is not None
     number, folder = parent.stdout.readline().split()
@@ -244,7 +227,7 @@ def test_a_process_that_was_forked_has_a_child_of_its_own() -> None:
         import os, sys
         from vermilion.ir.literal.child import the_child
         from vermilion.ir.literal.run import run_literally
-        from vermilion.ir.literal.run_test import ONES, loop
+        from loop_models import ONES, loop
         run_literally(loop("2"), ONES)
         first = the_child().process
         if os.fork() == 0:
@@ -258,7 +241,11 @@ def test_a_process_that_was_forked_has_a_child_of_its_own() -> None:
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout.split() == ["True", "True"], done.stderr
 
