@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from vermilion.proof.check import check_output, spread_of
+from vermilion.proof.check import agreement_of, check_output, spread_of
 
 RIGHT = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
 NAN, INF = np.nan, np.inf
@@ -124,3 +124,14 @@ def test_a_code_that_noise_turns_over_may_be_either() -> None:
     other[5] += 1
     assert not check_output("y", right, other, "exact", spread).passed
     assert spread_of(right, [right[:3]]) is None
+
+
+def test_the_figures_of_a_report_are_numbers_whoever_has_none() -> None:
+    """JSON has no infinity: figures are over the places where both have numbers."""
+    broken = RIGHT.copy()
+    broken[0, :3] = NAN, INF, -INF
+    for expected, found in ((RIGHT, broken), (broken, RIGHT), (broken, broken.copy())):
+        check = check_output("y", expected, found, "fp32")
+        row = agreement_of(check, expected, found)
+        assert (row.max_abs_error, row.cosine) == (0.0, pytest.approx(1.0))
+        assert row.has_nan == ((expected is RIGHT) != (found is RIGHT))

@@ -9,7 +9,8 @@ in which every quantized kernel computes, in float32 unless said otherwise:
     2. a dequantized value is t·s, where t = q - zero point is exact
     3. Σ fᵢ·tᵢ + c is one multiplication and then fused multiply-adds, from the last term to the
        first: the factors are products and quotients of scales in float64, each rounded to float32
-       once
+       once. Where the sum stays a float, each product of several is rounded before it is added:
+       x - x is 0, not what rounding one of the two leaves
     4. QuantizeLinear of such a sum divides every fᵢ and c by its scale; of any other float it
        divides the value. Then: clamp to the integer's range less the zero point, round half to
        even, add the zero point. Relu and Clip before it narrow the range
@@ -92,8 +93,14 @@ def multiplied(a: Affine, b: Affine) -> Affine | None:
     return Affine((term,), number(0.0))
 
 
-def written(form: Affine, constant: Callable[[Factor], Expression]) -> Expression:
-    """Give the expression; `constant` makes an operand of a factor."""
+def written(
+    form: Affine, constant: Callable[[Factor], Expression], *, fused: bool = True
+) -> Expression:
+    """Give the expression; `constant` makes an operand of a factor.
+
+    Unless `fused`, products are rounded before they are added to each other.
+    """
+    is_number = True  # whether `result` is the constant alone, to which adding may be fused
     result = constant(form.constant) if form.constant.any() or not form.terms else None
     for term in reversed(form.terms):
         is_one = term.factor.ndim == 0 and term.factor == 1.0
@@ -101,8 +108,11 @@ def written(form: Affine, constant: Callable[[Factor], Expression]) -> Expressio
             result = term.value if is_one else apply("mul", term.value, constant(term.factor))
         elif is_one:
             result = apply("add", term.value, result)
-        else:
+        elif fused or is_number:
             result = Apply("fma", (term.value, constant(term.factor), result))
+        else:
+            result = apply("add", apply("mul", term.value, constant(term.factor)), result)
+        is_number = False
     assert result is not None
     return clamped(result, form.low, form.high, constant)
 

@@ -288,7 +288,8 @@ def emit_elementwise(lowering: Lowering, group: Group) -> None:
     output = lowering.output(value, order)
     # Planes that become pixels are computed as planes: vectors run along rows.
     planes = allocate(f"{value.name} as planes", output.storage, output.shape)
-    woven = interleave_step(planes, output, tuple(nodes[:1])) if _are_planes(build.views) else None
+    is_woven = len(output.shape) == 4 and _are_planes(build.views)
+    woven = interleave_step(planes, output, tuple(nodes[:1])) if is_woven else None
     target = output if woven is None else planes
     step = map_step(build.views, [target], [expression], nodes, operations_of(group.nodes))
     lowering.add(step)

@@ -145,3 +145,11 @@ def test_a_cast_to_bfloat16_rounds_inside_an_expression() -> None:
     )
     x = np.resize(np.array([2.0**-8, 3 * 2.0**-8, -(2.0**-9), 0.3], np.float32), 40)
     assert differences(model, {"x": x})["y"] == 0.0
+
+
+def test_images_among_the_operands_of_a_result_of_five_dimensions() -> None:
+    text = """(float[1,3,4,9] x, float[1,1,1,1,1] z) => (float[1,1,3,4,9] y) {
+        y = Add(x, z)
+    }"""
+    model = read(text, z=np.full((1, 1, 1, 1, 1), 0.5, np.float32))
+    assert differences(model, {"x": normal(1, 3, 4, 9)})["y"] == 0.0

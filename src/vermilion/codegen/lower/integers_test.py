@@ -56,6 +56,20 @@ def test_elementwise_chains_are_exact(storage: Any, target: str, tmp_path: Path)
         np.testing.assert_array_equal(got[name], wanted)
 
 
+def test_equal_numbers_differ_by_nothing(target: str, tmp_path: Path) -> None:
+    """Of two fused multiply-adds one is not rounded: x - x would be what that leaves."""
+    x = np.random.default_rng(9).integers(-128, 128, (3, 33)).astype(np.int8)
+    graph = Graph()
+    zero = np.array(0, np.int8)
+    a, b = graph.dequantize("x", 0.03744339, zero), graph.dequantize("z", 0.03744339, zero)
+    graph.op("Sub", a, a, name="own")
+    graph.op("Sub", a, b, name="others")
+    model = graph.model({"x": x, "z": x}, {"own": TensorProto.FLOAT, "others": TensorProto.FLOAT})
+    got = run_native(model, {"x": x, "z": x.copy()}, tmp_path, target)
+    assert not got["own"].any()
+    assert not got["others"].any()
+
+
 @pytest.mark.parametrize("storage", [np.uint8, np.int8, np.uint16, np.int16])
 @pytest.mark.parametrize("shape", [(2, 17, 5, 3), (1, 3, 9), (1, 1, 1)])
 def test_the_greatest_of_integers_is_an_integer(

@@ -228,7 +228,7 @@ class QuantizedValues:
                 apply("add", whole, self.build.parameter(grid.zero, "int")) if grid.zero else whole
             )
         form = self._form_of(value)
-        return None if form is None else written(form, self._number)
+        return None if form is None else written(form, self._number, fused=False)
 
     def _form_of(self, value: ir.Value | None) -> Affine | None:
         """Give a value as a sum of quantized numbers, None where it is none."""

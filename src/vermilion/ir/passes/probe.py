@@ -95,7 +95,7 @@ class Probe:
     def _a_hair_apart(self) -> dict[str, Array]:
         """Return the inputs, of which floats have moved by `_INPUT_ULPS` of their own."""
         return {
-            name: array * array.dtype.type(1 + _INPUT_ULPS * _last_bit(array))
+            name: np.asarray(array * array.dtype.type(1 + _INPUT_ULPS * _last_bit(array)))
             if isinstance(array, np.ndarray) and _is_float(array)
             else array
             for name, array in self.inputs.items()

@@ -152,3 +152,12 @@ def test_squashed_bfloat16_is_compared_too() -> None:
     probe = take_probe(parse(text, s=one))
     assert probe.difference(parse(text, s=one)) == ""
     assert probe.difference(parse(text, s=np.array(2, ml_dtypes.bfloat16))) != ""
+
+
+def test_a_number_of_rank_0_is_moved_by_a_hair_too() -> None:
+    text = (
+        "(float x, float s) => (float y, int64 k) { y = Mul(x, s) a = Floor(y) k = Cast<to=7>(a) }"
+    )
+    probe = take_probe(parse(text, s=np.float32(1)))
+    assert probe.difference(parse(text, s=np.float32(1))) == ""
+    assert "output" in probe.difference(parse(text, s=np.float32(3)))
