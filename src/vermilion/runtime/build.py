@@ -164,13 +164,16 @@ class _Attempt:
 
 def _told(proof: Proof) -> tuple[str, ...]:
     """Return what a user should know of the proof."""
-    return (*proof.notes, *filter(None, map(_not_numbers, proof.rows)))
+    not_shown = tuple(
+        f"`{row['name']}` is not proven: {row['reason']}"
+        for row in proof.rows
+        if row.get("status") == "not proven" and row.get("samples")
+    )
+    return (*proof.notes, *filter(None, map(_not_numbers, proof.rows)), *not_shown)
 
 
 def _not_numbers(row: Mapping[str, object]) -> str:
     """Return what a user should know of an output that is not all numbers; empty where it is."""
-    if row.get("number_places") == 0:
-        return f"`{row['name']}` is NaN or infinite everywhere on random inputs: nothing is proven"
     if not row.get("unlike_places"):
         return ""
     return (

@@ -174,4 +174,4 @@ def test_an_output_without_a_number_proves_nothing_and_says_so(tmp_path: Path) -
     }"""
     model = bundles.model_from_text(text, {"o": np.array(1.0, np.float32)})
     found = built(model, backend("native"), tmp_path / "m")
-    assert found.notes == ("`y` is NaN or infinite everywhere on random inputs: nothing is proven",)
+    assert found.notes == ("`y` is not proven: it is NaN everywhere on every sample",)

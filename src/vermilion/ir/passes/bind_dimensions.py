@@ -132,7 +132,11 @@ def _check_size(name: str, size: int) -> None:
 
 
 def _substitute(model: ir.Model, sizes: Mapping[str, int], notes: Notes) -> None:
-    """Write the sizes wherever the names stand, and forget shapes that were derived from them."""
+    """Write the sizes wherever the names stand, and forget shapes that were derived from them.
+
+    A name on an output is a claim, which exporters make of sizes that only look alike: what the
+    nodes make of the inputs says whether it holds.
+    """
     interface = {*model.graph.inputs, *model.graph.outputs}
     values = [*model.graph.inputs]
     for graph in model.graphs():
@@ -146,6 +150,11 @@ def _substitute(model: ir.Model, sizes: Mapping[str, int], notes: Notes) -> None
         notes.fired += sum(dimension_name(size) in sizes for size in value.shape.dims)
         # What is still open was inferred before the sizes were known: infer it anew.
         closed = all(isinstance(size, int) and size >= 0 for size in dims)
+        if value in model.graph.outputs and value not in model.graph.inputs:
+            dims = [
+                ir.SymbolicDim(None) if dimension_name(size) in sizes else size
+                for size in value.shape.dims
+            ]
         value.shape = ir.Shape(dims) if closed or value in interface else None
 
 

@@ -1,5 +1,9 @@
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from vermilion.api import compile_model
 from vermilion.errors import OptionError
 from vermilion.ir.passes.bind_dimensions import bind_dimensions, open_dimensions, symbolic_names
 from vermilion.ir.passes.contract_test import parse
@@ -17,7 +21,7 @@ def test_a_name_is_bound_everywhere_and_the_original_stays() -> None:
     bound = bind_dimensions(model, {"batch": 2, "h": 8})
     assert dims(bound, "x") == [2, 3, 8, "w"]
     assert dims(bound, "z") == [2, 4]
-    assert dims(bound, "y") == [2, 3, 8, "w"]
+    assert dims(bound, "y") == [None, 3, None, "w"]  # what the nodes make of the inputs
     assert dims(model, "x") == ["batch", 3, "h", "w"]
     assert symbolic_names(bound) == ("w",)
 
@@ -55,6 +59,13 @@ def test_wrong_requests_are_explained(wanted, words) -> None:
         bind_dimensions(parse(TEXT), wanted)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_name_on_an_output_may_be_another_size(tmp_path: Path) -> None:
+    text = """(float[batch, 4] x) => (float[batch, 2] y)
+    <int64[2] to = {-1, 2}> { y = Reshape(x, to) }"""
+    compiled = compile_model(parse(text), dims={"batch": 3}, cache_dir=tmp_path)
+    assert compiled.session().run(None, {"x": np.ones((3, 4), np.float32)})[0].shape == (6, 2)
 
 
 def test_stale_inferred_shapes_are_forgotten() -> None:

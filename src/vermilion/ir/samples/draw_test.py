@@ -356,3 +356,9 @@ def test_any_other_error_of_the_run_is_raised() -> None:
 
     with pytest.raises(ModelError, match="another matter"):
         draw_accepted(model, "ordinary", fail)
+
+
+def test_nodes_in_no_order_and_an_input_of_no_rank() -> None:
+    model = parse("(float x) => (float y) { y = Neg(a) a = Abs(x) }")
+    model.graph.inputs[0].shape = None
+    assert draw_accepted(model, "ordinary", lambda inputs: run_session(open_session(model), inputs))

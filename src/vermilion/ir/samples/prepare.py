@@ -19,6 +19,7 @@ from vermilion.ir.passes.infer_shapes import (
 )
 from vermilion.ir.passes.inline_functions import inline_functions
 from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.sort_nodes import sort_nodes
 from vermilion.ir.samples.facts import Facts
 from vermilion.ir.samples.open_sizes import Sizes, candidates, fits, open_axes, open_name
 from vermilion.ir.samples.roles import ROLES
@@ -163,6 +164,7 @@ def _ranked(model: ir.Model) -> Iterator[ir.Model]:
     if not unknown:
         yield model
         return
+    sort_nodes(model, Notes())  # what is not in order cannot be cloned
     for rank in (None, *_RANKS):
         ranked = model.clone()
         for at in unknown:
