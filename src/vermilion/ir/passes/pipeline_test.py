@@ -297,3 +297,11 @@ def test_random_graphs_keep_their_outputs(model) -> None:
     assert_equal_outputs(model, simplified.model)
     again = simplify(simplified.model)
     assert {step.name for step in again.steps if step.fired} <= {"compare-outputs"}
+
+
+def test_a_constant_node_is_held_to_what_a_weight_is() -> None:
+    text = """(int8[4] x) => (float[4] y) {
+        s = Constant <value_float = -1.0> () y = DequantizeLinear(x, s)
+    }"""
+    with pytest.raises(ModelError, match="its scale is -1"):
+        simplify(parse(text))
