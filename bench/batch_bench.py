@@ -57,7 +57,7 @@ NETWORKS = {"nsfw": Network("input:0", "nhwc"), "resnet50": Network("input", "nc
 
 
 def model_path(name: str, folder: Path) -> Path:
-    """Give the trained thin ResNet-50 that a package ships, or the usual one, built here."""
+    """Return the trained thin ResNet-50 that a package ships, or the usual one, built here."""
     if name == "resnet50":
         import onnx_ir as ir
 
@@ -135,7 +135,7 @@ def timed(commands: list[list[str]], environment: Mapping[str, str]) -> dict[str
 def ways(
     options: argparse.Namespace, folder: Path, artifact: Path, pictures: Path, address: str | None
 ) -> dict[str, list[list[str]]]:
-    """Give the commands of each way: the plain one, and those that are asked for."""
+    """Return the commands of each way: the plain one, and those that are asked for."""
     model = options.model
     plain = [sys.executable, __file__, "--model", model, "--direct"]
     shares = [
@@ -190,7 +190,7 @@ def check_equal(folder: Path, found: list[Path]) -> None:
 
 
 def child_environment(folder: Path) -> dict[str, str]:
-    """Give the environment of all processes: bytecode is kept, Ray reports to nobody."""
+    """Return the environment of all processes: bytecode is kept, Ray reports to nobody."""
     kept = {name: word for name, word in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     # A cluster of this bench alone, for as long as it runs: it asks its only user for no token.
     ray = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
@@ -228,7 +228,10 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[dict[st
 
 
 def report(taken: Mapping[str, list[dict[str, float]]], pictures: int) -> dict[str, object]:
-    """Give rates, and their ratios to the plain way's: of medians, and the span of single turns."""
+    """Return rates, and their ratios to the plain way's.
+
+    Of medians, and the span of single turns.
+    """
     plain = taken["direct"]
 
     def ratio(times: list[dict[str, float]], key: str, of: str) -> dict[str, float]:

@@ -81,14 +81,14 @@ def measure(options: argparse.Namespace) -> Record:
 def onnxruntime(
     model: ir.Model, facts: Mapping[str, TensorFacts], counts: Mapping[str, Histogram], total: int
 ) -> Add:
-    """Give what takes each sample; for one sample alone our kernels are never laid out."""
+    """Return what takes each sample; for one sample alone our kernels are never laid out."""
     return quantize(model, facts, counts, 1)
 
 
 def own_kernels(
     model: ir.Model, facts: Mapping[str, TensorFacts], counts: Mapping[str, Histogram], total: int
 ) -> Add:
-    """Give what takes each sample, the first one too."""
+    """Return what takes each sample, the first one too."""
     from vermilion.errors import Refusal
     from vermilion.quantize.native_run.run import network_of
 
@@ -110,7 +110,7 @@ def own_kernels(
 def quantize(
     model: ir.Model, facts: Mapping[str, TensorFacts], counts: Mapping[str, Histogram], total: int
 ) -> Add:
-    """Give what takes each of `total` samples."""
+    """Return what takes each of `total` samples."""
     from vermilion.quantize.calibrate import Calibrator
 
     calibrator = Calibrator(model, counts, facts)

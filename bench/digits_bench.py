@@ -57,7 +57,7 @@ def trained(images: np.ndarray, classes: np.ndarray, seed: int) -> Any:
 
 
 def exported(net: Any, file: Path) -> ir.Model:
-    """Give the network as a graph that takes any number of images."""
+    """Return the network as a graph that takes any number of images."""
     import torch
 
     with warnings.catch_warnings():
@@ -75,7 +75,7 @@ def exported(net: Any, file: Path) -> ir.Model:
 
 
 def right_percent(model: ir.Model, images: np.ndarray, classes: np.ndarray) -> float:
-    """Give the part of the images whose class the model finds."""
+    """Return the part of the images whose class the model finds."""
     from vermilion.ir.execute import open_session, run_session
 
     (scores,) = run_session(open_session(model), {"x": images}).values()

@@ -118,7 +118,7 @@ def is_right(row: Mapping[str, Any]) -> bool:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Give a row for each case and GPU."""
+    """Return a row for each case and GPU."""
     head = (
         "| model | GPU | operators | kernels | with matrix instructions | matrix instructions |"
         " kernels that spill | most | with scratch | code KiB | least SQNR, dB |"

@@ -49,7 +49,7 @@ def _tokens(count: int) -> list[int]:
 
 
 def _peak_rss_mb() -> float:
-    """Give the largest resident size so far (`VmHWM`, Linux)."""
+    """Return the largest resident size so far (`VmHWM`, Linux)."""
     for line in Path("/proc/self/status").read_text("ascii").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6

@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def measure(folder: Path, threads: int, options: argparse.Namespace) -> Iterator[Pair]:
-    """Give the pairs of one model; its text grows by a few tokens from one to the next."""
+    """Yield the pairs of one model; its text grows by a few tokens from one to the next."""
     config = read_genai_config(folder)
     opened = open_own_model(config, EngineOptions(threads=threads, engine="native"))
     decoder = opened.decoder
@@ -115,7 +115,7 @@ def measure(folder: Path, threads: int, options: argparse.Namespace) -> Iterator
 
 
 def _passes(meter: MemoryMeter, seconds: float) -> int:
-    """Give how often the buffers are read in about so many seconds."""
+    """Return how often the buffers are read in about so many seconds."""
     return max(1, round(seconds * 1e9 * meter.gb_per_s() / meter.size_bytes))
 
 
@@ -126,7 +126,7 @@ HEADER = (
 
 
 def line(name: str, pairs: Sequence[Pair]) -> str:
-    """Give a line of the table."""
+    """Return a line of the table."""
     tokens = statistics.median(1 / one.token_s for one in pairs)
     read = statistics.median(one.read_gb_per_s for one in pairs)
     stored = statistics.median(one.stored_share for one in pairs)

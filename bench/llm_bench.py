@@ -85,13 +85,13 @@ class Case:
         return self.folder.with_name(self.folder.name + ".gguf")
 
     def bytes_read(self, engine: Engine, context: int) -> float:
-        """Give what one decoded token reads: the weights as stored, and the cache in 16 bits."""
+        """Return what one decoded token reads: the weights as stored, and the cache in 16 bits."""
         weights = bytes_per_token(self.folder, 1)
         cache = (bytes_per_token(self.folder, context) - weights) / 2  # counted in 32 bits
         return (self.gguf.stat().st_size if engine.reads_gguf else weights) + cache
 
     def record(self, **found: Any) -> Record:
-        """Give something measured of this case."""
+        """Return something measured of this case."""
         return {"model": self.folder.name, "threads": self.threads, **found}
 
 
@@ -147,7 +147,7 @@ def _options() -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace, first: int) -> Iterator[Record]:
-    """Give every figure as it is found; the turns are counted from `first` on."""
+    """Yield every figure as it is found; the turns are counted from `first` on."""
     for turn in range(first, first + options.rounds):
         at = turn % len(options.only)
         order = options.only[at:] + options.only[:at]

@@ -136,7 +136,7 @@ def _row(row: dict[str, float]) -> str:
 
 
 def _ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]], key: str) -> str:
-    """Give the ratio of medians, and the quartiles of the ratios of neighbouring turns."""
+    """Return the ratio of medians, and the quartiles of the ratios of neighbouring turns."""
     pairs = [a[key] / b[key] for a, b in zip(ours, theirs, strict=True) if b[key]]
     if len(pairs) < 2:
         return f"{key} -"

@@ -12,7 +12,7 @@ Rate = Callable[[Case, Sequence[Record]], float]
 
 
 def pages(records: Sequence[Record], clock: str) -> Iterator[str]:
-    """Give the lines of all tables."""
+    """Yield the lines of all tables."""
     for model in dict.fromkeys(one["model"] for one in records):
         cases = {
             threads: Case(

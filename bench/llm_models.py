@@ -101,7 +101,7 @@ def write_random(tokenizer: Path, out: Path, config: dict[str, Any] = CONFIG) ->
 
 
 def random_weights(config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Give every tensor of a Llama with a tied head, by Hugging Face's names."""
+    """Yield every tensor of a Llama with a tied head, by Hugging Face's names."""
     random = np.random.default_rng(SEED)
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     queries = config["num_attention_heads"] * config["head_dim"]
@@ -125,7 +125,7 @@ def random_weights(config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _weight(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Give a matrix of normal values, or the ones of a norm."""
+    """Return a matrix of normal values, or the ones of a norm."""
     if len(shape) == 1:
         return np.ones(shape, ml_dtypes.bfloat16)
     values = random.standard_normal(shape, np.float32)
@@ -159,7 +159,7 @@ def write_gguf(folder: Path, tokenizer: Path, out: Path) -> None:
 
 
 def gguf_name(name: str) -> str:
-    """Give GGUF's name of a tensor.
+    """Return GGUF's name of a tensor.
 
     Raises: KeyError for one that a Llama does not have.
     """
@@ -174,7 +174,7 @@ def gguf_name(name: str) -> str:
 
 
 def interleave(values: np.ndarray, heads: int) -> np.ndarray:
-    """Give the rows in the order in which GGUF's Llama rotates them: pairs beside each other."""
+    """Return the rows in the order in which GGUF's Llama rotates them: pairs beside each other."""
     rows, columns = values.shape
     halves = values.reshape(heads, 2, rows // heads // 2, columns)
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, columns)

@@ -8,7 +8,7 @@ that all are held against. The text is the prose of Python's own language refere
 Python carries (`pydoc_data.topics`), cut into prompts that lie evenly in it.
 
 "bf16, seven products" computes every product with seven multiplications of quarters, which the
-engine does by itself only for large ones (`llm/engine/seven.py`).
+engine does by itself only for large ones (`llm/engine/strassen.py`).
 
 For each engine: the perplexity; how much more a token costs than with onnxruntime-genai on the same
 INT4_DIR, in nats, with its standard error over the prompts; the mean Kullback-Leibler divergence
@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.llm.engine import seven
+from vermilion.llm.engine import strassen
 from vermilion.llm.open_decoder import EngineOptions
 from vermilion.llm.open_model import AnyModel, open_model
 from vermilion.llm.perplexity import position_logits
@@ -90,7 +90,7 @@ def _options() -> argparse.Namespace:
 
 
 def reference_prose() -> str:
-    """Give the prose of Python's language reference as this Python carries it."""
+    """Return the prose of Python's language reference as this Python carries it."""
     topics = importlib.import_module("pydoc_data.topics").topics
     kept = []
     for name in sorted(topics):
@@ -104,7 +104,7 @@ def reference_prose() -> str:
 
 
 def cut(tokens: list[int], prompts: int, length: int) -> list[list[int]]:
-    """Give prompts of one length that lie evenly in a text and do not overlap.
+    """Return prompts of one length that lie evenly in a text and do not overlap.
 
     Raises: SystemExit where the text is too short.
     """
@@ -126,7 +126,7 @@ def add(
 
 
 def line(name: str, found: Scores, stock: Scores) -> str:
-    """Give one row."""
+    """Return one row."""
     over = np.array(found.losses) - np.array(stock.losses)
     error = over.std(ddof=1) / math.sqrt(len(over)) if len(over) > 1 else math.nan
     return (
@@ -158,14 +158,14 @@ def _engines(options: argparse.Namespace) -> tuple[dict[str, Expect], Callable[[
 
 def _seven_everywhere(folder: Path) -> AnyModel:
     """Open our engine with seven multiplications for all products, in a cache of its own."""
-    before = seven.LEAST_ROWS, seven.LEAST_DEPTH, seven.LEAST_COLUMNS
-    seven.LEAST_ROWS = seven.LEAST_DEPTH = seven.LEAST_COLUMNS = 1
+    before = strassen.LEAST_ROWS, strassen.LEAST_DEPTH, strassen.LEAST_COLUMNS
+    strassen.LEAST_ROWS = strassen.LEAST_DEPTH = strassen.LEAST_COLUMNS = 1
     try:
         with tempfile.TemporaryDirectory() as cache:
             ours = EngineOptions(1, engine="native", prefill="bf16", cache=Path(cache))
             return open_model(folder, ours)
     finally:
-        seven.LEAST_ROWS, seven.LEAST_DEPTH, seven.LEAST_COLUMNS = before
+        strassen.LEAST_ROWS, strassen.LEAST_DEPTH, strassen.LEAST_COLUMNS = before
 
 
 def _llama_cpp(file: Path, longest: int) -> Expect:

@@ -23,7 +23,10 @@ BIG_BYTES = 400e6
 
 
 def report(records: Sequence[Record], clock: str) -> Iterator[str]:
-    """Give the lines of all tables. `clock`: `wall`, or `cpu` for a busy machine and one thread."""
+    """Yield the lines of all tables. `clock`.
+
+    `wall`, or `cpu` for a busy machine and one thread.
+    """
     cases = dict.fromkeys((one["model"], one["threads"]) for one in records)
     for model, threads in cases:
         of_case = [one for one in records if (one["model"], one["threads"]) == (model, threads)]
@@ -50,16 +53,16 @@ class Case:
         self.prompts = sorted({one["prompt"] for one in self.timed})
 
     def of(self, engine: str, prompt: int) -> list[Record]:
-        """Give the turns of an engine on prompts of one length."""
+        """Return the turns of an engine on prompts of one length."""
         return [one for one in self.timed if (one["engine"], one["prompt"]) == (engine, prompt)]
 
     def token_s(self, one: Record) -> float:
-        """Give the seconds of one decoded token."""
+        """Return the seconds of one decoded token."""
         seconds: float = one[self.rest] / one["new"]
         return seconds
 
     def share(self, found: Sequence[Record]) -> float:
-        """Give how much of the bandwidth decoding used: weights and cache, as counted."""
+        """Return how much of the bandwidth decoding used: weights and cache, as counted."""
         if not self.rates:
             return 0.0
         rate = statistics.median(

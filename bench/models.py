@@ -142,7 +142,7 @@ def _package_file(package: str, file: str) -> Path:
 
 
 def _packaged(package: str, file: str, shape: tuple[int | str, ...] = ()) -> Callable[[], ir.Model]:
-    """Give a builder that reads a package's file, and names the open dimensions of its input."""
+    """Return a builder that reads a package's file, and names the open dimensions of its input."""
 
     def build() -> ir.Model:
         model = load_model(_package_file(package, file))
@@ -228,7 +228,7 @@ FORMATS = ("int8", "s8s8")
 
 
 def model_names() -> Iterator[str]:
-    """Give every name that `model_file` takes."""
+    """Yield every name that `model_file` takes."""
     for name, workload in WORKLOADS.items():
         yield name
         if workload.quantize:
@@ -236,13 +236,13 @@ def model_names() -> Iterator[str]:
 
 
 def workload_of(name: str) -> Workload:
-    """Give the workload behind `resnet50` or `resnet50-int8`."""
+    """Return the workload behind `resnet50` or `resnet50-int8`."""
     base, dash, kind = name.rpartition("-")
     return WORKLOADS[base] if dash and kind in FORMATS else WORKLOADS[name]
 
 
 def model_file(name: str, cache: Path) -> Path:
-    """Give the file of a model, made now if it is not there yet."""
+    """Return the file of a model, made now if it is not there yet."""
     folder = cache / _code_digest()
     path = folder / f"{name}.onnx"
     if path.is_file():
@@ -260,7 +260,7 @@ def model_file(name: str, cache: Path) -> Path:
 
 
 def default_cache() -> Path:
-    """Give the folder that the files are kept in."""
+    """Return the folder that the files are kept in."""
     from platformdirs import user_cache_path
 
     return user_cache_path("vermilion") / "bench-models"
@@ -312,7 +312,7 @@ class _Samples:
         self._left = [sample_inputs(bound, seed) for seed in range(CALIBRATION_SAMPLES)]
 
     def get_next(self) -> dict[str, Array] | None:
-        """Give the next sample, None after the last."""
+        """Return the next sample, None after the last."""
         return self._left.pop() if self._left else None
 
 

@@ -178,7 +178,7 @@ def write_same(source: Path, target: Path) -> None:
 
 
 def image(shape: list[int]) -> np.ndarray[Any, Any]:
-    """Give the input of every engine."""
+    """Return the input of every engine."""
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 

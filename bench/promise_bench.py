@@ -67,7 +67,7 @@ class Task:
 
 
 def run(graph: ir.Model, samples: Sequence[Sample]) -> list[dict[str, np.ndarray]]:
-    """Give the outputs for each sample."""
+    """Return the outputs for each sample."""
     from vermilion.ir.execute import open_session, run_session
 
     session = open_session(graph)
@@ -75,7 +75,7 @@ def run(graph: ir.Model, samples: Sequence[Sample]) -> list[dict[str, np.ndarray
 
 
 def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
-    """Give how many symbols must be changed, added or dropped (Levenshtein)."""
+    """Return how many symbols must be changed, added or dropped (Levenshtein)."""
     row = list(range(len(b) + 1))
     for i, one in enumerate(a, 1):
         before, row[0] = row[0], i
@@ -85,7 +85,7 @@ def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def drawn_task(name: str, options: argparse.Namespace) -> Task:
-    """Give `rec` or `nsfw`: samples are drawn anew, what the float model says is the truth."""
+    """Return `rec` or `nsfw`: samples are drawn anew, what the float model says is the truth."""
     case, count = CASES[name], options.samples or SAMPLES[name]
     model = prepared(case)
     if name == "rec":
@@ -128,7 +128,7 @@ def _known(case: Any, options: argparse.Namespace) -> Sequence[Sample]:
 
 
 def digits_task(options: argparse.Namespace) -> Task:
-    """Give a network trained on the first half; the rest is drawn from, or fresh."""
+    """Return a network trained on the first half; the rest is drawn from, or fresh."""
     table = np.loadtxt(options.digits, delimiter=",", dtype=np.float32)
     images, classes = table[:, :-1].reshape(-1, 1, 8, 8) / 16.0, table[:, -1].astype(np.int64)
     split = len(images) // 2

@@ -87,7 +87,7 @@ def packaged(package: str, file: str) -> ir.Model:
 
 
 def prepared(case: Case) -> ir.Model:
-    """Give the simplified float model with static shapes."""
+    """Return the simplified float model with static shapes."""
     import models
     from vermilion.ir.passes.pipeline import simplify
 
@@ -107,7 +107,7 @@ def prepared(case: Case) -> ir.Model:
 
 
 def drawn(case: Case, seed: int, count: int, options: argparse.Namespace) -> Iterator[Sample]:
-    """Give `count` samples."""
+    """Yield `count` samples."""
     options.evaluating = int(seed == EVALUATION_SEED)
     rng = np.random.default_rng(seed)
     for _ in range(count):
@@ -139,8 +139,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _vermilion(words: str) -> Run:
-    """Give what is timed; imports are not."""
-    from vermilion.ir.apart import write_model
+    """Return what is timed; imports are not."""
+    from vermilion.ir.external_weights import write_model
     from vermilion.ir.load import load_model
     from vermilion.quantize import Options, Promise, quantize_guarded, quantize_model
 
@@ -220,7 +220,7 @@ def _text(classes: np.ndarray, letters: Sequence[str]) -> str:
 
 
 def _error_rate(read: Sequence[str], meant: Sequence[str]) -> float:
-    """Give insertions, deletions and changes, in percent of the characters meant."""
+    """Return insertions, deletions and changes, in percent of the characters meant."""
     wrong = total = 0
     for ours, line in zip(read, meant, strict=True):
         true = line.replace(" ", "")
@@ -242,7 +242,7 @@ def _iou(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
 
 
 def _cpu_s() -> float:
-    """Give the CPU time of this process and of the processes that it has waited for."""
+    """Return the CPU time of this process and of the processes that it has waited for."""
     return sum(os.times()[:4])
 
 

@@ -17,29 +17,29 @@ import numpy as np
 
 
 def noise(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give an image of normal noise."""
+    """Return an image of normal noise."""
     return rng.standard_normal((1, 3, 224, 224)).astype(np.float32)
 
 
 def text_line(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give a line of text, 48 × 320, as PP-OCR's recognition is fed."""
+    """Return a line of text, 48 × 320, as PP-OCR's recognition is fed."""
     return _ocr_input(_draw_text(rng, options, (320, 48), lines=1), 0.5, 0.5)
 
 
 def text_label(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give a line of text, upright or not, 48 × 192, as PP-OCR's direction classifier is fed."""
+    """Return a line of text, upright or not, 48 × 192, as PP-OCR's direction classifier is fed."""
     image = _draw_text(rng, options, (192, 48), lines=1)
     return _ocr_input(image[::-1, ::-1] if rng.integers(2) else image, 0.5, 0.5)
 
 
 def text_page(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give a page of text, 320 × 320, as PP-OCR's detection is fed."""
+    """Return a page of text, 320 × 320, as PP-OCR's detection is fed."""
     image = _draw_text(rng, options, (320, 320), lines=int(rng.integers(3, 8)))
     return _ocr_input(image, np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225]))
 
 
 def picture(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give a crop as YOLOv8 is fed: 320 × 320, red first, from 0 to 1."""
+    """Return a crop as YOLOv8 is fed: 320 × 320, red first, from 0 to 1."""
     from PIL import Image
 
     crop = Image.fromarray(_photo(rng, options).astype(np.uint8)).resize((320, 320), Image.BILINEAR)
@@ -47,7 +47,7 @@ def picture(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray
 
 
 def photo(rng: np.random.Generator, options: argparse.Namespace) -> np.ndarray:
-    """Give a crop as open_nsfw is fed: blue first, means taken off, channels last."""
+    """Return a crop as open_nsfw is fed: blue first, means taken off, channels last."""
     image = _photo(rng, options)[:, :, ::-1] - np.array([104.0, 117.0, 123.0])
     return image.astype(np.float32)[None]
 
@@ -106,14 +106,14 @@ def _draw_text(
 
 @cache
 def _words() -> list[str]:
-    """Give words that mean something: a reader of text was trained on such."""
+    """Return words that mean something: a reader of text was trained on such."""
     from pydoc_data.topics import topics
 
     return sorted(set(re.findall(r"\b[A-Za-z]{3,9}\b", " ".join(topics.values()))))
 
 
 def _length(text: str, font: Any, points: int) -> float:
-    """Give the pixels that a line takes."""
+    """Return the pixels that a line takes."""
     return font.getlength(text) if font is not None else (6 * len(text) + 4) * points / 12
 
 

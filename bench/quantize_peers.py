@@ -102,7 +102,7 @@ def neural_compressor(words: str) -> Run:
 
 
 def session_options(engine: str) -> Any:
-    """Give the options to open a result with: Quark's files may hold operators of its own."""
+    """Return the options to open a result with: Quark's files may hold operators of its own."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()

@@ -98,7 +98,7 @@ class Words:
         self._numbers = {word: number for number, word in enumerate(lines)}
 
     def feed(self, text: str) -> Feed:
-        """Give the three inputs of the encoder, padded to `TOKENS`."""
+        """Return the three inputs of the encoder, padded to `TOKENS`."""
         plain = unicodedata.normalize("NFD", text.lower())
         words = re.findall(r"\w+|[^\w\s]", plain)
         pieces = list(itertools.chain(*map(self._pieces, words)))
@@ -122,7 +122,7 @@ class Words:
 
 
 def cosines(model: ir.Model, words: Words) -> dict[str, np.ndarray]:
-    """Give the cosine of each question with its answers."""
+    """Return the cosine of each question with its answers."""
     from vermilion.ir.execute import open_session, run_session
 
     session = open_session(model)
@@ -141,7 +141,7 @@ def cosines(model: ir.Model, words: Words) -> dict[str, np.ndarray]:
 
 
 def turned(whole: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> tuple[int, int]:
-    """Give how many pairs are the other way round, and how many there are."""
+    """Return how many pairs are the other way round, and how many there are."""
     wrong = pairs = 0
     for question, exact in whole.items():
         for a, b in itertools.combinations(range(len(exact)), 2):

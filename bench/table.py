@@ -96,7 +96,7 @@ class Row:
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    """Give the rows that were asked for."""
+    """Yield the rows that were asked for."""
     for model, kinds in FLOORS.items():
         if options.only and model not in options.only:
             continue
@@ -151,7 +151,7 @@ def measured_row(row: Row, run: int, options: argparse.Namespace) -> Stored:
 
 
 def versions() -> dict[str, str]:
-    """Give the versions of what computes; OpenVINO's stands in its own results."""
+    """Return the versions of what computes; OpenVINO's stands in its own results."""
     return {
         "vermilion": VERSION,
         "onnxruntime": onnxruntime.__version__,
@@ -162,7 +162,7 @@ def versions() -> dict[str, str]:
 
 
 def load(path: Path) -> list[Stored]:
-    """Give what was measured before, nothing where there is no such file."""
+    """Return what was measured before, nothing where there is no such file."""
     return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
 
 
@@ -174,7 +174,7 @@ def save(path: Path, stored: Sequence[Stored]) -> None:
 
 
 def key_of(stored: Stored) -> Key:
-    """Give the key of the row that was measured."""
+    """Return the key of the row that was measured."""
     return (stored["model"], stored["kind"], stored["batch"], stored["threads"])
 
 
@@ -185,7 +185,7 @@ def is_finished(stored: Stored, row: Row, run: int, keep: bool) -> bool:
 
 
 def markdown(stored: Sequence[Stored]) -> str:
-    """Give the table, with the runs of a row brought together."""
+    """Return the table, with the runs of a row brought together."""
     lines = [
         "| model | precision | batch | threads | ours ms | ONNX Runtime ms (ours ÷ it) | "
         "OpenVINO ms (ours ÷ it) | "
@@ -225,7 +225,7 @@ def _engine_rows(reports: Sequence[Stored], engine: str) -> list[Stored]:
 
 
 def _time(reports: Sequence[Stored], engine: str) -> str:
-    """Give milliseconds and, for a peer, ours ÷ this one."""
+    """Return milliseconds and, for a peer, ours ÷ this one."""
     found = [row for row in _engine_rows(reports, engine) if "latency_ms" in row]
     if not found:
         return "–"

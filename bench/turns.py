@@ -50,7 +50,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def rows(records: Sequence[Record], keys: Sequence[str], measured: Sequence[str]) -> Iterator[str]:
-    """Give a line for each combination of `keys`: medians and spread of what was measured."""
+    """Yield a line for each combination of `keys`: medians and spread of what was measured."""
     for key in dict.fromkeys(tuple(str(one[name]) for name in keys) for one in records):
         same = [one for one in records if tuple(str(one[name]) for name in keys) == key]
         found = (spread([one[name] for one in same]) for name in measured)
@@ -58,5 +58,5 @@ def rows(records: Sequence[Record], keys: Sequence[str], measured: Sequence[str]
 
 
 def head(keys: Sequence[str], measured: Sequence[str]) -> str:
-    """Give the line above `rows`."""
+    """Return the line above `rows`."""
     return "".join(f"{word:<16}" for word in keys) + "".join(f"{word:>24}" for word in measured)

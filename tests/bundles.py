@@ -36,7 +36,7 @@ second (float[n, 128] h) => (float[n, 64] y) {
 
 
 def small_weights(seed: int = 0) -> dict[str, np.ndarray]:
-    """Give two weights above the size from which they leave the model."""
+    """Return two weights above the size from which they leave the model."""
     random = np.random.default_rng(seed)
     return {
         "w1": random.standard_normal((64, 128), dtype=np.float32),
@@ -142,7 +142,7 @@ def small_builder(
 
 
 def small_answer(x: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Give y and h."""
+    """Return y and h."""
     weights = small_weights(seed)
     h = np.maximum(x @ weights["w1"], 0)
     return h @ weights["w2"], h

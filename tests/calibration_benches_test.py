@@ -19,7 +19,7 @@ BENCH = ROOT / "bench"
 
 
 def run(script: str, *words: str, folder: Path) -> tuple[str, list[dict[str, Any]]]:
-    """Give what a script prints, and the records that it writes."""
+    """Return what a script prints, and the records that it writes."""
     models.package_model_path("ocr-cls")  # without it there is nothing to measure
     file = folder / "found.json"
     done = subprocess.run(

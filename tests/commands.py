@@ -50,7 +50,7 @@ class Command:
 def command_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> Command:
-    """Give the command line with a cache of its own, on a terminal of no special width."""
+    """Return the command line with a cache of its own, on a terminal of no special width."""
     monkeypatch.setenv("VERMILION_CACHE", str(cache))
     monkeypatch.delenv("COLUMNS", raising=False)
     return Command(capfd)

@@ -46,7 +46,7 @@ def graph(
     result: Sequence[int],
     constants: Mapping[str, Array] | None = None,
 ) -> ir.Model:
-    """Give a model whose inputs look like `inputs` and whose only output, `y`, has this shape."""
+    """Return a model whose inputs look like `inputs` and whose only output, `y`, has this shape."""
     values = [
         helper.make_tensor_value_info(name, _TYPES[array.dtype], array.shape)
         for name, array in inputs.items()
@@ -62,17 +62,17 @@ def graph(
 
 
 def node(op_type: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
-    """Give a node; `inputs` are names with spaces between."""
+    """Return a node; `inputs` are names with spaces between."""
     return helper.make_node(op_type, inputs.split(), [output], **attributes)
 
 
 def families(model: ir.Model, target: str = "cpu") -> list[str]:
-    """Give the families of the kernels that a model is lowered to, in order."""
+    """Return the families of the kernels that a model is lowered to, in order."""
     return [step.spec.family for step in steps(model, target)]
 
 
 def steps(model: ir.Model, target: str = "cpu") -> Sequence[Step]:
-    """Give the steps that a model is lowered to."""
+    """Return the steps that a model is lowered to."""
     return lower_part(model, isa_of(find_target(target))).steps
 
 

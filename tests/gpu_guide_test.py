@@ -30,7 +30,7 @@ PAGES = (
 
 
 def steps(page: str, folder: Path) -> Iterator[tuple[list[str], str, int]]:
-    """Give each command with its text and exit code; blocks that begin with a name become files.
+    """Yield each command with its text and exit code; blocks that begin with a name become files.
 
     A comment behind a command that says `exits 1` is held to.
     """

@@ -34,7 +34,7 @@ def file_case(
     exit_code: int = 1,
     file_name: str = "m.onnx",
 ) -> Hostile:
-    """Give a case in which these bytes are what a model is expected in."""
+    """Return a case in which these bytes are what a model is expected in."""
 
     def build(folder: Path) -> Sequence[str]:
         (folder / file_name).write_bytes(data if isinstance(data, bytes) else data())
@@ -51,7 +51,7 @@ def model_case(
     exit_code: int = 1,
     words: Sequence[str] = COMPILE,
 ) -> Hostile:
-    """Give a case that is a model."""
+    """Return a case that is a model."""
 
     def build(folder: Path) -> Sequence[str]:
         made = model if isinstance(model, onnx.ModelProto) else model()
@@ -62,7 +62,7 @@ def model_case(
 
 
 def text_model(text: str, **weights: np.ndarray) -> onnx.ModelProto:
-    """Give a model from ONNX text: a graph, or header and graph."""
+    """Return a model from ONNX text: a graph, or header and graph."""
     if not text.lstrip().startswith("<"):
         text = f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'
     model = onnx.parser.parse_model(text)
@@ -72,7 +72,7 @@ def text_model(text: str, **weights: np.ndarray) -> onnx.ModelProto:
 
 
 def sound_model() -> onnx.ModelProto:
-    """Give a model with nothing wrong in it: one Conv and a Relu."""
+    """Return a model with nothing wrong in it: one Conv and a Relu."""
     return text_model(
         """net (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
           [c] h = Conv (x, w)
@@ -83,7 +83,7 @@ def sound_model() -> onnx.ModelProto:
 
 
 def varint(number: int) -> bytes:
-    """Give a number as protobuf writes it."""
+    """Return a number as protobuf writes it."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -93,5 +93,5 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, payload: bytes) -> bytes:
-    """Give a protobuf field that holds bytes, text or a message."""
+    """Return a protobuf field that holds bytes, text or a message."""
     return varint(number << 3 | 2) + varint(len(payload)) + payload

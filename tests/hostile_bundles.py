@@ -29,7 +29,7 @@ _NO_BUNDLE = r"\(.*m(\.rai)?"
 
 
 def _sound_folder(folder: Path) -> Path:
-    """Give a bundle with nothing wrong in it, made once for all cases."""
+    """Return a bundle with nothing wrong in it, made once for all cases."""
     made = folder.parent.parent / "sound bundle"
     if not made.is_dir():
         bundles.write_small(made, folder.parent.parent / "sound scratch")
@@ -37,7 +37,7 @@ def _sound_folder(folder: Path) -> Path:
 
 
 def _members(folder: Path) -> Members:
-    """Give the sound bundle's files, the manifest first, as the single file wants it."""
+    """Return the sound bundle's files, the manifest first, as the single file wants it."""
     sound = _sound_folder(folder)
     files = [path.relative_to(sound).as_posix() for path in sound.rglob("*") if path.is_file()]
     names = ["manifest.json", *sorted(set(files) - {"manifest.json"})]
@@ -60,7 +60,7 @@ def _write(folder: Path, members: Sequence[tuple[str, bytes]]) -> None:
 def _archive_case(
     name: str, change: Callable[[Members], Sequence[tuple[str, bytes]]], says: str
 ) -> Hostile:
-    """Give a case whose single file holds what `change` makes of the sound one's members."""
+    """Return a case whose single file holds what `change` makes of the sound one's members."""
 
     def build(folder: Path) -> Sequence[str]:
         _write(folder, change(_members(folder)))
@@ -74,7 +74,7 @@ def _with(name: str, data: bytes = b"evil") -> Callable[[Members], Sequence[tupl
 
 
 def _bytes_case(name: str, change: Callable[[bytes], bytes], says: str) -> Hostile:
-    """Give a case whose single file is what `change` makes of the sound one's bytes."""
+    """Return a case whose single file is what `change` makes of the sound one's bytes."""
 
     def build(folder: Path) -> Sequence[str]:
         _write(folder, list(_members(folder).items()))
@@ -133,7 +133,7 @@ def _flipped(name: str) -> Callable[[Members], Sequence[tuple[str, bytes]]]:
 def _manifest_case(
     name: str, change: Callable[[dict[str, Any]], object], says: str, *, seal: bool = False
 ) -> Hostile:
-    """Give a case whose manifest is what `change` does to it, or gives; `seal` makes it fit."""
+    """Return a case whose manifest is what `change` does to it, or gives; `seal` makes it fit."""
 
     def with_manifest(members: Members) -> Sequence[tuple[str, bytes]]:
         manifest = json.loads(members["manifest.json"])
@@ -146,7 +146,7 @@ def _manifest_case(
 
 
 def _sealed(manifest: Mapping[str, Any]) -> bytes:
-    """Give the manifest with the digest that it should have, as somebody with intent would."""
+    """Return the manifest with the digest that it should have, as somebody with intent would."""
     rest = {key: value for key, value in manifest.items() if key not in ("digest", "seal")}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return json.dumps({**manifest, "digest": hashlib.sha256(text.encode()).hexdigest()}).encode()
@@ -155,7 +155,7 @@ def _sealed(manifest: Mapping[str, Any]) -> bytes:
 def _part_case(
     name: str, change: Callable[[onnx.ModelProto], onnx.ModelProto | None], says: str
 ) -> Hostile:
-    """Give a case with another `part.onnx`, sealed so that every digest fits."""
+    """Return a case with another `part.onnx`, sealed so that every digest fits."""
 
     def with_part(members: Members) -> Sequence[tuple[str, bytes]]:
         part = onnx.ModelProto.FromString(members[_PART])

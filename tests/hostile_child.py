@@ -22,7 +22,7 @@ MAX_ADDRESS_BYTES = 8 << 30
 
 
 def _peak_bytes() -> int:
-    """Give the highest memory of this process since it was last forgotten."""
+    """Return the highest memory of this process since it was last forgotten."""
     try:
         status = Path("/proc/self/status").read_text()
     except FileNotFoundError:

@@ -143,7 +143,7 @@ def _compiled_program(model: onnx.ModelProto) -> None:
 
 
 def _function_model(calls: dict[str, tuple[str, ...]]) -> onnx.ModelProto:
-    """Give a model that calls `f0`; each function calls the named ones in a row."""
+    """Return a model that calls `f0`; each function calls the named ones in a row."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     functions = []
     for name, called in calls.items():

@@ -29,7 +29,7 @@ def _nothing(folder: Path) -> None:
 
 
 def _case(name: str, words: Sequence[str], says: str, prepare: Prepare = _nothing) -> Hostile:
-    """Give a case of wrong use: a sound model, and what `prepare` puts beside it."""
+    """Return a case of wrong use: a sound model, and what `prepare` puts beside it."""
 
     def build(folder: Path) -> Sequence[str]:
         (folder / "m.onnx").write_bytes(sound_model().SerializeToString())
@@ -45,7 +45,7 @@ def _input_case(name: str, array: np.ndarray, says: str, *, input_name: str = "x
 
 
 def _file_case(name: str, data: bytes | Callable[[], bytes], says: str) -> Hostile:
-    """Give the bytes as the `.npy` of the model's input."""
+    """Return the bytes as the `.npy` of the model's input."""
 
     def prepare(folder: Path) -> None:
         (folder / "x.npy").write_bytes(data if isinstance(data, bytes) else data())
@@ -59,7 +59,7 @@ def _npz_case(name: str, write: Callable[[Path], None], says: str) -> Hostile:
 
 
 def _calibration_case(name: str, prepare: Prepare, says: str, *more: str) -> Hostile:
-    """Give a case in which `prepare` fills the folder of calibration data."""
+    """Return a case in which `prepare` fills the folder of calibration data."""
 
     def fill(folder: Path) -> None:
         (folder / "calib").mkdir()
@@ -69,7 +69,7 @@ def _calibration_case(name: str, prepare: Prepare, says: str, *more: str) -> Hos
 
 
 def _header(shape: str, kind: str = "<f4") -> bytes:
-    """Give the beginning of a `.npy` file whose array is said to have this shape."""
+    """Return the beginning of a `.npy` file whose array is said to have this shape."""
     text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
     text += " " * (-(len(text) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode("latin-1")
@@ -83,7 +83,7 @@ def _pickled_array() -> bytes:
 
 @cache
 def _packed_zeros() -> bytes:
-    """Give a ZIP of 1.2 MB that unpacks into 1.2 GB."""
+    """Return a ZIP of 1.2 MB that unpacks into 1.2 GB."""
     out = io.BytesIO()
     with (
         zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive,
@@ -132,7 +132,7 @@ def _named(name: str, data: bytes) -> Prepare:
 
 
 def _picture_bomb() -> bytes:
-    """Give a PNG that says it has 3.6 billion pixels."""
+    """Return a PNG that says it has 3.6 billion pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         check = struct.pack(">I", zlib.crc32(kind + data))

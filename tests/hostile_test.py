@@ -122,7 +122,7 @@ def _outcome(row: dict[str, Any], root: Path) -> Outcome:
 
 
 def _left_over(out: Path) -> tuple[str, ...]:
-    """Give what a failed run left where its results go; a lock may stay."""
+    """Return what a failed run left where its results go; a lock may stay."""
     left = [path for path in out.rglob("*") if not path.is_dir() and path.suffix != ".lock"]
     return tuple(str(path.relative_to(out)) for path in left)
 

@@ -76,7 +76,7 @@ def _external_case(
     says: str,
     prepare: Callable[[Path], None] = lambda folder: None,
 ) -> Hostile:
-    """Give a case whose weight lies where `facts` say."""
+    """Return a case whose weight lies where `facts` say."""
 
     def build(folder: Path) -> Sequence[str]:
         (folder / "w.bin").write_bytes(bytes(_NEEDED))

@@ -32,7 +32,7 @@ TARGETS = ("cpu", "zen3")
 
 
 def isa_for(target: str) -> Isa:
-    """Give the instruction set of a target; skips the test where this machine lacks it."""
+    """Return the instruction set of a target; skips the test where this machine lacks it."""
     place = find_target(target)
     missing = place.features - find_target("cpu").features
     if missing:
@@ -48,7 +48,7 @@ class Memory:
         self._kept: list[object] = []
 
     def bytes_of(self, view: View) -> Array:
-        """Give the memory of a view's buffer; new memory is full of a byte that is seen."""
+        """Return the memory of a view's buffer; new memory is full of a byte that is seen."""
         key = id(view.buffer)
         if key not in self._bytes:
             memory = aligned_bytes(view.buffer.size_bytes + SLACK_BYTES)
@@ -60,7 +60,7 @@ class Memory:
         return self._bytes[key]
 
     def array(self, view: View) -> Array:
-        """Give a view as an array on its memory."""
+        """Return a view as an array on its memory."""
         size = view.item_bytes
         start = self.bytes_of(view)[view.offset * size :]
         flat = start[: start.size // size * size].view(DTYPES[view.storage])
@@ -70,7 +70,7 @@ class Memory:
     def tensor(
         self, name: str, array: Array, storage: Storage = "f32", order: Sequence[int] | None = None
     ) -> View:
-        """Give a view that holds `array`, laid out in `order`."""
+        """Return a view that holds `array`, laid out in `order`."""
         view = allocate(name, storage, array.shape, order)
         self.array(view)[...] = array.astype(DTYPES[storage])
         return view

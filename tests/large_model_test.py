@@ -94,7 +94,7 @@ def test_it_is_inspected_without_a_copy(large: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Iterator[Path]:
-    """Give a folder that does not stay: what is compiled into it has no holes any more."""
+    """Yield a folder that does not stay: what is compiled into it has no holes any more."""
     yield tmp_path
     shutil.rmtree(tmp_path, ignore_errors=True)
 

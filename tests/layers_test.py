@@ -14,8 +14,8 @@ LEVELS: dict[str, int] = {
     "version": 0,
     "memory": 0,
     "exits": 0,
-    "place": 0,
-    "seal": 0,
+    "cache_dir": 0,
+    "signature": 0,
     "forks": 0,
     "ir": 1,
     "hardware": 1,
@@ -46,7 +46,7 @@ LEVELS: dict[str, int] = {
 
 
 def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
-    """Give (line, first module below `vermilion`) for every import of this package."""
+    """Yield (line, first module below `vermilion`) for every import of this package."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             parts = node.module.split(".")

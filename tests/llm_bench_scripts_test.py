@@ -33,7 +33,7 @@ SMALL = {
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Give what imports a script of the folder `bench`."""
+    """Return what imports a script of the folder `bench`."""
     monkeypatch.syspath_prepend(str(BENCH))
     return importlib.import_module
 

@@ -51,7 +51,7 @@ def gguf_bytes(
     tensors: Sequence[tuple[str, tuple[int, ...]]] = (("token_embd.weight", (64, 320)),),
     version: int = 3,
 ) -> bytes:
-    """Give a GGUF file with F32 tensors of zeros."""
+    """Return a GGUF file with F32 tensors of zeros."""
     out = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata))
     for key, value in metadata.items():
         out += _text(key) + _value(value)
@@ -86,7 +86,7 @@ def config_file(folder: Path, **changes: object) -> Path:
 
 
 def genai_data() -> dict[str, Any]:
-    """Give the configuration of the folder below, as the builder writes it."""
+    """Return the configuration of the folder below, as the builder writes it."""
     return {
         "model": {
             "type": "llama",

@@ -30,7 +30,7 @@ CONSTANTS = {
 
 
 def made(nodes: Sequence[onnx.NodeProto], result: str, shape: Sequence[int] = X.shape) -> ir.Model:
-    """Give a model whose values have all their types, without the passes."""
+    """Return a model whose values have all their types, without the passes."""
     used = {name for node in nodes for name in node.input}
     graph = helper.make_graph(
         nodes, "g",
@@ -43,7 +43,7 @@ def made(nodes: Sequence[onnx.NodeProto], result: str, shape: Sequence[int] = X.
 
 
 def chain(op_types: Sequence[str], count: int) -> ir.Model:
-    """Give nodes one after the other, each reading the last result as often as it has inputs."""
+    """Return nodes one after the other, each reading the last result as often as it has inputs."""
     nodes: list[onnx.NodeProto] = []
     last = "x"
     for at in range(count):

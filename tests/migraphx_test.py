@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reason() -> str:
-    """Give why the provider cannot be used here; skips the test where it can."""
+    """Return why the provider cannot be used here; skips the test where it can."""
     availability = backend("migraphx").available(find_target("gfx1100"))
     if availability.usable:
         pytest.skip("this machine has a MIGraphX provider and a gfx1100")

@@ -38,7 +38,7 @@ PACKAGE_SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 def package_model_path(name: str) -> Path:
-    """Give the file of a model that an installed package ships; skips the test if it is not."""
+    """Return the file of a model that an installed package ships; skips the test if it is not."""
     package, file = PACKAGE_MODELS[name]
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:

@@ -29,14 +29,14 @@ def read(text: str, opset: int = 17, **weights: Array) -> ir.Model:
 
 
 def refusals(model: ir.Model) -> list[str]:
-    """Give why nodes are not generated."""
+    """Return why nodes are not generated."""
     return [found.reason for node in model.graph if (found := refusal(node)) is not None]
 
 
 def differences(
     model: ir.Model, inputs: Mapping[str, Array], target: str = "cpu", threads: int = 1
 ) -> dict[str, float]:
-    """Give for each output the largest error against ONNX Runtime, of its largest value."""
+    """Return for each output the largest error against ONNX Runtime, of its largest value."""
     assert not refusals(model)
     wanted = run_session(open_session(model, threads=1), dict(inputs))
     got = run_native(model, inputs, target, "fp32", threads)
@@ -53,5 +53,5 @@ def differences(
 
 
 def normal(*shape: int, seed: int = 0) -> Array:
-    """Give random numbers of the usual size."""
+    """Return random numbers of the usual size."""
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 def with_nans(*shape: int) -> Array:
-    """Give whole numbers with a NaN here and there: at the start, in the middle, at the end."""
+    """Return whole numbers with a NaN here and there: at the start, in the middle, at the end."""
     x = np.random.default_rng(3).integers(-4, 5, shape).astype(np.float32)
     flat = x.reshape(-1)
     flat[[0, 5, 17, flat.size // 2, flat.size - 1]] = NAN
@@ -233,7 +233,7 @@ EXPONENTS = [
 
 
 def powers(x: Array, y: Array) -> tuple[Array, Array]:
-    """Give x^y, and the error that a float32 may have: 5 units in the last place."""
+    """Return x^y, and the error that a float32 may have: 5 units in the last place."""
     exact = np.power(x.astype(np.float64), y.astype(np.float64))
     return exact, 5 * np.spacing(np.maximum(np.abs(exact), 1.2e-38).astype(np.float32))
 
@@ -373,7 +373,7 @@ def pools(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def literal_pool(case: dict[str, Any], x: Array) -> Array:
-    """Give every window of the standard's definition in float64."""
+    """Return every window of the standard's definition in float64."""
     padded = np.pad(
         x.astype(np.float64), [(0, 0), (0, 0), *case["pads"]], constant_values=NAN
     )  # fmt: skip

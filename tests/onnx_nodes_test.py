@@ -81,7 +81,7 @@ def cases_of(module: str) -> tuple[TestCase, ...]:
 
 
 def claimed(module: str) -> Iterator[Ready]:
-    """Give the cases of a module whose every node is claimed."""
+    """Yield the cases of a module whose every node is claimed."""
     for case in cases_of(module):
         arrays = [_array(value) for value in case.data_sets[0][0]]
         if any(array is None for array in arrays):

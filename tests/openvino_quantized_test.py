@@ -35,7 +35,7 @@ WRONG_IN_LOW_PRECISION = {("xint8", models.branching_cnn)}
 
 
 def matrices() -> ir.Model:
-    """Give two products in a row."""
+    """Return two products in a row."""
     proto = onnx.parser.parse_model(MATRICES)
     random = np.random.default_rng(2)
     for name, shape in {"w": (64, 80), "b": (80,), "v": (80, 48)}.items():

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from kernels import Memory, isa_for
+from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.control import CONTROL_WORDS, ROWS
-from vermilion.codegen.emit.decoder.prepared import Prepared
 from vermilion.codegen.emit.decoder.row import RowSpec
 from vermilion.codegen.kernel import Spec, Step
 from vermilion.codegen.tensor import View, allocate
@@ -53,7 +53,7 @@ def stored(case: Case) -> Matrix:
 
 
 def numbers(matrix: Matrix) -> Array:
-    """Give the matrix as numbers: (depth, columns)."""
+    """Return the matrix as numbers: (depth, columns)."""
     columns = []
     for part in matrix.parts:
         assert isinstance(part, BlockMatrix)
@@ -64,8 +64,13 @@ def numbers(matrix: Matrix) -> Array:
     return np.concatenate(columns).T
 
 
-def written(matrix: Matrix, x: Array, form: Prepared) -> tuple[Memory, Step, tuple[View, ...]]:
-    """Give the step that writes rows for a product, and what the product reads: both in memory."""
+def written(
+    matrix: Matrix, x: Array, form: ActivationLayout
+) -> tuple[Memory, Step, tuple[View, ...]]:
+    """Return the step that writes rows for a product, and what the product reads.
+
+    Both in memory.
+    """
     isa = isa_for("cpu")
     if not (isa.has_vnni and isa.has_bf16):
         pytest.skip("this machine has no AVX-512 VNNI and BF16")
@@ -83,7 +88,7 @@ def written(matrix: Matrix, x: Array, form: Prepared) -> tuple[Memory, Step, tup
 
 
 def step(spec: Spec, arguments: tuple[View, ...]) -> Step:
-    """Give a step that writes its last argument."""
+    """Return a step that writes its last argument."""
     return Step(spec, arguments, arguments[-1:])
 
 
@@ -95,7 +100,7 @@ def rows_of(case: Case, count: int) -> Array:
     return np.random.default_rng(1).standard_normal((count, case.depth)).astype(np.float32)
 
 
-def numbers_of(rows: Array, form: Prepared) -> Array:
-    """Give the numbers of rows that are not whole ones."""
+def numbers_of(rows: Array, form: ActivationLayout) -> Array:
+    """Return the numbers of rows that are not whole ones."""
     kind = np.float32 if form.kind == "f32" else ml_dtypes.bfloat16
     return rows.view(kind)[:, : form.width].astype(np.float32)

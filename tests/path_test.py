@@ -351,7 +351,7 @@ FAULTS: dict[str, Callable[[Path], list[str | Path]]] = {
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with a model, compiled, and inputs that do not fit it."""
+    """Return a folder with a model, compiled, and inputs that do not fit it."""
     folder = tmp_path_factory.mktemp("small")
     ir.save(striped(), folder / "m.onnx")
     compile_model(folder / "m.onnx", cache_dir=folder / "cache", output=folder / "m.rai")

@@ -212,7 +212,7 @@ class _Graph:
         self.head(normed)
 
     def bookkeeping(self) -> None:
-        """Give the lengths that attention asks for, from the mask."""
+        """Return the lengths that attention asks for, from the mask."""
         one = self.weight("one", np.array([1]))
         number = self.weight("number", np.array(1))
         self.node("ReduceSum", ["attention_mask", one], ["counted"], keepdims=0)
@@ -239,7 +239,7 @@ class _Graph:
 
 
 def decoder_model(options: Options) -> onnx.ModelProto:
-    """Give a decoder that ONNX Runtime runs."""
+    """Return a decoder that ONNX Runtime runs."""
     graph = _Graph(options, np.random.default_rng(options.seed))
     graph.whole()
 
@@ -304,7 +304,7 @@ def decoder_folder(folder: Path, options: Options = Options()) -> Path:
 
 
 def feeds(options: Options, tokens: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
-    """Give the inputs of the model for whole sequences from their beginning."""
+    """Return the inputs of the model for whole sequences from their beginning."""
     batch, count = tokens.shape
     empty = np.zeros((batch, KEY_HEADS, 0, options.head_size), np.float32)
     found: dict[str, NDArray[np.generic]] = {

@@ -34,7 +34,7 @@ def gguf_file() -> Path:
 
 
 def blocks() -> list[tuple[str, str]]:
-    """Give the page's commands and programs in their order, as (language, text)."""
+    """Return the page's commands and programs in their order, as (language, text)."""
     found = re.findall(r"```(sh|python)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     return [(language, part) for language, text in found for part in parts_of(language, text)]
 

@@ -165,7 +165,7 @@ def write_tokenizer(folder: Path, vocabulary: int) -> None:
 
 
 def _byte_letters() -> list[str]:
-    """Give a letter for each byte, as GPT-2 does: printable ones stand for themselves."""
+    """Return a letter for each byte, as GPT-2 does: printable ones stand for themselves."""
     own = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in own]
     letters = {byte: chr(byte) for byte in own}

@@ -37,7 +37,7 @@ class Fit:
 
 
 def coefficients(fit: Fit) -> tuple[float, np.ndarray]:
-    """Give the largest weighted error and the coefficients that have it."""
+    """Return the largest weighted error and the coefficients that have it."""
     angles = np.pi * (2 * np.arange(NODES) + 1) / (2 * NODES)
     x = (fit.low + fit.high) / 2 + (fit.high - fit.low) / 2 * np.cos(angles)
     y = np.array([fit.function(float(t)) for t in x])

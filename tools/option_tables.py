@@ -19,14 +19,14 @@ _PRECISIONS: tuple[Precision, ...] = ("int8", "bf16")
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Give a Markdown table; a bar inside a cell is escaped."""
+    """Return a Markdown table; a bar inside a cell is escaped."""
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in escaped)])
 
 
 def options_page() -> str:
-    """Give every provider's options by release or build, and what is built for each device."""
+    """Return every provider's options by release or build, and what is built for each device."""
     sections = [
         "# Provider options",
         "Made by `python tools/tables.py` from what `vermilion doctor --options` checks against.",
@@ -53,7 +53,7 @@ def options_page() -> str:
 
 
 def latency_table() -> str:
-    """Give published, predicted and error of each network, left out of its own fit."""
+    """Return published, predicted and error of each network, left out of its own fit."""
     rows = []
     for release, published in INT8_MS.items():
         rows += _latency_rows("INT8", release, published, INT8_ERRORS[release])
@@ -63,7 +63,7 @@ def latency_table() -> str:
 
 
 def error_table() -> str:
-    """Give the middle and the worst error by release."""
+    """Return the middle and the worst error by release."""
     rows = []
     for kind, tables in (("INT8", INT8_ERRORS), ("BF16", BF16_ERRORS)):
         for release, errors in tables.items():
@@ -110,7 +110,7 @@ def _built(device: str, release: str, precision: Precision) -> tuple[str, str]:
 
 
 def _builds_table() -> str:
-    """Give a row an option, built-in names first, and a column a build."""
+    """Return a row an option, built-in names first, and a column a build."""
     builds = [t for t in TABLES if t.provider in (MIGRAPHX, AMDGPU)]
     names: dict[str, str] = {}  # in the plugin → in the built-in provider, either may be missing
     for one in builds:

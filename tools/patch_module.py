@@ -58,7 +58,7 @@ def _functions(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def _numbers(module: types.ModuleType, code: types.CodeType) -> int:
-    """Give constants and tables of the module what the new text says."""
+    """Return constants and tables of the module what the new text says."""
     fresh = types.ModuleType(module.__name__)
     fresh.__file__ = module.__file__
     kept = sys.modules[module.__name__]

@@ -30,13 +30,13 @@ _RUNS = {
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Give a Markdown table."""
+    """Return a Markdown table."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def targets_table() -> str:
-    """Give every target that a model can be compiled for, GPUs in one row."""
+    """Return every target that a model can be compiled for, GPUs in one row."""
     rows = [_row(target) for target in all_targets() if target.kind != "gpu"]
     names = ", ".join(f"`{target.name}`" for target in all_targets() if target.kind == "gpu")
     formats = "those of the model; fp16 from fp32"
@@ -51,7 +51,7 @@ def _row(target: Target) -> list[str]:
 
 
 def gpus_table() -> str:
-    """Give every GPU and what its matrix instructions multiply."""
+    """Return every GPU and what its matrix instructions multiply."""
     rows = []
     for target in all_targets():
         if target.gpu is not None:
@@ -78,13 +78,13 @@ def bounds_table() -> str:
 
 
 def schemes_table() -> str:
-    """Give every quantization scheme."""
+    """Return every quantization scheme."""
     rows = [[f"`{name}`", scheme.title] for name, scheme in sorted(SCHEMES.items())]
     return table(["scheme", "what it is"], rows)
 
 
 def operators_page() -> str:
-    """Give the operators by target's number format, and how their work is counted."""
+    """Return the operators by target's number format, and how their work is counted."""
     npus = [target for target in all_targets() if target.kind == "npu"]
     formats = sorted({name for target in npus for name in target.formats})
     supported = {
@@ -112,7 +112,7 @@ def operators_page() -> str:
 
 
 def fill(text: str, name: str, content: str) -> str:
-    """Give `text` with what stands between the marks of `name` replaced."""
+    """Return `text` with what stands between the marks of `name` replaced."""
     mark = re.compile(rf"(<!-- {name}: [^>]*-->\n).*?(<!-- end -->)", re.DOTALL)
     filled, count = mark.subn(lambda m: f"{m[1]}\n{content}\n\n{m[2]}", text)
     assert count == 1, f"the marks of `{name}` are there {count} times"
@@ -120,7 +120,7 @@ def fill(text: str, name: str, content: str) -> str:
 
 
 def documents() -> dict[Path, str]:
-    """Give the documents as they should be."""
+    """Return the documents as they should be."""
     readme = ROOT / "README.md"
     text = fill(readme.read_text(encoding="utf-8"), "targets", targets_table())
     text = fill(text, "schemes", schemes_table())

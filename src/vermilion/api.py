@@ -182,7 +182,7 @@ def compile_model(
 
 
 def checked_precision(precision: str, target: Target) -> str:
-    """Give `precision` if the target computes in it.
+    """Return `precision` if the target computes in it.
 
     Raises: OptionError for a word that is none, or where the target has no choice.
     """
@@ -263,7 +263,7 @@ def _cache_parts(
     dims: Dimensions | None,
     options: CompileOptions,
 ) -> dict[str, str]:
-    """Give everything that can change the bytes of what is compiled, by name."""
+    """Return everything that can change the bytes of what is compiled, by name."""
     return {
         "model": model_digest(model),
         "dims": repr(sorted((dims or {}).items(), key=lambda item: item[0])),

@@ -54,7 +54,7 @@ class Bucket:
         return 1 - self.needed_gops / spent if spent else 0.0
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of a row of `buckets` in `inspect --shapes --json`."""
+        """Return the keys of a row of `buckets` in `inspect --shapes --json`."""
         return {
             "sizes": dict(self.sizes),
             "gops": self.gops,
@@ -83,7 +83,7 @@ class Proposal:
         return self.options[-1]
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of `inspect --shapes --json`."""
+        """Return the keys of `inspect --shapes --json`."""
         return {
             "dimensions": list(self.names),
             "requests": self.requests,
@@ -98,7 +98,7 @@ class Proposal:
 
 
 def padding_of(buckets: Sequence[Bucket]) -> float:
-    """Give the share of all the work that is padding."""
+    """Return the share of all the work that is padding."""
     spent = sum(bucket.gops * bucket.requests for bucket in buckets)
     return 1 - sum(bucket.needed_gops for bucket in buckets) / spent if spent else 0.0
 
@@ -144,7 +144,7 @@ def propose_buckets(
 
 
 def read_trace(model: ir.Model, names: Sequence[str], trace: Path) -> Counter[Sizes]:
-    """Give how often each set of sizes was asked for. Raises: OptionError with the line."""
+    """Return how often each set of sizes was asked for. Raises: OptionError with the line."""
     if trace.stat().st_size > MAX_TRACE_BYTES:
         raise OptionError(f"`{trace}` is larger than {MAX_TRACE_BYTES >> 20} MiB")
     found = Counter[Sizes]()
@@ -189,7 +189,7 @@ def _is_shape(shape: object, rank: int) -> TypeGuard[list[int]]:
 
 
 def _steps(asked: Mapping[Sizes, int]) -> Sizes:
-    """Give what each dimension is rounded up to, so that few enough sets are left."""
+    """Return what each dimension is rounded up to, so that few enough sets are left."""
     steps = [1] * len(next(iter(asked)))
     while len({_round_up(sizes, steps) for sizes in asked}) > MAX_PRICED:
         spread = [
@@ -206,7 +206,7 @@ def _round_up(sizes: Sizes, steps: Sequence[int]) -> Sizes:
 def _priced(
     model: ir.Model, names: Sequence[str], asked: Mapping[Sizes, int], progress: Progress
 ) -> dict[Sizes, float]:
-    """Give the GOPs of one run at each set of sizes, and at the largest of all together."""
+    """Return the GOPs of one run at each set of sizes, and at the largest of all together."""
     largest = tuple(max(column) for column in zip(*asked, strict=True))
     wanted = sorted({*asked, largest})
     found = {}
@@ -254,7 +254,7 @@ def _buckets(
     gops: Mapping[Sizes, float],
     names: Sequence[str],
 ) -> tuple[Bucket, ...]:
-    """Give each request to the cheapest bucket that it fits into; leave out what none needs."""
+    """Return each request to the cheapest bucket that it fits into; leave out what none needs."""
     requests = Counter[Sizes]()
     needed: dict[Sizes, float] = dict.fromkeys(chosen, 0.0)
     for sizes, count in asked.items():

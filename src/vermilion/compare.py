@@ -31,8 +31,8 @@ from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.ir.samples import draw_accepted, open_axes
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
+from vermilion.runtime.bundle_runner import is_artifact, open_bundle_runner
 from vermilion.runtime.feeds import checked_feeds
-from vermilion.runtime.whole import is_artifact, open_whole
 from vermilion.runtime.write import tensor_record
 
 Array = NDArray[Any]
@@ -75,7 +75,7 @@ class Latency:
     runs: int
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of the report."""
+        """Return the keys of the report."""
         return {
             "p50": self.median_ms,
             "min": self.min_ms,
@@ -328,13 +328,13 @@ def _opened(model: ir.Model) -> tuple[Callable[[Tensors], dict[str, Array]], str
 
 def artifact_side(label: str, artifact: Path) -> Side:
     """Make a side of a compiled bundle, run as it is compiled."""
-    whole = open_whole(artifact)
+    whole = open_bundle_runner(artifact)
     model = _in_its_numbers(open_artifact(artifact))
     return Side(label, whole.runs_on, whole.run, model, whole.modelled, whole.notes)
 
 
 def _in_its_numbers(reader: ArtifactReader) -> ir.Model:
-    """Give the bundle's graph; of a modelled device that runs all of it, with its roundings."""
+    """Return the bundle's graph; of a modelled device that runs all of it, with its roundings."""
     model = reader.model()
     numbers = {part.details.get("numbers", "") for part in reader.manifest.parts}
     if numbers not in ({"bf16"}, {"bfp16"}):

@@ -38,7 +38,7 @@ class VermilionError(Exception):
 
 
 def _printable(text: str) -> str:
-    """Give `text` safe for a terminal: names come from files that anybody may have written.
+    """Return `text` safe for a terminal: names come from files that anybody may have written.
 
     Control characters (newlines, escape codes, reversed writing) are escaped, and the middle of
     what is too long is left out.

@@ -80,7 +80,7 @@ class HelloReport:
     device_agreement: Agreement
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of `hello --json`."""
+        """Return the keys of `hello --json`."""
         return {
             "stages": [{"name": s.name, "seconds": s.seconds} for s in self.stages],
             "exported_from": self.exported_from,
@@ -198,7 +198,7 @@ def _run(session: Session, feed: Tensors) -> Array:
 
 
 def _take_turns(one: Session, other: Session, feed: Tensors) -> tuple[float, float]:
-    """Give the median milliseconds of both; they run in turn, the first turn does not count."""
+    """Return the median milliseconds of both; they run in turn, the first turn does not count."""
     times: tuple[list[float], list[float]] = ([], [])
     for turn in range(_RUNS + 1):
         for session, kept in zip((one, other), times, strict=True):

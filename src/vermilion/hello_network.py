@@ -88,7 +88,7 @@ def hello_torch_module() -> torch.nn.Module:
 
 
 def hello_weights() -> dict[str, Float32Array]:
-    """Give weight and bias of each convolution in order, the same ones each time.
+    """Return weight and bias of each convolution in order, the same ones each time.
 
     Weights are normal with variance 2 ÷ fan-in, which keeps the scale of what passes a ReLU.
     Source: He et al. 2015, "Delving Deep into Rectifiers", equation 10.

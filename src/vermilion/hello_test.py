@@ -16,7 +16,7 @@ from vermilion.runtime.session import Session
 
 
 def tour_folder(factory: pytest.TempPathFactory) -> Path:
-    """Give one folder for every tour of this run: the second meets what the first has left."""
+    """Return one folder for every tour of this run: the second meets what the first has left."""
     return factory.getbasetemp() / "tour"
 
 

@@ -32,9 +32,9 @@ from vermilion.ir.passes.report import PassStep
 from vermilion.partition.place import Placement, plan, settle
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.build import backends_for, predicted_ms
-from vermilion.runtime.culprit import CulpritFile, find_culprits
 from vermilion.runtime.digest import model_digest
 from vermilion.runtime.manifest import TensorRecord
+from vermilion.runtime.reduce_failure import CulpritFile, find_culprits
 from vermilion.runtime.summarize import summarize
 from vermilion.runtime.summary import Summary
 from vermilion.runtime.write import tensor_record
@@ -90,7 +90,7 @@ class Prediction:
     cautions: tuple[str, ...] = ()
 
     def plan_as_json(self) -> dict[str, object]:
-        """Give the keys that are about planning, beside summary and nodes."""
+        """Return the keys that are about planning, beside summary and nodes."""
         return {
             "predicted_ms": self.milliseconds,
             "predicted_is": "modelled",
@@ -124,7 +124,7 @@ class Inspection:
     cpu_ms: float | None = None  # measured here, through ONNX Runtime
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of `inspect --json`."""
+        """Return the keys of `inspect --json`."""
         data: dict[str, object] = {
             "model": self.path,
             "opset": self.opset,
@@ -257,7 +257,7 @@ def _predict(simplified: Simplified, target: Target, label: str) -> Prediction:
 
 
 def _as_placed(model: ir.Model, target: Target) -> ir.Model:
-    """Give the model without what the target does by itself."""
+    """Return the model without what the target does by itself."""
     from vermilion.runtime.block_numbers import settled_numbers
 
     return settled_numbers(model, target, "auto")[0]

@@ -9,7 +9,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_rss_mb() -> float:
-    """Give the largest resident size of this process so far, in 10^6 bytes.
+    """Return the largest resident size of this process so far, in 10^6 bytes.
 
     Source: `VmHWM` on Linux (getrusage's figure outlives exec, so that a child would report its
     parent's size), getrusage(2) in bytes on macOS, the peak working set on Windows.

@@ -67,7 +67,7 @@ class Optimized:
         return all(row.sqnr_db >= least and not row.has_nan for row in self.agreements)
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of `optimize --json`."""
+        """Return the keys of `optimize --json`."""
         return {
             "output": self.output,
             "type": self.kind,
@@ -212,7 +212,7 @@ def _probes(
 
 
 def _typed(inputs: Tensors, fused: ir.Model) -> dict[str, np.ndarray]:
-    """Give the inputs in the types that the fused model wants: float16 ones may be narrower."""
+    """Return the inputs in the types that the fused model wants: float16 ones may be narrower."""
     wanted = {value.name: value.dtype for value in fused.graph.inputs}
     found = {}
     for name, array in inputs.items():

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
-from vermilion.ir.apart import write_model
+from vermilion.ir.external_weights import write_model
 from vermilion.ir.literal.run import check_runs
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import Dimensions
@@ -64,7 +64,7 @@ class QuantizedFile:
         return self.guarded is None or self.guarded.met
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of `quantize --json`."""
+        """Return the keys of `quantize --json`."""
         found = self.quantized
         data: dict[str, object] = {
             "output": str(self.output),
@@ -88,7 +88,7 @@ class QuantizedFile:
         if self.guarded is not None:
             data["promise_met"] = self.guarded.met
             data["held_out"] = self.guarded.held_out
-            data["ladder"] = [rung.as_json() for rung in self.guarded.ladder]
+            data["ladder"] = [trial.as_json() for trial in self.guarded.ladder]
         return data
 
 
@@ -174,7 +174,7 @@ def quantize_file(
 def _checked(
     model: ir.Model, feeds: Iterable[Mapping[str, Array]]
 ) -> Iterator[Mapping[str, Array]]:
-    """Give the feeds, once the model has come to an end with the first of them."""
+    """Yield the feeds, once the model has come to an end with the first of them."""
     for number, feed in enumerate(feeds):
         if number == 0:
             check_runs(model, feed)

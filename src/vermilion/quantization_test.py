@@ -96,7 +96,7 @@ def test_a_model_that_does_not_read_back_replaces_nothing(tmp_path: Path) -> Non
 
 
 def stored(folder: Path) -> tuple[str, np.ndarray]:
-    """Give the name of the file of weights, and the first of them as it is read."""
+    """Return the name of the file of weights, and the first of them as it is read."""
     (data,) = folder.glob("m.onnx.*.data")
     proto = onnx.load(folder / "m.onnx", load_external_data=False)
     entries = [entry for tensor in proto.graph.initializer for entry in tensor.external_data]

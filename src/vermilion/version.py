@@ -11,7 +11,9 @@ VERSION = "0.1.0"
 
 @cache
 def code_digest() -> str:
-    """Give a digest of this package's sources: what a cache key needs to notice a changed compiler.
+    """Return a digest of this package's sources.
+
+    What a cache key needs to notice a changed compiler.
 
     A version number alone would let a developer, or a patched installation, meet yesterday's
     compiled models.

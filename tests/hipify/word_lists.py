@@ -31,7 +31,7 @@ _BINDINGS = {
 
 
 def folder_of(module: str) -> Path:
-    """Give the folder of an installed package without importing it."""
+    """Return the folder of an installed package without importing it."""
     spec = find_spec(module)
     assert spec is not None, f"{module} is not installed"
     assert spec.submodule_search_locations, f"{module} is no package"
@@ -39,7 +39,7 @@ def folder_of(module: str) -> Path:
 
 
 def word_lists() -> dict[Path, str]:
-    """Give each file's text."""
+    """Return each file's text."""
     include = folder_of("triton") / "backends" / "amd" / "include" / "hip"
     text = "\n".join((include / name).read_text(encoding="utf-8") for name in _HIP_HEADERS)
     text = re.sub(r"//.*|/\*[\s\S]*?\*/", "", text)

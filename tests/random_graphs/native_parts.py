@@ -1,6 +1,6 @@
 """A model's native parts, compiled and run between guard pages; the rest as the reference has it.
 
-The crew is told to share even the smallest step, so that every kernel is run in pieces.
+The thread pool is told to share even the smallest step, so that every kernel is run in pieces.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def run_parts(
             if array.tobytes() != second[name].tobytes():
                 raise UnsteadyError(f"`{name}` differs between two runs on the same inputs")
         known.update({name: np.array(array) for name, array in second.items()})
-        loaded._crew.close()
+        loaded._pool.close()
     return known
 
 

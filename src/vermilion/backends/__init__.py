@@ -32,7 +32,7 @@ MACHINE_CODE = frozenset({"native", "npu_model", "iree"})
 
 @cache
 def backend(name: str) -> Backend:
-    """Give the backend of that name, the same one each time.
+    """Return the backend of that name, the same one each time.
 
     Raises: ArtifactError for a name that this version does not know.
     """

@@ -116,10 +116,10 @@ class PartFiles(Protocol):
     """Read access to a compiled part, whether it lies in a folder or inside a `.rai`."""
 
     def read(self, name: str) -> memoryview:
-        """Give the bytes of a file of the part; large files are mapped, not copied."""
+        """Return the bytes of a file of the part; large files are mapped, not copied."""
 
     def weights(self) -> Mapping[str, Array]:
-        """Give the tensors that the part's model keeps outside itself, by name, read only."""
+        """Return the tensors that the part's model keeps outside itself, by name, read only."""
 
 
 class Executable(Protocol):
@@ -168,7 +168,7 @@ class Versioned(Protocol):
     """A backend whose compiled parts depend on more than this package and its core libraries."""
 
     def versions(self, target: Target) -> Mapping[str, str]:
-        """Give the versions of providers, drivers, compilers and firmware, by name."""
+        """Return the versions of providers, drivers, compilers and firmware, by name."""
 
 
 @runtime_checkable

@@ -30,7 +30,7 @@ from vermilion.codegen.load import load_object
 from vermilion.codegen.table import Address, Call, Check, StepTensor
 from vermilion.codegen.tensor import SLACK_BYTES, View
 from vermilion.codegen.watch import NUMPY, StepWatcher, kernel_at
-from vermilion.codegen.workers import HEAP, Crew, Memory, aligned_bytes, usable_cores
+from vermilion.codegen.workers import HEAP, Memory, ThreadPool, aligned_bytes, usable_cores
 from vermilion.errors import ArtifactError, Refusal, UnsupportedError
 from vermilion.forks import renew_after_fork
 from vermilion.hardware.targets.find import find_target
@@ -112,7 +112,7 @@ class NativeBackend:
                 for name, code in zip(names, compiled.objects, strict=True)
             ],
             "entries": entries,
-            "meets_again": compiled.meets_again,
+            "barriers_again": compiled.barriers_again,
             "inputs": [_tensor(view, entries) for view in lowered.inputs],
             "outputs": [_tensor(view, entries) for view in lowered.outputs],
             "checks": [asdict(check) for check in compiled.checks],
@@ -170,7 +170,7 @@ class NativeBackend:
 
 def _lowered(part: Part, target: Target, options: CompileOptions) -> tuple[LoweredPart, int]:
     """Return the steps of a part, and how many entries of a batch they are run for."""
-    from vermilion.codegen.lower.entries import one_entry
+    from vermilion.codegen.lower.batch_split import one_entry
     from vermilion.codegen.lower.part import lower_part
 
     storage: Literal["f32", "bf16"] = "bf16" if options.precision == "bf16" else "f32"
@@ -226,7 +226,7 @@ class NativeExecutable:
         at = self._arguments.ctypes.data
         before = 0
         for row, call in zip(rows, calls, strict=True):
-            wanted = before if call.meet else 0
+            wanted = before if call.barrier else 0
             row[:] = (functions[call.function], at, call.units, call.chunk, wanted)
             at += 8 * len(call.arguments)
             before += call.units
@@ -234,24 +234,24 @@ class NativeExecutable:
         self._program = (functions, rows.reshape(-1), calls)
         self.entries = int(table["entries"])  # of a batch, computed one after the other
         self._keep = (library, packed, self._arena, self._arguments)
-        self._crew = Crew(functions, rows.reshape(-1), workers, self._keep)
+        self._pool = ThreadPool(functions, rows.reshape(-1), workers, self._keep)
         renew_after_fork(self)
 
     @property
     def runs_on(self) -> str:
         """Say where it runs."""
-        return f"CPU (native code for {self._cpu}, {self._crew.workers} threads)"
+        return f"CPU (native code for {self._cpu}, {self._pool.workers} threads)"
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
         """Compute every output of the part from all its inputs."""
-        return self._computed(inputs, self._crew.run)
+        return self._computed(inputs, self._pool.run)
 
     def step_timer(self) -> StepTimer:
-        """Give what runs this part step by step; it belongs to this part alone."""
+        """Return what runs this part step by step; it belongs to this part alone."""
         from vermilion.codegen.profile import StepTimer
 
         functions, rows, calls = self._program
-        return StepTimer(functions, rows, calls, self._crew.workers, keep=self._keep)
+        return StepTimer(functions, rows, calls, self._pool.workers, keep=self._keep)
 
     def step_watcher(self, tensors: Sequence[StepTensor]) -> StepWatcher:
         """Return what runs this part call by call and copies inner tensors."""
@@ -276,7 +276,7 @@ class NativeExecutable:
         return results
 
     def _held(self, port: _Port, array: Array) -> Array:
-        """Give an input as the kernels read it, and nothing that is shorter than they read."""
+        """Return an input as the kernels read it, and nothing that is shorter than they read."""
         if array.shape != port.shape:
             raise UnsupportedError(
                 f"`{port.name}` has the shape {list(array.shape)}, this part was compiled for "
@@ -340,7 +340,7 @@ def _ports(
 
 
 def _words_of(table: Mapping[str, Any]) -> int:
-    """Give how many words a run of one entry writes for its checks."""
+    """Return how many words a run of one entry writes for its checks."""
     return sum(int(row["count"]) for row in table["checks"])
 
 
@@ -354,7 +354,7 @@ def _tensor(view: View, entries: int) -> dict[str, object]:
 
 
 def _all_entries(calls: Sequence[Call], table: Mapping[str, Any]) -> list[Call]:
-    """Give the calls of every entry of a batch: the same on other inputs and outputs."""
+    """Return the calls of every entry of a batch: the same on other inputs and outputs."""
     sizes = {
         (place, index): math.prod(row["shape"]) * NUMPY[row["storage"]].itemsize
         for place in ("input", "output")
@@ -371,10 +371,12 @@ def _all_entries(calls: Sequence[Call], table: Mapping[str, Any]) -> list[Call]:
         replace(
             call,
             arguments=tuple(moved(address, entry) for address in call.arguments),
-            meet=call.meet if entry == 0 else again,
+            barrier=call.barrier if entry == 0 else again,
         )
         for entry in range(entries)
-        for call, again in zip(calls, table["meets_again"] or [c.meet for c in calls], strict=True)
+        for call, again in zip(
+            calls, table["barriers_again"] or [c.barrier for c in calls], strict=True
+        )
     ]
 
 

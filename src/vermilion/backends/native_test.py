@@ -51,7 +51,7 @@ def all_native(compiled: Compiled) -> Compiled:
 
 
 def worst(model: ir.Model, session: Session) -> float:
-    """Give the largest error, as a part of the largest value of its output."""
+    """Return the largest error, as a part of the largest value of its output."""
     inputs = sample_inputs(model, seed=5)
     expected = run_session(open_session(model), inputs)
     found = dict(zip(expected, session.run(list(expected), inputs), strict=True))

@@ -161,7 +161,7 @@ class Latency:
         return max(self.errors.items(), key=lambda item: abs(item[1]))
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that `inspect --json` prints."""
+        """Return the keys that `inspect --json` prints."""
         worst, by = self.worst_error
         return {
             "modelled_ms": self.total_ms,
@@ -188,7 +188,7 @@ def predict(
     parts: int,
     release: str = NEWEST,
 ) -> Latency | None:
-    """Give the modelled latency of `nodes` in `parts` regions; None where nothing was published.
+    """Return the modelled latency of `nodes` in `parts` regions; None where nothing was published.
 
     Counted are convolutions and matrix products; what lies between them is taken as fused.
     """
@@ -234,7 +234,7 @@ def _basis(target: Target, *, is_float: bool, release: str) -> str:
 
 
 def layer_of(node: ir.Node) -> Layer | None:
-    """Give what the model counts of a node, None for what it takes as fused."""
+    """Return what the model counts of a node, None for what it takes as fused."""
     operator = find_operator(node)
     if operator is None or operator.family != "product":
         return None

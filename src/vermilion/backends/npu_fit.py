@@ -51,7 +51,7 @@ class LayerTable:
 
     @classmethod
     def of(cls, layers: Sequence[Layer], bytes_per_element: int) -> LayerTable:
-        """Give the columns of layers whose elements take this many bytes."""
+        """Return the columns of layers whose elements take this many bytes."""
         elements = np.array([layer.weights + layer.activations for layer in layers], np.float64)
         return cls(
             np.array([layer.operations for layer in layers], np.float64) / 1e9,
@@ -60,22 +60,22 @@ class LayerTable:
         )
 
     def compute_ms(self, rates: Rates) -> Floats:
-        """Give each layer's time at the array's rate for its kind."""
+        """Return each layer's time at the array's rate for its kind."""
         slow, fast = rates.depthwise_ms_per_gop, rates.dense_ms_per_gop
         return self.gops * np.where(self.is_depthwise, slow, fast)
 
     def traffic_ms(self, rates: Rates) -> Floats:
-        """Give each layer's time at the memory's rate."""
+        """Return each layer's time at the memory's rate."""
         return self.megabytes * rates.ms_per_megabyte
 
     def total_ms(self, rates: Rates) -> float:
-        """Give the latency: each layer is bound by its arithmetic or by its traffic."""
+        """Return the latency: each layer is bound by its arithmetic or by its traffic."""
         bound = np.maximum(self.compute_ms(rates), self.traffic_ms(rates))
         return DISPATCH_MS + float(bound.sum())
 
 
 def fit(published: Published, bytes_per_element: int) -> Rates:
-    """Give the rates with the smallest sum of |log(predicted ÷ published)|.
+    """Return the rates with the smallest sum of |log(predicted ÷ published)|.
 
     The logarithm makes twice too fast as wrong as twice too slow, its absolute value keeps one
     network that a release does badly from bending the rest.
@@ -103,7 +103,7 @@ def fit(published: Published, bytes_per_element: int) -> Rates:
 
 
 def left_out_errors(published: Published, bytes_per_element: int) -> Mapping[str, float]:
-    """Give predicted ÷ published - 1 of each network, by the fit to all the others."""
+    """Return predicted ÷ published - 1 of each network, by the fit to all the others."""
     errors = {}
     for name, ms in published.items():
         others = {other: value for other, value in published.items() if other != name}

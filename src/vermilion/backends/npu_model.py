@@ -58,7 +58,7 @@ _WORDS: Mapping[str, str] = {
 def predict_ms(
     target: Target, number_format: str, nodes: Sequence[ir.Node], *, parts: int
 ) -> float | None:
-    """Give the modelled latency of `nodes` in `parts` regions, None where nothing was fitted."""
+    """Return the modelled latency of `nodes` in `parts` regions, None where nothing was fitted."""
     latency = predict(target, number_format, nodes, parts=parts)
     return None if latency is None else latency.total_ms
 

@@ -50,7 +50,7 @@ _LARGEST = (2.0 - 2.0**-7) * 2.0**127
 
 
 def numbers_of(model: ir.Model, precision: str = "auto") -> Numbers:
-    """Give the numbers in which an NPU would compute a part; `precision` chooses for floats."""
+    """Return the numbers in which an NPU would compute a part; `precision` chooses for floats."""
     name = number_format(model)
     if name in ("xint8", "a8w8", "a16w8", "int8"):
         return "integers"
@@ -60,7 +60,7 @@ def numbers_of(model: ir.Model, precision: str = "auto") -> Numbers:
 
 
 def for_generated_code(model: ir.Model, numbers: Numbers, *, stores_bf16: bool) -> ir.Model:
-    """Give the graph for our code generator; `model` stays as it is.
+    """Return the graph for our code generator; `model` stays as it is.
 
     With `stores_bf16` the generated program rounds what it keeps in memory: only what it would
     keep in registers is rounded by nodes of the graph.
@@ -76,7 +76,7 @@ def for_generated_code(model: ir.Model, numbers: Numbers, *, stores_bf16: bool) 
 
 
 def in_standard_operators(model: ir.Model, numbers: Numbers) -> ir.Model:
-    """Give the graph in operators that any runtime has; `model` stays as it is."""
+    """Return the graph in operators that any runtime has; `model` stays as it is."""
     if numbers not in ("bf16", "bfp16"):
         return model
     writer = _Writer(model, numbers)
@@ -94,7 +94,7 @@ def rounded_weights(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def summed_axes(node: ir.Node) -> Iterator[tuple[int, int]]:
-    """Give (input, axis) for what a product multiplies: the axis that is summed over."""
+    """Yield (input, axis) for what a product multiplies: the axis that is summed over."""
     ranks = [None if value is None else len(value.shape or ()) for value in node.inputs[:2]]
     if is_operator(node, "Conv"):
         kernel = static_shape(node.inputs[1])
@@ -217,7 +217,7 @@ class _Writer:
                 node.replace_input_with(index, self._in_blocks(value, axis, node, literal=literal))
 
     def _in_blocks(self, value: ir.Value, axis: int, reader: ir.Node, *, literal: bool) -> ir.Value:
-        """Give a value in blocks along `axis`, made once."""
+        """Return a value in blocks along `axis`, made once."""
         key = (value, axis)
         if key in self._blocks:
             return self._blocks[key]

@@ -114,7 +114,7 @@ def _added(left: Array, right: Array, order: Iterable[int]) -> Array:
 
 
 def patches(x: Array, size: int, pad: int) -> Array:
-    """Give (pixels, taps of a row side by side, channels last) of an image (1, C, H, W)."""
+    """Return (pixels, taps of a row side by side, channels last) of an image (1, C, H, W)."""
     padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))[0].transpose(1, 2, 0)
     rows = padded.shape[0] - size + 1
     columns = padded.shape[1] - size + 1
@@ -128,7 +128,7 @@ def patches(x: Array, size: int, pad: int) -> Array:
 
 
 def convolved(x: Array, weights: Array, pad: int) -> Array:
-    """Give a stride-1 convolution (1, O, H, W), summed as the kernel does: by rows of taps."""
+    """Return a stride-1 convolution (1, O, H, W), summed as the kernel does: by rows of taps."""
     size = weights.shape[2]
     flat = weights.transpose(2, 3, 1, 0).reshape(-1, weights.shape[0])
     sums = summed(patches(x, size, pad), flat)
@@ -137,7 +137,7 @@ def convolved(x: Array, weights: Array, pad: int) -> Array:
 
 
 def cancelling(rows: int, depth: int, columns: int) -> tuple[Array, Array]:
-    """Give two matrices whose products add up to little: what is left is all rounding."""
+    """Return two matrices whose products add up to little: what is left is all rounding."""
     half, other = normal(rows, depth // 2), normal(depth // 2, columns, seed=1)
     left = np.concatenate([half, -half[:, ::-1]], axis=1)
     return left, np.concatenate([other, other[::-1]])

@@ -81,7 +81,7 @@ class Layer:
 
 @cache
 def network(name: str) -> tuple[Layer, ...]:
-    """Give the layers of a published network. Raises: KeyError for a name that has none."""
+    """Return the layers of a published network. Raises: KeyError for a name that has none."""
     return tuple(_NETWORKS[name]())
 
 

@@ -46,7 +46,7 @@ _REACH = 6
 
 
 def column_of(number_format: str) -> str | None:
-    """Give the operator-table column for a model's number format, None where there is none."""
+    """Return the operator-table column for a model's number format, None where there is none."""
     return _COLUMN.get(number_format)
 
 
@@ -111,7 +111,7 @@ def _flows(value: ir.Value) -> bool:
 
 
 def _leading(value: ir.Value) -> int | None:
-    """Give the first size, 1 of a scalar; None where it is not known."""
+    """Return the first size, 1 of a scalar; None where it is not known."""
     if value.shape is None:
         return None
     size = value.shape[0] if len(value.shape) else 1

@@ -41,7 +41,7 @@ class Failed:
     reason: str
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of the report."""
+        """Return the keys of the report."""
         return {"index": self.index, "name": self.name, "reason": self.reason}
 
 
@@ -55,7 +55,7 @@ class _Column:
 
 
 def output_form(path: Path) -> Form:
-    """Give what to write: by the ending, a folder where there is none.
+    """Return what to write: by the ending, a folder where there is none.
 
     Raises: OptionError for another ending, or where Parquet cannot be written.
     """
@@ -101,7 +101,7 @@ def assemble(job: Job, folder: Path, done: Sequence[Range], output: Path) -> tup
 
 
 def failures_path(output: Path) -> Path:
-    """Give the file beside the output that lists the inputs which failed, where any did."""
+    """Return the file beside the output that lists the inputs which failed, where any did."""
     return output.with_name(output.name + ".failed.json")
 
 
@@ -122,7 +122,7 @@ def _failed(job: Job, folder: Path, done: Sequence[Range]) -> tuple[Failed, ...]
 
 
 def _columns(job: Job, folder: Path, done: Sequence[Range]) -> tuple[_Column, ...]:
-    """Give type and row shape of each output, which all ranges must agree on."""
+    """Return type and row shape of each output, which all ranges must agree on."""
     found: list[_Column | None] = [None] * len(job.outputs)
     for one in done:
         for at, segments in enumerate(range_shapes(folder, one)):
@@ -144,7 +144,7 @@ def _columns(job: Job, folder: Path, done: Sequence[Range]) -> tuple[_Column, ..
 def _blocks(
     folder: Path, done: Sequence[Range], at: int, column: _Column
 ) -> Iterator[tuple[Array, Computed]]:
-    """Give one output range by range, with filler for inputs that failed."""
+    """Yield one output range by range, with filler for inputs that failed."""
     for one in done:
         computed = read_range(folder, one, outputs=(at,))
         rows = [array.astype(column.dtype, copy=False) for array in _segments(computed, at)]
@@ -202,7 +202,7 @@ def _write_folder(job: Job, folder: Path, done: Sequence[Range], output: Path) -
 
 
 def file_name(job: Job, at: int) -> str:
-    """Give the name of an input's file in an output folder, without its ending."""
+    """Return the name of an input's file in an output folder, without its ending."""
     if job.source.kind == "pictures":
         return job.source.files[at]
     return f"{at:0{max(6, len(str(job.total)))}d}"
@@ -238,7 +238,7 @@ class _Stream:
         self._rows: list[tuple[Array, Array]] = []
 
     def take(self, count: int) -> tuple[Array, Array]:
-        """Give so many rows, and which of them are absent."""
+        """Return so many rows, and which of them are absent."""
         have = sum(len(rows) for rows, _ in self._rows)
         while have < count:
             block, computed = next(self._blocks)

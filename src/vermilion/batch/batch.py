@@ -146,7 +146,7 @@ class Fleet(Protocol):
     """Where workers are started."""
 
     def places(self, devices: str, kind: Kind) -> tuple[BatchDevice, ...]:
-        """Give the places for workers that the words name."""
+        """Return the places for workers that the words name."""
 
     def start(self, device: BatchDevice) -> Worker:
         """Start a worker. Raises: WorkerDied, RangeFailed."""
@@ -161,7 +161,7 @@ class LocalFleet:
     standby: Standby
 
     def places(self, devices: str, kind: Kind) -> tuple[BatchDevice, ...]:
-        """Give the places for workers that the words name."""
+        """Return the places for workers that the words name."""
         return parse_devices(devices, kind)
 
     def start(self, device: BatchDevice) -> LocalWorker:
@@ -215,7 +215,7 @@ def _computed(
 
 
 def _proof(folder: Path, done: Sequence[Range]) -> Range | None:
-    """Give a range of an earlier run that has outputs."""
+    """Return a range of an earlier run that has outputs."""
     return next((one for one in done if read_range(folder, one, outputs=()).live), None)
 
 

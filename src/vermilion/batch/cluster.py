@@ -53,7 +53,7 @@ class Actor:
         return opened.runs_on, opened.notes
 
     def compute(self, start: int, stop: int) -> tuple[Computed, Report] | Failure:
-        """Give a range's outputs, or why there are none."""
+        """Return a range's outputs, or why there are none."""
         from vermilion.batch.compute import BatchError
         from vermilion.memory import peak_rss_mb
 
@@ -91,7 +91,7 @@ class RayWorker:
         self._asked.append((self._actor.compute.remote(wanted.start, wanted.stop), keep))
 
     def finish(self) -> Report:
-        """Give what became of the first range; its file is written here.
+        """Return what became of the first range; its file is written here.
 
         Raises: WorkerDied, RangeFailed.
         """
@@ -133,7 +133,7 @@ class RayFleet:
     joining: _Joining
 
     def places(self, devices: str, kind: Kind) -> tuple[BatchDevice, ...]:
-        """Give them: `all` is a worker for each machine with all of its cores, or for each GPU.
+        """Return them: `all` is a worker for each machine with all of its cores, or for each GPU.
 
         Names such as `cpu:0,cpu:1` share out the cluster's cores.
 
@@ -250,7 +250,7 @@ def _environment_set(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _runtime_environment() -> dict[str, Any] | None:
-    """Give what lets workers find this package, where it is not installed.
+    """Return what lets workers find this package, where it is not installed.
 
     Only where they need it: such workers are none of those that Ray keeps ready, and start
     seconds later.

@@ -118,7 +118,7 @@ class Computer:
         return Computed(wanted, joined, failed), Spent(read_s, run_s)
 
     def _rows(self, array: Array, places: Sequence[int], output: int) -> Array:
-        """Give the rows of the inputs at `places`; of a batch of one, the whole is the row."""
+        """Return the rows of the inputs at `places`; of a batch of one, the whole is the row."""
         if not isinstance(array, np.ndarray):
             raise BatchError(
                 f"output `{self._job.outputs[output]}` is a {type(array).__name__}, and no array"
@@ -139,7 +139,7 @@ class Computer:
 
 
 def _in_place(read: Read, places: Sequence[int], size: int) -> dict[str, Array]:
-    """Give full batches; places that no input has are filled with the first that is there."""
+    """Return full batches; places that no input has are filled with the first that is there."""
     if len(places) == size:
         return dict(read.arrays)
     order = [0] * size

@@ -58,14 +58,14 @@ def parse_devices(text: str, kind: Kind) -> tuple[BatchDevice, ...]:
 
 
 def own_cores() -> tuple[int, ...]:
-    """Give the numbers of the cores that this process may use."""
+    """Return the numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def shared_out(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Give each of `count` an equal run of the cores; none, where there are more than cores."""
+    """Return each of `count` an equal run of the cores; none, where there are more than cores."""
     if count > len(cores):
         return [()] * count
     bounds = [len(cores) * at // count for at in range(count + 1)]
@@ -73,7 +73,7 @@ def shared_out(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
 
 
 def backends_on(manifest: Manifest, device: int) -> Mapping[str, Backend] | None:
-    """Give the backends for a session on one of several GPUs; None: as the bundle says.
+    """Return the backends for a session on one of several GPUs; None: as the bundle says.
 
     IREE's takes the first GPU that fits: here it is shown no other than the one meant.
     """
@@ -129,7 +129,7 @@ def _gpus() -> int:
 
 
 def _cache_groups(cores: Sequence[int]) -> int:
-    """Give the number of last-level caches that these cores use; 1 where the system is silent."""
+    """Return the number of last-level caches that these cores use; 1 where the system is silent."""
     if not sys.platform.startswith("linux"):
         return 1
     groups = set()

@@ -49,7 +49,7 @@ class Range:
         return self.stop - self.start
 
     def halves(self) -> tuple[Range, Range]:
-        """Give the two halves of a range of two or more."""
+        """Return the two halves of a range of two or more."""
         middle = (self.start + self.stop) // 2
         return Range(self.start, middle), Range(middle, self.stop)
 
@@ -96,7 +96,7 @@ class Job:
     fingerprint: str
 
     def ranges(self) -> tuple[Range, ...]:
-        """Give the ranges that the job is handed out in: whole batches, but for the last one."""
+        """Return the ranges that the job is handed out in: whole batches, but for the last one."""
         found: list[Range] = []
         start = 0
         while start < self.total:
@@ -132,27 +132,27 @@ class Job:
 
 
 def range_length(total: int, batch: int, devices: int) -> int:
-    """Give the most inputs that are handed out at a time: whole batches, many ranges a device."""
+    """Return the most inputs that are handed out at a time: whole batches, many ranges a device."""
     share = total // max(1, devices * RANGES_PER_DEVICE)
     batches = max(1, min(share, MAX_RANGE) // batch)
     return batches * batch
 
 
 def fingerprint(*parts: object) -> str:
-    """Give a digest of whatever JSON can hold."""
+    """Return a digest of whatever JSON can hold."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def seen(folder: Path, names: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Give name, size and date of files: what tells that one was changed meanwhile."""
+    """Return name, size and date of files: what tells that one was changed meanwhile."""
     place = str(folder)  # a `Path` for each of many files takes longer than asking for its date
     stats = ((name, os.stat(os.path.join(place, name))) for name in names)  # noqa: PTH116, PTH118
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
 def filler(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Give what stands for outputs of a failed input: NaN, the lowest integer, false, no text."""
+    """Return what stands for outputs of a failed input: NaN, the lowest integer, false, no text."""
     if dtype.kind in "fc" or dtype.kind == "V":
         return np.full(shape, np.nan).astype(dtype)
     if dtype.kind in "iu":

@@ -45,7 +45,7 @@ class Computed:
         return [at for at in range(self.range.start, self.range.stop) if at not in self.failed]
 
     def rows(self, output: int) -> Iterator[Array]:
-        """Give one output's row of each input that has one."""
+        """Yield one output's row of each input that has one."""
         for segment in self.segments[output] if self.segments else ():
             yield from segment
 
@@ -84,7 +84,7 @@ def read_range(folder: Path, done: Range, outputs: Sequence[int] | None = None) 
 
 
 def range_shapes(folder: Path, done: Range) -> list[list[tuple[np.dtype[Any], tuple[int, ...]]]]:
-    """Give type and shape of each output's segments, without reading them."""
+    """Return type and shape of each output's segments, without reading them."""
     found: dict[int, list[tuple[np.dtype[Any], tuple[int, ...]]]] = {}
     with zipfile.ZipFile(_path(folder, done)) as archive:
         for name in archive.namelist():
@@ -99,7 +99,7 @@ def range_shapes(folder: Path, done: Range) -> list[list[tuple[np.dtype[Any], tu
 
 
 def finished_ranges(folder: Path, *, verify: bool = True) -> tuple[Range, ...]:
-    """Give the ranges whose files are there, in order, none overlapping another.
+    """Return the ranges whose files are there, in order, none overlapping another.
 
     With `verify`, files that are not whole (a crash of the machine can leave such) are removed,
     to be made again.
@@ -122,7 +122,7 @@ def finished_ranges(folder: Path, *, verify: bool = True) -> tuple[Range, ...]:
 
 
 def missing_ranges(wanted: Sequence[Range], done: Sequence[Range]) -> tuple[Range, ...]:
-    """Give what is left of the `wanted` ranges; `done` is as `finished_ranges` gives it."""
+    """Return what is left of the `wanted` ranges; `done` is as `finished_ranges` gives it."""
     left: list[Range] = []
     for one in wanted:
         start = one.start

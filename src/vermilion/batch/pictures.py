@@ -14,7 +14,7 @@ from vermilion.ir.pictures import PictureOptions, read_picture
 def read_pictures(
     paths: Mapping[int, Path], slot: Slot, options: PictureOptions
 ) -> tuple[dict[int, Array], dict[int, str]]:
-    """Give an array of one row for each picture that can be read, by number, and why not the rest.
+    """Return a row for each image that can be read, by number, and why the rest cannot.
 
     `slot` has an open first dimension.
     """

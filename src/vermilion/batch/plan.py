@@ -60,7 +60,7 @@ class Planned:
     kind: Kind
 
     def for_devices(self, count: int) -> Job:
-        """Give the job in ranges that suit so many devices."""
+        """Return the job in ranges that suit so many devices."""
         most = min(self.job.range_length, range_length(self.job.total, self.job.batch, count))
         return replace(self.job, range_length=most, devices=count)
 
@@ -108,7 +108,7 @@ def planned_job(
     batch: int,
     digest: str,
 ) -> Job:
-    """Give the job of a request whose model is settled; `digest` stands for the model.
+    """Return the job of a request whose model is settled; `digest` stands for the model.
 
     Raises: OptionError where there are no inputs, UnsupportedError for outputs without rows.
     """
@@ -147,7 +147,7 @@ def _slot(record: TensorRecord) -> Slot:
 
 
 def settled_batch(slots: Sequence[Slot], wanted: int | None) -> int:
-    """Give the batch: the model's own where it is fixed.
+    """Return the batch: the model's own where it is fixed.
 
     Raises: OptionError where the model's inputs have no batch axis, or another one.
     """
@@ -194,7 +194,7 @@ def _check_output(record: TensorRecord, batch: int) -> None:
 
 
 def _longest_range(outputs: Sequence[TensorRecord], batch: int) -> int:
-    """Give the inputs whose outputs a worker may hold: whole batches, one at least."""
+    """Return the inputs whose outputs a worker may hold: whole batches, one at least."""
     row_bytes = 0
     for record in outputs:
         dtype = numpy_type(record.type) or np.dtype(np.float32)

@@ -59,7 +59,7 @@ def plan_model(request: Request, progress: Progress) -> Planned:
 
 
 def _session_outputs(model: ir.Model) -> tuple[TensorRecord, ...]:
-    """Give the outputs as the model declares them; fails where ONNX Runtime does not run it."""
+    """Return the outputs as the model declares them; fails where ONNX Runtime does not run it."""
     open_session(model, quiet=True)
     return tuple(tensor_record(value) for value in model.graph.outputs)
 
@@ -69,7 +69,7 @@ def _slots(model: ir.Model) -> tuple[Slot, ...]:
 
 
 def _row_shapes(source: Source, slots: Sequence[Slot]) -> dict[str, tuple[int, ...]]:
-    """Give the shape of one input by name, as the first one that can be read has it."""
+    """Return the shape of one input by name, as the first one that can be read has it."""
     reader = Reader(source, slots)
     reason = ""
     for at in range(count_inputs(source, slots)):

@@ -30,7 +30,7 @@ class LocalWorker:
         limit_s: float,
         process: subprocess.Popen[str] | None = None,
     ) -> None:
-        """Give it the job, and wait until its model is open.
+        """Return it the job, and wait until its model is open.
 
         `process` is one that was started ahead, and is taken over.
 
@@ -75,7 +75,7 @@ class LocalWorker:
         self._say(start=wanted.start, stop=wanted.stop, keep=keep)
 
     def finish(self) -> Report:
-        """Give what became of the first range. Raises: WorkerDied, RangeFailed."""
+        """Return what became of the first range. Raises: WorkerDied, RangeFailed."""
         said = self._reply(self._limit_s)
         return Report(
             {int(at): str(why) for at, why in said["failed"].items()},

@@ -33,7 +33,7 @@ class RowFile(Protocol):
         """The number of inputs."""
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        """Give inputs `start` to `stop`: arrays of (rows, …) by name of the input."""
+        """Return inputs `start` to `stop`: arrays of (rows, …) by name of the input."""
 
 
 def open_rows(path: Path, slots: Sequence[Slot]) -> RowFile:
@@ -57,7 +57,7 @@ class ArrayRows:
     count: int
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        """Give inputs `start` to `stop`."""
+        """Return inputs `start` to `stop`."""
         return {name: np.array(array[start:stop]) for name, array in self.arrays.items()}
 
 
@@ -75,7 +75,7 @@ def _array_rows(arrays: Mapping[str, Array], slots: Sequence[Slot], path: Path) 
 
 
 def _as_rows(slot: Slot, array: Array, path: Path) -> Array:
-    """Give the array with one input a row: it may be one input, or hold batches of one each."""
+    """Return the array with one input a row: it may be one input, or hold batches of one each."""
     if array.dtype != slot.dtype and not (slot.dtype.kind == "O" and array.dtype.kind == "U"):
         raise OptionError(
             f"input `{slot.name}` got {array.dtype} and expected {slot.dtype}",
@@ -201,7 +201,10 @@ class ParquetRows:
         self._open: tuple[tuple[int, int], Any] | None = None
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        """Give inputs `start` to `stop`; the row groups that they lie in are kept for the next."""
+        """Return inputs `start` to `stop`.
+
+        The row groups that they lie in are kept for the next.
+        """
         first = int(np.searchsorted(self._ends, start, side="right"))
         last = int(np.searchsorted(self._ends, stop - 1, side="right"))
         if self._open is None or self._open[0] != (first, last):
@@ -244,7 +247,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _row_shape(slot: Slot, elements: int) -> tuple[int, ...]:
-    """Give the sizes of a row that is stored flat; one that is open is what is left."""
+    """Return the sizes of a row that is stored flat; one that is open is what is left."""
     row = (slot.shape or (None, None))[1:]
     known = int(np.prod([size for size in row if size is not None], dtype=np.int64))
     return tuple(elements // max(1, known) if size is None else size for size in row)

@@ -39,7 +39,7 @@ class DeviceRecord:
     left_out: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of the report."""
+        """Return the keys of the report."""
         return {
             "name": self.device.name,
             "threads": self.device.threads,
@@ -87,7 +87,7 @@ class _Line:
             worker.close()
 
     def _next(self) -> tuple[Range, bool] | None:
-        """Give the range that is due, and whether the worker was asked for it already."""
+        """Return the range that is due, and whether the worker was asked for it already."""
         ahead, self.ahead = self.ahead, None
         if ahead is not None:
             return ahead, True

@@ -59,7 +59,7 @@ def find_source(path: Path, slots: Sequence[Slot], pictures: PictureOptions) -> 
 
 
 def count_inputs(source: Source, slots: Sequence[Slot]) -> int:
-    """Give the number of inputs."""
+    """Return the number of inputs."""
     if source.kind == "pictures":
         return len(source.files)
     last = _open_rows(Path(source.folder) / source.files[-1], slots)
@@ -67,7 +67,7 @@ def count_inputs(source: Source, slots: Sequence[Slot]) -> int:
 
 
 def input_name(source: Source, at: int) -> str:
-    """Give what an input is called: its file, and its row where the file holds several."""
+    """Return what an input is called: its file, and its row where the file holds several."""
     if source.kind == "pictures":
         return source.files[at]
     file = bisect_right(source.starts, at) - 1
@@ -88,7 +88,7 @@ class Reader:
         self._open: tuple[int, RowFile] | None = None
 
     def read(self, wanted: Range) -> Read:
-        """Give the inputs of a range.
+        """Return the inputs of a range.
 
         Raises: OptionError where a file of rows cannot be read; a picture that cannot be is
         among the failed.
@@ -147,6 +147,6 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _ending(name: str) -> str:
-    """Give what `Path(name).suffix.lower()` would, without a `Path` for each of many files."""
+    """Return what `Path(name).suffix.lower()` would, without a `Path` for each of many files."""
     stem, dot, ending = name.rpartition(".")
     return dot + ending.lower() if stem else ""

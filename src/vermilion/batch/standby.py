@@ -77,7 +77,7 @@ def start_process(device: BatchDevice, log: Path | None = None) -> subprocess.Po
 
 
 def environment() -> dict[str, str]:
-    """Give this process's environment, in which the child finds this same package."""
+    """Return this process's environment, in which the child finds this same package."""
     root = str(Path(errors.__file__).parent.parent)
     known = os.environ.get("PYTHONPATH")
     return {

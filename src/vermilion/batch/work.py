@@ -59,7 +59,7 @@ class Work:
         self._begin = time.monotonic()
 
     def take(self) -> Range | None:
-        """Give a range to compute, or None when there is and will be none.
+        """Return a range to compute, or None when there is and will be none.
 
         Waits while another device computes something that may come back.
         """
@@ -74,7 +74,7 @@ class Work:
             return None
 
     def take_ahead(self) -> Range | None:
-        """Give a range for a device that still computes one, if enough are left for the others."""
+        """Return a range for a device that still computes one, if enough are left for others."""
         with self._changed:
             if self.stopped or len(self._queue) < self._devices:
                 return None

@@ -36,7 +36,7 @@ MINILM = Encoder(6, 384, 12, 30522, decomposed=True)
 
 
 def bert(name: str, sizes: Encoder, weights: Weights) -> ir.Model:
-    """Give the graph from token numbers and a mask to the last hidden state.
+    """Return the graph from token numbers and a mask to the last hidden state.
 
     Shapes: inputs (batch, sequence), both open → (batch, sequence, width); at most 512 tokens.
     Source: Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers for

@@ -62,7 +62,7 @@ class Case:
 
 
 def default_precision(model: ir.Model) -> Precision:
-    """Give the precision at which a model is meant to run as it stands."""
+    """Return the precision at which a model is meant to run as it stands."""
     return "int8" if number_format(model) in _QUANTIZED else "fp32"
 
 
@@ -164,7 +164,7 @@ def _set_axis(
     axis: int,
     size: int | None,
 ) -> None:
-    """Give an input's open axis a size: through its name, or in the shape that was given."""
+    """Return an input's open axis a size: through its name, or in the shape that was given."""
     if size is None or axis >= len(shape) or isinstance(shape[axis], int):
         return
     name = value.name or ""
@@ -181,7 +181,7 @@ def _set_axis(
 
 
 def _leading_sizes(feeds: Mapping[str, Array]) -> tuple[int | None, int | None]:
-    """Give the batch, and the sequence length of a model that reads token numbers."""
+    """Return the batch, and the sequence length of a model that reads token numbers."""
     ranked = [array for array in feeds.values() if array.ndim > 0]
     tokens = [array for array in ranked if array.ndim == 2 and array.dtype.kind == "i"]
     batch = ranked[0].shape[0] if ranked else None

@@ -118,7 +118,7 @@ def check_installed(engine: Engine) -> None:
 
 
 def engines_here() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Give the peers that can run on this machine, and why AMD's other providers cannot.
+    """Return the peers that can run on this machine, and why AMD's other providers cannot.
 
     Providers of ONNX Runtime are loaded to find out, each in a child process.
     """

@@ -91,7 +91,7 @@ class _TimedPart:
         return outputs
 
     def told(self) -> list[tuple[int, Run]]:
-        """Give when each run began, and its events."""
+        """Return when each run began, and its events."""
         if self.read is None:
             return self.kept
         return [(begin, run) for (begin, _), run in zip(self.kept, self.read(), strict=True)]
@@ -143,7 +143,7 @@ def _native(part: NativeExecutable) -> _TimedPart:
 
 
 def native_events(steps: Sequence[StepTime], begin_ns: int) -> Run:
-    """Give an event a step. All steps of a convolution by Winograd have its one name.
+    """Return an event a step. All steps of a convolution by Winograd have its one name.
 
     They are three for each band of the image.
     """

@@ -21,7 +21,7 @@ class Latency:
     mean: float
 
     def as_json(self) -> dict[str, float]:
-        """Give the keys of the report."""
+        """Return the keys of the report."""
         return {
             "p50": self.p50,
             "p90": self.p90,
@@ -32,7 +32,7 @@ class Latency:
 
 
 def latency(run_ms: Sequence[float]) -> Latency:
-    """Give the figures of at least one run."""
+    """Return the figures of at least one run."""
     p50, p90, p99 = (float(x) for x in np.percentile(np.asarray(run_ms), (50, 90, 99)))
     return Latency(p50, p90, p99, min(run_ms), statistics.fmean(run_ms))
 
@@ -47,23 +47,23 @@ class Ratio:
     pairs: int
 
     def as_json(self) -> dict[str, float | int]:
-        """Give the keys of the report."""
+        """Return the keys of the report."""
         return {"median": self.median, "q1": self.q1, "q3": self.q3, "pairs": self.pairs}
 
 
 def pair_ratios(ours_ms: Sequence[float], theirs_ms: Sequence[float]) -> tuple[float, ...]:
-    """Give ours ÷ theirs, turn by turn; both lists hold one figure a round."""
+    """Return ours ÷ theirs, turn by turn; both lists hold one figure a round."""
     return tuple(a / b for a, b in zip(ours_ms, theirs_ms, strict=True))
 
 
 def ratio(pairs: Sequence[float]) -> Ratio:
-    """Give the median and the quartiles of at least one pair."""
+    """Return the median and the quartiles of at least one pair."""
     q1, median, q3 = (float(x) for x in np.percentile(np.asarray(pairs), (25, 50, 75)))
     return Ratio(median, q1, q3, len(pairs))
 
 
 def chance_of_difference(a: Sequence[float], b: Sequence[float]) -> float:
-    """Give the probability that two samples of one distribution differ in rank at least this much.
+    """Return the probability that two samples of one distribution differ so much in rank.
 
     Mann and Whitney's test, two-sided, by its normal approximation with the correction for ties;
     1 where a sample has fewer than four values, which can prove nothing.

@@ -36,7 +36,7 @@ def usage(own_s: Callable[[], float], stat: Path = Path("/proc/stat")) -> Usage 
 
 
 def share_of_others(before: Usage | None, after: Usage | None) -> float | None:
-    """Give the share of all processors that other programs used between two readings."""
+    """Return the share of all processors that other programs used between two readings."""
     if before is None or after is None:
         return None
     others_s = (after.all_s - before.all_s) - (after.own_s - before.own_s)

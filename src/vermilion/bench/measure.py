@@ -146,7 +146,7 @@ class Machine:
     system: str
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of the report."""
+        """Return the keys of the report."""
         return {"cpu": self.cpu, "core": self.core, "cores": self.cores, "system": self.system}
 
 
@@ -199,7 +199,7 @@ def bench_graph(
 
 
 def all_sizes(plan: Plan) -> Iterator[Sizes]:
-    """Give every combination of sizes that a plan asks for."""
+    """Yield every combination of sizes that a plan asks for."""
     threads = plan.threads or (this_machine().cores or 1,)
     for batch in plan.batches:
         for sequence in plan.sequences:
@@ -251,13 +251,13 @@ def _measure(
 
 
 def _cpu_seconds(engines: Sequence[EngineProcess]) -> float:
-    """Give what this process and the engines' have used of the processors."""
+    """Return what this process and the engines' have used of the processors."""
     used: list[float] = [engine.ask("usage")["cpu_s"] for engine in engines]
     return time.process_time() + sum(used)
 
 
 def engines_for(case: Case, plan: Plan) -> list[Engine]:
-    """Give ours and the peers. Raises OptionError where one is asked for twice."""
+    """Return ours and the peers. Raises OptionError where one is asked for twice."""
     engines = [Engine(OURS, case.precision)]
     engines += [parse_engine(word, case.precision) for word in plan.against]
     labels = [engine.label for engine in engines]

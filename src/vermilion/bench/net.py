@@ -59,5 +59,5 @@ class Net:
         self._graph.outputs.append(value)
 
     def model(self) -> ir.Model:
-        """Give the finished model."""
+        """Return the finished model."""
         return ir.Model(self._graph, ir_version=_IR_VERSION, producer_name="vermilion")

@@ -46,7 +46,7 @@ def check_plots() -> None:
 
 
 def html_page(data: Row, tables: Sequence[Table], told: Sequence[str] = ()) -> str:
-    """Give the page: plots, tables, and what a reader should know about the figures.
+    """Return the page: plots, tables, and what a reader should know about the figures.
 
     Raises: DeviceError where pygal is not installed.
     """
@@ -104,7 +104,7 @@ def _plots(data: Row) -> list[str]:
 
 
 def _ms_an_item(size: Size, engine: str) -> float | None:
-    """Give the time of one of the batch, so that the bars of all batches can be compared."""
+    """Return the time of one of the batch, so that the bars of all batches can be compared."""
     row = size.rows.get(engine)
     return None if row is None else row["latency_ms"]["p50"] / (size.batch or 1)
 

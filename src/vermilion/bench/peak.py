@@ -34,7 +34,7 @@ class Peak:
     instruction: str
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of the report."""
+        """Return the keys of the report."""
         return {
             "precision": self.precision,
             "threads": self.threads,
@@ -79,7 +79,7 @@ def measure_tile(tile: Tile, precision: str, threads: int) -> Peak:
 
 
 def _compiled(tile: Tile) -> tuple[Any, int]:
-    """Give the engine that owns the machine code, and the address of `peak` in it."""
+    """Return the engine that owns the machine code, and the address of `peak` in it."""
     llvm = import_module("llvmlite.binding")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -108,7 +108,7 @@ def _aligned_words(count: int, word: int) -> np.ndarray:
 
 
 def _seconds(function: Any, operands: list[tuple[np.ndarray, ...]], calls: int) -> float:
-    """Give the time from the common start until the last thread is done."""
+    """Return the time from the common start until the last thread is done."""
     start = threading.Barrier(len(operands) + 1)
 
     def work(arrays: tuple[np.ndarray, ...]) -> None:

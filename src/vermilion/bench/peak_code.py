@@ -68,7 +68,7 @@ def _fma(bits: int, rows: int, vectors: int, features: Set[str]) -> Tile:
 def _dot(
     instruction: str, intrinsic: str, kinds: tuple[str, str], shape: tuple[int, int], feature: str
 ) -> Tile:
-    """Give a tile of an instruction that adds 2 products of bf16, or 4 of int8, to each lane."""
+    """Return a tile of an instruction that adds 2 products of bf16, or 4 of int8, to each lane."""
     accumulator, operand = kinds
     rows, vectors = shape
     bits, name = (512 if accumulator.startswith("<16") else 256), f"@llvm.x86.{intrinsic}"
@@ -135,7 +135,7 @@ TILES: dict[str, tuple[Tile, ...]] = {
 
 
 def tile_code(tile: Tile) -> str:
-    """Give a module with `peak(A, B, C, calls)`, which computes the tile `calls` times.
+    """Return a module with `peak(A, B, C, calls)`, which computes the tile `calls` times.
 
     Layouts: A is STEPS × rows words, B is STEPS × vectors registers, C takes the accumulators.
     """

@@ -91,7 +91,7 @@ class EngineProcess:
                 continue
 
     def __enter__(self) -> EngineProcess:
-        """Give itself: it is running already."""
+        """Return itself: it is running already."""
         return self
 
     def __exit__(
@@ -130,7 +130,7 @@ def _read_lines(pipe: IO[str], replies: queue.Queue[str | None]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Give this process's environment, in which the child finds this same package."""
+    """Return this process's environment, in which the child finds this same package."""
     root = str(Path(errors.__file__).parent.parent)
     known = os.environ.get("PYTHONPATH")
     return {

@@ -43,7 +43,7 @@ class Line:
     steps: int = 1
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of the report."""
+        """Return the keys of the report."""
         return asdict(self)
 
 
@@ -67,7 +67,7 @@ class Profile:
     shown: Run
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of the report."""
+        """Return the keys of the report."""
         return {
             "engine": self.engine,
             "precision": self.precision,
@@ -103,7 +103,7 @@ def summed(
 
 
 def _medians(runs: Sequence[Run]) -> list[Event]:
-    """Give each step with the median of its durations. All runs have the same steps, in order."""
+    """Return each step with the median of its durations. All runs have the same steps, in order."""
     length = min(len(run) for run in runs)
     found = []
     for same in zip(*(run[:length] for run in runs), strict=True):
@@ -134,7 +134,7 @@ def _line(names: Key, group: Sequence[Event], whole_us: float) -> Line:
 
 
 def trace(profiles: Mapping[str, Sequence[Profile]]) -> dict[str, object]:
-    """Give a trace for Perfetto or chrome://tracing: a process an engine, a thread a device.
+    """Return a trace for Perfetto or chrome://tracing: a process an engine, a thread a device.
 
     `profiles` by model. Source: "Trace Event Format", the complete (`X`) and metadata (`M`) events.
     """

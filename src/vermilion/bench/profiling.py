@@ -47,7 +47,7 @@ class CaseProfiles:
         return ", ".join([case.label, *sizes])
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of the report."""
+        """Return the keys of the report."""
         case = self.case
         return {
             "model": case.label,

@@ -40,6 +40,6 @@ FIGURES: tuple[Quoted, ...] = (
 
 
 def quoted_for(network: object, batch: object, sequence: object) -> Quoted | None:
-    """Give the guide's row of a size, None where it has none."""
+    """Return the guide's row of a size, None where it has none."""
     wanted = (network, batch, sequence)
     return next((q for q in FIGURES if (q.network, q.batch, q.sequence) == wanted), None)

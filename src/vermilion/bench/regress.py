@@ -50,7 +50,7 @@ class Delta:
         return self.chance is not None and self.chance < SIGNIFICANT
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of the report."""
+        """Return the keys of the report."""
         return {
             **self.key,
             "state": self.state,
@@ -113,7 +113,7 @@ def _is_time(value: object) -> bool:
 def compare_rows(
     new: Sequence[Row], old: Sequence[Row], max_regression_percent: float
 ) -> list[Delta]:
-    """Give a delta for every row of either bench, ours and peers', new rows first.
+    """Return a delta for every row of either bench, ours and peers', new rows first.
 
     Only rows of ours can regress: significantly, and by more than `max_regression_percent`.
     """

@@ -12,7 +12,7 @@ from vermilion.errors import Refusal
 
 
 def as_json(found: Sequence[CaseResult]) -> dict[str, object]:
-    """Give the keys of `bench --json`.
+    """Return the keys of `bench --json`.
 
     `results` has a row for each engine and case, `cases` what belongs to a case as a whole, and
     `ratios` ours ÷ peer over the pairs of all cases. Units are in the names; a ratio below 1
@@ -35,7 +35,7 @@ def _pooled(found: Sequence[CaseResult]) -> dict[str, object]:
 
 
 def _peer_key(case: CaseResult, label: str) -> str:
-    """Give `ort` for a peer at our own precision, `ort@fp32` for one at another."""
+    """Return `ort` for a peer at our own precision, `ort@fp32` for one at another."""
     name, _, precision = label.partition("@")
     return name if precision == case.ours.engine.precision else label
 
@@ -107,7 +107,7 @@ def _achieved(found: CaseResult, p50_ms: float) -> float | None:
 
 
 def _share(found: CaseResult, engine: EngineResult, achieved: float | None) -> float | None:
-    """Give what part of the peak was reached; the peak is that of the case's own precision."""
+    """Return what part of the peak was reached; the peak is that of the case's own precision."""
     same = engine.engine.precision == found.case.precision
     if achieved is None or isinstance(found.peak, Refusal) or not same:
         return None
@@ -115,7 +115,7 @@ def _share(found: CaseResult, engine: EngineResult, achieved: float | None) -> f
 
 
 def concerns(found: Sequence[CaseResult]) -> Iterator[str]:
-    """Give what weakens the figures: peers that did not run, wrong answers, restless engines."""
+    """Yield what weakens the figures: peers that did not run, wrong answers, restless engines."""
     for case in found:
         if isinstance(case.peak, Refusal):
             hint = f" ({case.peak.hint})" if case.peak.hint else ""

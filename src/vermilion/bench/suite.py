@@ -77,7 +77,7 @@ class SuiteResult:
 
 
 def chosen_cases(words: Sequence[str], cases: Sequence[SuiteCase] = SUITE) -> list[SuiteCase]:
-    """Give the cases of the networks or names in `words`, all where there are none.
+    """Return the cases of the networks or names in `words`, all where there are none.
 
     Raises: OptionError for a word that is neither.
     """
@@ -155,7 +155,7 @@ def _measure(
 
 
 def _fingerprint(case: SuiteCase, plan: Plan) -> str:
-    """Give what has to be the same for an earlier measurement to count as this one."""
+    """Return what has to be the same for an earlier measurement to count as this one."""
     facts = {
         "case": asdict(case),
         "machine": this_machine().as_json(),
@@ -209,7 +209,7 @@ def _pooled(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, list[float]]:
 
 
 def peer_label(row: Mapping[str, Any], our_precision: str) -> str:
-    """Give `ort` for a peer at our own precision, `ort@fp32` for one at another."""
+    """Return `ort` for a peer at our own precision, `ort@fp32` for one at another."""
     name, precision = str(row["engine"]), row["precision"]
     return name if precision == our_precision else f"{name}@{precision}"
 
@@ -217,7 +217,7 @@ def peer_label(row: Mapping[str, Any], our_precision: str) -> str:
 def beside_ours(
     rows: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[Mapping[str, Any], list[Mapping[str, Any]]]]:
-    """Give each measured row of ours with the measured rows of its peers at the same size."""
+    """Yield each measured row of ours with the measured rows of its peers at the same size."""
     keys = ("model", "batch", "sequence", "threads")
     for ours in rows:
         if ours["engine"] != OURS or "turn_ms" not in ours:

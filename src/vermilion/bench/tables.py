@@ -59,7 +59,7 @@ class Size:
         return f"{length}{self.batch}"
 
     def speed_up(self, peer: str) -> float | None:
-        """Give how many times faster than a peer ours is: the median over pairs of turns."""
+        """Return how many times faster than a peer ours is: the median over pairs of turns."""
         ours, theirs = self.rows.get(OURS), self.rows.get(peer)
         if ours is None or theirs is None or peer == OURS:
             return None
@@ -67,7 +67,7 @@ class Size:
 
 
 def sizes_of(data: Row, network: str | None = None) -> list[Size]:
-    """Give the sizes in the order in which they were measured."""
+    """Return the sizes in the order in which they were measured."""
     found: dict[tuple[Any, ...], Size] = {}
     for row in data["results"]:
         if network in (None, row["model"]) and "turn_ms" in row:
@@ -79,19 +79,19 @@ def sizes_of(data: Row, network: str | None = None) -> list[Size]:
 
 
 def networks_of(data: Row) -> list[str]:
-    """Give the networks that were measured."""
+    """Return the networks that were measured."""
     return list(dict.fromkeys(size.network for size in sizes_of(data)))
 
 
 def engines_of(data: Row) -> list[str]:
-    """Give the engines that were measured, ours first."""
+    """Return the engines that were measured, ours first."""
     return list(dict.fromkeys(name for size in sizes_of(data) for name in size.rows))
 
 
 def suite_tables(
     data: Row, deltas: Sequence[Delta] = (), *, with_quoted: bool = False
 ) -> list[Table]:
-    """Give the tables of a suite: latency and memory by network, engines, changes."""
+    """Return the tables of a suite: latency and memory by network, engines, changes."""
     tables = [latency_table(data, network, with_quoted) for network in networks_of(data)]
     tables += [memory_table(data, network, with_quoted) for network in networks_of(data)]
     tables.append(engine_table(data))
@@ -101,7 +101,7 @@ def suite_tables(
 
 
 def latency_table(data: Row, network: str, with_quoted: bool = False) -> Table:
-    """Give the median milliseconds of every engine, and how many times faster ours is."""
+    """Return the median milliseconds of every engine, and how many times faster ours is."""
     engines, sizes = engines_of(data), sizes_of(data, network)
     peers = [name for name in engines if name != OURS]
     head = [*_size_head(sizes), *(f"{name} ms" for name in engines)]
@@ -119,7 +119,7 @@ def latency_table(data: Row, network: str, with_quoted: bool = False) -> Table:
 
 
 def memory_table(data: Row, network: str, with_quoted: bool = False) -> Table:
-    """Give the peak memory of every engine's process."""
+    """Return the peak memory of every engine's process."""
     engines, sizes = engines_of(data), sizes_of(data, network)
     head = [*_size_head(sizes), *(f"{name} MB" for name in engines)]
     rows = [[*_size_cells(size), *(_memory(size.rows.get(n)) for n in engines)] for size in sizes]
@@ -129,7 +129,7 @@ def memory_table(data: Row, network: str, with_quoted: bool = False) -> Table:
 
 
 def engine_table(data: Row) -> Table:
-    """Give version, place, load and compile time of every engine."""
+    """Return version, place, load and compile time of every engine."""
     rows = []
     for name in engines_of(data):
         found = [size.rows[name] for size in sizes_of(data) if name in size.rows]
@@ -151,7 +151,7 @@ def engine_table(data: Row) -> Table:
 
 
 def delta_table(deltas: Sequence[Delta]) -> Table:
-    """Give what changed against an earlier bench, and whether it is more than noise."""
+    """Return what changed against an earlier bench, and whether it is more than noise."""
     rows = []
     for delta in deltas:
         key = delta.key

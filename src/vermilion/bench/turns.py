@@ -40,7 +40,7 @@ class Timed:
 
 
 def runs_in_a_turn(run_ms: float) -> int:
-    """Give the number of runs that fill a turn."""
+    """Return the number of runs that fill a turn."""
     if run_ms >= LONG_RUN_MS:
         return 1
     return max(MIN_RUNS, min(MAX_RUNS, math.ceil(TURN_MS / max(run_ms, 1e-6))))
@@ -49,7 +49,7 @@ def runs_in_a_turn(run_ms: float) -> int:
 def take_turns(
     engines: Sequence[EngineProcess], rounds: int, *, progress: Progress = no_progress
 ) -> tuple[Timed, ...]:
-    """Give each engine `rounds` turns and its times, in the order of `engines`.
+    """Return each engine `rounds` turns and its times, in the order of `engines`.
 
     Raises: DeviceError where an engine dies or hangs.
     """

@@ -45,7 +45,7 @@ _WRONG_USE = cast(type[Exception], typer.BadParameter.__base__)
 
 
 def build_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
-    """Give the command line with these verbs."""
+    """Return the command line with these verbs."""
     app = typer.Typer(
         name="vermilion",
         help="Take a model to AMD CPUs, GPUs and NPUs: quantize, place, compile, run, prove.",
@@ -64,7 +64,7 @@ def build_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
 
 
 def load_verb(name: str) -> Callable[..., int] | typer.Typer:
-    """Give what carries out a verb."""
+    """Return what carries out a verb."""
     found = getattr(import_module(f"vermilion.cli.{name}"), VERBS[name])
     return cast("Callable[..., int] | typer.Typer", found)
 

@@ -50,7 +50,7 @@ def rates() -> Iterator[Shown]:
 
 
 def words(status: Status) -> str:
-    """Give rate, time left and failures: `41.2/s, 0:17 left, 1 failed`."""
+    """Return rate, time left and failures: `41.2/s, 0:17 left, 1 failed`."""
     parts = [f"{status.rate:,.1f}/s"]
     if status.left_s is not None:
         minutes, seconds = divmod(round(status.left_s), 60)

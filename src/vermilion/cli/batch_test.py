@@ -66,7 +66,7 @@ def test_killed_in_the_middle_and_resumed_gives_the_same_bytes(
 
 
 def settle(ranges: Path) -> list[str]:
-    """Give the range files once the killed job's workers have noticed and are gone."""
+    """Return the range files once the killed job's workers have noticed and are gone."""
     before: list[str] = []
     while True:
         now = sorted(path.name for path in ranges.glob("*.npz"))
@@ -77,7 +77,7 @@ def settle(ranges: Path) -> list[str]:
 
 
 def inputs_in(range_files: list[str]) -> int:
-    """Give the number of inputs in files that are named START-STOP.npz."""
+    """Return the number of inputs in files that are named START-STOP.npz."""
     bounds = [name.removesuffix(".npz").split("-") for name in range_files]
     return sum(int(stop) - int(start) for start, stop in bounds)
 

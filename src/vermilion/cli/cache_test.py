@@ -12,12 +12,12 @@ from vermilion.cli import main
 from vermilion.cli.cli_test import only_object, vermilion
 from vermilion.runtime.array_folder import DATA_FILE, new_array, write_arrays
 from vermilion.runtime.cache import Cache, cache_digest
-from vermilion.runtime.kept import IMAGES, new_folder
+from vermilion.runtime.engine_cache import IMAGES, new_folder
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Give a cache of two compiled models, `first` and `second`."""
+    """Return a cache of two compiled models, `first` and `second`."""
     root = tmp_path / "cache"
     for seed, key in enumerate(("first", "second")):
         digest = cache_digest(bundles.small_cache_parts(seed))

@@ -64,7 +64,7 @@ def compare(
 
 
 def as_json(found: Comparison) -> dict[str, object]:
-    """Give the keys of `compare --json`."""
+    """Return the keys of `compare --json`."""
     sides = (found.reference, found.other)
     first = found.first_divergence
     return {

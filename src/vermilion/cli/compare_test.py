@@ -25,7 +25,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    """Give a copy in which one layer has the wrong weights."""
+    """Return a copy in which one layer has the wrong weights."""
     copy = mobilenet()
     value = copy.graph.initializers["block1.depthwise.weight"]
     assert value.const_value is not None

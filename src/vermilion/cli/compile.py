@@ -149,7 +149,7 @@ def compile(
 
 
 def as_json(compiled: Compiled) -> dict[str, object]:
-    """Give the keys of `compile --json`."""
+    """Return the keys of `compile --json`."""
     report = compiled.report
     return {
         "artifact": compiled.artifact,
@@ -227,7 +227,7 @@ def _proof_row(row: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _machine_code_view(kernels: Sequence[Mapping[str, object]]) -> RenderableType:
-    """Give a row a GPU; `--json` has the kernels one by one."""
+    """Return a row a GPU; `--json` has the kernels one by one."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, title="machine code", title_justify="left")

@@ -26,7 +26,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """Give a model of which one operator is supported nowhere but on the CPU."""
+    """Return a model of which one operator is supported nowhere but on the CPU."""
     net = Net("mixed", seed=7)
     x = net.op("Softplus", net.input("input", (1, 8, 16, 16)), name="odd")
     net.output(conv(net, x, "conv", (8, 16), 3), "output", (1, 16, 16, 16))

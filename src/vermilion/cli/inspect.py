@@ -118,7 +118,7 @@ def _facts(found: Inspection) -> RenderableType:
 
 
 def _binding(found: Inspection) -> str:
-    """Give the `--dim` options that leave nothing open: names, or whole inputs without them."""
+    """Return the `--dim` options that leave nothing open: names, or whole inputs without them."""
     options: dict[str, None] = {}
     for tensor in found.inputs:
         shape = tensor.shape or ()

@@ -50,14 +50,14 @@ Stop = Annotated[
 
 
 def engine_options(threads: int, on_cpu: bool, engine: str, prefill: str = "auto") -> EngineOptions:
-    """Give the options of an engine, as checked by themselves."""
+    """Return the options of an engine, as checked by themselves."""
     from vermilion.llm.open_decoder import EngineOptions
 
     return EngineOptions(threads, on_cpu, cast("Any", engine), cast("Any", prefill))
 
 
 def read_schema(file: Path | None) -> Guidance | None:
-    """Give what makes the text have the form that a file describes.
+    """Return what makes the text have the form that a file describes.
 
     Raises: OptionError where there is no such file.
     """

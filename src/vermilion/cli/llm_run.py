@@ -255,7 +255,7 @@ def chat(
 
 
 def _lines(terminal: Terminal, engine: str, reason: str) -> Iterator[str]:
-    """Give the messages; a person is shown where to write."""
+    """Yield the messages; a person is shown where to write."""
     ask = sys.stdin.isatty() and not terminal.as_json
     if ask:
         _show(f"{_run_by(engine, reason)}. An empty line ends the conversation.\n")

@@ -19,7 +19,7 @@ _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold re
 
 
 def ops_as_json(found: OperatorList) -> dict[str, object]:
-    """Give the keys of `llm ops --json`."""
+    """Return the keys of `llm ops --json`."""
     return {
         "source": found.source,
         "read_from": found.read_from,

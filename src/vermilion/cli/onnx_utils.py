@@ -205,7 +205,7 @@ def _view(
 
 
 def _compiled_for(identities: Sequence[Identity]) -> str:
-    """Give formats and rows: `bfp16: 128, 256 rows; int4: a token`."""
+    """Return formats and rows: `bfp16: 128, 256 rows; int4: a token`."""
     prompt = [one for one in identities if not one.is_decode]
     rows = ", ".join(dict.fromkeys(str(one.rows) for one in prompt))
     words = [f"{prompt[0].number}: {rows} rows"] if prompt else []

@@ -60,7 +60,7 @@ def parse_size(text: str) -> int:
 
 
 def bytes_for_people(size_bytes: int) -> str:
-    """Give a size in the largest unit that leaves a number of 1 or more: `12.3 MB`."""
+    """Return a size in the largest unit that leaves a number of 1 or more: `12.3 MB`."""
     for unit in ("TB", "GB", "MB", "KB"):
         if size_bytes >= _UNITS[unit]:
             return f"{size_bytes / _UNITS[unit]:.1f} {unit}"

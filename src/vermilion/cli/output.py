@@ -81,7 +81,7 @@ def emit_failure(verb: str, failure: Failure, *, as_json: bool, out: TextIO) -> 
 
 
 def console_on(stream: TextIO) -> Console:
-    """Give a rich console that writes on `stream` and cuts no table short in a pipe."""
+    """Return a rich console that writes on `stream` and cuts no table short in a pipe."""
     from rich.console import Console
 
     free = not stream.isatty() and "COLUMNS" not in os.environ
@@ -137,7 +137,7 @@ def _print_object(data: Mapping[str, object], out: TextIO) -> None:
 
 
 def to_json(value: object) -> object:
-    """Give `value` in JSON's own types: NaN and infinity become null, paths text.
+    """Return `value` in JSON's own types: NaN and infinity become null, paths text.
 
     Raises: TypeError for a type that has no place in a report.
     """

@@ -15,7 +15,7 @@ _GROUPS = 12
 
 
 def placement_view(prediction: Prediction, *, every_node: bool) -> Sequence[RenderableType]:
-    """Give the predicted placement for people."""
+    """Return the predicted placement for people."""
     rows = [node.as_json() for node in prediction.placement.nodes]
     title = f"placement on {prediction.target.name}, by rule: nothing was compiled"
     views: list[RenderableType] = [title, summary_view(prediction.summary, ran="not compiled")]
@@ -26,7 +26,7 @@ def placement_view(prediction: Prediction, *, every_node: bool) -> Sequence[Rend
 
 
 def summary_view(summary: Summary, *, ran: str) -> RenderableType:
-    """Give supported, offloaded and ran beside each other."""
+    """Return supported, offloaded and ran beside each other."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -64,7 +64,7 @@ def summary_view(summary: Summary, *, ran: str) -> RenderableType:
 def nodes_view(
     nodes: Sequence[Mapping[str, object]], device: str, *, every_node: bool
 ) -> Sequence[RenderableType]:
-    """Give the nodes that are not on the device, by reason; or every node."""
+    """Return the nodes that are not on the device, by reason; or every node."""
     from rich.table import Table
 
     # A reason stands where a node is not with what was compiled for the target.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def planning_view(prediction: Prediction, cpu_ms: float | None) -> Sequence[RenderableType]:
-    """Give what stands below the placement on one target."""
+    """Return what stands below the placement on one target."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -89,7 +89,7 @@ def _advice(prediction: Prediction, cpu_ms: float) -> str:
 
 
 def targets_view(found: Inspection) -> Sequence[RenderableType]:
-    """Give one row a chip, for the target `all`."""
+    """Return one row a chip, for the target `all`."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")

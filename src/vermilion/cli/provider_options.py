@@ -90,7 +90,7 @@ def _lint_view(linted: Sequence[Linted], setting: Setting, *, as_json: bool) -> 
 
 
 def suggest_options(release: str, device: str, precision: str) -> Result:
-    """Give the VitisAI provider's options for a device and a release, each with its reason.
+    """Return the VitisAI provider's options for a device and a release, each with its reason.
 
     Raises: OptionError for numbers that there are not; UnsupportedError where the release does not
     do that on the device.

@@ -312,14 +312,14 @@ def _ladder(file: QuantizedFile) -> list[RenderableType]:
     table.add_column(f"tried, on {guarded.held_out} samples held out")
     for heading in ("SQNR dB", "drop", "at most", "GOPs on 8 bits", "s"):
         table.add_column(heading, justify="right")
-    for rung in guarded.ladder:
+    for trial in guarded.ladder:
         table.add_row(
-            rung.what,
-            f"{rung.sqnr_db:.1f}",
-            f"{rung.drop:.2%}",
-            f"{rung.bound:.2%}",
-            f"{rung.eight_bit_share:.1%}",
-            f"{rung.seconds:.1f}",
+            trial.what,
+            f"{trial.sqnr_db:.1f}",
+            f"{trial.drop:.2%}",
+            f"{trial.bound:.2%}",
+            f"{trial.eight_bit_share:.1%}",
+            f"{trial.seconds:.1f}",
         )
     note = "`at most` is what the drop does not exceed with 95 % confidence"
     return ["", table, note, *_verdict(guarded)]
@@ -329,7 +329,9 @@ def _verdict(guarded: Guarded) -> list[str]:
     """Say whether the promise is kept, and what would help where it is not."""
     if guarded.met:
         return ["the promise is kept"]
-    enough = min((rung.samples_needed for rung in guarded.ladder if rung.samples_needed), default=0)
+    enough = min(
+        (trial.samples_needed for trial in guarded.ladder if trial.samples_needed), default=0
+    )
     lines = ["the promise is not kept; the best was saved"]
     if enough:
         lines.append(f"hint: {enough} samples that lose alike would show it: `--samples {enough}`")

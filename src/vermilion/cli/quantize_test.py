@@ -9,7 +9,7 @@ import pytest
 
 from commands import Command, command_line, wide_enough
 from models import small_cnn
-from vermilion.quantize.native_run import worth
+from vermilion.quantize.native_run import cost_model
 from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 
 
@@ -69,7 +69,7 @@ def test_the_keys_that_others_rely_on(
 def test_what_our_own_kernels_ran_is_said(
     vermilion: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worth, "LEAST_SAVED_MS", -math.inf)
+    monkeypatch.setattr(cost_model, "LEAST_SAVED_MS", -math.inf)
     samples = np.random.default_rng(0).standard_normal((9, 1, 3, 16, 16), dtype=np.float32)
     for number, sample in enumerate(samples):
         np.save(tmp_path / f"{number}.npy", sample)

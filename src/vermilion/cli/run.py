@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.compare import Array, Side
-    from vermilion.runtime.whole import Whole
+    from vermilion.runtime.bundle_runner import BundleRunner
 
 
 @verb("run")
@@ -77,13 +77,13 @@ def run(
 
     if output is not None:
         check_form(output)
-    from vermilion.runtime.whole import is_artifact, open_whole
+    from vermilion.runtime.bundle_runner import is_artifact, open_bundle_runner
 
     inputs = load_inputs(input)
-    side: Side | Whole
+    side: Side | BundleRunner
     # What a bundle needs beside its graph loads in a tenth of the time.
     if inputs and not schema and Path(model).exists() and is_artifact(Path(model)):
-        side = open_whole(Path(model))
+        side = open_bundle_runner(Path(model))
         _tell_notes(terminal, side)
     else:
         from vermilion.compare import open_side
@@ -111,7 +111,7 @@ def run(
     return Result(data, lambda: _view(side, outputs, milliseconds, output))
 
 
-def _tell_notes(terminal: Terminal, side: Side | Whole) -> None:
+def _tell_notes(terminal: Terminal, side: Side | BundleRunner) -> None:
     for note in side.notes:
         terminal.warn(note)
 
@@ -152,7 +152,7 @@ def _schema(side: Side) -> Result:
 
 
 def described_outputs(outputs: Mapping[str, object]) -> list[dict[str, object]]:
-    """Give name, type and shape of each output; of what is no array, how many it has."""
+    """Return name, type and shape of each output; of what is no array, how many it has."""
     import numpy as np
 
     return [
@@ -168,7 +168,7 @@ def _count(value: object) -> list[int]:
 
 
 def _view(
-    side: Side | Whole, outputs: dict[str, Array], milliseconds: float, output: Path | None
+    side: Side | BundleRunner, outputs: dict[str, Array], milliseconds: float, output: Path | None
 ) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
@@ -191,7 +191,7 @@ def _view(
 
 
 def _figures(value: object) -> list[str]:
-    """Give least, mean and largest of numbers; nothing of all else."""
+    """Return least, mean and largest of numbers; nothing of all else."""
     import numpy as np
 
     from vermilion.ir.value_files import plain_array

@@ -74,7 +74,7 @@ class Terminal:
 
 
 def verb(name: str) -> Callable[[Work[Options]], Command]:
-    """Give a decorator that makes a command from a function of a `Terminal` and options.
+    """Return a decorator that makes a command from a function of a `Terminal` and options.
 
     Before → after: `def ls(terminal, *, root: Root) -> Result` becomes a function of `root`
     and the common options that prints the result and gives the exit code.

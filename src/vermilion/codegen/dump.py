@@ -25,7 +25,7 @@ def write_dump(folder: Path, steps: Sequence[Step], isa: Isa) -> None:
 
 
 def kernel_table(steps: Sequence[Step]) -> str:
-    """Give every step with its tensors and everything that its kernel's code depends on."""
+    """Return every step with its tensors and everything that its kernel's code depends on."""
     lines: list[str] = []
     for number, step in enumerate(steps):
         lines.append(f"{number:4} {step.function}  {', '.join(step.nodes)}")

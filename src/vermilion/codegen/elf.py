@@ -168,7 +168,7 @@ def _relocate(
 
 
 def _outside(name: str) -> int:
-    """Give the address of a function of the C library."""
+    """Return the address of a function of the C library."""
     try:
         function = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError) as error:

@@ -121,7 +121,7 @@ def apply(operation: str, *arguments: Expression) -> Expression:
 
 
 def substitute(expression: Expression, operands: Mapping[int, Expression]) -> Expression:
-    """Give the expression with operands replaced."""
+    """Return the expression with operands replaced."""
     match expression:
         case Operand():
             return operands.get(expression.index, expression)
@@ -135,7 +135,7 @@ def substitute(expression: Expression, operands: Mapping[int, Expression]) -> Ex
 
 
 def operands_of(expression: Expression) -> Iterator[Operand]:
-    """Give every operand leaf, repeats included."""
+    """Yield every operand leaf, repeats included."""
     match expression:
         case Operand():
             yield expression

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from vermilion.codegen import product_extents as products
+from vermilion.codegen.emit.argmax import ExtremePlaceSpec
 from vermilion.codegen.emit.attention import AttentionSpec
 from vermilion.codegen.emit.block_rounding import BlockRoundingSpec
 from vermilion.codegen.emit.check import CheckSpec
 from vermilion.codegen.emit.depthwise import DepthwiseSpec
 from vermilion.codegen.emit.exact_sums import ExactSumsSpec
-from vermilion.codegen.emit.extreme_place import ExtremePlaceSpec
 from vermilion.codegen.emit.fill import BorderSpec
 from vermilion.codegen.emit.gather import GatherSpec
 from vermilion.codegen.emit.interleave import InterleaveSpec

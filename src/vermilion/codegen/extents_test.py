@@ -40,7 +40,7 @@ _LEAST_BYTES = SLACK_BYTES + 8
 
 
 def _shrunk(step: Step, number: int) -> Step:
-    """Give the step with a buffer that is too small by one element behind its room."""
+    """Return the step with a buffer that is too small by one element behind its room."""
     view = step.arguments[number]
     is_written = any(view.buffer is one.buffer for one in step.writes)
     has_room = view.buffer.place in ("arena", "weights") and not is_written

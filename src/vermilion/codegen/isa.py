@@ -32,7 +32,7 @@ class Isa:
 
 
 def isa_of(target: Target) -> Isa:
-    """Give the instruction set of a CPU target."""
+    """Return the instruction set of a CPU target."""
     wide = "avx512f" in target.features
     return Isa(
         llvm_cpu=target.llvm_cpu,

@@ -53,6 +53,6 @@ class Step:
 
 
 def function_name(spec: Spec) -> str:
-    """Give a name that is equal for equal specs."""
+    """Return a name that is equal for equal specs."""
     digest = hashlib.sha256(repr(spec).encode()).hexdigest()[:16]
     return f"{spec.family}_{digest}"

@@ -14,5 +14,5 @@ DRIVER = (RUN, WAIT, SERVE)
 
 
 def context_bytes(steps: int, workers: int) -> int:
-    """Give the size of what the workers of one program share."""
+    """Return the size of what the workers of one program share."""
     return FINISHED + (1 + steps) * workers * CONTEXT_LINE_BYTES

@@ -39,7 +39,7 @@ class MemoryPlan:
 
 
 def plan_memory(steps: Sequence[Step]) -> MemoryPlan:
-    """Give every arena buffer an offset; two that live at once do not overlap.
+    """Return every arena buffer an offset; two that live at once do not overlap.
 
     A buffer lives from the first step that touches it to the last. Largest first, each at the
     lowest place that is free throughout its life. Images with equal borders take turns in one
@@ -81,7 +81,10 @@ def _kept_borders(steps: Sequence[Step]) -> set[int]:
 def _place_for(
     together: dict[tuple[str, int], list[_Life]], function: str, life: _Life
 ) -> list[_Life]:
-    """Give those with the same border that live at other times; a new place where none is free."""
+    """Return those with the same border that live at other times.
+
+    A new place where none is free.
+    """
     number = 0
     while True:
         turns = together.setdefault((function, number), [])
@@ -131,10 +134,10 @@ def _place(lives: Sequence[_Life]) -> tuple[list[tuple[Buffer, int]], int]:
 
 
 def aligned(size: int) -> int:
-    """Give the size rounded up to whole cache lines."""
+    """Return the size rounded up to whole cache lines."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def offsets_of(plan: MemoryPlan) -> Mapping[int, int]:
-    """Give each buffer's offset by its identity."""
+    """Return each buffer's offset by its identity."""
     return {id(buffer): offset for buffer, offset in plan.offsets}

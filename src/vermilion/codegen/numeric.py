@@ -58,7 +58,7 @@ NUMERICS: dict[NumericName, Numeric] = {
 
 
 def numeric_for(storage: Storage, isa: Isa) -> Numeric | None:
-    """Give how products over activations of a storage type are computed, None if they are not."""
+    """Return how products over activations of a storage type are computed, None if they are not."""
     if storage == "f32":
         return NUMERICS["f32"]
     if storage == "bf16":

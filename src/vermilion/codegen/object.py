@@ -86,7 +86,7 @@ def serve_one() -> None:
 
 
 def assembly(text: str, isa: Isa) -> str:
-    """Give the assembly that `compile_object` encodes, for people."""
+    """Return the assembly that `compile_object` encodes, for people."""
     machine = _machine(isa)
     written: str = machine.emit_assembly(_optimized(text, machine))
     return written

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.layout import ROW_WORDS, WAIT
 from vermilion.codegen.table import Call
-from vermilion.codegen.workers import Crew
+from vermilion.codegen.workers import ThreadPool
 
 # Empty steps that are timed to learn what calling costs; the median of these.
 _EMPTY_RUNS = 64
@@ -53,7 +53,7 @@ class StepTimer:
         self._rows = rows.reshape(-1, ROW_WORDS).copy()
         self._rows[:, 4] = 0  # everything before a step is finished when it begins
         self._calls = calls
-        self._crew = Crew(functions, np.zeros(ROW_WORDS, np.int64), workers, keep)
+        self._pool = ThreadPool(functions, np.zeros(ROW_WORDS, np.int64), workers, keep)
         self._times: list[tuple[int, int]] = []
         self._calling_ns = self._calling(functions[WAIT])
 
@@ -77,11 +77,11 @@ class StepTimer:
 
     def close(self) -> None:
         """End the workers."""
-        self._crew.close()
+        self._pool.close()
 
     def _timed(self, row: NDArray[np.int64]) -> tuple[int, int]:
-        self._crew.hold(row)
-        run: Callable[[], None] = self._crew.run
+        self._pool.hold(row)
+        run: Callable[[], None] = self._pool.run
         begin = time.perf_counter_ns()
         run()
         return begin, time.perf_counter_ns() - begin

@@ -1,4 +1,4 @@
-"""Steps → a program: meetings of workers, object code, tables.
+"""Steps → a program: barriers, object code, tables.
 
 A program is machine code (`program.o`, and more where it was compiled by several processes),
 `packed.bin` (weights in kernel order) and `kernels.json` (which function on which addresses).
@@ -33,9 +33,9 @@ _CHUNK_NS = 700.0
 _OPERATIONS_A_NS, _BYTES_A_NS = 100.0, 20.0
 # Less than this is not worth sharing: a worker that takes part costs a cache line or two.
 _SHARED_NS = 1500.0
-# What each worker must have to do for its waking and the meetings to be worth it.
+# What each worker must have to do for its waking and the barriers to be worth it.
 _WORKER_NS = 40_000.0
-# Tensors touched since the last meeting that a step is held against; a meeting takes less time than
+# Tensors touched since the last barrier that a step is held against; a barrier takes less time than
 # so many steps do, and without a bound a wide graph would be compared pair by pair.
 _MOST_PENDING = 512
 # Characters of IR that are worth a process of their own to compile, which takes 0.2 s to start.
@@ -46,8 +46,8 @@ _APART_CHARACTERS = 500_000
 class CompiledSteps:
     """Everything that is written to files. More workers than `most_workers` would be in the way.
 
-    `once` are the calls that prepare the arena, before the first run. `meets_again` says before
-    which calls workers meet in every entry of a batch but the first. `tensors` says where, and
+    `once` are the calls that prepare the arena, before the first run. `barriers_again` says before
+    which calls a barrier stands in every entry of a batch but the first. `tensors` says where, and
     after which call, the tensors lie that were asked for.
     """
 
@@ -56,7 +56,7 @@ class CompiledSteps:
     arena_bytes: int
     once: tuple[Call, ...]
     calls: tuple[Call, ...]
-    meets_again: tuple[bool, ...]
+    barriers_again: tuple[bool, ...]
     most_workers: int
     checks: tuple[Check, ...] = ()
     tensors: tuple[StepTensor, ...] = ()
@@ -91,7 +91,7 @@ def compile_steps(
     places |= {key: Address("checks", 8 * check.offset) for key, check in checks.items()}
     # All later entries begin as the second does: after one that used the same memory.
     twice = plan.steps * min(entries, 2)
-    meets = plan_meetings(twice, offsets)
+    barriers = plan_barriers(twice, offsets)
     count = len(plan.steps)
     work_ns = sum(map(expected_ns, plan.steps))
     return CompiledSteps(
@@ -99,8 +99,11 @@ def compile_steps(
         packed,
         plan.arena_bytes,
         tuple(_call(step, False, places) for step in plan.once),
-        tuple(_call(s, meet, places) for s, meet in zip(plan.steps, meets[:count], strict=True)),
-        tuple(meets[count:]),
+        tuple(
+            _call(s, barrier, places)
+            for s, barrier in zip(plan.steps, barriers[:count], strict=True)
+        ),
+        tuple(barriers[count:]),
         max(1, int(work_ns * entries / _WORKER_NS)),
         tuple(checks.values()),
         _step_tensors(values or {}, plan.steps, places),
@@ -108,7 +111,7 @@ def compile_steps(
 
 
 def _checks(steps: Iterable[Step]) -> dict[int, Check]:
-    """Give a place to the words of every step that looks for wrong numbers."""
+    """Return a place to the words of every step that looks for wrong numbers."""
     found: dict[int, Check] = {}
     offset = 0
     for step in steps:
@@ -137,20 +140,20 @@ def _step_tensors(
     )  # fmt: skip
 
 
-def _call(step: Step, meet: bool, places: Mapping[int, Address]) -> Call:
+def _call(step: Step, barrier: bool, places: Mapping[int, Address]) -> Call:
     return Call(
         function=step.function,
         arguments=tuple(_address(view, places) for view in step.arguments),
         units=step.spec.units,
         chunk=chunk_of(step),
-        meet=meet,
+        barrier=barrier,
         label=step.nodes[-1] if step.nodes else step.spec.family,
         operations=step.operations,
     )
 
 
 def expected_ns(step: Step) -> float:
-    """Give roughly how long a step takes on one core: arithmetic, or moving its tensors."""
+    """Return roughly how long a step takes on one core: arithmetic, or moving its tensors."""
     buffers = {id(view.buffer): view.buffer.size_bytes for view in step.arguments}
     views = {
         id(view.buffer): min(view.elements * view.item_bytes, buffers[id(view.buffer)])
@@ -160,7 +163,10 @@ def expected_ns(step: Step) -> float:
 
 
 def chunk_of(step: Step) -> int:
-    """Give the least units that a worker takes at a time: all of them where sharing costs more."""
+    """Return the least units that a worker takes at a time.
+
+    All of them where sharing costs more.
+    """
     units, whole_ns = step.spec.units, expected_ns(step)
     if whole_ns < _SHARED_NS:
         return max(1, units)
@@ -242,13 +248,13 @@ def _pack(steps: Sequence[Step]) -> tuple[list[tuple[Buffer, int]], NDArray[np.u
     return placed, packed
 
 
-def plan_meetings(steps: Sequence[Step], offsets: Mapping[int, int]) -> list[bool]:
-    """Say before which steps all workers must meet.
+def plan_barriers(steps: Sequence[Step], offsets: Mapping[int, int]) -> list[bool]:
+    """Say before which steps a barrier is needed.
 
-    That is where a step touches what one since the last meeting wrote, or writes what one read.
+    That is where a step touches what one since the last barrier wrote, or writes what one read.
     Buffers that share memory count as one. A border and the inside of an image never overlap.
     """
-    meets: list[bool] = []
+    barriers: list[bool] = []
     reads: list[_Use] = []
     writes: list[_Use] = []
     for step in steps:
@@ -267,12 +273,12 @@ def plan_meetings(steps: Sequence[Step], offsets: Mapping[int, int]) -> list[boo
             or _overlap(mine_read, writes)
             or _overlap(mine_written, [*writes, *reads])
         )
-        meets.append(conflict)
+        barriers.append(conflict)
         if conflict:
             reads, writes = [], []
         reads += mine_read
         writes += mine_written
-    return meets
+    return barriers
 
 
 @dataclass(frozen=True)

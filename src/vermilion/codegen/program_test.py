@@ -21,7 +21,7 @@ from vermilion.codegen.program import (
     compile_steps,
     expected_ns,
     module_text,
-    plan_meetings,
+    plan_barriers,
 )
 from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View, allocate, weight
 
@@ -83,7 +83,7 @@ def test_memory_is_used_again() -> None:
 
 def meetings(steps: list[Step]) -> list[bool]:
     plan = plan_memory(steps)
-    return plan_meetings(plan.steps, offsets_of(plan))
+    return plan_barriers(plan.steps, offsets_of(plan))
 
 
 def test_workers_meet_where_a_step_needs_what_one_since_has_made() -> None:
@@ -100,7 +100,7 @@ def test_workers_meet_where_a_step_needs_what_one_since_has_made() -> None:
 
 
 def image(name: str, rows: int) -> tuple[View, View, Step]:
-    """Give an image with a border of one pixel: all of it, its inside, what writes the border."""
+    """Return an image with a border of one pixel: all of it, its inside, what writes the border."""
     whole = allocate(name, "f32", (1, 4, rows + 2, 6), (0, 2, 3, 1))
     inside = whole.sliced(2, 1, rows).sliced(3, 1, 4)
     return whole, inside, Step(BorderSpec(1, rows + 2, 6, 16, 1, 1, 1, 1, 0), (whole,), (whole,))

@@ -26,7 +26,7 @@ class Call:
     arguments: tuple[Address, ...]
     units: int
     chunk: int
-    meet: bool
+    barrier: bool
     label: str
     operations: int
 

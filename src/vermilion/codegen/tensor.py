@@ -69,7 +69,7 @@ class View:
         return self.strides == contiguous_strides(self.shape) or self.elements <= 1
 
     def permuted(self, order: Sequence[int]) -> View:
-        """Give the view with its dimensions in another order."""
+        """Return the view with its dimensions in another order."""
         return replace(
             self,
             shape=tuple(self.shape[axis] for axis in order),
@@ -77,7 +77,7 @@ class View:
         )
 
     def sliced(self, axis: int, start: int, size: int, step: int = 1) -> View:
-        """Give `size` entries of one dimension from `start` on."""
+        """Return `size` entries of one dimension from `start` on."""
         shape, strides = list(self.shape), list(self.strides)
         offset = self.offset + start * strides[axis]
         shape[axis] = size
@@ -85,7 +85,7 @@ class View:
         return replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
 
     def broadcast(self, shape: Sequence[int]) -> View:
-        """Give the view stretched to `shape` by numpy's rules: stride 0 where it repeats."""
+        """Return the view stretched to `shape` by numpy's rules: stride 0 where it repeats."""
         missing = len(shape) - len(self.shape)
         strides = [0] * missing
         for size, stride, wanted in zip(self.shape, self.strides, shape[missing:], strict=True):
@@ -94,7 +94,7 @@ class View:
         return replace(self, shape=tuple(shape), strides=tuple(strides))
 
     def reshaped(self, shape: Sequence[int]) -> View | None:
-        """Give the view under another shape, None where that needs a copy."""
+        """Return the view under another shape, None where that needs a copy."""
         strides = reshaped_strides(self.shape, self.strides, tuple(shape))
         if strides is None:
             return None
@@ -102,7 +102,7 @@ class View:
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Give row-major strides."""
+    """Return row-major strides."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -114,7 +114,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 def reshaped_strides(
     shape: tuple[int, ...], strides: tuple[int, ...], wanted: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Give the strides under which the same memory has the shape `wanted`, None if none do."""
+    """Return the strides under which the same memory has the shape `wanted`, None if none do."""
     # What lies side by side is one dimension; then each is cut into the sizes that are wanted.
     merged: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
@@ -149,7 +149,7 @@ def allocate(
     order: Sequence[int] | None = None,
     place: Place = "arena",
 ) -> View:
-    """Give a view of a new buffer, its dimensions laid out in `order` (outermost first)."""
+    """Return a view of a new buffer, its dimensions laid out in `order` (outermost first)."""
     order = tuple(order) if order is not None else tuple(range(len(shape)))
     physical = contiguous_strides([shape[axis] for axis in order])
     strides = [0] * len(shape)
@@ -160,7 +160,7 @@ def allocate(
 
 
 def weight(name: str, array: NDArray[np.generic], storage: Storage) -> View:
-    """Give a view of a constant."""
+    """Return a view of a constant."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     buffer = Buffer(name, max(1, flat.size), "weights", flat)
     return View(buffer, storage, array.shape, contiguous_strides(array.shape))

@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 def offsets(view: View) -> Array:
-    """Give where each element of a view lies, in elements from the start of its buffer."""
+    """Return where each element of a view lies, in elements from the start of its buffer."""
     grid = np.indices(view.shape)
     strides = np.array(view.strides, np.int64).reshape(-1, *[1] * len(view.shape))
     return np.asarray((grid * strides).sum(0) + view.offset)

@@ -34,7 +34,7 @@ _LATENCY = 4.0
 
 
 def candidates(rows: int, columns: int, channels: int, isa: Isa) -> Iterator[Tile]:
-    """Give the tiles that fit the registers and the output."""
+    """Yield the tiles that fit the registers and the output."""
     widest = -(-channels // isa.lanes)
     for vectors in range(1, min(widest, 8 if isa.registers == 32 else 4) + 1):
         most = (isa.registers - vectors - 1) // vectors + 1
@@ -48,7 +48,7 @@ def candidates(rows: int, columns: int, channels: int, isa: Isa) -> Iterator[Til
 
 
 def cost(tile: Tile, rows: int, columns: int, channels: int, steps: int, isa: Isa) -> float:
-    """Give the estimated cycles of the whole product with this tile, on one core."""
+    """Return the estimated cycles of the whole product with this tile, on one core."""
     total = 0.0
     for row_count, row_times in _edges(rows, tile.rows):
         for column_count, column_times in _edges(columns, tile.columns):
@@ -65,7 +65,7 @@ def cost(tile: Tile, rows: int, columns: int, channels: int, steps: int, isa: Is
 
 
 def choose_tile(rows: int, columns: int, channels: int, steps: int, isa: Isa) -> Tile:
-    """Give the cheapest tile."""
+    """Return the cheapest tile."""
     return min(
         candidates(rows, columns, channels, isa),
         key=lambda tile: cost(tile, rows, columns, channels, steps, isa),
@@ -73,11 +73,11 @@ def choose_tile(rows: int, columns: int, channels: int, steps: int, isa: Isa) ->
 
 
 def _edges(size: int, tile: int) -> list[tuple[int, int]]:
-    """Give (tile size, how often): the full tiles and the rest."""
+    """Return (tile size, how often): the full tiles and the rest."""
     full, rest = divmod(size, tile)
     return [(tile, full)] * bool(full) + [(rest, 1)] * bool(rest)
 
 
 def blocks_of(size: int, block: int) -> int:
-    """Give the number of blocks that cover `size`."""
+    """Return the number of blocks that cover `size`."""
     return math.ceil(size / block)

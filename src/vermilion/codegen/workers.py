@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 def aligned_bytes(size: int, alignment: int = 64) -> NDArray[np.uint8]:
-    """Give a zeroed buffer whose first byte is aligned."""
+    """Return a zeroed buffer whose first byte is aligned."""
     raw = np.zeros(size + alignment, np.uint8)
     start = -raw.ctypes.data % alignment
     return raw[start : start + size]
@@ -63,7 +63,7 @@ HEAP = Memory()
 
 
 def usable_cores() -> int:
-    """Give the number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -76,7 +76,7 @@ _current_core = (
 
 
 class _Team:
-    """Threads of a crew, and all that they use: it lives until the last of them has left.
+    """Threads of a pool, and all that they use: it lives until the last of them has left.
 
     They sleep at a gate each, a plain lock, that who wakes them opens. Taking and opening one is a
     single native call, and so is starting a thread: an exception cannot come between, and leave
@@ -128,7 +128,7 @@ class _Team:
                 lock.release()
 
 
-class Crew:
+class ThreadPool:
     """The caller and `workers - 1` threads, running one step table at a time."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Crew:
     ) -> None:
         """Take a table; `keep` is what its functions and addresses lie in.
 
-        It is held for as long as a worker may run, which may be longer than the crew is there.
+        It is held for as long as a worker may run, which may be longer than the pool is there.
         """
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 5)(
             functions[RUN]
@@ -172,7 +172,7 @@ class Crew:
         self._run(team.context_at, team.table_at, team.steps, tag, self._units, 0, self.workers)
 
     def hold(self, row: NDArray[np.int64]) -> None:
-        """Make one row the whole table of a crew that was made for one, between two runs.
+        """Make one row the whole table of a pool that was made for one, between two runs.
 
         A worker that is late from the run before must find the next run's counter before it finds
         the new row: it would hold the old count against the new units, and compute what it reads

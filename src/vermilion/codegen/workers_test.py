@@ -1,4 +1,4 @@
-"""The crew of workers: everybody takes part, nobody spins for long, forks and ends are survived."""
+"""The pool of workers: everybody takes part, nobody spins for long, forks and ends are survived."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vermilion.codegen.isa import Isa
 from vermilion.codegen.layout import DRIVER, ROW_WORDS
 from vermilion.codegen.load import load_object
 from vermilion.codegen.object import compile_object
-from vermilion.codegen.workers import Crew, aligned_bytes, usable_cores
+from vermilion.codegen.workers import ThreadPool, aligned_bytes, usable_cores
 
 UNITS = 1000
 
@@ -80,12 +80,12 @@ class Program:
         ]
         self.table = np.array(rows, np.int64).reshape(-1)
         assert self.table.size == ROW_WORDS * 20
-        self.crew = Crew(functions, self.table, workers, self._library)
+        self.pool = ThreadPool(functions, self.table, workers, self._library)
 
     def run(self) -> None:
         self.a[:] = np.arange(UNITS)
         self.b[:] = 1
-        self.crew.run()
+        self.pool.run()
 
     def is_right(self) -> bool:
         a, b = np.arange(UNITS), np.ones(UNITS, np.int64)
@@ -104,7 +104,7 @@ def test_every_run_gives_the_same(program: Program) -> None:
     for _ in range(50):
         program.run()
         assert program.is_right()
-    program.crew.close()
+    program.pool.close()
 
 
 def test_workers_that_sleep_are_woken() -> None:
@@ -113,7 +113,7 @@ def test_workers_that_sleep_are_woken() -> None:
         program.run()
         assert program.is_right()
         time.sleep(0.03)  # far longer than a worker spins
-    program.crew.close()
+    program.pool.close()
 
 
 def test_idle_workers_use_no_processor_time() -> None:
@@ -123,11 +123,11 @@ def test_idle_workers_use_no_processor_time() -> None:
     before = time.process_time()
     time.sleep(0.3)
     assert time.process_time() - before < 0.1
-    program.crew.close()
+    program.pool.close()
 
 
 def at_work(program: Program) -> int:
-    return sum(lock.locked() for lock in program.crew._team.at_work)
+    return sum(lock.locked() for lock in program.pool._team.at_work)
 
 
 def test_closing_ends_the_threads() -> None:
@@ -135,9 +135,9 @@ def test_closing_ends_the_threads() -> None:
     program.run()
     time.sleep(0.05)
     assert at_work(program) == 3
-    program.crew.close()
+    program.pool.close()
     assert at_work(program) == 0
-    program.run()  # and a closed crew can still be asked
+    program.run()  # and a closed pool can still be asked
     assert program.is_right()
 
 
@@ -156,7 +156,7 @@ class Interrupt(BaseException):
     """What a handler of a signal raises."""
 
 
-def interrupted_at(line: int, crew: Crew) -> bool:
+def interrupted_at(line: int, pool: ThreadPool) -> bool:
     """Run with an exception before the given line of Python, counted through all calls."""
     left = line
 
@@ -170,7 +170,7 @@ def interrupted_at(line: int, crew: Crew) -> bool:
 
     sys.settrace(trace)
     try:
-        crew.run()
+        pool.run()
     except Interrupt:
         return True
     finally:
@@ -187,7 +187,7 @@ def test_an_exception_at_any_line_leaves_no_worker_at_work(state: str) -> None:
         if state == "asleep":
             time.sleep(0.02)
         program.a[:], program.b[:] = np.arange(UNITS), 1
-        was_interrupted = interrupted_at(line, program.crew)
+        was_interrupted = interrupted_at(line, program.pool)
         left_a, left_b = program.a.copy(), program.b.copy()
         time.sleep(0.001)
         assert np.array_equal(program.a, left_a)
@@ -195,7 +195,7 @@ def test_an_exception_at_any_line_leaves_no_worker_at_work(state: str) -> None:
         for _ in range(2):  # and it goes on as if nothing had been
             program.run()
             assert program.is_right()
-        program.crew.close()
+        program.pool.close()
         if not was_interrupted:
             assert line > 5
             return
@@ -204,7 +204,7 @@ def test_an_exception_at_any_line_leaves_no_worker_at_work(state: str) -> None:
 
 def test_a_start_that_was_cut_off_starts_no_worker_twice() -> None:
     program = Program(4)
-    team = program.crew._team
+    team = program.pool._team
     team.start()
     team.is_started = False
     team.places.pop(2, None)
@@ -212,7 +212,7 @@ def test_a_start_that_was_cut_off_starts_no_worker_twice() -> None:
     for _ in range(20):
         program.run()
         assert program.is_right()
-    program.crew.close()
+    program.pool.close()
 
 
 def test_closing_during_a_run_leaves_its_numbers_right() -> None:
@@ -228,7 +228,7 @@ def test_closing_during_a_run_leaves_its_numbers_right() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     time.sleep(0.01)
-    program.crew.close()
+    program.pool.close()
     thread.join()
     assert not wrong
 
@@ -250,7 +250,7 @@ def test_a_forked_process_has_workers_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
     program.run()
     assert program.is_right()
-    program.crew.close()
+    program.pool.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
@@ -260,7 +260,7 @@ def test_a_process_forked_while_another_thread_runs_has_workers_of_its_own() -> 
 
     def work() -> None:
         while not stop.is_set():
-            program.crew.run()
+            program.pool.run()
             time.sleep(0.003)
 
     thread = threading.Thread(target=work)
@@ -277,7 +277,7 @@ def test_a_process_forked_while_another_thread_runs_has_workers_of_its_own() -> 
     stop.set()
     thread.join()
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    program.crew.close()
+    program.pool.close()
     assert codes == [0] * 10
 
 

@@ -29,7 +29,7 @@ class Call:
     keywords: tuple[str, ...] = ()
 
     def tensors(self, seed: int) -> tuple[torch.Tensor, ...]:
-        """Give example inputs; another seed gives other numbers."""
+        """Return example inputs; another seed gives other numbers."""
         return tuple(sample(spec, seed + index) for index, spec in enumerate(self.inputs))
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> object:
@@ -87,7 +87,7 @@ def run_eagerly(call: Call, seed: int) -> dict[str, torch.Tensor]:
 
 
 def flat_module(call: Call, result: object) -> torch.nn.Module:
-    """Give a module of positional tensors → tensors; the user's own one where it is that already.
+    """Return a module of positional tensors → tensors; the user's own one where it is that already.
 
     PyTorch's exporters take neither keyword-only parameters nor every nested output.
     """
@@ -140,7 +140,7 @@ def name_outputs(result: object, prefix: str = "") -> Iterator[tuple[str, torch.
 
 
 def _parameters(module: torch.nn.Module) -> Mapping[str, inspect.Parameter]:
-    """Give the parameters of `forward`; none where it has no signature to read (TorchScript)."""
+    """Return the parameters of `forward`; none where it has no signature to read (TorchScript)."""
     try:
         return inspect.signature(module.forward).parameters
     except (ValueError, TypeError):

@@ -47,7 +47,7 @@ class TensorFacts:
     shape: tuple[int | str, ...]
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that reports use for one tensor."""
+        """Return the keys that reports use for one tensor."""
         return {"name": self.name, "dtype": self.data_type, "shape": list(self.shape)}
 
 
@@ -71,7 +71,7 @@ class ExportReport:
         return compared and all(a.sqnr_db >= AGREES_DB and not a.has_nan for a in self.agreements)
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of `vermilion export --json`."""
+        """Return the keys of `vermilion export --json`."""
         return {
             "output": str(self.output),
             "opset": self.opset,

@@ -77,7 +77,7 @@ class Config:
 
 
 def as_read(config: Config) -> GenaiConfig:
-    """Give the configuration as our engines take it."""
+    """Return the configuration as our engines take it."""
     return config._as_read()
 
 

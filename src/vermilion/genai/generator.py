@@ -32,15 +32,15 @@ class Generator:
         return self._loop.is_done()
 
     def get_next_tokens(self) -> NDArray[np.int32]:
-        """Give the tokens chosen last."""
+        """Return the tokens chosen last."""
         return self._loop.get_next_tokens()
 
     def get_sequence(self, index: int) -> NDArray[np.int32]:
-        """Give a whole sequence, its prompt included."""
+        """Return a whole sequence, its prompt included."""
         return self._loop.get_sequence(index)
 
     def get_logits(self) -> NDArray[np.float32]:
-        """Give the logits that the next token is chosen from."""
+        """Return the logits that the next token is chosen from."""
         return self._loop.get_logits()
 
     def set_logits(self, new_logits: ArrayLike) -> None:
@@ -52,5 +52,5 @@ class Generator:
         self._loop.rewind_to(new_length)
 
     def token_count(self) -> int:
-        """Give the length of the sequences."""
+        """Return the length of the sequences."""
         return self._loop.token_count()

@@ -26,7 +26,10 @@ STATUS = Path("/proc/self/status")
 
 
 def own_bytes() -> int:
-    """Give the memory that is this process's alone: of a mapped file, new tokens touch new rows."""
+    """Return the memory that is this process's alone.
+
+    Of a mapped file, new tokens touch new rows.
+    """
     gc.collect()
     rows = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
     return int(rows["RssAnon"].split()[0]) * 1024
@@ -46,7 +49,7 @@ def model(tmp_path: Path) -> og.Model:
 
 
 def generated(model: og.Model, prompt: list[int], room: int) -> Iterator[int]:
-    """Give tokens without end: at the end of its room a text goes back, or a new one begins."""
+    """Yield tokens without end: at the end of its room a text goes back, or a new one begins."""
     turn = 0
     while True:
         params = og.GeneratorParams(model)

@@ -51,7 +51,7 @@ class Model:
 
 
 def own_model(model: Model) -> OwnModel:
-    """Give what is behind a model.
+    """Return what is behind a model.
 
     Raises: OptionError for anything else, as a path would be.
     """

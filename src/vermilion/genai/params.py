@@ -29,7 +29,7 @@ class GeneratorParams:
         self._options = self._options.with_changes(options)
 
     def get_search_options(self) -> dict[str, float | bool]:
-        """Give all options; every number is a float, as onnxruntime-genai gives it."""
+        """Return all options; every number is a float, as onnxruntime-genai gives it."""
         given = dataclasses.asdict(self._options)
         return {name: v if isinstance(v, bool) else float(v) for name, v in given.items()}
 
@@ -42,7 +42,7 @@ class GeneratorParams:
 
 
 def chosen(params: GeneratorParams) -> tuple[SearchOptions, Guidance | None]:
-    """Give what was set.
+    """Return what was set.
 
     Raises: OptionError for anything else.
     """

@@ -15,11 +15,11 @@ class Tensor:
         self._values = np.array(values)
 
     def as_numpy(self) -> NDArray[Any]:
-        """Give the numbers."""
+        """Return the numbers."""
         return self._values
 
     def shape(self) -> list[int]:
-        """Give the sizes."""
+        """Return the sizes."""
         return list(self._values.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:

@@ -42,7 +42,7 @@ class Tokenizer:
         return self._ends.pad
 
     def to_token_id(self, token: str) -> int:
-        """Give the number of a token."""
+        """Return the number of a token."""
         return self._own.token_id(token)
 
     def update_options(self, **options: object) -> None:
@@ -50,15 +50,15 @@ class Tokenizer:
         self._own.options = self._own.options.with_changes(options)
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        """Give the tokens of a text."""
+        """Return the tokens of a text."""
         return np.array(self._own.encode(text), np.int32)
 
     def decode(self, tokens: ArrayLike) -> str:
-        """Give the text of tokens, or of one."""
+        """Return the text of tokens, or of one."""
         return self._own.decode(np.asarray(tokens).reshape(-1))
 
     def encode_batch(self, texts: Sequence[str]) -> Tensor:
-        """Give the tokens of several texts, padded on the right: (texts, longest)."""
+        """Return the tokens of several texts, padded on the right: (texts, longest)."""
         if not texts:
             raise OptionError("there are no texts")
         rows = [self._own.encode(text) for text in texts]
@@ -67,7 +67,7 @@ class Tokenizer:
         return Tensor(np.array(padded, np.int32))
 
     def decode_batch(self, tokens: Tensor | NDArray[np.int32]) -> list[str]:
-        """Give the text of each row."""
+        """Return the text of each row."""
         return [self._own.decode(row) for row in np.asarray(tokens)]
 
     def apply_chat_template(
@@ -90,7 +90,7 @@ class Tokenizer:
         )
 
     def create_stream(self) -> TokenizerStream:
-        """Give a reader of tokens that come one at a time."""
+        """Return a reader of tokens that come one at a time."""
         return TokenizerStream(self._own.create_stream())
 
 
@@ -101,7 +101,7 @@ class TokenizerStream:
         self._stream = stream
 
     def decode(self, token: int) -> str:
-        """Give the text that this token completes, which may be none."""
+        """Return the text that this token completes, which may be none."""
         return self._stream.decode(token)
 
 

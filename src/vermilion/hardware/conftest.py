@@ -12,7 +12,7 @@ RECORDED = Path(__file__).parent / "recorded"
 
 @pytest.fixture
 def recorded_text() -> Callable[[str], str]:
-    """Give the text of a recorded file."""
+    """Return the text of a recorded file."""
     return lambda name: (RECORDED / name).read_text(encoding="utf-8")
 
 

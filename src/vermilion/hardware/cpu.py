@@ -34,7 +34,7 @@ class CpuInfo:
     available_memory_bytes: int
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that `vermilion devices --json` prints."""
+        """Return the keys that `vermilion devices --json` prints."""
         return {
             "brand": self.brand,
             "vendor": self.vendor,
@@ -96,7 +96,7 @@ def parse_processor_identifier(identifier: str) -> tuple[str, int, int]:
 
 
 def features_on_windows(core: str, has_avx2: bool, has_avx512: bool) -> frozenset[str]:
-    """Give the features of `core` as far as the system says that they are switched on.
+    """Return the features of `core` as far as the system says that they are switched on.
 
     Windows tells of AVX2 and AVX-512 but not of each extension, so what the core is known to
     have stands for the rest.

@@ -45,7 +45,7 @@ class Machine:
     problems: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that `vermilion devices --json` prints."""
+        """Return the keys that `vermilion devices --json` prints."""
         return {
             "system": self.system,
             "system_version": self.system_version,

@@ -108,7 +108,7 @@ def missing_libraries(
     folders: Iterable[str] = _LIBRARY_FOLDERS,
     loader_cache: Path = Path("/etc/ld.so.cache"),
 ) -> frozenset[str]:
-    """Give those of `names` that the dynamic loader would not find; nothing is loaded."""
+    """Return those of `names` that the dynamic loader would not find; nothing is loaded."""
     searched = [Path(part) for part in variables.get("LD_LIBRARY_PATH", "").split(":") if part]
     searched += [Path(folder) for folder in folders]
     # The cache is a binary file, but the names stand in it as they are.

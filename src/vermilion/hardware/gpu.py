@@ -29,7 +29,7 @@ class GpuInfo:
     driver_version: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that `vermilion devices --json` prints."""
+        """Return the keys that `vermilion devices --json` prints."""
         return {
             "title": self.title,
             "gfx": self.gfx,
@@ -73,7 +73,7 @@ _LOCAL_HEAPS = ("1", "2")  # public and private video memory. Source: hsakmttype
 
 
 def gfx_name(target_version: int) -> str:
-    """Give `gfx90a` for KFD's 90010: major × 10000 + minor × 100 + stepping, the last in hex."""
+    """Return `gfx90a` for KFD's 90010: major × 10000 + minor × 100 + stepping, the last in hex."""
     major, rest = divmod(target_version, 10000)
     minor, stepping = divmod(rest, 100)
     return f"gfx{major}{minor:x}{stepping:x}"
@@ -104,7 +104,7 @@ def _is_gpu(device: PciDevice) -> bool:
 
 
 def _kfd_nodes(sysfs_root: Path) -> dict[str, dict[str, int]]:
-    """Give the properties of KFD's GPU nodes by PCI address, with `memory_bytes` added."""
+    """Return the properties of KFD's GPU nodes by PCI address, with `memory_bytes` added."""
     folder = sysfs_root / "class" / "kfd" / "kfd" / "topology" / "nodes"
     nodes: dict[str, dict[str, int]] = {}
     for node in sorted(folder.glob("*")):

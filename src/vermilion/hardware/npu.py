@@ -32,7 +32,7 @@ class NpuInfo:
     device_node: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that `vermilion devices --json` prints."""
+        """Return the keys that `vermilion devices --json` prints."""
         return {
             "title": self.title,
             "recognition": self.recognition,

@@ -42,16 +42,16 @@ class PciDevice:
 
     @property
     def ids(self) -> str:
-        """Give `1022:17f0`, as `lspci -nn` prints it."""
+        """Return `1022:17f0`, as `lspci -nn` prints it."""
         return f"{self.vendor:04x}:{self.device:04x}"
 
     def fact(self, name: str) -> str:
-        """Give the first line of a sysfs file of the device, empty where there is none."""
+        """Return the first line of a sysfs file of the device, empty where there is none."""
         return read_line(self.path / name) if self.path is not None else ""
 
 
 def read_line(path: Path) -> str:
-    """Give the first line of a small system file, empty where it is missing or unreadable."""
+    """Return the first line of a small system file, empty where it is missing or unreadable."""
     try:
         text = path.read_text(errors="replace")
     except OSError:  # sysfs refuses some attributes while a device sleeps
@@ -60,7 +60,7 @@ def read_line(path: Path) -> str:
 
 
 def read_hex(path: Path) -> int:
-    """Give a number that sysfs writes as `0x1022`, -1 where there is none."""
+    """Return a number that sysfs writes as `0x1022`, -1 where there is none."""
     text = read_line(path)
     try:
         return int(text, 16)
@@ -100,7 +100,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def run_pnputil(*arguments: str) -> str:
-    """Give what `pnputil` prints.
+    """Return what `pnputil` prints.
 
     Raises: OSError or subprocess.SubprocessError where it cannot be run.
     """
@@ -132,7 +132,7 @@ def windows_devices(devices_text: str, drivers_text: str) -> tuple[PciDevice, ..
 
 
 def driver_versions(drivers_text: str) -> dict[str, str]:
-    """Give the version of each installed driver package by its published name, `oem46.inf`.
+    """Return the version of each installed driver package by its published name, `oem46.inf`.
 
     Windows publishes a package under a new name with every update; the first name of a block is
     the published one, and the version is the only number with four fields.

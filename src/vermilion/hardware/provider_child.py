@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def answer(question: Mapping[str, str]) -> dict[str, object]:
-    """Give `providers`, or `loads` with the `reason` where it is false."""
+    """Return `providers`, or `loads` with the `reason` where it is false."""
     try:
         import onnxruntime
     except ImportError as error:

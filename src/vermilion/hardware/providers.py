@@ -41,7 +41,7 @@ class ProviderInfo:
     reason: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that `vermilion devices --json` prints."""
+        """Return the keys that `vermilion devices --json` prints."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -140,7 +140,7 @@ def probe_providers(
 
 
 def distribution_version(name: str) -> str:
-    """Give the version of an installed distribution, empty where there is none."""
+    """Return the version of an installed distribution, empty where there is none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -166,7 +166,7 @@ def _in_wheel() -> tuple[ProviderInfo, ...]:
 
 
 def _onnxruntime_distribution() -> tuple[str, str]:
-    """Give the name and version of the distribution that owns the package `onnxruntime`."""
+    """Return the name and version of the distribution that owns the package `onnxruntime`."""
     for name in ("onnxruntime", *sorted(ONNXRUNTIME_WHEELS - {"onnxruntime"})):
         version = distribution_version(name)
         if version:

@@ -9,7 +9,7 @@ _LEADING_FIELDS = re.compile(r"\d+(?:\.\d+)*")
 
 
 def version_fields(text: str) -> tuple[int, ...]:
-    """Give the first dotted number in `text` as integers; empty where there is none.
+    """Return the first dotted number in `text` as integers; empty where there is none.
 
     `6.8.0-45-generic` → (6, 8, 0), `1.27.1+rocm7.14` → (1, 27, 1).
     """

@@ -40,7 +40,7 @@ _HEADERS = {"rccl/": "RCCL", "hipcub/": "hipCUB", "thrust/": "rocThrust", "roctr
 
 
 def lint_build_file(text: str, file: str) -> list[Finding]:
-    """Give what in a build file only nvcc understands, one finding an option and line."""
+    """Return what in a build file only nvcc understands, one finding an option and line."""
     row = RULES["nvcc-option"]
     findings = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -56,7 +56,7 @@ def lint_build_file(text: str, file: str) -> list[Finding]:
 
 
 def libraries_used(texts: Sequence[str]) -> list[str]:
-    """Give the AMD libraries that translated sources include or call."""
+    """Return the AMD libraries that translated sources include or call."""
     headers = {
         "hipblas/": "hipBLAS", "hipblaslt/": "hipBLASLt", "hipfft/": "hipFFT",
         "hiprand/": "hipRAND", "hipsparse/": "hipSPARSE", "hipsolver/": "hipSOLVER",
@@ -75,7 +75,7 @@ def libraries_used(texts: Sequence[str]) -> list[str]:
 def cmake_fragment(
     sources: Sequence[str], libraries: Sequence[str], architectures: Sequence[str]
 ) -> str:
-    """Give a CMakeLists.txt that builds the sources into one shared library."""
+    """Return a CMakeLists.txt that builds the sources into one shared library."""
     packages = [_LIBRARIES[name][0] for name in libraries if _LIBRARIES[name][0]]
     targets = ["hip::host", *(_LIBRARIES[name][1] for name in libraries)]
     lines = [
@@ -109,7 +109,7 @@ def cmake_fragment(
 def setup_fragment(
     sources: Sequence[str], libraries: Sequence[str], architectures: Sequence[str]
 ) -> str:
-    """Give a setup.py that builds the sources with hipcc into one shared library."""
+    """Return a setup.py that builds the sources with hipcc into one shared library."""
     linked = [_LIBRARIES[name][2] for name in libraries if _LIBRARIES[name][2]]
     return _SETUP.format(
         sources=_listed(sources), libraries=_listed(linked), architectures=_listed(architectures)

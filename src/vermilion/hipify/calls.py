@@ -13,7 +13,7 @@ _DEPTH = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
 def split_arguments(tokens: Tokens, meaningful: Sequence[int], opening: int) -> list[Span]:
-    """Give each argument of the call whose `(` stands at `opening`, counted in `meaningful`."""
+    """Return each argument of the call whose `(` stands at `opening`, counted in `meaningful`."""
     if opening >= len(meaningful) or tokens.word(meaningful[opening]) != "(":
         return []
     spans: list[Span] = []
@@ -32,7 +32,10 @@ def split_arguments(tokens: Tokens, meaningful: Sequence[int], opening: int) -> 
 
 
 def closing(tokens: Tokens, meaningful: Sequence[int], opening: int) -> int:
-    """Give the place of the bracket that ends the one at `opening`; the last place if none does."""
+    """Return the place of the bracket that ends the one at `opening`.
+
+    The last place if none does.
+    """
     depth = 0
     for place in range(opening, len(meaningful)):
         depth += _DEPTH.get(tokens.word(meaningful[place]), 0)
@@ -42,7 +45,7 @@ def closing(tokens: Tokens, meaningful: Sequence[int], opening: int) -> int:
 
 
 def text_of(tokens: Tokens, span: Span) -> str:
-    """Give a piece of source as it is written."""
+    """Return a piece of source as it is written."""
     return tokens.text[tokens.starts[span[0]] : tokens.starts[span[1] + 1]]
 
 

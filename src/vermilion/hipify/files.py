@@ -36,7 +36,7 @@ class SourceFile:
 
 
 def collect(paths: Sequence[Path]) -> list[SourceFile]:
-    """Give the files named, and the sources below the folders named, in order of their names.
+    """Return the files named, and the sources below the folders named, in order of their names.
 
     Raises: OptionError for a path that is not there, or two files of one name.
     """
@@ -71,7 +71,7 @@ def _walk(folder: Path) -> Iterator[SourceFile]:
 
 
 def read_source(file: SourceFile) -> str | Finding:
-    """Give a file's text, with its line ends as they are, or what is wrong with it."""
+    """Return a file's text, with its line ends as they are, or what is wrong with it."""
     try:
         if file.path.is_symlink():
             return _problem(file, "file-symlink", f"a link to `{file.path.readlink()}`")

@@ -60,17 +60,17 @@ class Finding:
         return bool(self.edits)
 
     def in_file(self, file: str) -> Finding:
-        """Give the same finding with another name for the file."""
+        """Return the same finding with another name for the file."""
         return replace(self, file=file)
 
 
 def order(finding: Finding) -> tuple[str, int, int, str]:
-    """Give the key by which findings are listed."""
+    """Return the key by which findings are listed."""
     return finding.file, finding.line, finding.column, finding.rule
 
 
 def without_overlaps(edits: Iterable[Edit]) -> list[Edit]:
-    """Give the edits in the order of the text; of two that overlap, the first in it."""
+    """Return the edits in the order of the text; of two that overlap, the first in it."""
     kept: list[Edit] = []
     for edit in sorted(set(edits), key=lambda edit: (edit.start, edit.end)):
         if not kept or edit.start >= kept[-1].end:
@@ -79,7 +79,7 @@ def without_overlaps(edits: Iterable[Edit]) -> list[Edit]:
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """Give the text with the edits made, which are in its order and do not overlap."""
+    """Return the text with the edits made, which are in its order and do not overlap."""
     parts: list[str] = []
     done = 0
     for edit in edits:
@@ -103,7 +103,7 @@ class OffsetMap:
             self._shifts.append(shift)
 
     def before(self, offset: int) -> int:
-        """Give the offset in the text before; a place in new text is one in what it replaced."""
+        """Return the offset in the text before; a place in new text is one in what it replaced."""
         last = bisect_right(self._begins, offset) - 1
         if last < 0:
             return offset

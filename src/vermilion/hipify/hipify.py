@@ -49,7 +49,7 @@ class Options:
 
     @property
     def workers(self) -> int:
-        """Give how many processes may work at once."""
+        """Return how many processes may work at once."""
         return self.jobs or os.cpu_count() or 1
 
 
@@ -110,7 +110,7 @@ def _check_output(output: Path, paths: Sequence[Path], files: Sequence[SourceFil
 
 
 def diff(report: Report) -> str:
-    """Give the change of every file as one patch."""
+    """Return the change of every file as one patch."""
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
         for result in report.files
@@ -125,7 +125,7 @@ def diff(report: Report) -> str:
 
 
 def output_name(name: str) -> str:
-    """Give the name of a translated file in the output folder: `x.cu` becomes `x.hip`."""
+    """Return the name of a translated file in the output folder: `x.cu` becomes `x.hip`."""
     path = PurePosixPath(name)
     return str(path.with_suffix(".hip")) if path.suffix == ".cu" else name
 
@@ -214,5 +214,5 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def with_names_of(report: Report, name: str) -> Report:
-    """Give a report whose findings all name one file: for a text that came from elsewhere."""
+    """Return a report whose findings all name one file: for a text that came from elsewhere."""
     return replace(report, findings=tuple(f.in_file(name) for f in report.findings))

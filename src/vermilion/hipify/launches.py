@@ -21,7 +21,7 @@ LANES_OF_A_UNIT = 256
 
 
 def launch_edits(tokens: Tokens, names: Names) -> Iterator[Edit]:
-    """Give the edits that turn CUDA's blocks in `__launch_bounds__` into HIP's waves."""
+    """Yield the edits that turn CUDA's blocks in `__launch_bounds__` into HIP's waves."""
     meaningful = tokens.meaningful
     for place, index in enumerate(meaningful):
         if tokens.kinds[index] != "word" or tokens.word(index) != "__launch_bounds__":
@@ -41,7 +41,7 @@ def launch_edits(tokens: Tokens, names: Names) -> Iterator[Edit]:
 
 
 def _translated(tokens: Tokens, names: Names, span: Span) -> str:
-    """Give an argument once more, in one line, without comments, with HIP's names."""
+    """Return an argument once more, in one line, without comments, with HIP's names."""
     words = []
     for index in range(span[0], span[1] + 1):
         if tokens.kinds[index] in {"space", "comment"}:

@@ -46,7 +46,7 @@ _ALLOW = re.compile(r"hipify:\s*allow\(([\w\-, ]+)\)")
 def lint(
     text: str, *, original: Tokens | None = None, edits: list[Edit] | None = None, file: str = ""
 ) -> list[Finding]:
-    """Give what the rules find in a translated text.
+    """Return what the rules find in a translated text.
 
     With the `original` and the `edits` that made the text of it, findings point into the original.
     """
@@ -76,7 +76,7 @@ def silence(findings: list[Finding], tokens: Tokens) -> tuple[list[Finding], int
 
 
 def _allowed(tokens: Tokens) -> dict[int, set[str]]:
-    """Give, for each line, the rules that a comment silences there."""
+    """Return, for each line, the rules that a comment silences there."""
     allowed: dict[int, set[str]] = {}
     if "hipify:" not in tokens.text:
         return allowed

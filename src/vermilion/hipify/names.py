@@ -19,7 +19,7 @@ class Family:
     library: str
 
     def apply(self, name: str) -> str:
-        """Give the name that the rule makes."""
+        """Return the name that the rule makes."""
         return self.replacement + name.removeprefix(self.prefix)
 
 
@@ -92,7 +92,7 @@ class Names:
     _seen: dict[str, Rename | Unknown | None] = field(default_factory=dict, repr=False)
 
     def look_up(self, name: str) -> Rename | Unknown | None:
-        """Give what becomes of a name, None if it is not CUDA's."""
+        """Return what becomes of a name, None if it is not CUDA's."""
         if name not in self._seen:
             self._seen[name] = self._find(name)
         return self._seen[name]
@@ -113,7 +113,7 @@ class Names:
 
 
 def _by_rule(name: str) -> str:
-    """Give the name that a rule makes, if AMD's headers declare it."""
+    """Return the name that a rule makes, if AMD's headers declare it."""
     stem = _VERSIONED.match(name)
     for spelling in (name, *([stem[1]] if stem else [])):
         for family in FAMILIES:
@@ -127,7 +127,7 @@ def _by_rule(name: str) -> str:
 
 @cache
 def _without_case() -> Mapping[str, str]:
-    """Give HIP's enumerators by their letters: CUDA writes some with other capitals and `_`."""
+    """Return HIP's enumerators by their letters: CUDA writes some with other capitals and `_`."""
     kinds = ("hipError", "hipDeviceAttribute")
     return {word.lower(): word for word in sorted(hip_words()) if word.startswith(kinds)}
 
@@ -138,7 +138,7 @@ def _library(name: str) -> str:
 
 
 def libraries_of(words: Iterable[str]) -> set[str]:
-    """Give the AMD libraries whose names are among some HIP words."""
+    """Return the AMD libraries whose names are among some HIP words."""
     pairs = [(family.replacement, family.library) for family in FAMILIES]
     pairs.sort(key=lambda pair: -len(pair[0]))
     return {

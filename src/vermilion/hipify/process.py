@@ -95,7 +95,7 @@ def process_text(
 
 
 def original_position(result: FileResult, line: int, column: int) -> tuple[int, int]:
-    """Give where a place of the final text was in the file as it was read."""
+    """Return where a place of the final text was in the file as it was read."""
     final = line_offsets(result.text)
     if not 0 < line <= len(final):
         return line, column
@@ -108,7 +108,7 @@ def original_position(result: FileResult, line: int, column: int) -> tuple[int, 
 
 
 def line_offsets(text: str) -> list[int]:
-    """Give the offset at which each line begins."""
+    """Return the offset at which each line begins."""
     starts, at = [0], text.find("\n")
     while at >= 0:
         starts.append(at + 1)
@@ -119,7 +119,7 @@ def line_offsets(text: str) -> list[int]:
 def _moved(
     findings: list[Finding], text: str, stages: list[list[Edit]], original: Tokens
 ) -> list[Finding]:
-    """Give findings in the newest text with their places in the original."""
+    """Return findings in the newest text with their places in the original."""
     now = line_offsets(text)
     maps = [OffsetMap(edits) for edits in reversed(stages)]
     moved = []

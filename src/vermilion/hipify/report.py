@@ -11,7 +11,7 @@ _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_json(report: Report) -> dict[str, object]:
-    """Give the report's facts by name."""
+    """Return the report's facts by name."""
     return {
         "files": [
             {
@@ -56,7 +56,7 @@ def _finding(finding: Finding) -> dict[str, object]:
 
 
 def as_sarif(report: Report) -> dict[str, object]:
-    """Give the report in SARIF 2.1.0 (OASIS), less what was fixed."""
+    """Return the report in SARIF 2.1.0 (OASIS), less what was fixed."""
     left = [finding for finding in report.findings if not finding.fixed]
     used = sorted({finding.rule for finding in left})
     rules = [

@@ -28,14 +28,14 @@ class Rename:
 
 @cache
 def hip_words() -> frozenset[str]:
-    """Give every name that AMD's headers and bindings declare."""
+    """Return every name that AMD's headers and bindings declare."""
     files = sorted((_HERE / "words").glob("*.txt"))
     return frozenset(word for file in files for word in file.read_text("utf-8").split())
 
 
 @cache
 def renames() -> Mapping[str, Rename]:
-    """Give the CUDA names whose AMD name does not follow a rule."""
+    """Return the CUDA names whose AMD name does not follow a rule."""
     return {
         name: rename
         for file in RENAME_FILES
@@ -45,7 +45,7 @@ def renames() -> Mapping[str, Rename]:
 
 @cache
 def includes() -> Mapping[str, Rename]:
-    """Give the CUDA headers and their HIP headers."""
+    """Return the CUDA headers and their HIP headers."""
     return _read(_HERE / "renames" / "includes.txt")
 
 

@@ -54,26 +54,26 @@ class Tokens:
         return len(self.kinds)
 
     def raw(self, index: int) -> str:
-        """Give a token as it is written, splices and all."""
+        """Return a token as it is written, splices and all."""
         return self.text[self.starts[index] : self.starts[index + 1]]
 
     def word(self, index: int) -> str:
-        """Give a token as the compiler sees it: without splices."""
+        """Return a token as the compiler sees it: without splices."""
         raw = self.raw(index)
         return _SPLICES.sub("", raw) if "\\" in raw else raw
 
     @cached_property
     def meaningful(self) -> list[int]:
-        """Give the indices of the tokens that are neither space nor comment."""
+        """Return the indices of the tokens that are neither space nor comment."""
         return [i for i, kind in enumerate(self.kinds) if kind not in _BLANK]
 
     @cached_property
     def line_starts(self) -> list[int]:
-        """Give the offset at which each line begins."""
+        """Return the offset at which each line begins."""
         return [0, *(found.end() for found in re.finditer("\n", self.text))]
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Give the line and column of an offset, both counted from 1."""
+        """Return the line and column of an offset, both counted from 1."""
         line = bisect_right(self.line_starts, offset)
         return line, offset - self.line_starts[line - 1] + 1
 
@@ -90,7 +90,7 @@ def tokenize(text: str) -> Tokens:
 
 
 def broken_tokens(tokens: Tokens) -> list[int]:
-    """Give the tokens that begin a comment, string or character that nothing ends.
+    """Return the tokens that begin a comment, string or character that nothing ends.
 
     A quote in a line that a directive begins is left alone: `#error don't` is correct C++.
     """

@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def torch_names() -> dict[str, str]:
-    """Give torch's CUDA → HIP names, read from its files without importing torch.
+    """Return torch's CUDA → HIP names, read from its files without importing torch.
 
     Raises: UnsupportedError where torch is missing, or keeps its table elsewhere.
     """

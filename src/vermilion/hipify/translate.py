@@ -102,7 +102,7 @@ _AFTER_A_NAME = frozenset({"(", "=", ";", ",", ")", "[", "{"})
 
 
 def own_names(tokens: Tokens) -> frozenset[str]:
-    """Give the names that a source declares itself: macros, functions, variables, types."""
+    """Return the names that a source declares itself: macros, functions, variables, types."""
     own: set[str] = set()
     meaningful = tokens.meaningful
     for before, index, after in zip(meaningful, meaningful[1:], meaningful[2:], strict=False):

@@ -68,7 +68,7 @@ class _Header:
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> Array:
-    """Give the array in a `.npy` file; `mapped` leaves it on disk.
+    """Return the array in a `.npy` file; `mapped` leaves it on disk.
 
     Raises: OptionError where the file is missing, damaged, or holds Python objects.
     """
@@ -86,7 +86,7 @@ def read_npy(path: Path, *, mapped: bool = False) -> Array:
 
 
 def read_npz(path: Path, names: Collection[str] | None = None) -> dict[str, Array]:
-    """Give the arrays of a `.npz` file by name: all, or those in `names` that are there.
+    """Return the arrays of a `.npz` file by name: all, or those in `names` that are there.
 
     Raises: OptionError where the file is missing, damaged, holds Python objects, or unpacks into
     far more than it is.
@@ -105,7 +105,7 @@ def read_npz(path: Path, names: Collection[str] | None = None) -> dict[str, Arra
 
 
 def npz_names(path: Path) -> list[str]:
-    """Give the names of the arrays in a `.npz` file, sorted.
+    """Return the names of the arrays in a `.npz` file, sorted.
 
     Raises: OptionError where the file is missing or damaged.
     """
@@ -120,7 +120,7 @@ def npz_names(path: Path) -> list[str]:
 
 
 def npz_index(path: Path) -> Any:
-    """Give what `INDEX_MEMBER` holds, None where there is none.
+    """Return what `INDEX_MEMBER` holds, None where there is none.
 
     Raises: OptionError where it is damaged.
     """

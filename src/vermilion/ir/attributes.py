@@ -18,7 +18,7 @@ EXPORT = "the file is damaged, or its exporter is at fault: export the model aga
 
 
 def integer(node: ir.Node, name: str, default: int | None = None) -> int:
-    """Give a whole number.
+    """Return a whole number.
 
     Raises: ModelError where it is missing and there is no default.
     """
@@ -36,13 +36,13 @@ def flag(node: ir.Node, name: str) -> bool:
 
 
 def number(node: ir.Node, name: str, default: float) -> float:
-    """Give a float attribute."""
+    """Return a float attribute."""
     attribute = _written(node, name, ir.AttributeType.FLOAT)
     return default if attribute is None else float(attribute.as_float())
 
 
 def text(node: ir.Node, name: str, default: str) -> str:
-    """Give a string attribute."""
+    """Return a string attribute."""
     attribute = _written(node, name, ir.AttributeType.STRING)
     return default if attribute is None else attribute.as_string()
 
@@ -56,7 +56,7 @@ def integers(node: ir.Node, name: str, default: None) -> tuple[int, ...] | None:
 
 
 def integers(node: ir.Node, name: str, default: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Give a list of whole numbers."""
+    """Return a list of whole numbers."""
     attribute = _written(node, name, ir.AttributeType.INTS)
     if attribute is not None:
         return tuple(attribute.as_ints())
@@ -64,7 +64,7 @@ def integers(node: ir.Node, name: str, default: Sequence[int] | None) -> tuple[i
 
 
 def wrong_type(node: ir.Node, attribute: ir.Attr, wanted: ir.AttributeType) -> ModelError:
-    """Give the error for an attribute of another type than its operator's."""
+    """Return the error for an attribute of another type than its operator's."""
     return ModelError(
         f"its attribute `{attribute.name}` is {attribute.type.name}, and has to be {wanted.name}",
         where=where(node),

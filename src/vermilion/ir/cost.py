@@ -60,7 +60,7 @@ class ModelCost:
 
 
 def value_bytes(value: ir.Value | None) -> int:
-    """Give the bytes of a value; unknown dimensions count 1, an unknown type 4 bytes."""
+    """Return the bytes of a value; unknown dimensions count 1, an unknown type 4 bytes."""
     if value is None:
         return 0
     bits = 32 if value.dtype is None or value.dtype == ir.DataType.STRING else value.dtype.bitwidth
@@ -68,7 +68,7 @@ def value_bytes(value: ir.Value | None) -> int:
 
 
 def node_cost(node: ir.Node) -> NodeCost:
-    """Give the cost of one node, its subgraphs included."""
+    """Return the cost of one node, its subgraphs included."""
     operator = find_operator(node)
     operations = operator.rule(node) if operator else 0
     branches = [sum(node_cost(inner).operations for inner in graph) for graph in _subgraphs(node)]
@@ -89,7 +89,7 @@ def node_cost(node: ir.Node) -> NodeCost:
 
 
 def model_cost(model: ir.Model) -> ModelCost:
-    """Give the cost of every node of the main graph. Constants are data, not operators."""
+    """Return the cost of every node of the main graph. Constants are data, not operators."""
     return ModelCost(tuple(node_cost(n) for n in model.graph if n.op_type != "Constant"))
 
 

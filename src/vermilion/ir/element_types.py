@@ -34,6 +34,6 @@ UNUSUAL_TYPES = {
 
 
 def numpy_type(ort_type: str) -> np.dtype[Any] | None:
-    """Give numpy's type for ONNX Runtime's spelling, None where numpy has none (bfloat16)."""
+    """Return numpy's type for ONNX Runtime's spelling, None where numpy has none (bfloat16)."""
     found = _ORT_TYPES.get(ort_type)
     return None if found is None else np.dtype(found)

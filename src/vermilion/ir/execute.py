@@ -46,7 +46,7 @@ _SOURCE_LINE = re.compile(r"^\S+\.(h|cc):\d+ [^(]*\(.*?\)( const)?( \[.*?\])? ")
 def stripped_proto(
     model: ir.Model, lent_bytes: int = LENT_BYTES, keep_in: str | None = None
 ) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
-    """Give `model` as a message without its large weights, and those weights by name.
+    """Return `model` as a message without its large weights, and those weights by name.
 
     Before → after: an initializer of `lent_bytes` or more becomes an external reference to a
     file that does not exist; whoever opens the message must supply it by name. What lies in a
@@ -114,7 +114,7 @@ def _drop_unread_files(proto: onnx.ModelProto, model: ir.Model) -> None:
 def _in_place_of(
     model: ir.Model, replaced: Mapping[str, ir.TensorProtocol | None]
 ) -> Iterator[None]:
-    """Give the model other weights for a while."""
+    """Yield the model other weights for a while."""
     initializers = model.graph.initializers
     kept = {name: initializers[name].const_value for name in replaced}
     try:
@@ -275,7 +275,7 @@ def _make_inputs(graph: onnx.GraphProto, weights: Mapping[str, Array]) -> None:
 
 
 def weights_folder(model: ir.Model) -> str | None:
-    """Give the folder that the model's external data lies in, None where there is none."""
+    """Return the folder that the model's external data lies in, None where there is none."""
     tensors = (value.const_value for value in model.graph.initializers.values())
     return next((str(t.base_dir) for t in tensors if isinstance(t, ir.ExternalTensor)), None)
 
@@ -333,7 +333,7 @@ def _is_of_the_run(error: Exception) -> bool:
 
 
 def _failure(error: BaseException) -> tuple[str, str]:
-    """Give ONNX Runtime's words without its own source lines, and the node that it names."""
+    """Return ONNX Runtime's words without its own source lines, and the node that it names."""
     text = _first_line(error)
     found = _NODE_FAILED.search(text)
     if found is None:

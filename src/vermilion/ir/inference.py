@@ -38,7 +38,7 @@ _Types = Mapping[str, onnx.TypeProto]
 
 
 def infer(model: onnx.ModelProto, *, follow: bool = True, strict: bool = False) -> onnx.ModelProto:
-    """Give the model with the shapes that onnx finds; `follow` also through values of shapes.
+    """Return the model with the shapes that onnx finds; `follow` also through values of shapes.
 
     Names that onnx makes up for open sizes are left out. A `strict` inference raises where shapes
     contradict each other; any other leaves them open there.
@@ -70,7 +70,7 @@ def _infer(model: onnx.ModelProto, *, follow: bool, strict: bool) -> onnx.ModelP
 
 
 def _followed(known: onnx.ModelProto, *, strict: bool) -> onnx.ModelProto:
-    """Give the model with what following the values of shapes adds to what is known."""
+    """Return the model with what following the values of shapes adds to what is known."""
     guarded = onnx.ModelProto()
     guarded.CopyFrom(known)
     _hide_vectors(guarded.graph)
@@ -155,7 +155,7 @@ def _hide_vectors(graph: onnx.GraphProto) -> None:
 
 
 def _made_length(op_type: str, lengths: list[int | None]) -> int | None:
-    """Give the most elements that a node's result can have, None where it is not followed."""
+    """Return the most elements that a node's result can have, None where it is not followed."""
     if op_type in ("Shape", "Size"):
         return _MAX_SHAPE
     known = [length for length in lengths if length is not None]
@@ -165,7 +165,7 @@ def _made_length(op_type: str, lengths: list[int | None]) -> int | None:
 
 
 def _length(name: str, types: _Types) -> int | None:
-    """Give how many elements inference may make of a value, None where it makes none."""
+    """Return how many elements inference may make of a value, None where it makes none."""
     if name not in types or not types[name].tensor_type.HasField("shape"):
         return _UNKNOWN
     dims = types[name].tensor_type.shape.dim

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError, VermilionError
-from vermilion.ir.apart import APART_BYTES, read_apart
+from vermilion.ir.external_weights import APART_BYTES, read_apart
 from vermilion.ir.foreign_files import HEAD_BYTES, foreign_file
 from vermilion.ir.messages import (
     all_graphs,
@@ -112,7 +112,7 @@ def _follow_links(model: ir.Model) -> None:
 
 
 def _put_in(model: ir.Model, weights: Mapping[str, bytes]) -> None:
-    """Give the weights that were read apart their numbers."""
+    """Return the weights that were read apart their numbers."""
     for name, data in weights.items():
         value = model.graph.initializers.get(name)
         if value is not None and value.const_value is not None:
@@ -127,7 +127,7 @@ def _put_in(model: ir.Model, weights: Mapping[str, bytes]) -> None:
 
 
 def _read(file: Path, where: str) -> tuple[bytes, dict[int, bytes]]:
-    """Give the serialized model and what `read_apart` kept apart."""
+    """Return the serialized model and what `read_apart` kept apart."""
     try:
         info = file.stat()
     except (OSError, ValueError) as error:
@@ -318,7 +318,7 @@ def _check_declared_shape(info: onnx.ValueInfoProto, where: str) -> None:
 
 
 def _root_words(error: BaseException) -> str:
-    """Give the first line of what began it: the library wraps errors in where it was."""
+    """Return the first line of what began it: the library wraps errors in where it was."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).splitlines()

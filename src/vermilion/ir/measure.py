@@ -29,7 +29,7 @@ class Agreement:
     has_nan: bool = False
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that reports use for one tensor."""
+        """Return the keys that reports use for one tensor."""
         row: dict[str, object] = {
             "name": self.name,
             "cosine": self.cosine,
@@ -42,7 +42,7 @@ class Agreement:
 
 
 def sqnr_from_sums(signal: float, noise: float) -> float:
-    """Give the signal to noise ratio in dB from the two sums of squares."""
+    """Return the signal to noise ratio in dB from the two sums of squares."""
     if noise == 0.0:
         return EXACT_DB
     if signal == 0.0:

@@ -25,7 +25,7 @@ class MemoryBoundError(ModelError):
 
 
 def memory_limit_bytes() -> int:
-    """Give what a model's values may take together: half of the machine's memory."""
+    """Return what a model's values may take together: half of the machine's memory."""
     total: int = psutil.virtual_memory().total
     return total // 2
 
@@ -40,7 +40,7 @@ def bound_memory(options: ort.SessionOptions) -> None:
 
 
 def bounded_run() -> ort.RunOptions:
-    """Give run options that return the arena's memory to the machine after the run."""
+    """Return run options that return the arena's memory to the machine after the run."""
     import onnxruntime as ort
 
     options = ort.RunOptions()
@@ -61,7 +61,7 @@ def check_bound(error: Exception) -> None:
 
 
 def _node_of(text: str) -> str:
-    """Give the node and operator that ONNX Runtime names: `running Tile node. Name:'t'`."""
+    """Return the node and operator that ONNX Runtime names: `running Tile node. Name:'t'`."""
     _, found, rest = text.partition("running ")
     operator, _, after = rest.partition(" node. Name:'")
     name = after.partition("'")[0]

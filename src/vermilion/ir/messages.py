@@ -55,7 +55,7 @@ def _check_text(text: str | bytes, what: str, where: str, *, undecoded: bool = F
 
 
 def inner_graphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
-    """Give the bodies of a node (If, Loop, Scan)."""
+    """Yield the bodies of a node (If, Loop, Scan)."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -63,7 +63,7 @@ def inner_graphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
 
 
 def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Give a graph and all that are inside of it."""
+    """Yield a graph and all that are inside of it."""
     pending = [graph]
     while pending:
         current = pending.pop()
@@ -73,7 +73,7 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Give the nodes and those in their bodies."""
+    """Yield the nodes and those in their bodies."""
     pending = [nodes]
     while pending:
         for node in pending.pop():
@@ -82,7 +82,7 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def inner_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    """Give every tensor in attributes and bodies, not those of the graph around the nodes."""
+    """Yield every tensor in attributes and bodies, not those of the graph around the nodes."""
     for node in all_nodes(nodes):
         for attribute in node.attribute:
             if attribute.HasField("t"):
@@ -93,7 +93,7 @@ def inner_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
 
 
 def sparse_tensors(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
-    """Give every tensor that is stored as its values and where they go."""
+    """Yield every tensor that is stored as its values and where they go."""
     for graph in all_graphs(model.graph):
         yield from graph.sparse_initializer
     for nodes in (model.graph.node, *(function.node for function in model.functions)):

@@ -50,7 +50,7 @@ def number_format(model: ir.Model) -> str:
 
 
 def data_type_words(model: ir.Model) -> str:
-    """Give what the vendor's summary prints after `Model data type:`.
+    """Return what the vendor's summary prints after `Model data type:`.
 
     A quantized model is mixed if a convolution or matrix product in it reads plain floats.
     """
@@ -65,7 +65,7 @@ def data_type_words(model: ir.Model) -> str:
 
 
 def _quantizers(model: ir.Model, op_type: str) -> Iterator[ir.Node]:
-    """Give the Q or DQ nodes, also the extended ones in `com.microsoft`."""
+    """Yield the Q or DQ nodes, also the extended ones in `com.microsoft`."""
     for node in model.graph.all_nodes():
         if node.op_type == op_type and len(node.inputs) > 1:
             yield node

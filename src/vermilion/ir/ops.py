@@ -47,7 +47,7 @@ class Operator:
 
 
 def dimensions(value: ir.Value | None) -> tuple[int, ...]:
-    """Give the shape with every unknown dimension as 1; an unknown shape is a scalar.
+    """Return the shape with every unknown dimension as 1; an unknown shape is a scalar.
 
     Costs are then a lower bound; `cost.py` says whether they are exact.
     """
@@ -57,7 +57,7 @@ def dimensions(value: ir.Value | None) -> tuple[int, ...]:
 
 
 def elements(value: ir.Value | None) -> int:
-    """Give the number of elements, unknown dimensions counting 1 and a missing value 0."""
+    """Return the number of elements, unknown dimensions counting 1 and a missing value 0."""
     return 0 if value is None else math.prod(dimensions(value))
 
 
@@ -302,6 +302,6 @@ OPERATORS: dict[tuple[str, str], Operator] = {(row.domain, row.name): row for ro
 
 
 def find_operator(node: ir.Node) -> Operator | None:
-    """Give the node's row, None where the table has none."""
+    """Return the node's row, None where the table has none."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     return OPERATORS.get((domain, node.op_type))

@@ -20,14 +20,14 @@ RANDOM_OPERATORS = frozenset(
 
 
 def opset_of(model: ir.Model) -> int:
-    """Give the version of the default domain, 0 where the model imports none."""
+    """Return the version of the default domain, 0 where the model imports none."""
     imports = model.graph.opset_imports
     # A node's `ai.onnx` is read as the empty name, the import's is kept as written.
     return imports.get("", imports.get("ai.onnx", 0))
 
 
 def version_of(node: ir.Node) -> int:
-    """Give the version of the operators that a node speaks; `OPSET` where nothing says it."""
+    """Return the version of the operators that a node speaks; `OPSET` where nothing says it."""
     if node.version is not None:
         return node.version
     imports = {} if node.graph is None else node.graph.opset_imports
@@ -64,7 +64,7 @@ def is_inference_dropout(node: ir.Node) -> bool:
 
 
 def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Give the tensor of an initializer that no caller can override, or of a Constant node."""
+    """Return the tensor of an initializer that no caller can override, or of a Constant node."""
     if value is None:
         return None
     if value.is_initializer():
@@ -80,7 +80,7 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Give the sizes of `value` where all are known, else None."""
+    """Return the sizes of `value` where all are known, else None."""
     if value is None or value.shape is None:
         return None
     sizes: list[int] = []
@@ -92,17 +92,17 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def tensor_sizes(tensor: ir.TensorProtocol) -> tuple[int, ...]:
-    """Give the sizes of a tensor, which are always known."""
+    """Return the sizes of a tensor, which are always known."""
     return tuple(int(size) for size in tensor.shape.numpy())
 
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
-    """Give the size of a tensor in memory; strings, which onnx_ir cannot size, count 16 each."""
+    """Return the size of a tensor in memory; strings, which onnx_ir cannot size, count 16 each."""
     return tensor.size * 16 if tensor.dtype == ir.DataType.STRING else tensor.nbytes
 
 
 def required_inputs(model: ir.Model) -> list[ir.Value]:
-    """Give the inputs that a caller must supply: those without a default among the weights."""
+    """Return the inputs that a caller must supply: those without a default among the weights."""
     return [value for value in model.graph.inputs if not value.is_initializer()]
 
 

@@ -66,7 +66,7 @@ class Slot(Protocol):
 
 
 def picture_size(slot: Slot, options: PictureOptions) -> tuple[int, int, int]:
-    """Give channels, height and width that the model wants.
+    """Return channels, height and width that the model wants.
 
     Raises: OptionError where the input takes no pictures, or leaves their size open.
     """
@@ -93,7 +93,7 @@ def picture_size(slot: Slot, options: PictureOptions) -> tuple[int, int, int]:
 
 
 def read_picture(file: Path, slot: Slot, options: PictureOptions) -> NDArray[np.float32]:
-    """Give a picture as the input takes it.
+    """Return a picture as the input takes it.
 
     Shapes: (1, channels, height, width), or (1, height, width, channels).
 
@@ -121,7 +121,7 @@ def read_picture(file: Path, slot: Slot, options: PictureOptions) -> NDArray[np.
 
 
 def described(dtype: np.dtype[Any], shape: Sequence[int | None] | None) -> str:
-    """Give type and shape as messages show them: `float32[?,3,224,224]`."""
+    """Return type and shape as messages show them: `float32[?,3,224,224]`."""
     if shape is None:
         return f"{dtype}"
     return f"{dtype}[{','.join('?' if n is None else str(n) for n in shape)}]"
@@ -133,7 +133,7 @@ def check_pillow() -> None:
 
 
 def _pillow() -> tuple[Any, type[Exception]]:
-    """Give Pillow's module of pictures and what it raises for a file that is none.
+    """Return Pillow's module of pictures and what it raises for a file that is none.
 
     Raises: OptionError where it is not installed.
     """

@@ -59,7 +59,7 @@ def write_blocks_in_standard_operators(model: onnx.ModelProto) -> int:
 
 
 def _axis(node: onnx.NodeProto) -> int | None:
-    """Give the axis of a call that is BFP16, None for any other node."""
+    """Return the axis of a call that is BFP16, None for any other node."""
     if node.domain != DOMAIN or node.op_type != OPERATOR or len(node.input) != 1:
         return None
     found: dict[str, object] = {
@@ -72,7 +72,7 @@ def _axis(node: onnx.NodeProto) -> int | None:
 
 
 def _text(name: str, axis: int, opset: int) -> str:
-    """Give the function: x as (before, axis, behind), cut into blocks, rounded, put together."""
+    """Return the function: x as (before, axis, behind), cut into blocks, rounded, put together."""
     end = axis + 1 if axis != -1 else _END
     largest = (
         "largest = ReduceMax<axes = [2], keepdims = 1>(size)"

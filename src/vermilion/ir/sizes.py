@@ -86,7 +86,7 @@ def _value_bytes(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
 
 
 def _last_uses(graph: onnx.GraphProto) -> dict[str, int]:
-    """Give the number of the node after which each value is let go; outputs are kept."""
+    """Return the number of the node after which each value is let go; outputs are kept."""
     found: dict[str, int] = {}
     for at, node in enumerate(graph.node):
         for name in (*node.output, *node.input):

@@ -202,7 +202,7 @@ def _external_file(location: str, base: Path, place: str) -> Path:
 
 
 def _own_tree(base: Path) -> Path:
-    """Give the folder that links may lead to: the model's own, or its repository in a cache.
+    """Return the folder that links may lead to: the model's own, or its repository in a cache.
 
     Hugging Face's cache keeps `snapshots/REVISION/…/file` as a link to `blobs/DIGEST`, both in the
     repository's folder. Source: huggingface_hub, "Understand caching".

@@ -53,7 +53,7 @@ _MOST_NAME_BYTES = 65_000
 
 
 def plain_array(value: object) -> Array:
-    """Give an array that `numpy.load` opens without pickle: wider numbers, texts of one width."""
+    """Return an array that `numpy.load` opens without pickle: wider numbers, texts of one width."""
     array = np.asarray(value)
     if array.dtype in _WIDER:
         return array.astype(_WIDER[array.dtype])
@@ -237,7 +237,7 @@ def _write_folder(folder: Path, parts: _Parts, index: Mapping[str, object]) -> N
 
 @contextmanager
 def _aside(path: Path) -> Iterator[Path]:
-    """Give a name beside `path`; what is left there at the end goes."""
+    """Yield a name beside `path`; what is left there at the end goes."""
     aside = path.with_name(f".{uuid.uuid4().hex[:12]}{path.suffix}")
     try:
         yield aside

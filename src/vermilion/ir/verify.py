@@ -61,7 +61,7 @@ def _check_tree(
 
 
 def _scopes(root: ir.Graph) -> Iterator[_Scope]:
-    """Give `root` and the bodies below it, outer ones first."""
+    """Yield `root` and the bodies below it, outer ones first."""
     pending = [_Scope(root, (id(root),))]
     while pending:
         scope = pending.pop()
@@ -182,7 +182,7 @@ def _check_acyclic(graph: ir.Graph) -> None:
 
 
 def _sources(node: ir.Node, graph: ir.Graph) -> set[int]:
-    """Give the nodes of `graph` that `node` or anything in its bodies reads from."""
+    """Return the nodes of `graph` that `node` or anything in its bodies reads from."""
     found: set[int] = set()
     pending = [node]
     while pending:
@@ -246,7 +246,7 @@ def _check_stored(tensor: ir.TensorProtocol, place: str) -> None:
 
 
 def _stored_bytes(tensor: ir.TensorProtocol) -> int | None:
-    """Give what lies in the file for the tensor, None where that cannot be told."""
+    """Return what lies in the file for the tensor, None where that cannot be told."""
     if tensor.dtype in _UNSIZED:
         return None
     if isinstance(tensor, ir.ExternalTensor):

@@ -98,13 +98,13 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 @cache
 def _inner_messages(kind: Descriptor) -> Mapping[int, Descriptor]:
-    """Give the fields of a message that hold messages, by number, and what these are."""
+    """Return the fields of a message that hold messages, by number, and what these are."""
     return {field.number: field.message_type for field in kind.fields if field.message_type}
 
 
 @cache
 def _number_lists(kind: Descriptor) -> frozenset[int]:
-    """Give the fields that become a Python tuple of numbers: not the contents of weights."""
+    """Return the fields that become a Python tuple of numbers: not the contents of weights."""
     text = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_MESSAGE)
     return frozenset(
         field.number

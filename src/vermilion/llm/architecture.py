@@ -72,7 +72,7 @@ class Architecture:
 
 
 def architecture_of_config(path: Path) -> tuple[Architecture, Quantization | None]:
-    """Give the measures that a `config.json` states, and how its weights are quantized.
+    """Return the measures that a `config.json` states, and how its weights are quantized.
 
     Raises: OptionError, ModelError for a file that is not one; UnsupportedError for a family that
     is not known here.
@@ -112,7 +112,7 @@ def architecture_of_config(path: Path) -> tuple[Architecture, Quantization | Non
 
 
 def architecture_of_gguf(header: GgufHeader) -> Architecture:
-    """Give the measures that a GGUF header states.
+    """Return the measures that a GGUF header states.
 
     Raises: ModelError where one is missing; UnsupportedError for a family not known here.
     """
@@ -158,7 +158,7 @@ def _check_family(family: str, where: str) -> None:
 
 
 def _measure(fields: Mapping[str, object], where: str, *names: str, default: int = 0) -> int:
-    """Give the first of these keys that has a value; without one, the default if it is not 0."""
+    """Return the first of these keys that has a value; without one, the default if it is not 0."""
     for name in names:
         value = fields.get(name)
         if value is None:

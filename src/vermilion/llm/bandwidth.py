@@ -70,7 +70,7 @@ class MemoryMeter:
         return self._size * len(self._buffers)
 
     def gb_per_s(self, passes: int = 1, clock: Callable[[], float] = time.perf_counter) -> float:
-        """Give the 10^9 bytes a second of threads that start together, each by `clock`."""
+        """Return the 10^9 bytes a second of threads that start together, each by `clock`."""
         start = threading.Barrier(len(self._buffers))
         rates: list[float] = []
 
@@ -94,7 +94,7 @@ class MemoryMeter:
 
 
 def read_bandwidth_gb_per_s(threads: int, buffer_bytes: int = BUFFER_BYTES) -> float:
-    """Give the best rate of several rounds in 10^9 bytes a second, of all threads together.
+    """Return the best rate of several rounds in 10^9 bytes a second, of all threads together.
 
     Every thread reads a buffer of its own of `buffer_bytes` or a little more. On a machine at other
     work a thread's own time leaves out the waiting for a core; where threads then do not run at
@@ -105,14 +105,14 @@ def read_bandwidth_gb_per_s(threads: int, buffer_bytes: int = BUFFER_BYTES) -> f
 
 
 def _buffer(size: int) -> NDArray[np.int64]:
-    """Give ones from the start of a cache line on: a load over two lines reads both."""
+    """Return ones from the start of a cache line on: a load over two lines reads both."""
     whole = np.ones((size + _LINE_BYTES) // 8, np.int64)
     start = -whole.ctypes.data % _LINE_BYTES // 8
     return whole[start : start + size // 8]
 
 
 def _compiled() -> Any:
-    """Give the engine that owns the machine code."""
+    """Return the engine that owns the machine code."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple()
@@ -127,7 +127,7 @@ def _compiled() -> Any:
 
 
 def _code() -> str:
-    """Give the loop; every load is added up apart, so that no addition is waited for."""
+    """Return the loop; every load is added up apart, so that no addition is waited for."""
     names = [(stream, line) for stream in range(_STREAMS) for line in range(_LINES)]
     sums = [
         f"  %s{s}_{n} = phi <8 x i64> [ zeroinitializer, %entry ], [ %n{s}_{n}, %loop ]"

@@ -38,7 +38,7 @@ class Beams:
     def step(
         self, log_chances: NDArray[np.float32], sequences: NDArray[np.int32]
     ) -> tuple[Tokens, NDArray[np.int64]]:
-        """Give each beam's next token and the row that it goes on from.
+        """Return each beam's next token and the row that it goes on from.
 
         Shapes: log_chances (beams, vocabulary), sequences (beams, length) → (beams,), (beams,).
         """
@@ -63,7 +63,10 @@ class Beams:
         return tokens[kept].astype(np.int32), rows[kept].astype(np.int64)
 
     def best(self, sequences: NDArray[np.int32]) -> list[Tokens]:
-        """Give the sequences to return, the likeliest first; those that still run are taken in."""
+        """Return the sequences to return, the likeliest first.
+
+        Those that still run are taken in.
+        """
         if not self.done:
             for score, sequence in zip(self.scores, sequences, strict=True):
                 self._add(float(score), sequence)

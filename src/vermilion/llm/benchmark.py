@@ -129,7 +129,7 @@ def run_benchmark(
 
 
 def _opened(folder: Path, options: EngineOptions) -> tuple[Any, str]:
-    """Give the model and why it is not our generated code that runs, empty if it is."""
+    """Return the model and why it is not our generated code that runs, empty if it is."""
     if options.engine == "onnxruntime-genai":
         from vermilion.llm.stock_engine import open_folder
 
@@ -175,7 +175,7 @@ def _prompt(file: Path) -> str:
 
 
 def _tokens(given: Sequence[int] | None, length: int, vocabulary: object) -> list[int]:
-    """Give a prompt of exactly `length`: the file's, cut or said again, or random tokens."""
+    """Return a prompt of exactly `length`: the file's, cut or said again, or random tokens."""
     if given:
         times = -(-length // len(given))
         return (list(given) * times)[:length]
@@ -205,7 +205,7 @@ def _measure(opened: Any, tokens: Sequence[int], request: BenchmarkRequest, say:
 def _turn(
     opened: Any, tokens: Sequence[int], new_tokens: int
 ) -> tuple[float, float, tuple[float, ...]]:
-    """Give the seconds of the prompt, of the first token's choice, and of each later token."""
+    """Return the seconds of the prompt, of the first token's choice, and of each later token."""
     whole = len(tokens) + new_tokens
     # As many tokens as asked for, whatever the model would like to end.
     search = {"max_length": whole, "min_length": whole, "do_sample": False}

@@ -131,7 +131,7 @@ def _run(
 
 
 def _environment() -> dict[str, str]:
-    """Give an environment in which nothing is downloaded or reported to anybody."""
+    """Return an environment in which nothing is downloaded or reported to anybody."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
     return {
@@ -158,7 +158,7 @@ def _checked(folder: Path) -> OperatorList:
 
 
 def free_bytes(output: Path) -> tuple[int, int]:
-    """Give the free disk where the output will be, and the memory that can be had."""
+    """Return the free disk where the output will be, and the memory that can be had."""
     import psutil
 
     disk = shutil.disk_usage(output.absolute().parent).free

@@ -73,7 +73,7 @@ class BuildRequest:
         return self.precision in ("int4", "int8")
 
     def builder_options(self) -> Mapping[str, str]:
-        """Give the builder's `--extra_options`. Code from the model is never run."""
+        """Return the builder's `--extra_options`. Code from the model is never run."""
         options = {"hf_token": "false", "hf_remote": "false"}
         if self.is_packed:
             options |= {
@@ -104,7 +104,7 @@ class BuildPlan:
 
 
 def plan_build(request: BuildRequest) -> BuildPlan:
-    """Give what a build would do.
+    """Return what a build would do.
 
     Raises: OptionError for a source or place that will not do; ModelError, UnsupportedError for a
     model that will not.
@@ -239,7 +239,7 @@ def _warnings(architecture: Architecture, request: BuildRequest) -> tuple[str, .
 
 
 def plan_as_json(plan: BuildPlan) -> dict[str, object]:
-    """Give the keys that `llm build --json` has of a plan."""
+    """Return the keys that `llm build --json` has of a plan."""
     return {
         "source": plan.request.source,
         "output": plan.request.output,

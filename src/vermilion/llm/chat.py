@@ -30,7 +30,7 @@ class ChatTemplate:
     tokens: Mapping[str, str] = field(default_factory=dict)
 
     def with_source(self, source: str) -> ChatTemplate:
-        """Give another template for the same tokens."""
+        """Return another template for the same tokens."""
         return replace(self, source=source, where="the given template")
 
     def render(
@@ -40,7 +40,7 @@ class ChatTemplate:
         tools: Sequence[object] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """Give the text of a conversation.
+        """Return the text of a conversation.
 
         Raises: OptionError without a template, or where it refuses the messages; ModelError where
         it fails.
@@ -97,7 +97,7 @@ def _text_of(token: object) -> str:
 
 
 def _source_of(given: object) -> str:
-    """Give the default of several templates, or the one that there is."""
+    """Return the default of several templates, or the one that there is."""
     if isinstance(given, str):
         return given
     rows = [row for row in given if isinstance(row, dict)] if isinstance(given, list) else []

@@ -26,7 +26,7 @@ class Conversation:
         self._room = 0  # tokens that the generator's cache is for
 
     def answer(self, text: str, on_text: OnText | None = None) -> Generated:
-        """Give the model's answer to the next message.
+        """Return the model's answer to the next message.
 
         Raises: OptionError where the conversation no longer fits the context; it stays as it was.
         """

@@ -26,7 +26,7 @@ class Decoder(Protocol):
         ...
 
     def start(self, batch: int, capacity: int) -> DecoderState:
-        """Give an empty cache for `batch` sequences of `capacity` tokens each, allocated once."""
+        """Return an empty cache for `batch` sequences of `capacity` tokens each, allocated once."""
         ...
 
 

@@ -32,7 +32,7 @@ _LARGE_CACHE_BYTES = 2 << 30
 
 
 def check_genai_config(config: GenaiConfig) -> tuple[Finding, ...]:
-    """Give what is wrong with a folder's configuration, the worst first.
+    """Return what is wrong with a folder's configuration, the worst first.
 
     Raises: ModelError where it is not even a decoder's configuration.
     """

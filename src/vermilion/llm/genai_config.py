@@ -41,7 +41,7 @@ class GenaiConfig:
         return str(self.model.get("type", ""))
 
     def stages(self) -> tuple[tuple[str, Mapping[str, object]], ...]:
-        """Give the sessions that are opened, by name: the pipeline's, or the one decoder."""
+        """Return the sessions that are opened, by name: the pipeline's, or the one decoder."""
         pipeline = self.decoder.get("pipeline")
         if not isinstance(pipeline, list):
             return (("decoder", self.decoder),)
@@ -54,7 +54,7 @@ class GenaiConfig:
         )
 
     def model_files(self) -> tuple[str, ...]:
-        """Give the ONNX files, relative to the folder.
+        """Return the ONNX files, relative to the folder.
 
         Raises: ModelError if there is none, or one leads out of the folder.
         """
@@ -75,23 +75,23 @@ class GenaiConfig:
         return files
 
     def measure(self, name: str) -> int:
-        """Give a whole number above zero of the decoder.
+        """Return a whole number above zero of the decoder.
 
         Raises: ModelError if it is none.
         """
         return _positive(self.decoder.get(name), f"model.decoder.{name}", self.where)
 
     def head_size(self) -> int:
-        """Give the size of an attention head."""
+        """Return the size of an attention head."""
         return self.measure("head_size")
 
     def context_length(self) -> int:
-        """Give the most tokens that the model was made for."""
+        """Return the most tokens that the model was made for."""
         value = self.model.get("context_length")
         return _positive(value, "model.context_length", self.where)
 
     def cache_bytes(self, tokens: int, element_bytes: int = 4) -> int:
-        """Give the size of the cache of keys and values for so many tokens."""
+        """Return the size of the cache of keys and values for so many tokens."""
         heads, size = self.measure("num_key_value_heads"), self.head_size()
         return 2 * self.measure("num_hidden_layers") * heads * size * tokens * element_bytes
 
@@ -123,7 +123,7 @@ def read_genai_config(folder: Path) -> GenaiConfig:
 
 
 def session_options(config: GenaiConfig) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Give every object of session options, with the words that say where it stands."""
+    """Yield every object of session options, with the words that say where it stands."""
     own = config.decoder.get("session_options")
     if isinstance(own, dict):
         yield "model.decoder.session_options", own

@@ -28,7 +28,7 @@ def session(data: Data) -> Data:
 
 
 def found(folder: Path, change: Callable[[Data], object]) -> dict[str, str]:
-    """Give the findings on a configuration that was changed, by their id."""
+    """Return the findings on a configuration that was changed, by their id."""
     data = copy.deepcopy(llm_folders.genai_data())
     change(data)
     return {
@@ -282,7 +282,7 @@ STRANGE = (None, True, -1, 0, 1 << 70, 2.5, "", "../x", "x" * 3000, [], [None], 
 
 
 def places(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
-    """Give the path of every value inside a JSON value."""
+    """Yield the path of every value inside a JSON value."""
     items: Any = value.items() if isinstance(value, dict) else ()
     items = enumerate(value) if isinstance(value, list) else items
     for key, inner in items:

@@ -67,7 +67,7 @@ class ProviderRequest:
 
 
 def with_provider(config: GenaiConfig, request: ProviderRequest) -> GenaiConfig:
-    """Give the configuration with the entries of one provider; nothing is written.
+    """Return the configuration with the entries of one provider; nothing is written.
 
     Raises: OptionError for a stage that the folder does not have.
     """
@@ -118,7 +118,7 @@ def write_genai_config(config: GenaiConfig) -> None:
 def provider_entries(
     config: GenaiConfig, request: ProviderRequest
 ) -> list[dict[str, dict[str, str]]]:
-    """Give what stands under `provider_options`; the CPU needs no entry."""
+    """Return what stands under `provider_options`; the CPU needs no entry."""
     match request.provider:
         case "cpu":
             return []
@@ -132,7 +132,7 @@ def provider_entries(
 
 
 def _gpu_options(request: ProviderRequest, build: str, provider: str) -> dict[str, str]:
-    """Give the options by the built-in provider's names, or what the plugin calls them."""
+    """Return the options by the built-in provider's names, or what the plugin calls them."""
     wanted = {
         "device_id": str(request.device_id),
         "migraphx_fp16_enable": "1" if request.fp16 else "",
@@ -154,7 +154,7 @@ def _gpu_options(request: ProviderRequest, build: str, provider: str) -> dict[st
 def _session(
     options: dict[str, Any], config: GenaiConfig, request: ProviderRequest
 ) -> dict[str, Any]:
-    """Give session options without what other eras and providers had written into them."""
+    """Return session options without what other eras and providers had written into them."""
     kept = {
         key: value
         for key, value in options.items()
@@ -199,13 +199,13 @@ def _length(config: GenaiConfig, request: ProviderRequest) -> int:
 
 
 def _external(config: GenaiConfig) -> str:
-    """Give the packed weights' header that belongs to the model: `model_jit.pb.bin`."""
+    """Return the packed weights' header that belongs to the model: `model_jit.pb.bin`."""
     file = Path(config.model_files()[0])
     return f"{file.stem}.pb.bin"
 
 
 def changed_options(before: GenaiConfig, after: GenaiConfig) -> Mapping[str, object]:
-    """Give the session options that differ now, by stage."""
+    """Return the session options that differ now, by stage."""
     old = dict(before.stages())
     return {
         name: stage["session_options"]

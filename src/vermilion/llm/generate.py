@@ -42,7 +42,7 @@ class Sampling:
             raise OptionError("at least one beam; beams take no `--temperature`")
 
     def search(self, longest: int) -> dict[str, object]:
-        """Give the search options of onnxruntime-genai for sequences of at most this length."""
+        """Return the search options of onnxruntime-genai for sequences of at most this length."""
         options: dict[str, object] = {
             "max_length": longest,
             "do_sample": self.temperature > 0,

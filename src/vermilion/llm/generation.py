@@ -114,11 +114,11 @@ class Generation:
         return bool(self._ended.all())
 
     def get_next_tokens(self) -> NDArray[np.int32]:
-        """Give the tokens chosen last, or appended last: (rows,)."""
+        """Return the tokens chosen last, or appended last: (rows,)."""
         return self._next.copy()
 
     def get_sequence(self, index: int) -> NDArray[np.int32]:
-        """Give a whole sequence, its prompt included; of beams, in order of likelihood."""
+        """Return a whole sequence, its prompt included; of beams, in order of likelihood."""
         count = self._options.batch_size * self._options.num_return_sequences
         if not 0 <= index < count:
             raise OptionError(f"there is no sequence {index}: there are {count}, from 0")
@@ -129,7 +129,7 @@ class Generation:
         return found[rank].copy()
 
     def get_logits(self) -> NDArray[np.float32]:
-        """Give the logits that the next token is chosen from: (rows, 1, vocabulary)."""
+        """Return the logits that the next token is chosen from: (rows, 1, vocabulary)."""
         return self._current_logits()[:, None, :].copy()
 
     def set_logits(self, logits: ArrayLike) -> None:
@@ -161,7 +161,7 @@ class Generation:
         self._start_again()
 
     def token_count(self) -> int:
-        """Give the length of the sequences."""
+        """Return the length of the sequences."""
         return self._length
 
     def _check_tokens(self, rows: NDArray[np.int64]) -> None:
@@ -200,7 +200,7 @@ class Generation:
         return logits
 
     def _unpadded(self, rows: NDArray[np.int64]) -> list[int]:
-        """Give the lengths without the padding on the right, which only a batch has."""
+        """Return the lengths without the padding on the right, which only a batch has."""
         if len(rows) == 1:
             return [rows.shape[1]]
         real = rows != self._ends.pad
@@ -269,7 +269,7 @@ class Generation:
 
 
 def _numbers(given: ArrayLike, name: str) -> NDArray[Any]:
-    """Give an array of numbers.
+    """Return an array of numbers.
 
     Raises: OptionError for text, and for rows of several lengths.
     """

@@ -153,7 +153,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_gguf(path: Path) -> GgufHeader:
-    """Give the header of a GGUF file whose weights are all there.
+    """Return the header of a GGUF file whose weights are all there.
 
     Raises: OptionError if it cannot be read; ModelError if it is damaged; UnsupportedError for
     versions and byte orders that are not read here.
@@ -196,7 +196,7 @@ def _header(reader: _Reader, path: Path, size_bytes: int) -> GgufHeader:
 
 
 def _tensor(reader: _Reader) -> tuple[GgufTensor, int, int]:
-    """Give one tensor, its offset among the weights and its bytes (0 where they are not known)."""
+    """Return one tensor, its offset among the weights and its bytes (0 where not known)."""
     name = reader.text(_MAX_NAME_BYTES)
     rank = reader.whole("<I", _MAX_DIMENSIONS, "dimensions")
     shape = tuple(reader.whole("<Q", 1 << 40, "elements along one side") for _ in range(rank))

@@ -51,7 +51,7 @@ class GraphOperators:
 
 
 def operators_of_graph(model: ir.Model, head_size: int) -> GraphOperators:
-    """Give the operators of a decoder's graph.
+    """Return the operators of a decoder's graph.
 
     Raises: ModelError for a graph without attention: it is no decoder.
     """
@@ -77,7 +77,7 @@ def operators_of_graph(model: ir.Model, head_size: int) -> GraphOperators:
 
 
 def _heads(model: ir.Model) -> dict[str, int]:
-    """Give the heads of Q and K by the roles of what works on them and need not repeat them."""
+    """Return the heads of Q and K by the roles of what works on them and need not repeat them."""
     for node in model.graph:
         if node.op_type == "GroupQueryAttention":
             queries, keys = _attribute(node, "num_heads"), _attribute(node, "kv_num_heads")
@@ -164,7 +164,7 @@ def _attribute(node: ir.Node, name: str, default: int | None = None) -> int:
 
 
 def _constant_shape(node: ir.Node, index: int) -> tuple[int, ...]:
-    """Give the shape of an input that is a stored weight, empty for any other."""
+    """Return the shape of an input that is a stored weight, empty for any other."""
     if index >= len(node.inputs):
         return ()
     value = node.inputs[index]
@@ -174,7 +174,7 @@ def _constant_shape(node: ir.Node, index: int) -> tuple[int, ...]:
 
 
 def _reader_depth(node: ir.Node) -> int:
-    """Give K of the product that reads an activation through its multiplications, 0 for none."""
+    """Return K of the product that reads an activation through its multiplications, 0 for none."""
     value = node.outputs[0]
     for _ in range(4):
         readers = [use.node for use in value.uses()]

@@ -68,7 +68,7 @@ class Guide:
 def start_guides(
     guidance: Guidance, folder: Path, *, vocabulary: int, end: int, count: int
 ) -> tuple[Guide, ...]:
-    """Give a guide for each of `count` sequences of a folder's model.
+    """Return a guide for each of `count` sequences of a folder's model.
 
     Raises: UnsupportedError without llguidance; OptionError for a form that it cannot read.
     """

@@ -46,7 +46,7 @@ from vermilion.llm.plugins.find import (
 )
 from vermilion.llm.plugins.programs import Programs, architecture_of, write_programs
 from vermilion.llm.plugins.wanted import Needs, OperatorRequest, needs_of
-from vermilion.seal import seal_of
+from vermilion.signature import signature_of
 
 STOCK_NAME = "genai_config.stock.json"
 _PLUGIN = "operators"
@@ -128,7 +128,7 @@ def generate_hybrid(request: HybridRequest, trace: Trace) -> Hybrid:
 
 
 def command_for(request: HybridRequest) -> str:
-    """Give the command that compiles what this request needs."""
+    """Return the command that compiles what this request needs."""
     operators = request.operators
     words = [
         *("vermilion onnx_utils vaiml --model-dir", str(request.source)),
@@ -213,7 +213,7 @@ def _report(
             for one in parts.found
         ],
         "programs": digests,
-        "seal": seal_of(programs_digest(digests)),
+        "seal": signature_of(programs_digest(digests)),
     }
 
 

@@ -46,7 +46,7 @@ def check_source(config: GenaiConfig) -> None:
 def hybrid_data(
     config: GenaiConfig, inputs: Sequence[str], outputs: Sequence[str], era: HybridEra
 ) -> dict[str, object]:
-    """Give the configuration: two stages, chosen by whether one token comes or several.
+    """Return the configuration: two stages, chosen by whether one token comes or several.
 
     Whatever provider the source names is left out: both stages run on the CPU unless an era's
     entries are asked for. Those name no packed weights, which only the vendor's tools can write.
@@ -67,7 +67,7 @@ def hybrid_data(
 
 
 def decode_data(config: GenaiConfig) -> dict[str, object]:
-    """Give the configuration of the decode stage as a folder of its own, on the CPU."""
+    """Return the configuration of the decode stage as a folder of its own, on the CPU."""
     data = _on_cpu(config)
     data["model"]["decoder"]["filename"] = PurePosixPath(DECODE_FILE).name
     return data

@@ -18,7 +18,7 @@ from vermilion.llm.json_file import read_object
 from vermilion.llm.open_decoder import EngineOptions
 from vermilion.llm.plugins.identity import parse_number
 from vermilion.runtime.cache import default_root
-from vermilion.seal import is_sealed_here
+from vermilion.signature import is_signed_here
 
 REPORT = "hybrid.json"
 OPERATORS = "operators"
@@ -42,7 +42,7 @@ def is_hybrid(folder: Path) -> bool:
 
 
 def hybrid_place(folder: Path, options: EngineOptions) -> HybridPlace:
-    """Give what the engine opens instead of a hybrid folder: the same model, prompts as it says.
+    """Return what the engine opens instead of a hybrid folder: the same model, prompts as it says.
 
     Machine code that this machine's plugins brought is put where the engine looks for it; code
     from elsewhere is not, and the engine compiles its own.
@@ -73,7 +73,7 @@ def hybrid_place(folder: Path, options: EngineOptions) -> HybridPlace:
 
 
 def programs_digest(digests: Mapping[str, str]) -> str:
-    """Give the digest that a seal is made of."""
+    """Return the digest that a seal is made of."""
     return sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
 
 
@@ -84,7 +84,7 @@ def _install(folder: Path, data: Mapping[str, Any], cache: Path) -> str:
         return "the folder has no programs for this machine"
     if not all(isinstance(value, str) for value in digests.values()):
         return "its list of programs is damaged"
-    if not is_sealed_here(programs_digest(digests), str(data.get("seal", ""))):
+    if not is_signed_here(programs_digest(digests), str(data.get("seal", ""))):
         return "its programs were compiled elsewhere"
     if len(digests) > _MAX_FILES:
         return "it has more programs than a model needs"

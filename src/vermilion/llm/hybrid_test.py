@@ -61,7 +61,7 @@ def made_with_programs(ready: Path, tmp_path: Path) -> Path:
 
 
 def logits(folder: Path) -> list[np.ndarray]:
-    """Give the logits after a prompt and after one token, by ONNX Runtime."""
+    """Return the logits after a prompt and after one token, by ONNX Runtime."""
     decoder = open_ort_decoder(read_genai_config(folder), threads=1)
     state = decoder.start(1, 64)
     return [state.forward(PROMPT), state.forward(np.array([[7]], np.int64))]

@@ -12,7 +12,7 @@ MAX_BYTES = 8 << 20
 
 
 def read_object(path: Path) -> dict[str, object]:
-    """Give the object in a JSON file.
+    """Return the object in a JSON file.
 
     Raises: OptionError if it cannot be read; ModelError if it holds no JSON object.
     """

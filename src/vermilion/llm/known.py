@@ -57,7 +57,7 @@ class Verdict:
 
 
 def shipped_models() -> tuple[tuple[str, Architecture], ...]:
-    """Give the shipped models by name."""
+    """Return the shipped models by name."""
     return tuple((row[0], Architecture(*row[1:])) for row in _ROWS)
 
 

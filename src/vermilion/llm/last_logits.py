@@ -48,7 +48,7 @@ def keep_last_logits(model: ir.Model, logits: str) -> bool:
 
 
 def _after_head(output: ir.Value | None) -> list[ir.Node]:
-    """Give the nodes from the logits up to the product that makes them, which is the last."""
+    """Return the nodes from the logits up to the product that makes them, which is the last."""
     nodes: list[ir.Node] = []
     node = output.producer() if output is not None else None
     while node is not None:

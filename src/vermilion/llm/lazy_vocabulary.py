@@ -45,14 +45,14 @@ class LazyVocabulary:
         self._turn = threading.Lock()
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Any:
-        """Give the library's encoding of a text."""
+        """Return the library's encoding of a text."""
         with self._turn:
             begins, self._may_begin = self._may_begin, False
         library = self._for_text(text) if begins and len(text) <= _MOST_CHARACTERS else self.whole()
         return library.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """Give the text of tokens, which needs no pairs."""
+        """Return the text of tokens, which needs no pairs."""
         with self._turn:
             if self._whole is None and self._without_pairs is None:
                 self._without_pairs = self._built(self._vocabulary, [])
@@ -60,12 +60,12 @@ class LazyVocabulary:
         return str(library.decode(tokens, skip_special_tokens=skip_special_tokens))
 
     def token_to_id(self, token: str) -> int | None:
-        """Give the number of a token, None where there is none."""
+        """Return the number of a token, None where there is none."""
         found: int | None = self._vocabulary.get(token)
         return self.whole().token_to_id(token) if found is None else found
 
     def whole(self) -> Any:
-        """Give the library's tokenizer with all tokens and pairs."""
+        """Return the library's tokenizer with all tokens and pairs."""
         with self._turn:
             if self._whole is None:
                 with _no_collection():

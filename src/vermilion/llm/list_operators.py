@@ -64,7 +64,7 @@ class OperatorList:
 
 
 def list_operators(path: Path, wanted: Wanted) -> OperatorList:
-    """Give the operators of an OGA folder, a `config.json` or a GGUF file.
+    """Return the operators of an OGA folder, a `config.json` or a GGUF file.
 
     Raises: OptionError, ModelError, UnsupportedError.
     """
@@ -96,7 +96,7 @@ def _from_config(path: Path, wanted: Wanted) -> OperatorList:
 
 
 def _stored(wanted: Wanted, stated: Quantization | None) -> Quantization:
-    """Give how the weights will be stored: scales are as wide as the graph's activations."""
+    """Return how the weights will be stored: scales are as wide as the graph's activations."""
     chosen = wanted.quantization or stated or Quantization()
     return replace(chosen, scale_bytes=2 if wanted.graph == "dml" else 4)
 

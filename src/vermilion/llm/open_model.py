@@ -38,15 +38,15 @@ class AnyModel(Protocol):
         ...
 
     def encode(self, text: str, *, as_chat: bool) -> list[int]:
-        """Give the tokens of a prompt."""
+        """Return the tokens of a prompt."""
         ...
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Give the text of a conversation."""
+        """Return the text of a conversation."""
         ...
 
     def generator(self, search: Mapping[str, object], guidance: Guidance | None = None) -> Any:
-        """Give a generator."""
+        """Return a generator."""
         ...
 
 

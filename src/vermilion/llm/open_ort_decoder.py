@@ -95,7 +95,7 @@ def _load(config: GenaiConfig, file: str, pairs: Sequence[tuple[str, str]]) -> i
 
 
 def _widest_window(model: ir.Model) -> int:
-    """Give the widest window of local attention, 1 where every layer sees all."""
+    """Return the widest window of local attention, 1 where every layer sees all."""
     windows = (node.attributes.get_int("local_window_size", -1) for node in model.graph)
     return max(1, *(window for window in windows if window is not None), 1)
 
@@ -136,7 +136,7 @@ def _stage(
 
 
 def _own_threads(config: GenaiConfig) -> int:
-    """Give the threads that the folder asks for, 0 where it does not."""
+    """Return the threads that the folder asks for, 0 where it does not."""
     for _, options in session_options(config):
         asked = options.get("intra_op_num_threads")
         if isinstance(asked, int) and not isinstance(asked, bool) and asked > 0:

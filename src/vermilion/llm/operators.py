@@ -38,7 +38,7 @@ class Operator:
         return (self.op_type, tuple(sorted(self.shape.items())), self.weights)
 
     def shape_words(self) -> str:
-        """Give the shape for people: `K 576 N 960`."""
+        """Return the shape for people: `K 576 N 960`."""
         return " ".join(f"{name} {size}" for name, size in self.shape.items())
 
 
@@ -62,12 +62,12 @@ class Cost:
 def operators_of(
     architecture: Architecture, quantization: Quantization | None, graph: Graph = "cpu"
 ) -> tuple[Operator, ...]:
-    """Give the distinct operators of a decoder, in the order of its graph."""
+    """Return the distinct operators of a decoder, in the order of its graph."""
     return merged(list(_operators(architecture, quantization, graph)))
 
 
 def merged(found: Sequence[Operator]) -> tuple[Operator, ...]:
-    """Give each distinct operator once, with the roles and counts of all that are alike."""
+    """Return each distinct operator once, with the roles and counts of all that are alike."""
     kept: dict[tuple[object, ...], Operator] = {}
     for one in found:
         key = (*one.key, one.on_last_token)
@@ -121,7 +121,7 @@ def _operators(
 
 
 def attention(heads: int, kv_heads: int, head_size: int, count: int, *, rotates: bool) -> Operator:
-    """Give grouped-query attention over a cache of keys and values."""
+    """Return grouped-query attention over a cache of keys and values."""
     shape = {"heads": heads, "kv_heads": kv_heads, "head_size": head_size, "rotary": int(rotates)}
     return Operator("GroupQueryAttention", ("attention",), shape, count)
 
@@ -134,7 +134,7 @@ def _product(
 
 
 def cost(operator: Operator, step: Step) -> Cost:
-    """Give what all runs of one operator cost in a step.
+    """Return what all runs of one operator cost in a step.
 
     Operations: a multiplication and an addition are two; a norm is counted as 4 a value, a
     rotation as 3, an activation with its product as 5. Bytes: weights, what is read and written,

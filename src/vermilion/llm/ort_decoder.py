@@ -66,7 +66,7 @@ class OrtDecoder:
     opened_in: int = field(default_factory=os.getpid)
 
     def start(self, batch: int, capacity: int) -> OrtState:
-        """Give an empty cache for `batch` sequences of at most `capacity` tokens."""
+        """Return an empty cache for `batch` sequences of at most `capacity` tokens."""
         if batch < 1 or not 0 < capacity <= self.context_length:
             raise OptionError(
                 f"a cache for {batch} sequences of {capacity:,} tokens; the model's context is"

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from vermilion.cache_dir import default_root
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.llm.decoder import Decoder
 from vermilion.llm.genai_config import GenaiConfig, session_options
@@ -16,7 +17,6 @@ from vermilion.llm.guidance import Guidance, Guide, start_guides
 from vermilion.llm.open_decoder import EngineOptions, open_decoder, open_known
 from vermilion.llm.search_options import SearchOptions
 from vermilion.llm.tokenizer import FolderTokenizer, open_tokenizer
-from vermilion.place import default_root
 
 # Findings on providers and their options, which our engines do not read.
 _OTHERS = ("genai.provider", "genai.cpu-options", "genai.entry", "genai.packed", "genai.library")
@@ -43,19 +43,19 @@ class OwnModel:
         return ends_of(self.config)
 
     def encode(self, text: str, *, as_chat: bool) -> list[int]:
-        """Give the tokens of a prompt, inside the model's chat template where it has one."""
+        """Return the tokens of a prompt, inside the model's chat template where it has one."""
         if as_chat and self.tokenizer.has_template:
             text = self.tokenizer.apply_chat_template([{"role": "user", "content": text}])
         return self.tokenizer.encode(text)
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Give the text of a conversation, up to where the model answers."""
+        """Return the text of a conversation, up to where the model answers."""
         return self.tokenizer.apply_chat_template(messages)
 
     def generator(
         self, search: Mapping[str, object], guidance: Guidance | None = None
     ) -> Generation:
-        """Give a generator; what `search` does not say is as the folder's configuration says."""
+        """Return a generator; what `search` does not say is as the folder's configuration says."""
         options = search_of(self.config).with_changes(search)
         guides: tuple[Guide, ...] = ()
         if guidance is not None:
@@ -102,7 +102,7 @@ def check_folder(config: GenaiConfig) -> None:
 
 
 def providers_of(config: GenaiConfig) -> tuple[str, ...]:
-    """Give the providers that a folder names, the CPU's apart."""
+    """Return the providers that a folder names, the CPU's apart."""
     found: list[str] = []
     for _, options in session_options(config):
         entries = options.get("provider_options")
@@ -112,7 +112,7 @@ def providers_of(config: GenaiConfig) -> tuple[str, ...]:
 
 
 def search_of(config: GenaiConfig) -> SearchOptions:
-    """Give the search options that a folder's configuration holds."""
+    """Return the search options that a folder's configuration holds."""
     known = SearchOptions()
     given = config.data.get("search")
     rows = given.items() if isinstance(given, dict) else ()
@@ -124,7 +124,7 @@ def search_of(config: GenaiConfig) -> SearchOptions:
 
 
 def ends_of(config: GenaiConfig) -> Ends:
-    """Give the tokens that end a text, and the one for padding.
+    """Return the tokens that end a text, and the one for padding.
 
     Raises: ModelError where the configuration has none.
     """

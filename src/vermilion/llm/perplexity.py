@@ -107,7 +107,7 @@ def measure_perplexity(
 
 
 def position_logits(opened: AnyModel, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """Give the logits after each token of a text: (tokens, vocabulary)."""
+    """Return the logits after each token of a text: (tokens, vocabulary)."""
     if isinstance(opened, OwnModel):
         state = opened.decoder.start(1, len(tokens))
         rows: NDArray[np.float32] = state.forward(

@@ -29,7 +29,7 @@ class Quantization:
             )
 
     def stored_bytes(self, depth: int, width: int) -> int:
-        """Give the bytes of a `depth` × `width` matrix with its scales and zero points."""
+        """Return the bytes of a `depth` × `width` matrix with its scales and zero points."""
         blocks = -(-depth // self.block)
         zero_points = 0 if self.is_symmetric else width * -(-blocks * self.bits // 8)
         packed = width * blocks * self.block * self.bits // 8
@@ -37,7 +37,7 @@ class Quantization:
 
 
 def stated_quantization(config: object) -> Quantization | None:
-    """Give what a `quantization_config` of AWQ, GPTQ or Quark states, None for anything else."""
+    """Return what a `quantization_config` of AWQ, GPTQ or Quark states, None for anything else."""
     if not isinstance(config, Mapping):
         return None
     weight = config

@@ -35,7 +35,7 @@ def penalize(row: Row, past: Tokens, options: SearchOptions, ends: Sequence[int]
 
 
 def choose(row: Row, options: SearchOptions, random: np.random.Generator) -> int:
-    """Give the next token: the likeliest, or one drawn."""
+    """Return the next token: the likeliest, or one drawn."""
     if options.is_greedy:
         return int(row.argmax())
     tokens, chances = distribution(row, options)
@@ -43,7 +43,7 @@ def choose(row: Row, options: SearchOptions, random: np.random.Generator) -> int
 
 
 def distribution(row: Row, options: SearchOptions) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Give the tokens that may be drawn, the likeliest first, and their chances, which add to 1."""
+    """Return the tokens that may be drawn, the likeliest first, and their probabilities."""
     if options.top_k > 1:
         kept = min(options.top_k, len(row))
         tokens = np.argpartition(row, -kept)[-kept:] if kept < len(row) else np.arange(len(row))
@@ -63,7 +63,7 @@ def distribution(row: Row, options: SearchOptions) -> tuple[NDArray[np.int64], N
 
 
 def log_softmax(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Give the logarithms of the probabilities, along the last axis."""
+    """Return the logarithms of the probabilities, along the last axis."""
     shifted = rows - rows.max(axis=-1, keepdims=True)
     found: NDArray[np.float32] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return found
@@ -74,7 +74,7 @@ def _inside(tokens: Tokens, row: Row) -> Tokens:
 
 
 def _after_same(past: Tokens, size: int) -> Tokens:
-    """Give the tokens that would make an n-gram of this size come a second time."""
+    """Return the tokens that would make an n-gram of this size come a second time."""
     if len(past) < size:
         return past[:0]
     windows = np.lib.stride_tricks.sliding_window_view(past, size)

@@ -48,7 +48,7 @@ class SearchOptions:
         return not self.do_sample or self.top_k == 1 or self.temperature == 0
 
     def with_changes(self, changes: Mapping[str, object]) -> SearchOptions:
-        """Give the options with some changed.
+        """Return the options with some changed.
 
         Raises: OptionError for a name or a type that there is not.
         """
@@ -57,7 +57,7 @@ class SearchOptions:
         return dataclasses.replace(self, **checked)  # type: ignore[arg-type]
 
     def checked(self, vocabulary: int, context: int) -> SearchOptions:
-        """Give the options with `max_length` set, once they fit the model and each other.
+        """Return the options with `max_length` set, once they fit the model and each other.
 
         Raises: OptionError.
         """

@@ -120,7 +120,7 @@ def measure_once(opened: AnyModel, length: int, new_tokens: int, seed: int) -> S
 
 
 def random_prompt(length: int, vocabulary: int, seed: int) -> NDArray[np.int32]:
-    """Give tokens that are no special ones, the same for the same seed.
+    """Return tokens that are no special ones, the same for the same seed.
 
     A shorter prompt of the same seed is no beginning of a longer one: an engine that keeps what it
     has read (openvino-genai does) would not read that part again.
@@ -131,7 +131,7 @@ def random_prompt(length: int, vocabulary: int, seed: int) -> NDArray[np.int32]:
 
 
 def medians(length: int, new_tokens: int, samples: Sequence[Sample], peak_mb: float) -> Speed:
-    """Give the medians of several measurements of one length."""
+    """Return the medians of several measurements of one length."""
     first_s = statistics.median(one.first_s for one in samples)
     rest_s = statistics.median(one.rest_s for one in samples)
     return Speed(

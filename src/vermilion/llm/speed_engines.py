@@ -32,7 +32,7 @@ class SpeedSetting:
     on_cpu: bool = False
 
     def as_message(self) -> dict[str, object]:
-        """Give it as a message can carry it."""
+        """Return it as a message can carry it."""
         return {
             "folder": str(self.folder),
             "gguf": str(self.gguf) if self.gguf else "",
@@ -56,7 +56,7 @@ class SpeedSetting:
         )
 
     def options(self, engine: str) -> EngineOptions:
-        """Give the options for one of our engines, or onnxruntime-genai."""
+        """Return the options for one of our engines, or onnxruntime-genai."""
         names = cast("Any", (engine, self.prefill))
         return EngineOptions(self.threads, self.on_cpu, names[0], names[1])
 
@@ -94,7 +94,7 @@ def open_engine(name: str, setting: SpeedSetting) -> OpenEngine:
 
 
 def peers_for(words: str, gguf: Path | None) -> tuple[str, ...]:
-    """Give the peers that a list names; of `installed`, those that are and can run the model.
+    """Return the peers that a list names; of `installed`, those that are and can run the model.
 
     Raises: OptionError for a name that there is not; UnsupportedError where it is not installed.
     """

@@ -69,7 +69,7 @@ class Limit:
 
     @property
     def tokens_per_s(self) -> float:
-        """Give the speed at which the memory is busy all the time."""
+        """Return the speed at which the memory is busy all the time."""
         return self.bandwidth_gb_per_s * 1e9 / self.bytes_per_token
 
 
@@ -146,7 +146,7 @@ def _rounds(
     setting: SpeedSetting,
     progress: Progress,
 ) -> tuple[dict[str, dict[int, list[Sample]]], dict[str, dict[int, float]], list[float]]:
-    """Give every engine's samples by length, its peak memory, and the rates of the memory."""
+    """Return every engine's samples by length, its peak memory, and the rates of the memory."""
     samples: dict[str, dict[int, list[Sample]]] = {n: {m: [] for m in lengths} for n in opened}
     peaks: dict[str, dict[int, float]] = {name: {} for name in opened}
     rates: list[float] = []

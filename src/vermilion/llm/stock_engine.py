@@ -35,12 +35,12 @@ class OpenModel:
         return f"onnxruntime-genai {version('onnxruntime-genai')}"
 
     def encode(self, text: str, *, as_chat: bool) -> list[int]:
-        """Give the tokens of a prompt, inside the model's chat template where it has one."""
+        """Return the tokens of a prompt, inside the model's chat template where it has one."""
         written = self._templated(text) if as_chat else text
         return [int(token) for token in self.tokenizer.encode(written)]
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Give the text of a conversation, up to where the model answers."""
+        """Return the text of a conversation, up to where the model answers."""
         text = json.dumps(list(messages))
         with_prompt: str = self.tokenizer.apply_chat_template(text, add_generation_prompt=True)
         return with_prompt
@@ -51,7 +51,7 @@ class OpenModel:
         return self.apply_chat_template([{"role": "user", "content": text}])
 
     def generator(self, search: Mapping[str, object], guidance: Guidance | None = None) -> Any:
-        """Give a generator for one sequence; `search` holds onnxruntime-genai's own options."""
+        """Return a generator for one sequence; `search` holds onnxruntime-genai's own options."""
         params = self.genai.GeneratorParams(self.model)
         params.set_search_options(**search)
         if guidance is not None:

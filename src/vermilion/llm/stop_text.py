@@ -14,7 +14,7 @@ class StopText:
         self.found = False
 
     def take(self, piece: str) -> str:
-        """Give what of the text so far is sure to belong to it."""
+        """Return what of the text so far is sure to belong to it."""
         if self.found:
             return ""
         text = self._held + piece
@@ -27,12 +27,12 @@ class StopText:
         return text[: len(text) - kept]
 
     def rest(self) -> str:
-        """Give what was held back, once nothing follows."""
+        """Return what was held back, once nothing follows."""
         held, self._held = self._held, ""
         return "" if self.found else held
 
 
 def _beginning(text: str, stop: str) -> int:
-    """Give the length of the longest beginning of `stop` that ends `text`."""
+    """Return the length of the longest beginning of `stop` that ends `text`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

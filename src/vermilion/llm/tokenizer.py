@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
+from vermilion.llm.cached_vocabulary import load_library
 from vermilion.llm.chat import ChatTemplate, read_chat_template
-from vermilion.llm.kept_vocabulary import load_library
 
 NAME = "tokenizer.json"
 
@@ -23,7 +23,7 @@ class TokenizerOptions:
     skip_special_tokens: bool = True
 
     def with_changes(self, changes: Mapping[str, object]) -> TokenizerOptions:
-        """Give the options with some changed; texts such as `"true"` are taken too.
+        """Return the options with some changed; texts such as `"true"` are taken too.
 
         Raises: OptionError.
         """
@@ -55,11 +55,11 @@ class FolderTokenizer:
         return bool(self._template.source)
 
     def another(self) -> FolderTokenizer:
-        """Give one with options of its own; the vocabulary, which is only read, is the same."""
+        """Return one with options of its own; the vocabulary, which is only read, is the same."""
         return FolderTokenizer(self._library, self._template, self._where)
 
     def encode(self, text: str) -> list[int]:
-        """Give the tokens of a text; special tokens that are written in it are recognised.
+        """Return the tokens of a text; special tokens that are written in it are recognised.
 
         Raises: OptionError for what is no text.
         """
@@ -68,12 +68,12 @@ class FolderTokenizer:
         return list(self._library.encode(text, add_special_tokens=added).ids)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Give the text of tokens."""
+        """Return the text of tokens."""
         hidden = self.options.skip_special_tokens
         return str(self._library.decode([int(t) for t in tokens], skip_special_tokens=hidden))
 
     def token_id(self, token: str) -> int:
-        """Give the number of a token.
+        """Return the number of a token.
 
         Raises: OptionError where there is no such token.
         """
@@ -98,7 +98,7 @@ class FolderTokenizer:
         return chosen.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
     def create_stream(self) -> TextStream:
-        """Give a reader of tokens that come one at a time."""
+        """Return a reader of tokens that come one at a time."""
         return TextStream(self)
 
 
@@ -112,7 +112,7 @@ class TextStream:
         self._start = 0  # where the text begins that the next ones are compared with
 
     def decode(self, token: int) -> str:
-        """Give the text that this token completes, which may be none."""
+        """Return the text that this token completes, which may be none."""
         self._tokens.append(int(token))
         before = self._tokenizer.decode(self._tokens[self._start : self._shown])
         whole = self._tokenizer.decode(self._tokens[self._start :])

@@ -28,7 +28,9 @@ class Culprit:
 def bisect(
     model: ir.Model, fails: Fails, *, max_tries: int = 60, progress: Progress = no_progress
 ) -> Culprit | None:
-    """Give the smallest part of `model` that fails in the same way; None where the whole does not.
+    """Return the smallest part of `model` that fails in the same way.
+
+    None where the whole does not.
 
     Halves are tried first, then smaller and smaller pieces left out (Zeller and Hildebrandt,
     "Simplifying and Isolating Failure-Inducing Input", 2002). Another reason is another fault: a
@@ -50,7 +52,10 @@ def bisect(
 
 
 def _kind(reason: str) -> str:
-    """Give what is alike in two reasons of one fault: its words up to the first number or name."""
+    """Return what is alike in two reasons of one fault.
+
+    Its words up to the first number or name.
+    """
     head = reason.partition("`")[0]
     return "".join(c for c in head if not c.isdigit())[:40]
 
@@ -89,7 +94,7 @@ class _Search:
         return positions
 
     def _shorter(self, positions: list[int], pieces: int) -> list[int] | None:
-        """Give one of `pieces` pieces that fails, or what is left without one."""
+        """Return one of `pieces` pieces that fails, or what is left without one."""
         size = -(-len(positions) // pieces)
         starts = range(0, len(positions), size)
         for start in starts:

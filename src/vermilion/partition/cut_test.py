@@ -21,7 +21,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[set[int]], list[bool]]:
 
 
 def reachable(reads: list[set[int]], start: set[int]) -> set[int]:
-    """Give every node that depends on one of `start`."""
+    """Return every node that depends on one of `start`."""
     found = set(start)
     for node, sources in enumerate(reads):
         if sources & found:

@@ -36,7 +36,7 @@ class Extractor:
         ]
 
     def extract(self, name: str, positions: Sequence[int]) -> ir.Model:
-        """Give the nodes at `positions` as a model; its inputs and outputs keep their names."""
+        """Return the nodes at `positions` as a model; its inputs and outputs keep their names."""
         inside = set(positions)
         nodes = [self._proto.graph.node[p] for p in sorted(inside)]
         produced = {out for node in nodes for out in node.output if out}
@@ -79,7 +79,7 @@ def _shell(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _names_read(node: onnx.NodeProto) -> Iterable[str]:
-    """Give every outer name a node reads, those that its subgraphs capture included."""
+    """Yield every outer name a node reads, those that its subgraphs capture included."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         graphs = [*attribute.graphs]

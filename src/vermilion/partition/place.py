@@ -45,7 +45,7 @@ class NodePlace:
     hint: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that `compile --json` promises for a node."""
+        """Return the keys that `compile --json` promises for a node."""
         return {
             "name": self.name,
             "op_type": self.op_type,
@@ -89,7 +89,7 @@ class Plan:
         return next(c.positions for c in self.candidates if c.name == name)
 
     def device_parts(self) -> list[Part]:
-        """Give the candidates that are to be compiled, as models of their own."""
+        """Return the candidates that are to be compiled, as models of their own."""
         return [
             self._part(c.name, self.target.kind, self.backend, c.positions)
             for c in self.candidates
@@ -118,7 +118,7 @@ class Placement:
     cost: ModelCost
 
     def count(self, fate: Fate) -> int:
-        """Give the number of supported regions with this fate."""
+        """Return the number of supported regions with this fate."""
         return sum(c.fate == fate for c in self.candidates)
 
 
@@ -218,7 +218,7 @@ def _apply_limits(
 
 
 def settle(plan: Plan, failed: Mapping[str, Refusal]) -> Placement:
-    """Give failed parts to the CPU and order everything; `failed` is by the part's name."""
+    """Return failed parts to the CPU and order everything; `failed` is by the part's name."""
     candidates = tuple(
         replace(c, fate="compile_error", refusal=failed[c.name]) if c.name in failed else c
         for c in plan.candidates

@@ -1,6 +1,6 @@
 """Float model and samples → quantized model and its distance from the original."""
 
-from vermilion.quantize.guard import Guarded, Promise, Rung, quantize_guarded
+from vermilion.quantize.guard import Guarded, Promise, Trial, quantize_guarded
 from vermilion.quantize.options import Options, Settings
 from vermilion.quantize.quantize import quantize_model
 from vermilion.quantize.report import LayerError
@@ -13,9 +13,9 @@ __all__ = [
     "Options",
     "Promise",
     "Quantized",
-    "Rung",
     "Samples",
     "Settings",
+    "Trial",
     "open_samples",
     "quantize_guarded",
     "quantize_model",

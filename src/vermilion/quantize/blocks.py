@@ -64,7 +64,7 @@ _PAIR = 2
 
 
 def round_to(values: Float32, number: str, axis: int) -> Float32:
-    """Give the values that `number` can hold, nearest to `values`, in blocks along `axis`."""
+    """Return the values that `number` can hold, nearest to `values`, in blocks along `axis`."""
     if number == "bf16":
         return values.astype(ml_dtypes.bfloat16).astype(np.float32)
     if number == "fp16":
@@ -74,7 +74,7 @@ def round_to(values: Float32, number: str, axis: int) -> Float32:
 
 
 def round_blocks(values: Float32, row: BlockFormat, axis: int) -> Float32:
-    """Give `values` as blocks along `axis` hold them; the last block may be short."""
+    """Return `values` as blocks along `axis` hold them; the last block may be short."""
     if values.ndim == 0:
         return round_blocks(values.reshape(1), row, 0).reshape(())
     moved = np.moveaxis(values, axis, -1)
@@ -133,7 +133,7 @@ def _fixed(values: Float32, step: NDArray[np.int32], most: int) -> Float32:
 
 
 def exponents(values: Float32) -> NDArray[np.int32]:
-    """Give the exponents as float32 stores them: ⌊log2⌋, and -127 for all that is subnormal."""
+    """Return the exponents as float32 stores them: ⌊log2⌋, and -127 for all that is subnormal."""
     found = np.frexp(values)[1] - 1
     lowest = values < np.finfo(np.float32).tiny
     return np.where(lowest, np.int32(_LOWEST_EXPONENT), found).astype(np.int32)

@@ -26,7 +26,7 @@ from vermilion.errors import ModelError, Refusal
 from vermilion.ir.element_types import numpy_type
 from vermilion.ir.execute import Array, open_fed_session, open_session, run_session
 from vermilion.progress import Progress
-from vermilion.quantize.native_run import worth
+from vermilion.quantize.native_run import cost_model
 from vermilion.quantize.native_run.run import NativeRun, Network, network_of
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.one_thread import one_thread
@@ -56,7 +56,7 @@ class TensorFacts:
 
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    """Give a copy of `model` (weights shared) whose outputs are the tensors called `names`."""
+    """Return a copy of `model` (weights shared) whose outputs are the tensors called `names`."""
     copy = model.clone()
     by_name = {str(value.name): value for value in copy.graph.inputs}
     for node in copy.graph:
@@ -87,7 +87,7 @@ def open_fetching(model: ir.Model, names: Sequence[str]) -> ort.InferenceSession
 
 
 def tensor_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, TensorFacts]:
-    """Give type and size of every tensor of the main graph, for inputs shaped as in `sample`."""
+    """Return type and size of every tensor of the main graph, for inputs shaped as in `sample`."""
     known = _known_facts(model, sample)
     if known is not None:
         return known
@@ -109,7 +109,7 @@ def tensor_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, Tens
 
 
 def _known_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, TensorFacts] | None:
-    """Give what the graph says of all its tensors, None where it leaves something open.
+    """Return what the graph says of all its tensors, None where it leaves something open.
 
     A session only to ask for shapes costs as much as several runs of a large model. What the
     graph says holds where its inputs have the shapes of the sample.
@@ -282,7 +282,7 @@ class Calibrator:
         )
 
     def _planned(self, sample: Mapping[str, Array], done: int) -> Network | Refusal:
-        """Give what our kernels could run once the first samples have passed."""
+        """Return what our kernels could run once the first samples have passed."""
         shapes = {name: fact.shape for name, fact in self._facts.items()}
         real = all(fact.data_type == ir.DataType.FLOAT for fact in self._facts.values())
         known = {name: shape for name, shape in shapes.items() if shape is not None}
@@ -290,7 +290,10 @@ class Calibrator:
             return Refusal("not all tensors are float32 of a known shape")
         network = network_of(self._model, frozenset(self._fetched), known)
         ahead = (self._total or _USUAL_SAMPLES) - max(done, EXACT_SAMPLES)
-        if isinstance(network, Network) and worth.saved_ms(network, ahead) < worth.LEAST_SAVED_MS:
+        if (
+            isinstance(network, Network)
+            and cost_model.saved_ms(network, ahead) < cost_model.LEAST_SAVED_MS
+        ):
             return Refusal(f"{ahead} samples are not worth laying out this network")
         return network
 

@@ -23,7 +23,7 @@ from vermilion.quantize.calibrate import (
     tensor_facts,
     with_outputs,
 )
-from vermilion.quantize.native_run import worth
+from vermilion.quantize.native_run import cost_model
 from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.result import OUTPUT_SAMPLES
@@ -80,7 +80,7 @@ def test_histogram_of_an_input_is_that_of_the_sample() -> None:
 @pytest.fixture
 def whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks this small are not worth our kernels, but soon run."""
-    monkeypatch.setattr(worth, "LEAST_SAVED_MS", -math.inf)
+    monkeypatch.setattr(cost_model, "LEAST_SAVED_MS", -math.inf)
 
 
 own_kernels = pytest.mark.skipif(

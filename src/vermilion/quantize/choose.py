@@ -28,13 +28,13 @@ LARGEST_POSITION = 126
 
 
 def covering_position(largest: float, number: IntegerFormat) -> int:
-    """Give the position whose range is nearest to ±`largest`, which is above 0."""
+    """Return the position whose range is nearest to ±`largest`, which is above 0."""
     position = round(-math.log2(largest / number.high))
     return _limited(position)
 
 
 def position_for_histogram(histogram: Histogram, number: IntegerFormat) -> int | None:
-    """Give the best position for what was counted, None where all of it was zero."""
+    """Return the best position for what was counted, None where all of it was zero."""
     if histogram.exponent is None:
         return None
     all_counts = histogram.counts
@@ -51,7 +51,7 @@ def position_for_histogram(histogram: Histogram, number: IntegerFormat) -> int |
 
 
 def position_for_values(values: NDArray[np.float32], number: IntegerFormat) -> int | None:
-    """Give the best position for these values themselves, None where all are zero."""
+    """Return the best position for these values themselves, None where all are zero."""
     flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
     largest = max(float(flat.max(initial=0.0)), -float(flat.min(initial=0.0)))
     if largest == 0.0:
@@ -62,7 +62,7 @@ def position_for_values(values: NDArray[np.float32], number: IntegerFormat) -> i
 
 
 def choose_positions(plan: Plan, histograms: Mapping[str, Histogram]) -> dict[str, int]:
-    """Give a position to every scale of the plan that has seen a value other than zero.
+    """Return a position to every scale of the plan that has seen a value other than zero.
 
     Tensors that share a scale take the coarsest of their positions, so that none is clipped.
     """
@@ -83,7 +83,7 @@ def choose_positions(plan: Plan, histograms: Mapping[str, Histogram]) -> dict[st
 
 
 def parameters_of_positions(plan: Plan, positions: Mapping[str, int]) -> dict[str, Parameters]:
-    """Give the parameters of every tensor of the plan."""
+    """Return the parameters of every tensor of the plan."""
     scheme = plan.scheme
     rows = (
         (plan.activations, scheme.activation),

@@ -81,7 +81,7 @@ def _array(value: ir.Value) -> Float32:
 
 
 def _reader(plan: Plan, value: ir.Value) -> tuple[ir.Node, ir.Value | None]:
-    """Give the first quantized node that reads a weight, and that node's own bias."""
+    """Return the first quantized node that reads a weight, and that node's own bias."""
     node = next(u.node for u in value.uses() if plan.rounds(u.node, u.idx))
     bias = bias_input(node, plan.operators[node.op_type])
     return node, bias if bias in plan.biases else None
@@ -96,7 +96,7 @@ def _covering(plan: Plan, value: ir.Value, node: ir.Node, per_channel: bool) -> 
 def _compensated(
     value: ir.Value, seen: Moments, parameters: Mapping[str, Parameters], *, centred: bool
 ) -> tuple[NDArray[np.generic], Float32 | None]:
-    """Give the integers of a layer's weight, and what its bias takes over."""
+    """Return the integers of a layer's weight, and what its bias takes over."""
     layer, given = seen.layer, parameters[str(value.name)]
     bias = layer.bias
     centred = centred and bias is not None and bias.const_value is not None
@@ -127,7 +127,7 @@ def _compensated(
 def _int32(
     plan: Plan, value: ir.Value, array: Float32, parameters: Mapping[str, Parameters]
 ) -> tuple[Float32, Parameters]:
-    """Give a bias and its parameters at the product of the scales of read and weight."""
+    """Return a bias and its parameters at the product of the scales of read and weight."""
     node = next(u.node for u in value.uses() if plan.rounds(u.node, u.idx))
     read, weight = (parameters[str(v.name)] for v in node.inputs[:2] if v is not None)
     scale = bias_scales(read, weight)

@@ -17,7 +17,7 @@ _EIGHT_BITS = 8
 
 
 def eight_bit_share(plan: Plan, parameters: Mapping[str, Parameters]) -> float:
-    """Give the part of all operations that are products of 8-bit numbers, before rewriting."""
+    """Return the part of all operations that are products of 8-bit numbers, before rewriting."""
     node = next(iter(plan.nodes))
     graph = node.graph
     assert graph is not None, "a planned node is in a graph"

@@ -32,7 +32,7 @@ Float32 = NDArray[np.float32]
 
 
 def dynamic_products(work: ir.Model, exclude: Sequence[str]) -> list[ir.Node]:
-    """Give MatMul and Gemm nodes with a constant float32 matrix of their own."""
+    """Return MatMul and Gemm nodes with a constant float32 matrix of their own."""
     skipped = excluded_nodes(work.graph, exclude)
     layers = layers_of(n for n in work.graph if n not in skipped and n.op_type != "Conv")
     return [
@@ -90,7 +90,7 @@ def _integers(
     seen: Moments | None,
     per_channel: bool,
 ) -> tuple[NDArray[np.int8], Float32]:
-    """Give a weight (K, N) as integers, and the scale of each column or of all."""
+    """Return a weight (K, N) as integers, and the scale of each column or of all."""
     assert weight.const_value is not None, "products have a constant weight"
     array: Float32 = weight.const_value.numpy()
     number = scheme.number

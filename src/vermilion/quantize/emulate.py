@@ -74,7 +74,7 @@ def _largest(result: str, source: str, opset: int) -> list[str]:
 
 
 def _power(result: str, source: str, least: float) -> list[str]:
-    """Give the largest power of two that is not above `source`, nor below `least`."""
+    """Return the largest power of two that is not above `source`, nor below `least`."""
     return [
         *_floats(f"{result}_least", least),
         f"{result}_safe = Max({source}, {result}_least)",

@@ -23,7 +23,7 @@ _MOST_SAMPLES = 1_000_000
 
 
 def upper_bound(losses: Sequence[float], unit: float) -> float:
-    """Give what the mean loss does not exceed, with `CONFIDENCE`.
+    """Return what the mean loss does not exceed, with `CONFIDENCE`.
 
     `unit` is the least that a sample can lose; it counts where none of these lost anything.
     """
@@ -37,7 +37,10 @@ def upper_bound(losses: Sequence[float], unit: float) -> float:
 
 
 def samples_needed(losses: Sequence[float], unit: float, most: float) -> int:
-    """Give how many samples, losing alike, would show that no more than `most` is lost; 0: none."""
+    """Return how many samples, losing alike, would show that no more than `most` is lost.
+
+    0: none.
+    """
     count, mean = len(losses), fmean(losses)
     bound = upper_bound(losses, unit)
     if bound <= most:
@@ -62,7 +65,7 @@ def samples_needed(losses: Sequence[float], unit: float, most: float) -> int:
 
 
 def binomial_bound(events: int, count: int) -> float:
-    """Give the largest rate at which `events` or fewer of `count` are no surprise."""
+    """Return the largest rate at which `events` or fewer of `count` are no surprise."""
     if events >= count:
         return 1.0
     low, high = events / count, 1.0
@@ -76,7 +79,7 @@ def binomial_bound(events: int, count: int) -> float:
 
 
 def _at_most(events: int, count: int, rate: float) -> float:
-    """Give the chance of `events` or fewer among `count` at a rate between 0 and 1."""
+    """Return the chance of `events` or fewer among `count` at a rate between 0 and 1."""
     if rate >= 1.0:
         return 0.0
     log_rate, log_rest = math.log(max(rate, 1e-300)), math.log1p(-rate)
@@ -93,7 +96,7 @@ def _at_most(events: int, count: int, rate: float) -> float:
 
 
 def student_quantile(freedom: int) -> float:
-    """Give Student's quantile at `CONFIDENCE`.
+    """Return Student's quantile at `CONFIDENCE`.
 
     Source: M. Abramowitz, I. Stegun, "Handbook of Mathematical Functions", 26.7.5; three terms are
     right to 1 in 100 from three degrees of freedom on.

@@ -22,7 +22,7 @@ class InputSlot:
     shape: tuple[int | None, ...] | None
 
     def describe(self) -> str:
-        """Give type and shape as messages show them: `float32[?,3,224,224]`."""
+        """Return type and shape as messages show them: `float32[?,3,224,224]`."""
         return describe(self.dtype, self.shape)
 
     def takes_shape(self, shape: tuple[int, ...]) -> bool:
@@ -34,14 +34,14 @@ class InputSlot:
 
 
 def describe(dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> str:
-    """Give type and shape as messages show them."""
+    """Return type and shape as messages show them."""
     if shape is None:
         return f"{dtype}"
     return f"{dtype}[{','.join('?' if n is None else str(n) for n in shape)}]"
 
 
 def input_slots(model: ir.Model) -> tuple[InputSlot, ...]:
-    """Give the inputs that a sample must hold: weights listed as inputs are none."""
+    """Return the inputs that a sample must hold: weights listed as inputs are none."""
     weights = model.graph.initializers
     return tuple(_slot(value) for value in model.graph.inputs if value.name not in weights)
 
@@ -57,7 +57,7 @@ def _slot(value: ir.Value) -> InputSlot:
 def checked(
     samples: Iterable[Mapping[str, Array]], slots: tuple[InputSlot, ...]
 ) -> Iterator[dict[str, Array]]:
-    """Give each sample once it fits the inputs.
+    """Yield each sample once it fits the inputs.
 
     Raises: OptionError that names sample and input, what it got and what it expected.
     """

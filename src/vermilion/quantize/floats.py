@@ -122,7 +122,7 @@ def _constants_of(nodes: Sequence[ir.Node]) -> Iterator[ir.Value]:
 
 
 def _narrowed(array: NDArray[np.float32], number: str) -> NDArray[np.generic]:
-    """Give a constant in 16 bits; what is finite stays so.
+    """Return a constant in 16 bits; what is finite stays so.
 
     Masks multiply the lowest float32 with 0 and 1: were it minus infinity, 0 would give NaN.
     """
@@ -261,7 +261,7 @@ def _emulated(
 
 
 def _summed_axis(node: ir.Node, index: int, value: ir.Value) -> tuple[int, int]:
-    """Give rank and axis of what a product sums over; blocks lie along it."""
+    """Return rank and axis of what a product sums over; blocks lie along it."""
     shape = value.shape if value.const_value is None else value.const_value.shape
     if shape is None:
         raise UnsupportedError(

@@ -28,7 +28,7 @@ class IntegerFormat:
 
     @property
     def numpy_type(self) -> np.dtype[Any]:
-        """Give numpy's type of the stored integers."""
+        """Return numpy's type of the stored integers."""
         return self.data_type.numpy()
 
     @property
@@ -61,7 +61,7 @@ class Parameters:
     axis: int | None = None
 
     def aligned(self, rank: int) -> NDArray[np.float32]:
-        """Give the scale so that it broadcasts over a tensor of `rank` axes."""
+        """Return the scale so that it broadcasts over a tensor of `rank` axes."""
         if self.axis is None:
             return self.scale
         lengths = [1] * rank
@@ -76,7 +76,7 @@ class Parameters:
         return integers
 
     def to_reals(self, integers: NDArray[Any]) -> NDArray[np.float32]:
-        """Give what the integers stand for."""
+        """Return what the integers stand for."""
         centred = integers.astype(np.float32) - np.float32(self.zero_point)
         reals: NDArray[np.float32] = centred * self.aligned(integers.ndim)
         return reals
@@ -260,17 +260,17 @@ SCHEMES: Mapping[str, AnyScheme] = {scheme.name: scheme for scheme in _ALL}
 
 
 def scale_of(position: int) -> np.float32:
-    """Give the scale of a tensor whose binary point lies at `position`: 2^-position."""
+    """Return the scale of a tensor whose binary point lies at `position`: 2^-position."""
     return np.float32(2.0**-position)
 
 
 def at_position(position: int, number: IntegerFormat) -> Parameters:
-    """Give the parameters of a tensor whose scale is 2^-`position`."""
+    """Return the parameters of a tensor whose scale is 2^-`position`."""
     return Parameters(number, np.asarray(scale_of(position), np.float32))
 
 
 def any_scheme_named(name: str) -> AnyScheme:
-    """Give the scheme of that name.
+    """Return the scheme of that name.
 
     Raises: OptionError that lists the known ones.
     """
@@ -282,7 +282,7 @@ def any_scheme_named(name: str) -> AnyScheme:
 
 
 def scheme_named(name: str) -> Scheme:
-    """Give the integer scheme of that name.
+    """Return the integer scheme of that name.
 
     Raises: OptionError also for schemes of another kind.
     """

@@ -34,17 +34,17 @@ from vermilion.quantize.hold_out import (
     samples_for,
 )
 from vermilion.quantize.losses import Metric, Outputs, disagreement, lost_by_each
+from vermilion.quantize.mixed_precision import widened_for
 from vermilion.quantize.old_objects import old_objects_left_alone
 from vermilion.quantize.options import Options
 from vermilion.quantize.own_ranges import own_ranges
 from vermilion.quantize.quantize import Seen, decide, finish, look, write
-from vermilion.quantize.raised import raised_for
 from vermilion.quantize.result import Quantized
 from vermilion.quantize.scales import own_method
 from vermilion.quantize.sensitivity import Damage, measure_damage
 
 _DAMAGE_SAMPLES = 8
-_STEP = 2.0  # 3 dB: noise that a rung leaves, relative to the one before
+_STEP = 2.0  # 3 dB: noise that a trial leaves, relative to the one before
 _MOST_RUNGS = 8
 _HALVINGS = 3
 
@@ -77,7 +77,7 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Rung:
+class Trial:
     """One thing that was tried.
 
     Units: `drop` as in `Promise`, and `bound` what it does not exceed with 95 % confidence;
@@ -97,7 +97,7 @@ class Rung:
     samples_needed: int = 0
 
     def as_json(self) -> dict[str, object]:
-        """Give the row of the ladder."""
+        """Return the row of the ladder."""
         row = dataclasses.asdict(self)
         row["options"] = self.options.as_json()
         return row
@@ -111,7 +111,7 @@ class Guarded:
     """
 
     quantized: Quantized
-    ladder: tuple[Rung, ...]
+    ladder: tuple[Trial, ...]
     met: bool
     damage: tuple[Damage, ...] = ()
     held_out: int = 0
@@ -151,16 +151,16 @@ def quantize_guarded(
             "an accuracy promise needs samples to hold out",
             hint=f"give at least {HELD_OUT_EVERY}; 32 or more are usual",
         )
-    climb = _Climb(model, seen, promise, held_out, progress)
-    climb.go(options)
-    best = climb.best()
+    search = _AccuracySearch(model, seen, promise, held_out, progress)
+    search.go(options)
+    best = search.best()
     quantized = finish(model, seen, best.options, progress, details=details)
     return Guarded(
-        quantized, tuple(climb.ladder), best.met, tuple(climb.damage), climb.held_out, promise
+        quantized, tuple(search.ladder), best.met, tuple(search.damage), search.held_out, promise
     )
 
 
-class _Climb:
+class _AccuracySearch:
     """The ladder as it grows."""
 
     def __init__(
@@ -179,7 +179,7 @@ class _Climb:
         self._float_metric = None if promise.metric is None else promise.metric(self._reference)
         self._unit = 1.0  # the least that a sample was seen to lose
         self._lost = True
-        self.ladder: list[Rung] = []
+        self.ladder: list[Trial] = []
         self.damage: list[Damage] = []
         self._nodes: set[str] = set()
 
@@ -188,22 +188,22 @@ class _Climb:
         """How many samples the ladder was measured on."""
         return len(self._reference)
 
-    def best(self) -> Rung:
-        """Give the cheapest rung that keeps the promise, or where none does, the best."""
-        kept = [rung for rung in self.ladder if rung.met]
+    def best(self) -> Trial:
+        """Return the cheapest trial that keeps the promise, or where none does, the best."""
+        kept = [trial for trial in self.ladder if trial.met]
         if kept:
-            return max(kept, key=lambda rung: (rung.eight_bit_share, rung.sqnr_db))
+            return max(kept, key=lambda trial: (trial.eight_bit_share, trial.sqnr_db))
         if self._promise.max_drop is None:
-            return max(self.ladder, key=lambda rung: rung.sqnr_db)
-        return max(self.ladder, key=lambda rung: (-rung.bound, rung.sqnr_db))
+            return max(self.ladder, key=lambda trial: trial.sqnr_db)
+        return max(self.ladder, key=lambda trial: (-trial.bound, trial.sqnr_db))
 
     def go(self, options: Options) -> None:
-        """Climb until the promise is kept, or nothing is lost and more samples would be needed."""
+        """Search until the promise is kept, or nothing is lost and more samples would be needed."""
         if self._is_end(self._try("as asked", options)):
             return
         for what, change in _cheap_changes(options):
-            rung = self._try(what, dataclasses.replace(options, **change))  # type: ignore[arg-type]
-            if self._is_end(rung):
+            trial = self._try(what, dataclasses.replace(options, **change))  # type: ignore[arg-type]
+            if self._is_end(trial):
                 return
         options = self.best().options
         decided = decide(self._seen, options)
@@ -222,18 +222,18 @@ class _Climb:
         if not ranges:
             return options
         own = dataclasses.replace(options, ranges={**ranges, **options.ranges})
-        rung = self._try(f"own ranges for {len(ranges)} activations", own)
-        if self.best() is not rung:
+        trial = self._try(f"own ranges for {len(ranges)} activations", own)
+        if self.best() is not trial:
             return options
         self.damage = damage
         return own
 
-    def _is_end(self, rung: Rung) -> bool:
-        """Say whether no other rung could show more: this one is good, or lost nothing at all."""
+    def _is_end(self, trial: Trial) -> bool:
+        """Say whether no other trial could show more: this one is good, or lost nothing at all."""
         lost_nothing = self._promise.max_drop is not None and not self._lost
-        return rung.met or lost_nothing
+        return trial.met or lost_nothing
 
-    def _try(self, what: str, options: Options) -> Rung:
+    def _try(self, what: str, options: Options) -> Trial:
         begin = time.perf_counter()
         decided = decide(self._seen, options)
         share = eight_bit_share(decided.plan, decided.constants.parameters)
@@ -253,10 +253,10 @@ class _Climb:
             needed = samples_needed(losses, self._unit, promise.max_drop - drop + mean)
         seconds = time.perf_counter() - begin
         total = samples_for(needed) if needed else 0
-        rung = Rung(what, options, sqnr_db, drop, share, seconds, met, bound, total)
-        self.ladder.append(rung)
+        trial = Trial(what, options, sqnr_db, drop, share, seconds, met, bound, total)
+        self.ladder.append(trial)
         self._progress("ladder", len(self.ladder), 0)
-        return rung
+        return trial
 
     def _raise(self, options: Options) -> None:
         """Raise precision step by step, each leaving about half of the noise before."""
@@ -270,24 +270,24 @@ class _Climb:
             aim = min(aim, total / 10.0 ** (missing_db / 10.0))
         missed = total  # the noise that was left where the promise was not kept
         for _ in range(_MOST_RUNGS):
-            rung = self._try_raised(options, aim)
-            if rung is not None and self._is_end(rung):
+            trial = self._try_widened(options, aim)
+            if trial is not None and self._is_end(trial):
                 break
             missed, aim = aim, aim / _STEP
         else:
             return
         # The step was too large where less would have done. Of a drop, which few samples show, a
-        # second look at the same samples would find a lucky rung sooner than a cheaper one.
+        # second look at the same samples would find a lucky trial sooner than a cheaper one.
         for _ in range(_HALVINGS if self._promise.max_drop is None else 0):
             between = math.sqrt(missed * aim)
-            rung = self._try_raised(options, between)
-            enough = rung is not None and rung.met
+            trial = self._try_widened(options, between)
+            enough = trial is not None and trial.met
             missed, aim = (missed, between) if enough else (between, aim)
 
-    def _try_raised(self, options: Options, aim: float) -> Rung | None:
+    def _try_widened(self, options: Options, aim: float) -> Trial | None:
         """Try what leaves no more noise than `aim`; None where that is nothing, or all in float."""
         wide_possible = not scheme_named(options.scheme).power_of_two
-        wide, exclude = raised_for(self.damage, aim, wide_possible)
+        wide, exclude = widened_for(self.damage, aim, wide_possible)
         if not (wide or exclude) or self._nodes.issubset(exclude):
             return None
         words = [f"{len(wide)} activations in 16 bits"] if wide else []
@@ -295,7 +295,7 @@ class _Climb:
         raised = dataclasses.replace(
             options, wide=(*options.wide, *wide), exclude=(*options.exclude, *exclude)
         )
-        known = next((rung for rung in self.ladder if rung.options == raised), None)
+        known = next((trial for trial in self.ladder if trial.options == raised), None)
         return known or self._try(", ".join(words), raised)
 
     def _run(self, model: ir.Model) -> list[dict[str, Array]]:
@@ -330,7 +330,7 @@ class _Climb:
         return (self._float_metric - metric(found)) / (abs(self._float_metric) or 1.0)
 
     def _losses(self, found: Outputs) -> list[float]:
-        """Give what each sample lost, in parts of what the float model reaches."""
+        """Return what each sample lost, in parts of what the float model reaches."""
         metric, reached = self._promise.metric, self._float_metric
         if metric is None or reached is None:
             shares = [disagreement(a, b) for a, b in zip(self._reference, found, strict=True)]
@@ -343,7 +343,7 @@ class _Climb:
 
 
 def _cheap_changes(options: Options) -> Iterator[tuple[str, dict[str, object]]]:
-    """Give remedies that cost nothing at run time, alone and then together."""
+    """Yield remedies that cost nothing at run time, alone and then together."""
     scheme = scheme_named(options.scheme)
     base: dict[str, object] = {}
     if options.rounding != "compensated":

@@ -27,7 +27,7 @@ A8W8 = Options(scheme="a8w8")
 def test_promise_that_holds_at_once_changes_nothing() -> None:
     done = quantize_guarded(models.small_cnn(), iter(IMAGES), Promise(min_sqnr_db=15.0), A8W8)
     assert done.met
-    assert [rung.what for rung in done.ladder] == ["as asked"]
+    assert [trial.what for trial in done.ladder] == ["as asked"]
     assert done.quantized.options == A8W8
     assert done.quantized.samples == 9  # three were held out
 
@@ -38,10 +38,10 @@ def test_precision_is_raised_until_the_promise_holds() -> None:
     done = quantize_guarded(models.small_cnn(), IMAGES, promise, A8W8)
     assert done.met
     assert done.quantized.options.wide
-    chosen = next(rung for rung in done.ladder if rung.options == done.quantized.options)
-    kept = [rung for rung in done.ladder if rung.met]
+    chosen = next(trial for trial in done.ladder if trial.options == done.quantized.options)
+    kept = [trial for trial in done.ladder if trial.met]
     assert chosen in kept
-    assert chosen.eight_bit_share == max(rung.eight_bit_share for rung in kept)
+    assert chosen.eight_bit_share == max(trial.eight_bit_share for trial in kept)
     assert not done.ladder[-1].met or len(kept) > 1, "cheaper ones are tried after it"
     held_out = IMAGES[3::4]
     pair = [open_session(m) for m in (models.small_cnn(), done.quantized.model)]
@@ -59,7 +59,7 @@ def test_promise_that_cannot_hold_gives_the_best_and_says_so() -> None:
         models.small_cnn(), IMAGES, Promise(min_sqnr_db=190.0), Options(scheme="xint8")
     )
     assert not done.met
-    best = max(rung.sqnr_db for rung in done.ladder)
+    best = max(trial.sqnr_db for trial in done.ladder)
     assert next(r for r in done.ladder if r.options == done.quantized.options).sqnr_db == best
 
 
@@ -83,17 +83,17 @@ def test_metric_of_the_user_decides() -> None:
     assert done.held_out == 10
     assert done.met
     assert done.ladder[-1].bound <= 0.45 < done.ladder[0].bound
-    for rung in done.ladder:
-        lost = round(rung.drop * done.held_out)
-        assert rung.bound == pytest.approx(binomial_bound(lost, done.held_out))
-        assert rung.met == (rung.bound <= 0.45)
+    for trial in done.ladder:
+        lost = round(trial.drop * done.held_out)
+        assert trial.bound == pytest.approx(binomial_bound(lost, done.held_out))
+        assert trial.met == (trial.bound <= 0.45)
 
 
 def test_a_promise_that_few_samples_cannot_show_is_not_kept() -> None:
     """None of three samples changed: that does not show that fewer than one in ten do."""
     done = quantize_guarded(models.small_cnn(), IMAGES, Promise(max_drop=0.1), A8W8)
     assert not done.met
-    assert [rung.drop for rung in done.ladder] == [0.0]  # nothing is lost: no rung shows more
+    assert [trial.drop for trial in done.ladder] == [0.0]  # nothing is lost: no trial shows more
     assert done.ladder[0].bound == pytest.approx(1.0 - 0.05 ** (1.0 / 3.0))
     enough = done.ladder[0].samples_needed
     done = quantize_guarded(models.small_cnn(), many_images(enough), Promise(max_drop=0.1), A8W8)
@@ -155,8 +155,8 @@ def test_page_holds_everything_and_fetches_nothing() -> None:
     assert "&lt;m&gt; &amp; co" in page
     for layer in done.quantized.layers:
         assert layer.name in page
-    for rung in done.ladder:
-        assert rung.what in page
+    for trial in done.ladder:
+        assert trial.what in page
     assert page.count("<svg") == 1 + len(done.quantized.details)
     assert "http" not in page
     assert "<script" not in page

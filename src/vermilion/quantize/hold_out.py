@@ -21,7 +21,7 @@ HELD_OUT_BYTES = 512 * 1024 * 1024  # of samples; and of what the model gives fo
 
 
 def most_for(max_drop: float) -> int:
-    """Give how many samples are held out at most where so large a drop has to be shown."""
+    """Return how many samples are held out at most where so large a drop has to be shown."""
     wanted = _HELD_OUT_TIMES_DROP / max(max_drop, 1e-9)
     return max(HELD_OUT_SAMPLES, min(_MOST_HELD_OUT, math.ceil(wanted)))
 
@@ -29,7 +29,7 @@ def most_for(max_drop: float) -> int:
 def held_out_of(
     samples: Iterable[Mapping[str, Array]], most: int = HELD_OUT_SAMPLES
 ) -> tuple[list[Mapping[str, Array]], list[Mapping[str, Array]]]:
-    """Give the samples that a promise is held to, and those that are calibrated on."""
+    """Return the samples that a promise is held to, and those that are calibrated on."""
     kept: list[dict[str, Array]] = []
     rest = list(hold_out(samples, kept, most))
     return list(kept), rest
@@ -56,7 +56,7 @@ def hold_out(
 
 
 def samples_for(held_out: int) -> int:
-    """Give how many samples there must be for so many to be held out of them."""
+    """Return how many samples there must be for so many to be held out of them."""
     early = _CALIBRATED_FIRST * HELD_OUT_EVERY // (HELD_OUT_EVERY - 1)
     held_early = early - _CALIBRATED_FIRST
     if held_out <= held_early:

@@ -30,7 +30,7 @@ _SMALL_WIDTH, _SMALL_HEIGHT = 256, 80
 
 
 def html_report(quantized: Quantized, title: str, guarded: Guarded | None = None) -> str:
-    """Give the page."""
+    """Return the page."""
     options = json.dumps(quantized.options.as_json(), indent=2)
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -53,7 +53,7 @@ def html_report(quantized: Quantized, title: str, guarded: Guarded | None = None
 
 
 def _table(head: Sequence[str], rows: Sequence[tuple[bool, Sequence[str]]]) -> str:
-    """Give a table; all columns but the first hold numbers. A marked row stands out."""
+    """Return a table; all columns but the first hold numbers. A marked row stands out."""
     kinds = ["", *['class="n"'] * (len(head) - 1)]
     top = "".join(f"<th {kind}>{escape(word)}</th>" for kind, word in zip(kinds, head, strict=True))
     body = ""
@@ -84,17 +84,17 @@ def _crowded(quantized: Quantized) -> str:
 def _ladder(guarded: Guarded) -> str:
     rows = [
         (
-            rung.met,
+            trial.met,
             (
-                rung.what,
-                f"{rung.sqnr_db:.1f}",
-                f"{rung.drop:.2%}",
-                f"{rung.bound:.2%}",
-                f"{rung.eight_bit_share:.1%}",
-                f"{rung.seconds:.1f}",
+                trial.what,
+                f"{trial.sqnr_db:.1f}",
+                f"{trial.drop:.2%}",
+                f"{trial.bound:.2%}",
+                f"{trial.eight_bit_share:.1%}",
+                f"{trial.seconds:.1f}",
             ),
         )
-        for rung in guarded.ladder
+        for trial in guarded.ladder
     ]
     kept = "kept" if guarded.met else "not kept; the best of these was taken"
     damage = [

@@ -56,7 +56,7 @@ class Code:
             self._lines.append(line)
 
     def text(self) -> str:
-        """Give all that was written."""
+        """Return all that was written."""
         return "\n".join([*self._lines, ""])
 
     @contextmanager
@@ -127,17 +127,17 @@ def everywhere(name: str, kind: str, value: str) -> str:
 
 
 def lanes_of(kind: str) -> str:
-    """Give the constant 0, 1, … of integers of this type."""
+    """Return the constant 0, 1, … of integers of this type."""
     return f"<{', '.join(f'{kind} {lane}' for lane in range(LANES))}>"
 
 
 def active(start: str, end: str) -> str:
-    """Give the mask of the lanes that lie below `end` if the first is at `start`."""
+    """Return the mask of the lanes that lie below `end` if the first is at `start`."""
     return f"call {MASK} @llvm.get.active.lane.mask.v{LANES}i1.i64(i64 {start}, i64 {end})"
 
 
 def masked_load(pointer: str, mask: str) -> str:
-    """Give float32 numbers, zeros where the mask has none."""
+    """Return float32 numbers, zeros where the mask has none."""
     return (
         f"call {REALS} @llvm.masked.load.v{LANES}f32.p0("
         f"ptr {pointer}, i32 4, {MASK} {mask}, {REALS} zeroinitializer)"
@@ -158,7 +158,7 @@ def each(count: int, text: str) -> str:
 
 
 def each_phi(count: int, name: str, then: str, first: str = "zeroinitializer") -> list[Phi]:
-    """Give vectors of sums that go from round to round; in the names `{n}` is 0, 1, …."""
+    """Return vectors of sums that go from round to round; in the names `{n}` is 0, 1, …."""
     return [
         Phi(name.replace("{n}", str(n)), REALS, first, then.replace("{n}", str(n)))
         for n in range(count)

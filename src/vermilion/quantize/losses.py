@@ -16,7 +16,7 @@ _EXCHANGED_AT_ONCE = 8  # samples
 
 
 def lost_by_each(metric: Metric, exact: Outputs, found: Outputs, reached: float) -> list[float]:
-    """Give by how much the metric falls when one sample's outputs alone are those of `found`.
+    """Return by how much the metric falls when one sample's outputs alone are those of `found`.
 
     A metric sees all samples at once, so what one of them does is found by exchanging it. Where a
     few neighbours together change nothing, none of them is looked at alone.
@@ -40,14 +40,14 @@ def lost_by_each(metric: Metric, exact: Outputs, found: Outputs, reached: float)
 
 
 def disagreement(exact: Mapping[str, Array], other: Mapping[str, Array]) -> tuple[float, float]:
-    """Give the part of a sample's decisions that differ, and what one of them makes."""
+    """Return the part of a sample's decisions that differ, and what one of them makes."""
     differing = [decisions(exact[name]) != decisions(other[name]) for name in exact]
     share = float(np.mean([np.mean(each) for each in differing if each.size] or [0.0]))
     return share, 1.0 / max(1, len(differing) * max((each.size for each in differing), default=1))
 
 
 def decisions(output: Array) -> Array:
-    """Give what an output decides: the largest class, or whether a single figure is above ½.
+    """Return what an output decides: the largest class, or whether a single figure is above ½.
 
     Shapes: classes lie along axis 1 of images (N, C, H, W), along the last axis of all else.
     """

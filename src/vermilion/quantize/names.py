@@ -19,7 +19,7 @@ class Names:
             self._taken |= {str(value.name) for value in node.outputs}
 
     def free(self, wanted: str) -> str:
-        """Give `wanted`, or with a number where a tensor has that name already."""
+        """Return `wanted`, or with a number where a tensor has that name already."""
         name, number = wanted, 1
         while name in self._taken:
             number += 1

@@ -19,8 +19,8 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from vermilion.place import default_root
-from vermilion.seal import sealed_bytes, unsealed_bytes
+from vermilion.cache_dir import default_root
+from vermilion.signature import sealed_bytes, unsigned_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _KEY_DIGITS = 32  # 128 bits name a folder
 
 
 def machine_code(text: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the functions of `text` by name; `kinds` holds the ctypes function type of each."""
+    """Return the functions of `text` by name; `kinds` holds the ctypes function type of each."""
     _initialize()
     place = default_root() / KIND / _key(text)
     code = _kept(place)
@@ -91,7 +91,7 @@ def _kept(place: Path) -> bytes | None:
         stored = (place / FILE).read_bytes()
     except OSError:
         return None
-    code = unsealed_bytes(f"{KIND}/{place.name}", stored)
+    code = unsigned_bytes(f"{KIND}/{place.name}", stored)
     if code is None:
         _log.warning("the code in `%s` was not written here: it is compiled again", place)
         return None

@@ -12,7 +12,7 @@ import pytest
 from vermilion.quantize import native_code
 from vermilion.quantize.native_code import FILE, KIND, machine_code
 from vermilion.runtime.cache import Cache
-from vermilion.runtime.kept import CALIBRATION
+from vermilion.runtime.engine_cache import CALIBRATION
 
 TEXT = """
 define i64 @twice(i64 %x) {
@@ -31,7 +31,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give a list that grows with each text that is compiled."""
+    """Return a list that grows with each text that is compiled."""
     texts: list[str] = []
 
     def parse(text: str) -> object:

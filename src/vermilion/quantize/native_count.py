@@ -226,7 +226,7 @@ def _functions() -> dict[str, Callable[..., int]]:
 
 
 def native_ends(values: NDArray[np.float32]) -> tuple[float, float] | None:
-    """Give the lowest and the highest of `values` and zero, None where one is not finite.
+    """Return the lowest and the highest of `values` and zero, None where one is not finite.
 
     Shapes: `values` is flat, contiguous, and has `LANES` numbers or more.
     """
@@ -236,7 +236,7 @@ def native_ends(values: NDArray[np.float32]) -> tuple[float, float] | None:
 
 
 def cells(offset: int) -> int:
-    """Give how many cells the table of `native_count` has."""
+    """Return how many cells the table of `native_count` has."""
     return 2 * (2 * offset + 1 + LANES)
 
 
@@ -276,7 +276,7 @@ def native_count(
 
 
 def sums(table: NDArray[np.int32], offset: int, every: int = 1) -> NDArray[np.int64]:
-    """Give the counts by bin, 2 · `offset` of them, from a table of `native_count`."""
+    """Return the counts by bin, 2 · `offset` of them, from a table of `native_count`."""
     bins = 2 * offset + 1
     counts = table[:bins].astype(np.int64)
     counts[offset] += table[bins : bins + LANES].sum()

@@ -90,7 +90,7 @@ def _function() -> Callable[..., None]:
 def native_errors(
     values: NDArray[np.float32], factors: Sequence[float], limit: float
 ) -> NDArray[np.float64]:
-    """Give, for each of `SCALES` factors f, Σ (f·x - y)², y being f·x rounded and held to ±limit.
+    """Return, for each of `SCALES` factors f, Σ (f·x - y)², y being f·x rounded and held to ±limit.
 
     Shapes: `values` is flat, contiguous and not empty.
     """

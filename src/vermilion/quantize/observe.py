@@ -76,13 +76,13 @@ class Histogram:
 
     @property
     def signed(self) -> NDArray[np.int64]:
-        """Give the counts from the lowest bin to the highest."""
+        """Return the counts from the lowest bin to the highest."""
         recent = sums(self._counts, BINS, self._every)
         return recent if self._earlier is None else self._earlier + recent
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Give the counts of |x| in `BINS` bins from 0."""
+        """Return the counts of |x| in `BINS` bins from 0."""
         signed = self.signed
         return signed[BINS:] + signed[BINS - 1 :: -1]
 
@@ -153,12 +153,12 @@ def _merge(
 
 
 def _as_they_lie(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Give all values in the order of memory: it does not matter here, and copies take time."""
+    """Return all values in the order of memory: it does not matter here, and copies take time."""
     return np.asarray(values, np.float32).ravel(order="K")
 
 
 def _ends(flat: NDArray[np.float32]) -> tuple[float, float] | None:
-    """Give the lowest and the highest of `flat` and zero, None where one is not finite."""
+    """Return the lowest and the highest of `flat` and zero, None where one is not finite."""
     if flat.size >= LANES:
         return native_ends(flat)
     low, high = float(flat.min(initial=0.0)), float(flat.max(initial=0.0))

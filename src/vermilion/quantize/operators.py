@@ -134,7 +134,7 @@ WRITES_INTEGERS = frozenset({"Conv", "Gemm", "ConvTranspose"})
 
 
 def operators_of(scheme: Scheme) -> dict[str, Operator]:
-    """Give the rows that a scheme takes.
+    """Return the rows that a scheme takes.
 
     Moving data costs nothing where scales are shared, so those rows are taken in any case.
     """
@@ -165,20 +165,20 @@ QUANTIZED_OPERATORS = frozenset(
 
 
 def rounded_indices(node: ir.Node, operator: Operator) -> tuple[int, ...]:
-    """Give the places of a node's inputs that are rounded: data first, the bias last."""
+    """Return the places of a node's inputs that are rounded: data first, the bias last."""
     data = range(len(node.inputs)) if operator.data is None else operator.data
     places = data if operator.bias is None else (*data, operator.bias)
     return tuple(i for i in places if i < len(node.inputs) and node.inputs[i] is not None)
 
 
 def data_inputs(node: ir.Node, operator: Operator) -> tuple[ir.Value, ...]:
-    """Give the inputs that are rounded: not bounds, shapes, axes, nor the bias."""
+    """Return the inputs that are rounded: not bounds, shapes, axes, nor the bias."""
     places = (i for i in rounded_indices(node, operator) if i != operator.bias)
     return tuple(value for i in places if (value := node.inputs[i]) is not None)
 
 
 def bias_input(node: ir.Node, operator: Operator) -> ir.Value | None:
-    """Give the bias, where the operator has one and the node uses it."""
+    """Return the bias, where the operator has one and the node uses it."""
     if operator.bias is None or operator.bias >= len(node.inputs):
         return None
     return node.inputs[operator.bias]

@@ -70,7 +70,7 @@ class Options:
             )
 
     def as_json(self) -> dict[str, object]:
-        """Give the recipe: `from_json` makes the same options of it."""
+        """Return the recipe: `from_json` makes the same options of it."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in dataclasses.asdict(self).items()
@@ -85,7 +85,7 @@ BLOCKS = (16, 32, 64, 128, 256)
 
 
 def make_options(settings: Settings) -> Options:
-    """Give options; lists become tuples."""
+    """Return options; lists become tuples."""
     fields: dict[str, Any] = dict(settings)
     for name in ("wide", "exclude"):
         if name in fields:

@@ -31,7 +31,7 @@ def quantize_other(
     options: Options,
     progress: Progress,
 ) -> Quantized:
-    """Give `model` in one of these schemes, compared with the original on the first samples."""
+    """Return `model` in one of these schemes, compared with the original on the first samples."""
     work = working_copy(model)
     feeds = checked(samples, input_slots(work))
     first = next(feeds, None)
@@ -84,7 +84,7 @@ def _layers(
 
 
 def _raised(work: ir.Model, opset: int) -> ir.Model:
-    """Give the model at a newer opset; the copy is converted in place where that is possible."""
+    """Return the model at a newer opset; the copy is converted in place where that is possible."""
     from onnxscript import version_converter
 
     if work.graph.opset_imports.get("", 0) >= opset:

@@ -29,7 +29,7 @@ def own_ranges(
     samples: Sequence[Mapping[str, Array]],
     progress: Progress,
 ) -> tuple[dict[str, Method], list[Damage]]:
-    """Give another method for each tensor that does less damage with it, and the damage then.
+    """Return another method for each tensor that does less damage with it, and the damage then.
 
     `damage` is that of `options`, measured on the same `samples`.
     """

@@ -19,7 +19,7 @@ ASKED = Options(scheme="a8w8", method="mse")
 
 
 def _decides_by_its_largest() -> ir.Model:
-    """Give a model whose `y` is what the last of 512 channels says, where few values are large.
+    """Return a model whose `y` is what the last of 512 channels says, where few values are large.
 
     `z` reads all channels of the other sign, but for the last, where its few large values are.
     """

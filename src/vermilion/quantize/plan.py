@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from vermilion.errors import OptionError, UnsupportedError
+from vermilion.quantize.float_subgraphs import float_subgraphs
 from vermilion.quantize.formats import Scheme, scheme_named
-from vermilion.quantize.islands import float_islands
 from vermilion.quantize.observe import are_finite
 from vermilion.quantize.operators import (
     ELEMENTWISE,
@@ -81,8 +81,8 @@ def make_plan(
     scheme = scheme_named("xint8") if scheme is None else scheme
     operators = operators_of(scheme)
     excluded = excluded_nodes(graph, exclude)
-    islands = float_islands(graph)
-    left_out = excluded | islands
+    subgraphs = float_subgraphs(graph)
+    left_out = excluded | subgraphs
     taken = [n for n in graph if n not in left_out and _is_quantizable(n, types, operators)]
     nodes = frozenset(_drop_idle_moves(taken, operators))
     if not nodes:
@@ -117,7 +117,7 @@ def make_plan(
 
 
 def excluded_nodes(graph: ir.Graph, exclude: Sequence[str]) -> frozenset[ir.Node]:
-    """Give the nodes that patterns name.
+    """Return the nodes that patterns name.
 
     Raises: OptionError for a pattern that names none.
     """
@@ -177,7 +177,7 @@ def _drop_idle_moves(taken: Sequence[ir.Node], operators: Operators) -> set[ir.N
 
 
 def _fused_user(node: ir.Node, nodes: frozenset[ir.Node]) -> ir.Node | None:
-    """Give the activation that the NPU computes together with `node`."""
+    """Return the activation that the NPU computes together with `node`."""
     output = node.outputs[0]
     uses = tuple(output.uses())
     if node.op_type not in FUSED_PRODUCERS or output.is_graph_output() or len(uses) != 1:
@@ -192,7 +192,7 @@ def _activations(
     fused: Mapping[ir.Node, ir.Node],
     operators: Operators,
 ) -> tuple[ir.Value, ...]:
-    """Give every tensor that a quantized node reads or writes."""
+    """Return every tensor that a quantized node reads or writes."""
     found: dict[ir.Value, None] = {}
     read = {value for node in nodes for value in data_inputs(node, operators[node.op_type])}
     for value in graph.inputs:
@@ -214,7 +214,7 @@ def _borders(
     fused: Mapping[ir.Node, ir.Node],
     operators: Operators,
 ) -> tuple[ir.Value, ...]:
-    """Give the tensors that integer kernels read or write; elementwise chains stay whole.
+    """Return the tensors that integer kernels read or write; elementwise chains stay whole.
 
     Data that only moves is rounded where what it was moved from is, so that it can be shared.
     """
@@ -236,7 +236,7 @@ def _borders(
 def _read_by_kernels(
     graph: ir.Graph, nodes: frozenset[ir.Node], operators: Operators
 ) -> set[ir.Value]:
-    """Give what operators read that are not elementwise, directly or after moving it."""
+    """Return what operators read that are not elementwise, directly or after moving it."""
     read: set[ir.Value] = set()
     for node in reversed(list(graph)):
         if node not in nodes or node.op_type in ELEMENTWISE:
@@ -274,7 +274,7 @@ def _share_scales(
     names: set[str],
     operators: Operators,
 ) -> dict[str, str]:
-    """Give each tensor the name of its scale: the first tensor, in graph order, that has it."""
+    """Return each tensor the name of its scale: the first tensor, in graph order, that has it."""
     parent = {name: name for name in names}
 
     def root(name: str) -> str:

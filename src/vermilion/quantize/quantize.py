@@ -29,10 +29,10 @@ from vermilion.quantize.calibrate import (
 from vermilion.quantize.choose import choose_positions, parameters_of_positions
 from vermilion.quantize.constants import Constants, round_constants
 from vermilion.quantize.cost import eight_bit_share
-from vermilion.quantize.crowded import crowded_tensors
 from vermilion.quantize.details import tensor_details
 from vermilion.quantize.feeds import checked, input_slots
 from vermilion.quantize.formats import Scheme, any_scheme_named, scheme_named
+from vermilion.quantize.low_resolution import low_resolution_tensors
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.old_objects import old_objects_left_alone
 from vermilion.quantize.options import Options, Settings, make_options
@@ -64,7 +64,7 @@ def quantize_model(
     progress: Progress = no_progress,
     **settings: Unpack[Settings],
 ) -> Quantized:
-    """Give `model` with rounded weights and activations; `model` itself stays as it is.
+    """Return `model` with rounded weights and activations; `model` itself stays as it is.
 
     `samples` are read once, one at a time. The settings are the fields of `Options`. With
     `details` the result says what every tensor holds and which range was chosen for it.
@@ -181,7 +181,7 @@ def _check_named(options: Options, known: Collection[str]) -> None:
 def _kept_outputs(
     model: ir.Model, work: ir.Model, facts: Mapping[str, TensorFacts], options: Options
 ) -> dict[str, str]:
-    """Give the outputs that calibration can keep, by their names in both models.
+    """Return the outputs that calibration can keep, by their names in both models.
 
     All or none: none where the weights were changed beforehand, or where they are large.
     """
@@ -196,7 +196,7 @@ def _kept_outputs(
 
 
 def _layers(work: ir.Model, observed: Iterable[str]) -> list[str]:
-    """Give the tensors among those `observed` that a node makes."""
+    """Return the tensors among those `observed` that a node makes."""
     made = {str(value.name) for node in work.graph for value in node.outputs}
     return [name for name in observed if name in made]
 
@@ -256,7 +256,7 @@ def finish(
     share = eight_bit_share(decided.plan, decided.constants.parameters)
     statistics = {name: seen.statistics[name] for name in decided.plan.observed}
     described = tensor_details(decided.plan, decided.constants, statistics) if details else ()
-    crowded = crowded_tensors(decided.plan, decided.constants, statistics)
+    crowded = low_resolution_tensors(decided.plan, decided.constants, statistics)
     write(decided)
     work = decided.work
     progress("compare", 0, 2)
@@ -287,12 +287,12 @@ def write(decided: Decided) -> None:
 
 
 def types_of(facts: Mapping[str, TensorFacts]) -> dict[str, ir.DataType]:
-    """Give the element types alone."""
+    """Return the element types alone."""
     return {name: fact.data_type for name, fact in facts.items()}
 
 
 def touched(plan: Plan, types: Mapping[str, ir.DataType]) -> tuple[str, ...]:
-    """Give all tensors that would have to be seen if any of the plan's nodes became float."""
+    """Return all tensors that would have to be seen if any of the plan's nodes became float."""
     found = dict.fromkeys(plan.observed)
     for node in plan.nodes:
         for value in (*node.inputs, *node.outputs):
@@ -307,5 +307,5 @@ def _needs_histogram(scheme: Scheme, options: Options) -> bool:
 
 
 def _length(samples: object) -> int:
-    """Give how many samples there will be, 0 where only reading them tells."""
+    """Return how many samples there will be, 0 where only reading them tells."""
     return len(samples) if hasattr(samples, "__len__") else 0

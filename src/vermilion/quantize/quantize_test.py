@@ -15,7 +15,7 @@ from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session, split_weights
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.quantize import quantize_model
-from vermilion.quantize.native_run import worth
+from vermilion.quantize.native_run import cost_model
 from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 from vermilion.quantize.result import OUTPUT_SAMPLES
 
@@ -185,7 +185,7 @@ def test_a_large_network_is_as_good_from_our_own_kernels(monkeypatch: pytest.Mon
     model, images = models.resnet18(image=160), noise("input", (1, 3, 160, 160), count=6)
     samples = [images[number % 6] for number in range(40)]
     own = quantize_model(model, samples)
-    monkeypatch.setattr(worth, "LEAST_SAVED_MS", math.inf)
+    monkeypatch.setattr(cost_model, "LEAST_SAVED_MS", math.inf)
     other = quantize_model(model, samples)
     assert (own.own_samples, other.own_samples) == (36, 0)
     assert own.outputs[0].sqnr_db == pytest.approx(other.outputs[0].sqnr_db, abs=0.5)

@@ -38,7 +38,7 @@ _ENTROPY_STEP = 16
 
 
 def range_of(histogram: Histogram | Range, method: Method, number: IntegerFormat) -> Ends:
-    """Give low and high of the range that the integers shall cover."""
+    """Return low and high of the range that the integers shall cover."""
     ends = (histogram.lowest, histogram.highest)
     if isinstance(histogram, Range) or histogram.exponent is None or method == "minmax":
         return ends
@@ -50,7 +50,7 @@ def range_of(histogram: Histogram | Range, method: Method, number: IntegerFormat
 
 
 def parameters_for(ends: Ends, number: IntegerFormat) -> Parameters:
-    """Give scale and zero point that cover `ends`."""
+    """Return scale and zero point that cover `ends`."""
     low, high = min(ends[0], 0.0), max(ends[1], 0.0)
     if number.is_signed:
         scale = max(high, -low) / number.high
@@ -118,7 +118,7 @@ def _entropy(histogram: Histogram) -> Ends:
 
 
 def _divergence(counts: NDArray[np.float64], bins: int) -> float:
-    """Give the divergence of `counts` cut off at `bins` from what 128 levels can show of them."""
+    """Return the divergence of `counts` cut off at `bins` from what 128 levels can show of them."""
     cut = counts[:bins].copy()
     filled = cut > 0.0
     cut[-1] += counts[bins:].sum()

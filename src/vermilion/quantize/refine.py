@@ -144,7 +144,7 @@ _RULES: Mapping[str, Callable[[Step, _Positions], None]] = {
 
 
 def _place_zeros(step: Step, final: dict[str, int]) -> None:
-    """Give tensors of zeros a position at which no limit is touched."""
+    """Return tensors of zeros a position at which no limit is touched."""
     known = [final[name] for name in step.reads if name in final]
     near = min(known) if known else final.get(str(step.writes), _ZERO_POSITION)
     for name in (*step.reads, step.writes):

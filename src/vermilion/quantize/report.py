@@ -148,7 +148,7 @@ class LayerKeeper:
 
 
 def some_of(array: Array) -> Array:
-    """Give a copy of the values that a layer is judged by: the same places for the same size."""
+    """Return a copy of the values that a layer is judged by: the same places for the same size."""
     flat = array.reshape(-1)
     groups = flat.size // _GROUP_ELEMS
     if groups <= _MOST_GROUPS:
@@ -203,7 +203,7 @@ def compare_both(
 
 
 def _layer_names(model: ir.Model, kept: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Give, for every kept tensor of `model`, name and kind of what makes it.
+    """Return, for every kept tensor of `model`, name and kind of what makes it.
 
     What is computed together with its activation has the activation's result, under its own name.
     """

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from vermilion.ir.measure import Agreement
-from vermilion.quantize.crowded import Crowded
 from vermilion.quantize.details import TensorDetail
+from vermilion.quantize.low_resolution import LowResolution
 from vermilion.quantize.options import Options
 from vermilion.quantize.report import LayerError
 
@@ -39,6 +39,6 @@ class Quantized:
     eight_bit_share: float = 0.0
     moved: int = 0
     unmet: tuple[str, ...] = ()
-    crowded: tuple[Crowded, ...] = ()
+    crowded: tuple[LowResolution, ...] = ()
     details: tuple[TensorDetail, ...] = ()
     own_samples: int = 0

@@ -56,7 +56,7 @@ class _Writer:
         return ir.node(op_type, inputs, attributes, domain=domain, name=self.names.free(name))
 
     def users(self, value: ir.Value, *, quantized_only: bool) -> list[tuple[ir.Node, int]]:
-        """Give who reads `value` in this graph. What a nested graph reads stays as it is."""
+        """Return who reads `value` in this graph. What a nested graph reads stays as it is."""
         return [
             (use.node, use.idx)
             for use in value.uses()

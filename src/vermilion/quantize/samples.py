@@ -74,7 +74,7 @@ def open_samples(
     limit: int = 32,
     seed: int = 0,
 ) -> Samples:
-    """Give at most `limit` samples for `model` from `source`.
+    """Return at most `limit` samples for `model` from `source`.
 
     `source` is a folder of pictures, a folder of `.npy` or `.npz` files, one such file, or the
     word `random`. An array may hold one sample, or many along its first axis.
@@ -139,7 +139,7 @@ def _check_random(slots: tuple[InputSlot, ...]) -> None:
 
 
 def _noise(slot: InputSlot, rng: np.random.Generator) -> Array:
-    """Give normal numbers, or zeros and ones: whatever integers stand for, these are legal."""
+    """Return normal numbers, or zeros and ones: whatever integers stand for, these are legal."""
     shape = tuple(1 if length is None else length for length in slot.shape or ())
     if slot.dtype.kind == "f":
         return rng.standard_normal(shape).astype(slot.dtype)
@@ -163,7 +163,7 @@ def _load_npz(file: Path, slots: tuple[InputSlot, ...]) -> dict[str, Array]:
 def _split(
     arrays: Mapping[str, Array], slots: tuple[InputSlot, ...], file: Path
 ) -> Iterator[dict[str, Array]]:
-    """Give the samples that lie along the first axis of the arrays."""
+    """Yield the samples that lie along the first axis of the arrays."""
     cut = {slot.name: _pieces(slot, arrays[slot.name], file) for slot in slots}
     counts = {name: len(pieces) for name, pieces in cut.items()}
     if len(set(counts.values())) > 1:

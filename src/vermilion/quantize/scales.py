@@ -21,7 +21,7 @@ _BIAS_HIGH = float(2**30)
 
 
 def own_method(scheme: Scheme) -> Method:
-    """Give the method of a scheme where none is asked for.
+    """Return the method of a scheme where none is asked for.
 
     With 8 bits the least squared error beats MinMax by 1.9 dB on a trained ResNet-50 (24.2 against
     22.3, mean of five calibration sets), and by 2.9 and 0.6 dB on PP-OCR's detection and
@@ -39,7 +39,7 @@ def choose_scales(
     ranges: Mapping[str, Method] = MappingProxyType({}),
     wide: Sequence[str] = (),
 ) -> dict[str, Parameters]:
-    """Give the parameters of every activation of the plan; tensors matching `wide` get 16 bits.
+    """Return the parameters of every activation of the plan; tensors matching `wide` get 16 bits.
 
     `ranges` are the methods of single tensors, by name, that others than `method` suit.
 
@@ -89,7 +89,7 @@ def _format(plan: Plan, symmetric: bool, wide: bool) -> IntegerFormat:
 
 
 def weight_parameters(value: ir.Value, number: IntegerFormat, axis: int | None) -> Parameters:
-    """Give the parameters that just cover a constant, along `axis` or as a whole."""
+    """Return the parameters that just cover a constant, along `axis` or as a whole."""
     assert value.const_value is not None, "a weight has a value"
     array = np.abs(value.const_value.numpy())
     if axis is None:
@@ -101,7 +101,7 @@ def weight_parameters(value: ir.Value, number: IntegerFormat, axis: int | None) 
 
 
 def channel_axis(node: ir.Node) -> int | None:
-    """Give the axis of a node's weight along which its results lie, None where none does."""
+    """Return the axis of a node's weight along which its results lie, None where none does."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     rank = None if weight is None or weight.const_value is None else len(weight.const_value.shape)
     if node.op_type == "Conv":
@@ -117,7 +117,7 @@ def channel_axis(node: ir.Node) -> int | None:
 
 
 def bias_scales(read: Parameters, weight: Parameters) -> NDArray[np.float32]:
-    """Give the scale of an int32 bias: what one step of read and one of weight make together."""
+    """Return the scale of an int32 bias: what one step of read and one of weight make together."""
     scales: NDArray[np.float32] = _scales(read.scale * weight.scale)
     return scales
 
@@ -134,7 +134,7 @@ def room_for_bias(bias: NDArray[np.float32], read: Parameters, weight: Parameter
 
 
 def _scales(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Give scales that divide: 1 for a channel of zeros, nothing below normal float32."""
+    """Return scales that divide: 1 for a channel of zeros, nothing below normal float32."""
     normal = np.maximum(values, np.finfo(np.float32).tiny)
     scales: NDArray[np.float32] = np.where(values == 0.0, np.float32(1.0), normal)
     return np.asarray(scales, np.float32)

@@ -54,7 +54,7 @@ def measure_damage(
     *,
     only: Collection[tuple[str, ...]] | None = None,
 ) -> list[Damage]:
-    """Give the damage of every rounded tensor, or of `only` these, the largest first.
+    """Return the damage of every rounded tensor, or of `only` these, the largest first.
 
     Of all, the first two samples tell which do any; the others are for those alone.
     `work` and `plan` are rewritten and no longer of use afterwards.
@@ -102,7 +102,7 @@ class _Row:
 
 
 def _watched(graph: ir.Graph) -> list[str]:
-    """Give the outputs; for one that squashes, what goes into it.
+    """Return the outputs; for one that squashes, what goes into it.
 
     Behind a Softmax or Sigmoid most errors vanish and a few flip a decision: on two samples that
     says little about all others.

@@ -48,7 +48,7 @@ class Blocked:
 
 
 def products_of(work: ir.Model, exclude: Sequence[str], block: int) -> list[ir.Node]:
-    """Give the matrix products whose weight is a constant of at least one block."""
+    """Return the matrix products whose weight is a constant of at least one block."""
     skipped = excluded_nodes(work.graph, exclude)
     return [n for n in work.graph if n not in skipped and _is_product(n, block)]
 
@@ -103,7 +103,7 @@ def write_weights(
 
 
 def _dividing(width: int, block: int) -> int:
-    """Give the largest block, up to `block`, that leaves no shorter one at the end.
+    """Return the largest block, up to `block`, that leaves no shorter one at the end.
 
     ONNX allows a shorter one, OpenVINO 2026.4 does not read it.
     """

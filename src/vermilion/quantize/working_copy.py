@@ -20,7 +20,7 @@ _OLDEST_OPSET = 13
 
 
 def working_copy(model: ir.Model) -> ir.Model:
-    """Give a copy whose constants are all initializers and whose names are all unique."""
+    """Return a copy whose constants are all initializers and whose names are all unique."""
     opset = model.opset_imports.get("", 0)
     found = next((n for n in model.graph.all_nodes() if n.op_type in QUANTIZED_OPERATORS), None)
     if found is not None:

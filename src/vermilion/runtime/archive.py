@@ -72,7 +72,7 @@ def write_archive(path: Path, members: Iterable[tuple[str, Path]]) -> None:
 
 
 def first_name(path: Path) -> str | None:
-    """Give the name of the first file in an archive, None where it is no archive."""
+    """Return the name of the first file in an archive, None where it is no archive."""
     with path.open("rb") as file:
         head = file.read(_LOCAL.size + MAX_NAME_BYTES)
     if len(head) < _LOCAL.size:
@@ -84,7 +84,7 @@ def first_name(path: Path) -> str | None:
 
 
 def map_archive(path: Path) -> dict[str, memoryview]:
-    """Give the archive's files by name, mapped.
+    """Return the archive's files by name, mapped.
 
     Raises: ArtifactError for anything that `write_archive` would not have written.
     """
@@ -201,7 +201,7 @@ def _read_entry(data: memoryview, at: int, end: int, where: str) -> tuple[_Entry
 
 
 def _wide(extra: bytes, size: int, header_offset: int, name: str, where: str) -> tuple[int, int]:
-    """Give size and offset from the extra field that holds what 32 bits could not."""
+    """Return size and offset from the extra field that holds what 32 bits could not."""
     at = 0
     while at + 4 <= len(extra):
         number, length = struct.unpack_from("<HH", extra, at)
@@ -224,7 +224,7 @@ def _wide(extra: bytes, size: int, header_offset: int, name: str, where: str) ->
 def _place(
     data: memoryview, entries: list[_Entry], directory_offset: int, where: str
 ) -> dict[str, memoryview]:
-    """Give each file's bytes, once it is sure that they follow one another without a gap."""
+    """Return each file's bytes, once it is sure that they follow one another without a gap."""
     found: dict[str, memoryview] = {}
     at = 0
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
@@ -243,7 +243,7 @@ def _place(
 
 
 def _check_local(data: memoryview, entry: _Entry, limit: int, where: str) -> int:
-    """Give where the file's bytes begin; its own header must agree with the directory."""
+    """Return where the file's bytes begin; its own header must agree with the directory."""
     if entry.header_offset + _LOCAL.size > limit:
         raise _refuse(f"`{entry.name}` begins outside the archive", where)
     fields = _LOCAL.unpack_from(data, entry.header_offset)

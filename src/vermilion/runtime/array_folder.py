@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.runtime.pieces import PieceHash, digest_of
-from vermilion.runtime.stamp import Stamp, stamp_of
-from vermilion.seal import is_sealed_here, seal_of
+from vermilion.runtime.chunked_digest import PieceHash, digest_of
+from vermilion.runtime.file_fingerprint import Stamp, stamp_of
+from vermilion.signature import is_signed_here, signature_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -65,7 +65,7 @@ class NewArray:
 
 
 def new_array(name: str, values: NDArray[np.generic]) -> NewArray:
-    """Give an array that is there already."""
+    """Return an array that is there already."""
 
     def fill(out: Bytes) -> None:
         out.view(values.dtype).reshape(values.shape)[:] = values
@@ -193,7 +193,7 @@ def _places(wanted: Sequence[NewArray]) -> tuple[list[int], int]:
 
 
 def _filled(wanted: Sequence[NewArray], threads: int) -> Iterator[Bytes]:
-    """Give the bytes of each in turn; a few are made at once, and no more are held."""
+    """Yield the bytes of each in turn; a few are made at once, and no more are held."""
     from concurrent.futures import ThreadPoolExecutor
 
     def made(one: NewArray) -> Bytes:
@@ -243,7 +243,7 @@ class _Pieces:
 
 def _write_table(folder: Path, table: Mapping[str, object]) -> None:
     stamped = {**table, "stamp": _stamp(folder)}
-    sealed = {**stamped, "seal": seal_of(_digest(stamped))}
+    sealed = {**stamped, "seal": signature_of(_digest(stamped))}
     new = folder / f".{TABLE_FILE}.{os.getpid()}"
     new.write_text(json.dumps(sealed), encoding="utf-8")
     new.replace(folder / TABLE_FILE)
@@ -269,7 +269,7 @@ def _read_table(folder: Path) -> Mapping[str, Any] | None:
         return None
     rest = {key: value for key, value in table.items() if key != "seal"}
     # What carries the seal was written here, so its parts are as this file writes them.
-    return table if is_sealed_here(_digest(rest), str(table.get("seal"))) else None
+    return table if is_signed_here(_digest(rest), str(table.get("seal"))) else None
 
 
 def _digest(table: Mapping[str, object]) -> str:

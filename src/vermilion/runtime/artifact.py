@@ -44,7 +44,7 @@ class PartReader:
         self._part = part
 
     def read(self, name: str) -> memoryview:
-        """Give the bytes of a file of the part, mapped."""
+        """Return the bytes of a file of the part, mapped."""
         if name not in self._part.files:
             raise ArtifactError(
                 f"part `{self._part.name}` has no file `{name}`",
@@ -54,7 +54,7 @@ class PartReader:
         return self._reader.read(f"{self._part.name}/{name}")
 
     def weights(self) -> Mapping[str, Array]:
-        """Give the tensors that `part.onnx` keeps in `weights.bin`, by name, read only."""
+        """Return the tensors that `part.onnx` keeps in `weights.bin`, by name, read only."""
         return self._reader.weights_of(f"{self._part.name}/{PART_MODEL_FILE}")
 
 
@@ -69,31 +69,31 @@ class ArtifactReader:
         self._listed = frozenset(member.name for member in manifest.members)
 
     def read(self, name: str) -> memoryview:
-        """Give the bytes of a file of the bundle, mapped."""
+        """Return the bytes of a file of the bundle, mapped."""
         if name not in self._listed:
             raise ArtifactError(f"the bundle has no file `{name}`", where=str(self.path))
         return self._bundle.view(name)
 
     def part(self, name: str) -> PartReader:
-        """Give access to one part's files."""
+        """Return access to one part's files."""
         for part in self.manifest.parts:
             if part.name == name:
                 return PartReader(self, part)
         raise ArtifactError(f"the bundle has no part `{name}`", where=str(self.path))
 
     def weights(self) -> Mapping[str, Array]:
-        """Give the tensors that `model.onnx` keeps in `weights.bin`, by name, read only."""
+        """Return the tensors that `model.onnx` keeps in `weights.bin`, by name, read only."""
         return self.weights_of(MODEL_FILE)
 
     def weights_of(self, name: str) -> Mapping[str, Array]:
-        """Give the tensors that a model of the bundle keeps in `weights.bin`, by name."""
+        """Return the tensors that a model of the bundle keeps in `weights.bin`, by name."""
         from vermilion.runtime.weights import lent_weights
 
         stored = self.read(WEIGHTS_FILE) if WEIGHTS_FILE in self._listed else memoryview(b"")
         return lent_weights(self.read(name), stored, f"{self.path}, {name}")
 
     def model(self) -> ir.Model:
-        """Give the model that the bundle was compiled from; large weights stay mapped."""
+        """Return the model that the bundle was compiled from; large weights stay mapped."""
         import onnx_ir as ir
 
         from vermilion.runtime.weights import parse_model
@@ -118,7 +118,7 @@ class ArtifactReader:
         return {entry.key: entry.value for entry in self.proto.metadata_props}
 
     def summary(self) -> Summary:
-        """Give the summary of the compilation."""
+        """Return the summary of the compilation."""
         return summary_from_json(bytes(self.read(SUMMARY_JSON_FILE)), str(self.path))
 
 
@@ -167,7 +167,7 @@ def swap_in(new: Path, place: Path, old: Path | None = None) -> None:
 
 
 def in_use(place: Path, error: OSError) -> ArtifactError:
-    """Give the error for a bundle that cannot be replaced."""
+    """Return the error for a bundle that cannot be replaced."""
     # Windows does not rename or remove what a program has mapped.
     return ArtifactError(
         f"the bundle that is there cannot be replaced: {error.strerror or error}",

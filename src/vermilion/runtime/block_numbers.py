@@ -49,7 +49,9 @@ class BlockNumbers:
 
 
 def recognise(model: ir.Model) -> BlockNumbers | str:
-    """Give the float model that a BFP16 file stands for; else why it is none, empty if plainly so.
+    """Return the float model that a BFP16 file stands for.
+
+    Else why it is none, empty if plainly so.
 
     `model` is simplified, with fixed shapes, and stays as it is. It is BFP16 where all that its
     products multiply is in blocks along what they sum over: a device rounds all or none.
@@ -79,7 +81,7 @@ def recognise(model: ir.Model) -> BlockNumbers | str:
 def settled_numbers(
     model: ir.Model, target: Target, precision: str
 ) -> tuple[ir.Model, str, tuple[str, ...]]:
-    """Give the model and the precision to compile it in for `target`, and notes on both.
+    """Return the model and the precision to compile it in for `target`, and notes on both.
 
     Raises: OptionError where another precision is asked for than the file's own.
     """
@@ -120,7 +122,7 @@ class _Finder:
         self._known: dict[object, int | None] = {}
 
     def rounding(self, node: ir.Node) -> _Rounding | None:
-        """Give the widest group of operators around a Round that is a rounding to blocks."""
+        """Return the widest group of operators around a Round that is a rounding to blocks."""
         for result in reversed(list(_onwards(node))):
             for source, group in self._origins(result):
                 axis = self._axis(source, result, group)
@@ -129,7 +131,7 @@ class _Finder:
         return None
 
     def _origins(self, result: ir.Value) -> Iterator[tuple[ir.Value, list[int]]]:
-        """Give the values of the same shape from which alone `result` is computed."""
+        """Yield the values of the same shape from which alone `result` is computed."""
         shape = static_shape(result)
         open_values = {result}
         group: list[int] = []
@@ -156,7 +158,7 @@ class _Finder:
 
 
 def _onwards(node: ir.Node) -> Iterator[ir.Value]:
-    """Give what is made of a node's output alone, step by step."""
+    """Yield what is made of a node's output alone, step by step."""
     while True:
         value = node.outputs[0]
         yield value
@@ -169,7 +171,7 @@ def _onwards(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _form(piece: ir.Model) -> object:
-    """Give what two pieces have in common that compute the same: all but names."""
+    """Return what two pieces have in common that compute the same: all but names."""
     numbers: dict[str, int] = {}
     rows: list[object] = []
     for value in required_inputs(piece):
@@ -208,7 +210,7 @@ def _run(piece: ir.Model, source: str, result: str) -> int | None:
 
 
 def _numbers_of_all_sizes(shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Give numbers that any other rounding takes elsewhere: ties, powers of two, zeros, sizes."""
+    """Return numbers that any other rounding takes elsewhere: ties, powers of two, zeros, sizes."""
     random = np.random.default_rng(0)
     numbers = random.standard_normal(shape, dtype=np.float32)
     numbers = np.ldexp(numbers, random.integers(-12, 13, shape)).astype(np.float32)

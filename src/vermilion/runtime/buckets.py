@@ -81,7 +81,7 @@ class BucketSession:
         self._lock = threading.Lock()
 
     def choose(self, inputs: Mapping[str, Array]) -> tuple[int, bool]:
-        """Give the number of the program for these inputs, and whether they must be padded.
+        """Return the number of the program for these inputs, and whether they must be padded.
 
         Raises: OptionError where none fits, or padding is not allowed.
         """
@@ -145,7 +145,7 @@ class BucketSession:
         return filled
 
     def _proven_cuts(self) -> tuple[_Cut, ...]:
-        """Give how outputs are cut, once padding was seen to change nothing that is left.
+        """Return how outputs are cut, once padding was seen to change nothing that is left.
 
         Raises: OptionError where it does, or where two programs do not tell.
         """
@@ -236,7 +236,7 @@ def _followed(
 
 
 def _ratio(theirs: Sequence[int], sizes: Sequence[object]) -> int:
-    """Give the whole number that every input's size is of the output's, 0 where there is none."""
+    """Return the whole number that every input's size is of the output's, 0 where there is none."""
     known = [size for size in sizes if isinstance(size, int) and size > 0]
     ratios = {a / b for a, b in zip(theirs, known, strict=False)}
     is_whole = len(known) == len(theirs) and len(ratios) == 1 and min(ratios).is_integer()

@@ -183,7 +183,10 @@ def _not_numbers(row: Mapping[str, object]) -> str:
 
 
 def _features(parts: tuple[CompiledPart, ...], target: Target) -> tuple[str, ...]:
-    """Give what a machine must have to run the parts: machine code needs its target's features."""
+    """Return what a machine must have to run the parts.
+
+    Machine code needs its target's features.
+    """
     needed: set[str] = set()
     for compiled in parts:
         if compiled.program.details.get("engine") == "native":  # a device, modelled by this machine
@@ -194,7 +197,7 @@ def _features(parts: tuple[CompiledPart, ...], target: Target) -> tuple[str, ...
 
 
 def backends_for(target: Target, wanted: str = "") -> tuple[Backend, Backend, Availability]:
-    """Give what compiles for a target, what takes the rest on the CPU, and what to know of it.
+    """Return what compiles for a target, what takes the rest on the CPU, and what to know of it.
 
     `wanted` is the one backend to take, by its name.
 
@@ -319,7 +322,7 @@ class _Work:
         *,
         literal: bool = False,
     ) -> _Attempt:
-        """Give what is not compiled to the CPU, and compile that, literally if asked for."""
+        """Return what is not compiled to the CPU, and compile that, literally if asked for."""
         cpu_backend = self.request.backends[1]
         placement = settle(decided, failed)
         names = frozenset(part.name for part in placement.parts) if literal else frozenset()
@@ -336,7 +339,7 @@ class _Work:
 
 
 def predicted_ms(model: ir.Model, placement: Placement) -> float | None:
-    """Give the modelled latency of the parts on the device, None where no model exists."""
+    """Return the modelled latency of the parts on the device, None where no model exists."""
     mine = [part for part in placement.parts if part.backend != CPU_BACKEND]
     if not mine:
         return None

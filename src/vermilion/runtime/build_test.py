@@ -37,7 +37,7 @@ net (float[4,64] x) => (float[4,128] z) {
 
 
 def compiles_another(base: type[Backend], operator: str, instead: str) -> Backend:
-    """Give a backend as it is with a fault: of one operator it makes another."""
+    """Return a backend as it is with a fault: of one operator it makes another."""
 
     class Faulty(base):  # type: ignore[misc, valid-type]
         def compile(

@@ -12,6 +12,7 @@ import numpy as np
 
 from vermilion.errors import ArtifactError
 from vermilion.runtime.archive import first_name, map_archive
+from vermilion.runtime.chunked_digest import digest_of
 from vermilion.runtime.foreign import refuse_foreign_archive, refuse_foreign_folder
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
@@ -21,7 +22,6 @@ from vermilion.runtime.manifest import (
     Member,
     read_manifest,
 )
-from vermilion.runtime.pieces import digest_of
 
 _HINT = "the bundle is damaged or incomplete: compile the model again"
 # Of the model, and of a part that our own code computes (`backends.native`).
@@ -35,7 +35,7 @@ class Bundle(Protocol):
     """Read access to a bundle's files, mapped."""
 
     def view(self, name: str) -> memoryview:
-        """Give the bytes of a file."""
+        """Return the bytes of a file."""
 
 
 class FolderBundle:
@@ -46,7 +46,7 @@ class FolderBundle:
         self._views: dict[str, memoryview] = {}
 
     def view(self, name: str) -> memoryview:
-        """Give the bytes of a file; refuses links and whatever else is not a file."""
+        """Return the bytes of a file; refuses links and whatever else is not a file."""
         if name not in self._views:
             self._views[name] = self._map(name)
         return self._views[name]
@@ -91,7 +91,7 @@ class ArchiveBundle:
         self._views = views
 
     def view(self, name: str) -> memoryview:
-        """Give the bytes of a file."""
+        """Return the bytes of a file."""
         found = self._views.get(name)
         if found is None:
             raise ArtifactError(f"`{name}` is missing", where=str(self._path), hint=_HINT)
@@ -115,7 +115,7 @@ class CheckedBundle:
         self._where = where
 
     def view(self, name: str) -> memoryview:
-        """Give the bytes of a file, which are what was written."""
+        """Return the bytes of a file, which are what was written."""
         data = self._bundle.view(name)
         member = self._unchecked.get(name)
         if member is not None:
@@ -128,7 +128,7 @@ Verify = Literal["all", "as read", "nothing"]
 
 
 def open_bundle(path: Path, *, verify: Verify) -> tuple[Bundle, Manifest]:
-    """Give the files and the manifest of a folder or a single file, checked against each other.
+    """Return the files and the manifest of a folder or a single file, checked against each other.
 
     Sizes are checked always. With `all`, every file is read once and must have the digest that the
     manifest states; with `as read`, each file when it is first asked for; with `nothing`, so is
@@ -211,7 +211,7 @@ def _check_member(
 
 
 def _digest(data: memoryview, *, keep: bool) -> str:
-    """Give the digest of mapped bytes, and let go of their pages as they have been read.
+    """Return the digest of mapped bytes, and let go of their pages as they have been read.
 
     A bundle keeps the model as it came beside the compiled parts; checking it must not make a
     process as large as both. What is used next is kept.

@@ -21,12 +21,12 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
+from vermilion.cache_dir import default_root
 from vermilion.errors import ArtifactError, OptionError
-from vermilion.place import default_root
 from vermilion.runtime.artifact import ArtifactReader, is_replaceable, open_artifact, swap_in
 from vermilion.runtime.digest import model_digest
+from vermilion.runtime.engine_cache import kept_entries, kept_problem, remove_kept, sweep_kept
 from vermilion.runtime.foreign import refuse_foreign_folder
-from vermilion.runtime.kept import kept_entries, kept_problem, remove_kept, sweep_kept
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.manifest import MANIFEST_FILE, Manifest, is_ours
 from vermilion.runtime.names import check_key
@@ -132,7 +132,7 @@ class Cache:
         *,
         parts: Mapping[str, str] | None = None,
     ) -> Entry:
-        """Give the bundle that was compiled from what `digest` stands for; make it if need be.
+        """Return the bundle that was compiled from what `digest` stands for; make it if need be.
 
         `build` gets a folder that does not exist yet and must write a bundle there. `parts`, the
         mapping that `digest` is of, lets the reason name what has changed.

@@ -16,7 +16,7 @@ from vermilion.runtime.keys import Hash, put
 
 
 def model_digest(model: ir.Model) -> str:
-    """Give a digest of everything in a model that can change what it computes or is called.
+    """Return a digest of everything in a model that can change what it computes or is called.
 
     In it: names, operators, attributes, types, shapes, opsets, subgraphs, functions, and the
     bytes of every weight (read through the mapping, never copied whole). Not in it: where the
@@ -38,7 +38,7 @@ def model_digest(model: ir.Model) -> str:
 
 
 def array_bytes(array: NDArray[Any]) -> memoryview:
-    """Give an array's bytes in C order, without a copy where they lie so already."""
+    """Return an array's bytes in C order, without a copy where they lie so already."""
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(np.uint8).data if flat.size else memoryview(b"")
 

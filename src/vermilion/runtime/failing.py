@@ -122,7 +122,7 @@ class _Tried:
             self._checks = None
 
     def why_not(self, model: ir.Model) -> str:
-        """Give the reason why a piece fails, empty where it does not, or where time is up."""
+        """Return the reason why a piece fails, empty where it does not, or where time is up."""
         if time.monotonic() > self._deadline:
             return ""
         return self._raised(replace(self._part, model=model))
@@ -145,7 +145,7 @@ class _Tried:
 
 
 def _words(error: Exception) -> tuple[str, str]:
-    """Give what to say of a failure, and what to do."""
+    """Return what to say of a failure, and what to do."""
     if isinstance(error, VermilionError):
         return error.message, error.hint
     return (

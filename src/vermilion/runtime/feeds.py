@@ -17,7 +17,7 @@ _NO_NAMES = frozenset({"", "?"})
 
 
 def checked_feeds(inputs: Mapping[str, object], wanted: Sequence[TensorRecord]) -> dict[str, Array]:
-    """Give the inputs as arrays of the names, types and shapes that the model has.
+    """Return the inputs as arrays of the names, types and shapes that the model has.
 
     Raises: OptionError that names the input, what it got and what it wants.
     """
@@ -32,7 +32,7 @@ def checked_feeds(inputs: Mapping[str, object], wanted: Sequence[TensorRecord]) 
 
 
 def nearest(name: str, names: Iterable[str], what: str) -> str:
-    """Give a hint: the name that was meant, or all that there are."""
+    """Return a hint: the name that was meant, or all that there are."""
     known = list(names)
     close = difflib.get_close_matches(name, known, n=1)
     if close:
@@ -125,7 +125,7 @@ def _check_shape(
 
 
 def shape_text(shape: Sequence[Dimension] | None) -> str:
-    """Give a shape for people: `1×3×h×224`."""
+    """Return a shape for people: `1×3×h×224`."""
     if shape is None:
         return "any"
     return "×".join("?" if size is None else str(size) for size in shape) or "scalar"

@@ -91,7 +91,7 @@ class Fields:
         return cast("dict[str, str]", dict(value))
 
     def keys_left(self) -> tuple[str, ...]:
-        """Give the keys that nobody took yet, where the names are data."""
+        """Return the keys that nobody took yet, where the names are data."""
         return tuple(sorted(self._left))
 
     def finish(self) -> None:
@@ -110,7 +110,7 @@ class Fields:
 
 
 def parse_json(data: bytes, where: str) -> object:
-    """Give the value; refuses duplicate keys and numbers that JSON does not have."""
+    """Return the value; refuses duplicate keys and numbers that JSON does not have."""
     try:
         value: object = json.loads(
             data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant

@@ -16,7 +16,7 @@ class Hash(Protocol):
 
 
 def cache_digest(parts: Mapping[str, str]) -> str:
-    """Give one digest of all named things that a compiled bundle depends on."""
+    """Return one digest of all named things that a compiled bundle depends on."""
     state = hashlib.sha256()
     for key in sorted(parts):
         put(state, key, parts[key])

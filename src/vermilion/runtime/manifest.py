@@ -13,7 +13,7 @@ from vermilion.errors import ArtifactError
 from vermilion.runtime.fields import Fields, parse_json
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.names import check_member_names
-from vermilion.seal import is_sealed_here, seal_of
+from vermilion.signature import is_signed_here, signature_of
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
@@ -87,19 +87,19 @@ class Manifest:
     seal: str = ""  # this machine's, over the digest; not covered by it
 
     def to_json(self) -> bytes:
-        """Give the bytes of `manifest.json`."""
+        """Return the bytes of `manifest.json`."""
         return (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def sealed(manifest: Manifest) -> Manifest:
-    """Give the manifest with the digest that its content has, and this machine's seal of it."""
+    """Return the manifest with the digest that its content has, and this machine's seal of it."""
     digest = _content_digest(asdict(manifest))
-    return replace(manifest, digest=digest, seal=seal_of(digest))
+    return replace(manifest, digest=digest, seal=signature_of(digest))
 
 
 def is_ours(manifest: Manifest) -> bool:
     """Say whether this user wrote the bundle here: its signature covers the digest of all files."""
-    return is_sealed_here(manifest.digest, manifest.seal)
+    return is_signed_here(manifest.digest, manifest.seal)
 
 
 def read_manifest(data: bytes, where: str) -> Manifest:
@@ -140,12 +140,12 @@ def read_manifest(data: bytes, where: str) -> Manifest:
 
 
 def tool_versions() -> dict[str, str]:
-    """Give the versions of the packages that have a say in what a compiled model is."""
+    """Return the versions of the packages that have a say in what a compiled model is."""
     return {tool: _version(tool) for tool in _TOOLS}
 
 
 def now() -> str:
-    """Give the time for `created`."""
+    """Return the time for `created`."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

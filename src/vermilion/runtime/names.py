@@ -39,7 +39,7 @@ def check_member_names(names: Sequence[str], where: str) -> None:
 
 
 def check_key(key: str) -> str:
-    """Give back a cache key that can be the name of a folder.
+    """Return back a cache key that can be the name of a folder.
 
     Raises: OptionError where it cannot.
     """

@@ -21,7 +21,7 @@ _MUCH = 0.5
 
 
 def open_shape_note(model: ir.Model, nodes: Sequence[NodePlace], backend: str) -> tuple[str, ...]:
-    """Give a note where open dimensions kept much of a model from a backend, with what to write."""
+    """Return a note where dynamic dimensions kept much of a model from a backend."""
     # What reads graphs is loaded by who compiles; who opens a bundle does without.
     from vermilion.ir.passes.bind_dimensions import open_dimensions
 
@@ -39,7 +39,7 @@ def open_shape_note(model: ir.Model, nodes: Sequence[NodePlace], backend: str) -
 
 
 def open_shape_notes(reader: ArtifactReader) -> tuple[str, ...]:
-    """Give such notes of a bundle, from its report."""
+    """Return such notes of a bundle, from its report."""
     shapes = [record.shape for record in reader.manifest.inputs]
     if all(shape is not None and all(isinstance(n, int) for n in shape) for shape in shapes):
         return ()
@@ -49,7 +49,7 @@ def open_shape_notes(reader: ArtifactReader) -> tuple[str, ...]:
 
 
 def _options(model: ir.Model) -> str:
-    """Give `--dim` options that bind all that is open: by name, else an input's whole shape."""
+    """Return `--dim` options that bind all that is open: by name, else an input's whole shape."""
     from vermilion.ir.opset import required_inputs
     from vermilion.ir.passes.bind_dimensions import dimension_name
 
@@ -78,7 +78,7 @@ def _is_bound(size: object) -> bool:
 
 
 def _usual(axis: int, rank: int) -> int:
-    """Give a size that such a dimension often has: of a batch, a picture, a text."""
+    """Return a size that such a dimension often has: of a batch, a picture, a text."""
     if axis == 0:
         return 1
     if rank >= 4:

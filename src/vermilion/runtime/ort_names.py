@@ -83,11 +83,11 @@ class Binding:
         )  # fmt: skip
 
     def copy_outputs_to_cpu(self) -> list[Array]:
-        """Give the outputs of the last run, in the order in which they were bound."""
+        """Return the outputs of the last run, in the order in which they were bound."""
         return list(self._found)
 
     def get_outputs(self) -> list[Any]:
-        """Give the same as values of ONNX Runtime's."""
+        """Return the same as values of ONNX Runtime's."""
         from vermilion.ir.ort_values import ort_value
 
         return [ort_value(array) for array in self._found]
@@ -137,17 +137,17 @@ class OrtNames:
     _session_options: Any = None
 
     def get_overridable_initializers(self) -> list[Any]:
-        """Give none: the weights of a bundle are packed, and no input replaces them."""
+        """Return none: the weights of a bundle are packed, and no input replaces them."""
         return []
 
     def get_session_options(self) -> ort.SessionOptions:
-        """Give the options that the session was opened with; of them threads alone are used."""
+        """Return the options that the session was opened with; of them threads alone are used."""
         import onnxruntime
 
         return self._session_options or onnxruntime.SessionOptions()
 
     def get_provider_options(self: _Runs) -> dict[str, dict[str, str]]:
-        """Give no options of what executes the parts: those are in the bundle's manifest."""
+        """Return no options of what executes the parts: those are in the bundle's manifest."""
         return {name: {} for name in self.get_providers()}
 
     def set_providers(self: _Runs, providers: Any = None, provider_options: Any = None) -> None:
@@ -164,7 +164,7 @@ class OrtNames:
         """Change nothing, as above."""
 
     def io_binding(self) -> Binding:
-        """Give what binds arrays to inputs and outputs."""
+        """Return what binds arrays to inputs and outputs."""
         return Binding([output.name for output in self.get_outputs()])  # type: ignore[attr-defined]
 
     def run_with_iobinding(
@@ -207,7 +207,7 @@ class OrtNames:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", *_: object
     ) -> Any:
-        """Give an empty value of ONNX Runtime's on the CPU."""
+        """Return an empty value of ONNX Runtime's on the CPU."""
         import onnxruntime
 
         if device_type != "cpu":

@@ -10,7 +10,9 @@ from vermilion.runtime.manifest import Manifest, is_ours
 
 
 def runnable(reader: ArtifactReader) -> tuple[ArtifactReader, tuple[str, ...]]:
-    """Give a bundle whose machine code may be run here: it, or the same compiled again with a note.
+    """Return a bundle whose machine code may be run here.
+
+    It, or the same compiled again with a note.
 
     Raises: VermilionError of the kind that says who can mend it.
     """
@@ -79,7 +81,7 @@ def recompiled(reader: ArtifactReader) -> ArtifactReader:
 
 
 def _target_here(manifest: Manifest) -> Target:
-    """Give the bundle's own target where this machine is one, else this machine."""
+    """Return the bundle's own target where this machine is one, else this machine."""
     named, here = find_target(manifest.target), find_target("cpu")
     runs = named.kind != "cpu" or named.features <= here.features
     return named if runs else here

@@ -32,7 +32,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def with_seal(bundle: Path, seal: str) -> None:
-    """Give the bundle another seal: what it looks like when it was compiled elsewhere."""
+    """Return the bundle another seal: what it looks like when it was compiled elsewhere."""
     manifest = bundle / "manifest.json"
     rows = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**rows, "seal": seal}))

@@ -29,7 +29,7 @@ class Report:
     machine_code: tuple[Row, ...] = ()  # a row a kernel, of parts whose code object was read
 
     def extra(self) -> dict[str, object]:
-        """Give what stands in `summary.json` beside the summary and the nodes."""
+        """Return what stands in `summary.json` beside the summary and the nodes."""
         return {
             "verification": {"outputs": [dict(row) for row in self.verification]},
             "passes": [dict(row) for row in self.passes],

@@ -140,20 +140,20 @@ class Session(OrtNames):
         return [tensors[name] for name in names]
 
     def get_inputs(self) -> list[TensorInfo]:
-        """Give the inputs' names, types and shapes."""
+        """Return the inputs' names, types and shapes."""
         return [_info(record) for record in self.manifest.inputs]
 
     def get_outputs(self) -> list[TensorInfo]:
-        """Give the outputs' names, types and shapes."""
+        """Return the outputs' names, types and shapes."""
         return [_info(record) for record in self.manifest.outputs]
 
     def get_providers(self) -> list[str]:
-        """Give what executes the parts, without doubles, in order of first use."""
+        """Return what executes the parts, without doubles, in order of first use."""
         names = (_PROVIDERS.get(part.backend, part.backend) for part in self.manifest.parts)
         return list(dict.fromkeys(names))
 
     def get_modelmeta(self) -> ModelMeta:
-        """Give the model's own metadata."""
+        """Return the model's own metadata."""
         if self._reader is None:
             raise OptionError("the session is closed")
         model = self._reader.proto
@@ -239,7 +239,7 @@ def _with_lifetimes(
 
 
 def _constant_outputs(reader: ArtifactReader) -> dict[str, Array]:
-    """Give the outputs that are weights of the model: no part makes them."""
+    """Return the outputs that are weights of the model: no part makes them."""
     manifest = reader.manifest
     made = {record.name for record in manifest.inputs}
     made.update(name for part in manifest.parts for name in part.outputs)
@@ -261,7 +261,7 @@ def _constant_outputs(reader: ArtifactReader) -> dict[str, Array]:
 
 
 def _compiled_for(reader: ArtifactReader) -> Target:
-    """Give the target that the bundle names; a bundle that names no such thing is at fault."""
+    """Return the target that the bundle names; a bundle that names no such thing is at fault."""
     try:
         return find_target(reader.manifest.target)
     except OptionError as error:

@@ -28,7 +28,7 @@ class StoredOptions:
 def options_to_store(
     options: CompileOptions, *, fix: bool, backend: str, dims: Dimensions
 ) -> dict[str, str]:
-    """Give what goes into the manifest.
+    """Return what goes into the manifest.
 
     `dims` are for whoever reads it: the model in the bundle has them already.
     """

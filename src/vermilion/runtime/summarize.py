@@ -52,7 +52,7 @@ def summarize(model: ir.Model, placement: Placement, label: str, digest: str) ->
 
 
 def device_data_type(model: ir.Model, placement: Placement) -> str:
-    """Give the number format in which the device computes, in the vendor's words."""
+    """Return the number format in which the device computes, in the vendor's words."""
     if placement.target.kind != "npu":
         return data_type_words(model)
     return "bfloat16" if column_of(number_format(model)) == "bf16" else "int8"

@@ -71,12 +71,12 @@ class Summary:
     vaip_commit: str = ""
 
     def to_text(self) -> str:
-        """Give `final-vaiml-pass-summary.txt`."""
+        """Return `final-vaiml-pass-summary.txt`."""
         blocks = [line for subgraph in self.subgraphs for line in self._subgraph_lines(subgraph)]
         return "\n".join([*self._model_lines(), *self._count_lines(), *blocks]) + "\n"
 
     def as_json(self) -> dict[str, object]:
-        """Give the same as one JSON object."""
+        """Return the same as one JSON object."""
         rows = asdict(self)
         rows["subgraphs"] = [asdict(subgraph) for subgraph in self.subgraphs]
         return rows
@@ -133,7 +133,7 @@ class Summary:
 
 
 def operating_system() -> str:
-    """Give the system in the vendor's spelling: `Linux X64`, `Windows X64`."""
+    """Return the system in the vendor's spelling: `Linux X64`, `Windows X64`."""
     machine = platform.machine().lower()
     words = {"x86_64": "X64", "amd64": "X64", "aarch64": "ARM64", "arm64": "ARM64"}
     return f"{platform.system()} {words.get(machine, machine)}"
@@ -223,7 +223,7 @@ def _percent(part: float, whole: float) -> float:
 
 
 def _values(lines: list[str]) -> dict[str, str]:
-    """Give `Key: value` lines up to the subgraphs; the first of two counts."""
+    """Return `Key: value` lines up to the subgraphs; the first of two counts."""
     found: dict[str, str] = {}
     for line in lines:
         if line.startswith("Stats for offloaded subgraphs"):
@@ -241,7 +241,7 @@ _PAIR = re.compile(rf"{_NUMBER}(?:\s*\(\s*{_NUMBER}\s*%\))?(?!\d).*")
 def _pair(
     values: Mapping[str, str], key: str, default: str | None = None
 ) -> tuple[float, float | None]:
-    """Give the value and its percentage from `49 (100.000%)` or `49(100.000%)`."""
+    """Return the value and its percentage from `49 (100.000%)` or `49(100.000%)`."""
     text = values.get(key.lower(), default)
     if text is None:
         raise ArtifactError(f"the summary has no line `{key}`", hint=_HINT)
@@ -256,7 +256,7 @@ def _float(values: Mapping[str, str], key: str, default: str | None = None) -> f
 
 
 def _refined(pair: tuple[float, float | None], whole: float) -> float:
-    """Give what both the value, rounded to 0.001, and the percentage, rounded to 0.001, allow."""
+    """Return what both the value, rounded to 0.001, and the percentage, rounded to 0.001, allow."""
     value, percent = pair
     if percent is None or not whole:
         return value
@@ -277,7 +277,7 @@ _ABOVE = re.compile(
 
 
 def _fallbacks(lines: list[str]) -> tuple[int, int, int, float, int]:
-    """Give the three counters, then the threshold and the limit that the lines name."""
+    """Return the three counters, then the threshold and the limit that the lines name."""
     errors, below, above = (_first(pattern, lines) for pattern in (_ERRORS, _BELOW, _ABOVE))
     return (
         int(errors[1]) if errors else 0,

@@ -66,7 +66,7 @@ class VendorArtifact:
     problems: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that `cache verify --json` prints for it."""
+        """Return the keys that `cache verify --json` prints for it."""
         return {
             "path": self.path,
             "kind": self.kind,
@@ -98,7 +98,7 @@ def read_vendor(path: Path) -> VendorArtifact:
 
 
 def why_not_reusable(artifact: VendorArtifact, stack: Stack | None) -> tuple[str, ...]:
-    """Give the reasons not to run this artifact here; empty where it certainly fits.
+    """Return the reasons not to run this artifact here; empty where it certainly fits.
 
     What the vendor keeps with it says nothing of driver, firmware or device: such a cache cannot
     be known to fit, and AMD says not to use one across versions (documentation, modelrun.rst).
@@ -133,12 +133,12 @@ class _Members:
         self._read = read
 
     def text(self, ending: str) -> str | None:
-        """Give the first member whose path ends so; None where there is none."""
+        """Return the first member whose path ends so; None where there is none."""
         name = next((n for n in self.names if n == ending or n.endswith(f"/{ending}")), None)
         return None if name is None else self._read(name).decode("utf-8", errors="replace")
 
     def parsed(self, ending: str) -> object:
-        """Give a JSON member, None where it is not there or is no JSON."""
+        """Return a JSON member, None where it is not there or is no JSON."""
         text = self.text(ending)
         if text is None:
             return None
@@ -354,7 +354,7 @@ def _report(members: _Members) -> Mapping[str, int]:
 
 
 def _versions(context: object) -> dict[str, str]:
-    """Give package → version or commit: `config.version.versionInfos` of `context.json`."""
+    """Return package → version or commit: `config.version.versionInfos` of `context.json`."""
     for key in ("config", "version", "versionInfos"):
         context = context.get(key) if isinstance(context, dict) else None
     rows = context if isinstance(context, list) else []
@@ -387,7 +387,7 @@ def _contradictions(
     planned: float | None,
     report: Mapping[str, int],
 ) -> Iterable[str]:
-    """Give what the files say against each other: a plan of 100 % of which nothing came."""
+    """Yield what the files say against each other: a plan of 100 % of which nothing came."""
     offloaded = final.offloaded_operators if final is not None else None
     if planned and offloaded == 0:
         yield f"the front end planned {planned:g} % on the NPU, and nothing was offloaded"

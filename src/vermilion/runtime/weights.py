@@ -18,9 +18,9 @@ from google.protobuf.message import DecodeError
 
 from vermilion.backends.base import Array
 from vermilion.errors import ArtifactError
+from vermilion.runtime.chunked_digest import PieceHash
 from vermilion.runtime.digest import array_bytes
 from vermilion.runtime.manifest import WEIGHTS_FILE
-from vermilion.runtime.pieces import PieceHash
 
 ALIGNMENT = 64
 
@@ -42,7 +42,7 @@ class WeightsWriter:
         self.size = 0
 
     def add(self, array: Array) -> Slot:
-        """Give the place of an array's bytes, written now if they are new."""
+        """Return the place of an array's bytes, written now if they are new."""
         address = (array.ctypes.data, array.nbytes)
         if array.flags.c_contiguous and address in self._seen:
             return self._seen[address][0]
@@ -69,7 +69,7 @@ class WeightsWriter:
 def point_at_weights(
     serialized: bytes, arrays: Mapping[str, Array], writer: WeightsWriter
 ) -> bytes:
-    """Give the model with each external initializer naming its place in `weights.bin`."""
+    """Return the model with each external initializer naming its place in `weights.bin`."""
     model = onnx.ModelProto.FromString(serialized)
     for tensor in model.graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
@@ -84,7 +84,7 @@ def point_at_weights(
 
 
 def lent_weights(serialized: memoryview, weights: memoryview, where: str) -> dict[str, Array]:
-    """Give views into `weights.bin` for the initializers that a model keeps there, by name.
+    """Return views into `weights.bin` for the initializers that a model keeps there, by name.
 
     Raises: ArtifactError for a reference to another file, out of range, of another size than
     the tensor has, or anywhere but in the main graph's initializers.
@@ -105,7 +105,7 @@ def lent_weights(serialized: memoryview, weights: memoryview, where: str) -> dic
 
 
 def parse_model(serialized: memoryview, where: str) -> onnx.ModelProto:
-    """Give the model's protobuf, not looked at any further."""
+    """Return the model's protobuf, not looked at any further."""
     try:
         model: onnx.ModelProto = onnx.ModelProto.FromString(bytes(serialized))
     except DecodeError as error:
@@ -148,7 +148,7 @@ def _number(text: str) -> int | None:
 
 
 def _inner_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Give every tensor but the main graph's initializers."""
+    """Yield every tensor but the main graph's initializers."""
     for sparse in model.graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
     waiting: list[Iterable[onnx.NodeProto]] = [model.graph.node]

@@ -26,6 +26,7 @@ from vermilion.runtime.artifact import (
     open_artifact,
     swap_in,
 )
+from vermilion.runtime.chunked_digest import digest_of, digest_of_file
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
@@ -41,7 +42,6 @@ from vermilion.runtime.manifest import (
     sealed,
     tool_versions,
 )
-from vermilion.runtime.pieces import digest_of, digest_of_file
 from vermilion.runtime.summary import Summary
 from vermilion.runtime.weights import WeightsWriter, point_at_weights
 
@@ -133,7 +133,7 @@ def tensor_record(value: ir.Value) -> TensorRecord:
 
 @contextmanager
 def _aside(place: Path) -> Iterator[Path]:
-    """Give a name beside `place`; whatever is left there afterwards is removed."""
+    """Yield a name beside `place`; whatever is left there afterwards is removed."""
     aside = place.with_name(f".{place.name}.{uuid.uuid4().hex[:12]}.partial")
     try:
         yield aside
@@ -171,7 +171,7 @@ def _write_files(folder: Path, content: ArtifactContent) -> Manifest:
 
 
 def _part_model(compiled: CompiledPart, writer: WeightsWriter) -> dict[str, bytes]:
-    """Give `part.onnx` with its weights in the shared file, if the part has one."""
+    """Return `part.onnx` with its weights in the shared file, if the part has one."""
     if PART_MODEL_FILE not in compiled.program.files:
         return {}
     serialized = (compiled.folder / PART_MODEL_FILE).read_bytes()

@@ -95,7 +95,7 @@ class IreeBackend:
         )
 
     def versions(self, target: Target) -> Mapping[str, str]:
-        """Give what a compiled part depends on; empty where nothing is here."""
+        """Return what a compiled part depends on; empty where nothing is here."""
         packages = installed()
         if isinstance(packages, Refusal):
             return {}

@@ -47,7 +47,7 @@ class Files:
 
 
 def product() -> ir.Model:
-    """Give one matrix product that is large enough for the matrix units, and a Relu."""
+    """Return one matrix product that is large enough for the matrix units, and a Relu."""
     net = Net("product", seed=6)
     x = net.input("x", (64, 512))
     y = net.op("MatMul", x, net.constant("w", net.normal((512, 64), 0.04)), name="product")
@@ -80,7 +80,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Path]:
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a bundle without this machine's seal."""
+    """Return a bundle without this machine's seal."""
     folder = tmp_path_factory.mktemp("elsewhere")
     done = compile_model(product(), target="gfx1201", precision="fp16", cache_dir=folder)
     manifest = done.artifact / "manifest.json"
@@ -149,7 +149,7 @@ def test_the_program_of_the_gpu_that_is_here_is_chosen(half: tuple[Program, Path
 
 
 def recorded_gpus(machine: str, root: Path) -> list[str]:
-    """Give the GPUs of a recorded machine, as its compute driver lists them."""
+    """Return the GPUs of a recorded machine, as its compute driver lists them."""
     for line in (RECORDED / f"linux_{machine}.txt").read_text().splitlines():
         path, is_file, text = line.partition(": ")
         if is_file and " -> " not in line:

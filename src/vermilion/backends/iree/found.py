@@ -31,7 +31,7 @@ class Device:
 
 
 def find_devices() -> tuple[Device, ...] | Refusal:
-    """Give the GPUs that can be used, or say why none can."""
+    """Return the GPUs that can be used, or say why none can."""
     count = _count()
     if isinstance(count, Refusal):
         return count
@@ -53,7 +53,7 @@ def paired(count: int, architectures: Sequence[str]) -> tuple[Device, ...] | Ref
 
 
 def choose(architectures: Sequence[str], devices: Sequence[Device]) -> Device | Refusal:
-    """Give the first device that one of the compiled programs is for."""
+    """Return the first device that one of the compiled programs is for."""
     for device in devices:
         if device.gfx in architectures:
             return device

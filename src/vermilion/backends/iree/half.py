@@ -64,7 +64,7 @@ class Half:
 
 
 def to_half(model: ir.Model) -> Half:
-    """Give `model`, which is not changed, in float16 where that is safe.
+    """Return `model`, which is not changed, in float16 where that is safe.
 
     Raises: UnsupportedError where nothing can be converted, or an output is not the same.
     """
@@ -95,7 +95,7 @@ def _accepted(model: ir.Model) -> Tensors:
 
 
 def _key(node: ir.Node) -> str:
-    """Give the name of the node's first output: names of nodes need not be there, or differ."""
+    """Return the name of the node's first output: names of nodes need not be there, or differ."""
     return str(node.outputs[0].name)
 
 
@@ -106,7 +106,7 @@ def _is_candidate(node: ir.Node) -> bool:
 
 
 def _detours(taken: list[ir.Node]) -> set[ir.Node]:
-    """Give the nodes that only move values which a float32 node has computed.
+    """Return the nodes that only move values which a float32 node has computed.
 
     In float16 they would round them for nothing, the outputs of a last Softmax among them.
     """

@@ -20,7 +20,7 @@ def types_of(model: ir.Model, op_type: str) -> set[ir.DataType | None]:
 
 
 def chain(scale: float = 1.0, constant: float = 1.0) -> ir.Model:
-    """Give x·w → Mul → Add → Softmax, of which the first three can be float16."""
+    """Return x·w → Mul → Add → Softmax, of which the first three can be float16."""
     net = Net("chain", seed=3)
     x = net.input("x", (2, 32))
     y = net.op("MatMul", x, net.constant("w", net.normal((32, 32), 0.2)), name="product")

@@ -59,7 +59,7 @@ class Kernel:
         return sizes[0] > 1 and math.prod(sizes) >= _SMALL_PRODUCT
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys of `machine_code` in `compile --json`."""
+        """Return the keys of `machine_code` in `compile --json`."""
         return {
             "gpu": self.gpu,
             "kernel": self.name,
@@ -77,7 +77,7 @@ class Kernel:
 
 
 def read_kernels(gpu: str, code_object: bytes, assembly: str) -> tuple[Kernel, ...]:
-    """Give the kernels of a code object, in order.
+    """Return the kernels of a code object, in order.
 
     Raises: UnsupportedError where it is not what it should be, or the two do not belong together.
     """
@@ -111,7 +111,7 @@ def read_kernels(gpu: str, code_object: bytes, assembly: str) -> tuple[Kernel, .
 
 
 def findings(kernels: tuple[Kernel, ...]) -> Iterator[str]:
-    """Give what a user should know: a sentence with a hint for each kind of trouble and GPU."""
+    """Yield what a user should know: a sentence with a hint for each kind of trouble and GPU."""
     for gpu in dict.fromkeys(kernel.gpu for kernel in kernels):
         mine = [kernel for kernel in kernels if kernel.gpu == gpu]
         without = [k.name for k in mine if k.is_half_product and not k.matrix]
@@ -132,7 +132,7 @@ def findings(kernels: tuple[Kernel, ...]) -> Iterator[str]:
 
 
 def function_sizes(code_object: bytes) -> dict[str, int]:
-    """Give the bytes of every function that an ELF file names. Raises: UnsupportedError."""
+    """Return the bytes of every function that an ELF file names. Raises: UnsupportedError."""
     try:
         return _function_sizes(code_object)
     except (struct.error, IndexError, ValueError) as error:
@@ -174,7 +174,7 @@ def _matrix_instructions(assembly: str) -> dict[str, Counter[str]]:
 
 
 def _metadata(assembly: str) -> Iterator[dict[str, str]]:
-    """Give the plain fields of each kernel, without those of its arguments, which stand deeper."""
+    """Yield the plain fields of each kernel, without those of its arguments, which stand deeper."""
     _, _, rest = assembly.partition(".amdgpu_metadata")
     text, _, _ = rest.partition(".end_amdgpu_metadata")
     _, _, text = text.partition("amdhsa.kernels:")

@@ -35,7 +35,7 @@ def pad_softmax(model: ir.Model) -> int:
 
 
 def _awkward(node: ir.Node, opset: int) -> tuple[int, ...] | None:
-    """Give the shape that the node works on if it is to be padded, None for every other node."""
+    """Return the shape that the node works on if it is to be padded, None for every other node."""
     if node.op_type not in ("Softmax", "LogSoftmax") or node.domain not in ("", "ai.onnx"):
         return None
     value = node.inputs[0]

@@ -44,7 +44,7 @@ def _is_quantized(value: ir.Value) -> bool:
 
 
 def _steps(node: ir.Node) -> tuple[int, ...] | None:
-    """Give the strides of a 1×1 convolution without padding, None for every other node."""
+    """Return the strides of a 1×1 convolution without padding, None for every other node."""
     if node.op_type != "Conv" or node.domain not in ("", "ai.onnx") or node.inputs[1] is None:
         return None
     weight = static_shape(node.inputs[1])

@@ -12,7 +12,7 @@ from vermilion.ir.literal.types import complete_types
 
 
 def network(kernel: int = 1, stride: int = 2, **attributes: object) -> ir.Model:
-    """Give Relu → two convolutions on the same tensor → Add."""
+    """Return Relu → two convolutions on the same tensor → Add."""
     net = Net("strided", seed=8)
     x = net.op("Relu", net.input("x", (1, 4, 7, 9)), name="r")
     sides = [
@@ -48,7 +48,7 @@ def test_both_read_one_slice_and_the_numbers_are_the_same() -> None:
 
 
 def quantized() -> ir.Model:
-    """Give DequantizeLinear → 1×1 convolution with a stride: a slice between would part them."""
+    """Return DequantizeLinear → 1×1 convolution with a stride: a slice between would part them."""
     net = Net("quantized", seed=9)
     x = net.input("x", (1, 4, 6, 6), ir.DataType.UINT8)
     y = net.op("DequantizeLinear", x, net.constant("s", np.float32(0.1)), name="dq")

@@ -50,7 +50,7 @@ class Work:
 
 
 def installed() -> dict[str, str] | Refusal:
-    """Give the versions of IREE's packages, or say which are missing."""
+    """Return the versions of IREE's packages, or say which are missing."""
     found = {}
     for package in PACKAGES:
         try:
@@ -63,7 +63,7 @@ def installed() -> dict[str, str] | Refusal:
 
 
 def import_part(model: ir.Model, work: Work) -> Path:
-    """Give the part in IREE's own form. Raises: UnsupportedError with the importer's words."""
+    """Return the part in IREE's own form. Raises: UnsupportedError with the importer's words."""
     model.graph.name = FUNCTION
     onnx_file, mlir = work.folder / "part.onnx", work.folder / _MLIR_FILE
     ir.save(model, onnx_file, external_data="part.weights")
@@ -114,7 +114,7 @@ def compile_for_gpu(mlir: Path, gpu: str, result: Path, work: Work) -> tuple[Ker
 
 
 def _compiler() -> str:
-    """Give the compiler itself: ending the command of the package would not end it."""
+    """Return the compiler itself: ending the command of the package would not end it."""
     package = find_spec("iree.compiler")
     if package is None or package.origin is None:
         raise UnsupportedError("IREE's compiler is not installed", hint=PIP_LINE)
@@ -153,7 +153,7 @@ def _run(words: Sequence[str], doing: str, work: Work, limit_s: float | None = N
 
 
 def _reason(said: str) -> str:
-    """Give the compiler's first complaint, without the place in a file that is gone by then."""
+    """Return the compiler's first complaint, without the place in a file that is gone by then."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line.lower() or "Unknown ROCM" in line]
     chosen = (errors or lines[-1:] or [""])[0]

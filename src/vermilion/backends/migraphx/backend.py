@@ -90,7 +90,7 @@ class MigraphxBackend:
         return self._stacks.available(target)
 
     def versions(self, target: Target) -> Mapping[str, str]:
-        """Give what a compiled part depends on; empty where nothing is here."""
+        """Return what a compiled part depends on; empty where nothing is here."""
         return self._stacks.versions(target)
 
     def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
@@ -230,7 +230,7 @@ def _request(
 def _compile_request(
     model: ir.Model, wanted: SessionOptions, stack: Stack, provider_folder: Path
 ) -> Request:
-    """Give the request that also records who runs what, and has a plugin write its context."""
+    """Return the request that also records who runs what, and has a plugin write its context."""
     request = _request(model, wanted, stack, provider_folder)
     entries = {RECORD_ASSIGNMENT: "1", **request.session_entries}
     if stack.build == PLUGIN:
@@ -254,7 +254,7 @@ def _stored_options(files: PartFiles) -> SessionOptions:
 
 
 def _ran_on_the_gpu(part: Part, stack: Stack, opened: Opened, closed: Closed) -> float:
-    """Give the share of nodes that ONNX Runtime's own CPU provider took.
+    """Return the share of nodes that ONNX Runtime's own CPU provider took.
 
     Raises: DeviceError where nothing was seen to run on the GPU.
     """

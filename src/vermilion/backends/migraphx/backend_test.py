@@ -45,7 +45,7 @@ X = np.random.default_rng(3).standard_normal((4, 64), dtype=np.float32)
 
 
 def part(seed: int = 0) -> Part:
-    """Give one graph; the weights are the seed's."""
+    """Return one graph; the weights are the seed's."""
     proto = onnx.parser.parse_model(TEXT)
     weight = np.random.default_rng(seed).standard_normal((64, 128), dtype=np.float32) / 8
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))

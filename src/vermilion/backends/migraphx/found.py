@@ -52,7 +52,7 @@ class Stack:
     migraphx: str = ""
 
     def as_details(self) -> dict[str, str]:
-        """Give what is kept with a compiled part and compared when it is loaded."""
+        """Return what is kept with a compiled part and compared when it is loaded."""
         return {
             "provider": self.provider,
             "build": self.build,
@@ -91,7 +91,7 @@ class Surroundings:
 
 
 def find_stack(target: Target, around: Surroundings | None = None) -> Stack | Availability:
-    """Give the provider, its libraries and the GPU for a target, or why there is none."""
+    """Return the provider, its libraries and the GPU for a target, or why there is none."""
     look = around or Surroundings()
     provider = _chosen(look.providers(), target)
     if isinstance(provider, Availability):
@@ -131,7 +131,10 @@ def find_stack(target: Target, around: Surroundings | None = None) -> Stack | Av
 
 
 def file_of(provider: ProviderInfo) -> Path:
-    """Give the provider's library; where its package alone is known, it is looked for in there."""
+    """Return the provider's library.
+
+    Where its package alone is known, it is looked for in there.
+    """
     package = None if provider.library or not provider.origin else _spec(provider.origin)
     if package is None or package.origin is None:
         return Path(provider.library)
@@ -144,7 +147,7 @@ def _spec(package: str) -> ModuleSpec | None:
 
 
 def build_of(provider: ProviderInfo) -> str:
-    """Give the build whose every option the provider's file names; the largest such.
+    """Return the build whose every option the provider's file names; the largest such.
 
     What a wheel was built from is not in its version: the names stand in its library as text.
     """
@@ -158,7 +161,7 @@ def build_of(provider: ProviderInfo) -> str:
 
 
 def _chosen(providers: Sequence[ProviderInfo], target: Target) -> ProviderInfo | Availability:
-    """Give the plugin where there is one, else what is built in, else the umbrella."""
+    """Return the plugin where there is one, else what is built in, else the umbrella."""
     takes_umbrella = any(gpu.startswith(_UMBRELLA_TAKES) for gpu in target.architectures)
     wanted = [
         *(p for p in providers if p.name == MIGRAPHX and p.kind == "plugin"),
@@ -180,7 +183,7 @@ def _chosen(providers: Sequence[ProviderInfo], target: Target) -> ProviderInfo |
 
 
 def _to_ask(provider: Path) -> tuple[str, ...]:
-    """Give the libraries that tell of HIP: those of AMD's that the provider needs."""
+    """Return the libraries that tell of HIP: those of AMD's that the provider needs."""
     if sys.platform == "win32":
         return ("amdhip64_7.dll",)
     needed = needed_libraries(provider) if provider.is_file() else ()
@@ -190,7 +193,7 @@ def _to_ask(provider: Path) -> tuple[str, ...]:
 
 
 def _driven_gpus() -> list[str]:
-    """Give the architectures of the GPUs, in HIP's order.
+    """Return the architectures of the GPUs, in HIP's order.
 
     On Linux that is the compute driver's. On Windows nothing tells it, and several GPUs can be
     told by their number only where they are alike.

@@ -105,7 +105,7 @@ def _count(hip: ctypes.CDLL | None) -> dict[str, object]:
 
 
 def _path_of(name: str) -> str:
-    """Give the file that a loaded library is: its name has the version."""
+    """Return the file that a loaded library is: its name has the version."""
     maps = Path("/proc/self/maps")
     stem = name.partition(".so")[0]
     if not maps.is_file():

@@ -36,7 +36,7 @@ _ROCM_FOLDER = "/opt/rocm/lib"
 
 
 def needed_libraries(library: Path) -> tuple[str, ...]:
-    """Give the names that the dynamic loader will look for; none for a file that is no ELF-64."""
+    """Return the names that the dynamic loader will look for; none for a file that is no ELF-64."""
     data = library.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
         return ()
@@ -71,7 +71,7 @@ def _offset(address: int, loads: list[tuple[int, int, int]]) -> int | None:
 
 
 def missing_for(library: Path, variables: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Give the libraries that a provider's file needs and the loader would not find, in order.
+    """Return the libraries that a provider's file needs and the loader would not find, in order.
 
     Those that lie beside it count as found.
     """
@@ -82,7 +82,10 @@ def missing_for(library: Path, variables: Mapping[str, str] | None = None) -> tu
 
 
 def installs(names: Iterable[str]) -> str:
-    """Give the line that installs libraries, by ROCm's packages; those of no package are named."""
+    """Return the line that installs libraries, by ROCm's packages.
+
+    Those of no package are named.
+    """
     wanted = [(name, _PACKAGES.get(name.partition(".so")[0], "")) for name in names]
     packages = list(dict.fromkeys(package for _, package in wanted if package))
     others = [name for name, package in wanted if not package]

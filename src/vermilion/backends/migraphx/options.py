@@ -40,7 +40,7 @@ class SessionOptions:
 
 
 def session_options(stack: Stack, precision: str, wanted: Mapping[str, str]) -> SessionOptions:
-    """Give the options for a precision, and the user's own where the build takes them.
+    """Return the options for a precision, and the user's own where the build takes them.
 
     Raises: OptionError for what the build does not take, with the corrected form.
     """
@@ -83,19 +83,19 @@ def _refuse_cache(stack: Stack, wanted: Mapping[str, str]) -> None:
 
 
 def cache_option(build: str) -> str:
-    """Give the name under which a build takes the folder of compiled programs."""
+    """Return the name under which a build takes the folder of compiled programs."""
     return _CACHE_OPTIONS.get(build, _BUILT_IN_CACHE)
 
 
 def with_folder(options: SessionOptions, stack: Stack, folder: str) -> dict[str, str]:
-    """Give the provider's options with the folder of its compiled programs."""
+    """Return the provider's options with the folder of its compiled programs."""
     return {**options.provider, cache_option(stack.build): folder}
 
 
 def content_key(
     serialized: bytes, weights: Mapping[str, Array], options: SessionOptions, stack: Stack
 ) -> str:
-    """Give the name of the provider's cache folder: of graph, weights, options and versions.
+    """Return the name of the provider's cache folder: of graph, weights, options and versions.
 
     What the provider leaves out of its own names is in this one.
     """

@@ -184,14 +184,14 @@ class Child:
 
 
 def unwritten(dtype: np.dtype[Any]) -> Any:
-    """Give the value that outputs hold before a run: NaN, or the lowest number of the type."""
+    """Return the value that outputs hold before a run: NaN, or the lowest number of the type."""
     if dtype.kind == "f":
         return np.nan
     return False if dtype.kind == "b" else np.iinfo(dtype).min
 
 
 def last_words(log: Path) -> str:
-    """Give the last lines of a log, on one line."""
+    """Return the last lines of a log, on one line."""
     if not log.is_file():
         return ""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -20,7 +20,7 @@ from vermilion.proof.judge import Question
 
 
 def tensor_files(kind: str, values: Sequence[ir.Value]) -> tuple[TensorFile, ...]:
-    """Give a file for each tensor. `kind`, `input` or `output`, is in their names.
+    """Return a file for each tensor. `kind`, `input` or `output`, is in their names.
 
     Raises: UnsupportedError for a tensor without a fixed shape or a plain type.
     """

@@ -28,7 +28,7 @@ class Stack(Protocol):
     """Everything below a compiled part that can make it stale."""
 
     def as_details(self) -> dict[str, str]:
-        """Give what is kept with a compiled part and compared when it is loaded."""
+        """Return what is kept with a compiled part and compared when it is loaded."""
 
 
 Found = TypeVar("Found", bound=Stack)
@@ -53,19 +53,19 @@ class Stacks(Generic[Found]):
         return stack if isinstance(stack, Availability) else Availability(usable=True)
 
     def versions(self, target: Target) -> Mapping[str, str]:
-        """Give what a compiled part depends on; empty where nothing is here."""
+        """Return what a compiled part depends on; empty where nothing is here."""
         stack = self._stack(target)
         return {} if isinstance(stack, Availability) else stack.as_details()
 
     def needed(self, target: Target) -> Found:
-        """Give the stack. Raises: DeviceError with the reason where there is none."""
+        """Return the stack. Raises: DeviceError with the reason where there is none."""
         stack = self._stack(target)
         if isinstance(stack, Availability):
             raise DeviceError(stack.reason, where=target.name, hint=stack.hint)
         return stack
 
     def same(self, target: Target, details: Mapping[str, str]) -> Found:
-        """Give the stack that a part with these `details` was compiled with.
+        """Return the stack that a part with these `details` was compiled with.
 
         Raises: ArtifactError where it has changed; DeviceError where it is gone.
         """

@@ -79,7 +79,7 @@ def _providers(request: Request) -> list[tuple[str, dict[str, str]]]:
 
 
 def _asked_for(devices: list[Any], request: Request) -> list[Any]:
-    """Give the one device that the options name by its number, all where they name none."""
+    """Return the one device that the options name by its number, all where they name none."""
     number = request.options.get("device_id", "")
     return devices[int(number) :][:1] if number.isdigit() else devices
 
@@ -154,7 +154,7 @@ class OnnxRuntime:
         self._binding = binding
 
     def _assigned(self) -> dict[str, int]:
-        """Give the nodes by provider, empty where this ONNX Runtime does not tell."""
+        """Return the nodes by provider, empty where this ONNX Runtime does not tell."""
         ask = getattr(self._session, "get_provider_graph_assignment_info", None)
         if ask is None or RECORD_ASSIGNMENT not in self._request.session_entries:
             return {}

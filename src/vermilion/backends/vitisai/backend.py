@@ -110,7 +110,7 @@ class VitisAiBackend:
         return self._stacks.available(target)
 
     def versions(self, target: Target) -> Mapping[str, str]:
-        """Give what a compiled part depends on; empty where nothing is here."""
+        """Return what a compiled part depends on; empty where nothing is here."""
         return self._stacks.versions(target)
 
     def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:

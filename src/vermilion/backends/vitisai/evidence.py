@@ -117,7 +117,7 @@ def _seen(evidence: Evidence) -> str:
 
 
 def read_ep_report(text: str) -> dict[str, int]:
-    """Give the nodes by device from `vitisai_ep_report.json`; `all` is left out.
+    """Return the nodes by device from `vitisai_ep_report.json`; `all` is left out.
 
     Source: Ryzen AI documentation, modelrun.rst, "Operator Assignment Report"; the device is called
     `DPU` up to 1.3 and `NPU` since. Raises: ArtifactError.
@@ -136,7 +136,7 @@ _COUNTED = re.compile(r"Number of operators (supported|offloaded) by VAIML:\s*(\
 
 
 def read_summary_counts(text: str) -> dict[str, int]:
-    """Give `supported` and `offloaded` operators from a summary, as far as it has them."""
+    """Return `supported` and `offloaded` operators from a summary, as far as it has them."""
     return {match[1]: int(match[2]) for match in _COUNTED.finditer(text)}
 
 
@@ -145,7 +145,7 @@ _PAIR = re.compile(r"([A-Za-z_][A-Za-z_ ]*?)\s+(\d{1,9})")
 
 
 def read_console(log: str) -> dict[str, dict[str, int]]:
-    """Give the counts that the provider prints: `operators` and `subgraphs`, by device.
+    """Return the counts that the provider prints: `operators` and `subgraphs`, by device.
 
     Two forms: `[Vitis AI EP] No. of Operators : CPU 8 NPU 2356`, with `Actually running on NPU 2`
     beside the subgraphs, and `INFO: [VAIP-VAIML-PASS] No. of Operators : VAIML 49`.
@@ -165,7 +165,7 @@ _CONTEXT = re.compile(
 
 
 def read_partitions(text: str) -> dict[int, int]:
-    """Give the commands submitted by process from `xrt-smi examine --report aie-partitions`.
+    """Return the commands submitted by process from `xrt-smi examine --report aie-partitions`.
 
     The table's columns are PID, context, status, submitted, completed, and more; a process may
     have several contexts. Source: Ryzen AI documentation, xrt_smi.rst.

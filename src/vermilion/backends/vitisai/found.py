@@ -36,7 +36,7 @@ class Stack:
     installation: str = ""
 
     def as_details(self) -> dict[str, str]:
-        """Give what is kept with a compiled part and compared when it is loaded."""
+        """Return what is kept with a compiled part and compared when it is loaded."""
         return {
             "release": self.release,
             "provider_version": self.provider_version,
@@ -65,7 +65,7 @@ def find_stack(
     providers: Sequence[ProviderInfo] | None = None,
     probe: bool = True,
 ) -> Stack | Availability:
-    """Give the provider, driver and device for a target, or why it cannot be used here.
+    """Return the provider, driver and device for a target, or why it cannot be used here.
 
     Cheap where there is no provider: files are looked at, nothing is loaded. `machine` and
     `providers` None look at this machine; `probe` loads the provider in a child process.
@@ -116,7 +116,7 @@ def find_stack(
 
 
 def release_of(provider: ProviderInfo) -> str:
-    """Give the Ryzen AI release: of the distribution `voe`, else of the folder, else the newest.
+    """Return the Ryzen AI release: of the distribution `voe`, else of the folder, else the newest.
 
     `voe` counts with the releases; ONNX Runtime's own version says nothing of them.
     """

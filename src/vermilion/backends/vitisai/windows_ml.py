@@ -35,7 +35,7 @@ Ask = Callable[[], str]
 
 
 def ask_windows() -> str:
-    """Give the installed packages of those names as PowerShell prints them in JSON.
+    """Return the installed packages of those names as PowerShell prints them in JSON.
 
     Raises: OSError or subprocess.SubprocessError where it cannot be run.
     """
@@ -53,7 +53,7 @@ def ask_windows() -> str:
 
 
 def find_windows_ml(ask: Ask | None = None) -> ProviderInfo | None:
-    """Give the newest provider that Windows ML has installed, None where there is none.
+    """Return the newest provider that Windows ML has installed, None where there is none.
 
     `ask` None asks this machine, which is done on Windows alone.
     """
@@ -75,7 +75,7 @@ def find_windows_ml(ask: Ask | None = None) -> ProviderInfo | None:
 
 
 def _rows(text: str) -> list[Mapping[str, str]] | str:
-    """Give the packages that are installed, or what is wrong with the answer.
+    """Return the packages that are installed, or what is wrong with the answer.
 
     PowerShell prints nothing for none, an object for one, an array for several.
     """

@@ -15,7 +15,7 @@ _LIMIT_S = 10.0
 
 
 def find_xrt_smi(places: Sequence[str] = _PLACES) -> str:
-    """Give the tool's path, empty where there is none."""
+    """Return the tool's path, empty where there is none."""
     found = shutil.which("xrt-smi")
     if found:
         return found
@@ -23,7 +23,7 @@ def find_xrt_smi(places: Sequence[str] = _PLACES) -> str:
 
 
 def submitted_commands(process: int, tool: str | None = None) -> int | None:
-    """Give how many commands a process has put to the NPU; None where nobody can tell."""
+    """Return how many commands a process has put to the NPU; None where nobody can tell."""
     program = find_xrt_smi() if tool is None else tool
     if not program:
         return None

@@ -66,7 +66,7 @@ class Arithmetic:
         self.math = VectorMath(function, lanes)
 
     def type(self, kind: Kind) -> str:
-        """Give the vector type in which a kind is computed."""
+        """Return the vector type in which a kind is computed."""
         return f"<{self.lanes} x {_ELEMENT[kind]}>"
 
     @cached_property
@@ -76,7 +76,7 @@ class Arithmetic:
         return Value(f"<{self.lanes} x i64>", f"<{numbers}>")
 
     def tail_mask(self, count: Index) -> Value:
-        """Give a mask of the first `count` lanes."""
+        """Return a mask of the first `count` lanes."""
         if isinstance(count, int):
             bits = ", ".join(f"i1 {int(i < count)}" for i in range(self.lanes))
             return Value(f"<{self.lanes} x i1>", f"<{bits}>")
@@ -260,7 +260,7 @@ class Arithmetic:
                 return self.apply(node, [compute(argument) for argument in node.arguments])
 
     def constant(self, node: Constant) -> Value:
-        """Give a number in every lane."""
+        """Return a number in every lane."""
         if node.kind == "float":
             return self.math.number(node.value)
         return splat_integer(int(node.value), self.lanes, _ELEMENT[node.kind])
@@ -317,7 +317,7 @@ class Arithmetic:
         return float_operation(self.math, operation, a)
 
     def _extreme(self, node: Apply, a: list[Value]) -> Value:
-        """Give the greater or the lesser; NaN where either is.
+        """Return the greater or the lesser; NaN where either is.
 
         Bounds that were known when the code was written are no NaN, and are one instruction: with
         them on the left, a NaN of the data comes out. int8 networks bound every value.
@@ -340,6 +340,6 @@ def _is_nan(node: Expression) -> bool:
 
 
 def _suffix(storage: Storage) -> str:
-    """Give how LLVM writes an element in the name of an intrinsic."""
+    """Return how LLVM writes an element in the name of an intrinsic."""
     raw = _RAW[storage]
     return {"float": "f32", "half": "f16"}.get(raw, raw)

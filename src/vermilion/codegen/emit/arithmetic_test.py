@@ -78,7 +78,7 @@ class MoveSpec:
 
 
 def numbers(storage: Storage, count: int) -> Array:
-    """Give numbers of a type: its smallest and largest among them."""
+    """Return numbers of a type: its smallest and largest among them."""
     random = np.random.default_rng(0)
     if storage == "bool":
         return random.integers(0, 2, count).astype(np.bool_)

@@ -256,7 +256,7 @@ class _Writer:
         self._down(rows, s.score_tile.rows, blocks)
 
     def _key_panel(self, base: Value, first: Value, panel_bytes: int) -> Value:
-        """Give the panel of the block's first key: blocks begin where panels do."""
+        """Return the panel of the block's first key: blocks begin where panels do."""
         vectors = self.f.divide(first, self.spec.lanes)
         return self.f.at(base, self.f.multiply(vectors, panel_bytes))
 

@@ -63,7 +63,10 @@ def numerics(target: str) -> list[NumericName]:
 
 
 def softmax(x: Array) -> Array:
-    """Give the softmax of rows; a row that is masked out everywhere has weights of nought by 0."""
+    """Return the softmax of rows.
+
+    A row that is masked out everywhere has weights of nought by 0.
+    """
     top = np.where(np.isneginf(x.max(-1, keepdims=True)), 0.0, x.max(-1, keepdims=True))
     weights = np.exp(x - top)
     return np.asarray(weights / weights.sum(-1, keepdims=True))
@@ -72,7 +75,7 @@ def softmax(x: Array) -> Array:
 def packed(
     memory: Memory, name: str, x: Array, numeric: NumericName, isa: Isa, vectors: int
 ) -> tuple[View, Step]:
-    """Give the panels of matrices (heads, depth, columns), and the step that packs them."""
+    """Return the panels of matrices (heads, depth, columns), and the step that packs them."""
     storage: Storage = "bf16" if numeric == "bf16" else "f32"
     source = memory.tensor(name, x, storage)
     outer = ((x.shape[0], source.strides[0]),)

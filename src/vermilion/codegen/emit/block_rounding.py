@@ -205,13 +205,13 @@ class _Writer:
         return self.f.binary("and", bits, self._number(_MAGNITUDE))
 
     def _finite(self, bits: Value) -> Value:
-        """Give the magnitude, 0 of what is infinite or NaN."""
+        """Return the magnitude, 0 of what is infinite or NaN."""
         magnitude = self._magnitude(bits)
         is_finite = self.f.compare("slt", magnitude, self._number(_EXPONENT))
         return self.f.select(is_finite, magnitude, self._number(0))
 
     def _scale(self, largest: Value) -> tuple[Value, Value, Value, Value]:
-        """Give what a block is multiplied by before and after, the magic number, the most."""
+        """Return what a block is multiplied by before and after, the magic number, the most."""
         f, number = self.f, self._number
         top = f.binary("and", largest, number(_EXPONENT))
         is_large = f.compare("sge", top, number(_LARGE))

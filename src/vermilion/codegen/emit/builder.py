@@ -27,25 +27,25 @@ Index = Value | int
 
 
 def constant(type_: str, number: int) -> Value:
-    """Give an integer constant."""
+    """Return an integer constant."""
     return Value(type_, str(number))
 
 
 def float_constant(number: float) -> Value:
-    """Give a float32 constant, rounded to float32 and written exactly."""
+    """Return a float32 constant, rounded to float32 and written exactly."""
     rounded = struct.unpack("<f", struct.pack("<f", number))[0]
     bits = struct.unpack("<Q", struct.pack("<d", rounded))[0]
     return Value("float", f"0x{bits:016X}")
 
 
 def splat_constant(number: float, lanes: int) -> Value:
-    """Give a float32 vector constant with the same number in every lane."""
+    """Return a float32 vector constant with the same number in every lane."""
     one = float_constant(number)
     return Value(f"<{lanes} x float>", "<" + ", ".join([str(one)] * lanes) + ">")
 
 
 def splat_integer(number: int, lanes: int, element: str = "i32") -> Value:
-    """Give an integer vector constant with the same number in every lane."""
+    """Return an integer vector constant with the same number in every lane."""
     return Value(f"<{lanes} x {element}>", "<" + ", ".join([f"{element} {number}"] * lanes) + ">")
 
 
@@ -112,7 +112,7 @@ class Module:
         self._functions.update(other._functions)
 
     def text(self) -> str:
-        """Give the whole module."""
+        """Return the whole module."""
         return "\n".join([*self._declarations.values(), "", *self._functions.values()])
 
 
@@ -153,7 +153,7 @@ class Function:
         return Value(type_, name)
 
     def slot(self, initial: Value) -> Slot:
-        """Give a variable that starts as `initial`."""
+        """Return a variable that starts as `initial`."""
         self._count += 1
         pointer = f"%s{self._count}"
         self._slots.append(f"  {pointer} = alloca {initial.type}, align 64")
@@ -162,7 +162,7 @@ class Function:
         return slot
 
     def scratch(self, size_bytes: int) -> Value:
-        """Give a 64-byte aligned buffer on the stack."""
+        """Return a 64-byte aligned buffer on the stack."""
         self._count += 1
         pointer = f"%s{self._count}"
         self._slots.append(f"  {pointer} = alloca [{size_bytes} x i8], align 64")
@@ -171,7 +171,7 @@ class Function:
     # Integers -------------------------------------------------------------------------------
 
     def index(self, value: Index) -> Value:
-        """Give an i64 from a Python number or a value."""
+        """Return an i64 from a Python number or a value."""
         return constant("i64", value) if isinstance(value, int) else value
 
     def binary(self, operation: str, a: Value, b: Value) -> Value:
@@ -210,13 +210,13 @@ class Function:
         return self.binary("udiv", self.index(a), self.index(b))
 
     def remainder(self, a: Index, b: int) -> Value:
-        """Give what `divide` leaves."""
+        """Return what `divide` leaves."""
         if b == 1:
             return constant("i64", 0)
         return self.binary("urem", self.index(a), self.index(b))
 
     def minimum(self, a: Index, b: Index) -> Value:
-        """Give the lesser of two i64."""
+        """Return the lesser of two i64."""
         left, right = self.index(a), self.index(b)
         less = self.compare("slt", left, right)
         return self.select(less, left, right)
@@ -230,7 +230,7 @@ class Function:
         return self.emit(_mask_type(a.type), f"fcmp {predicate} {a}, {b.name}")
 
     def select(self, condition: Value, a: Value, b: Value) -> Value:
-        """Give `a` where the condition holds, else `b`."""
+        """Return `a` where the condition holds, else `b`."""
         return self.emit(a.type, f"select {condition}, {a}, {b}")
 
     def convert(self, operation: str, value: Value, type_: str) -> Value:
@@ -240,7 +240,7 @@ class Function:
     # Memory ---------------------------------------------------------------------------------
 
     def at(self, pointer: Value, offset_bytes: Index) -> Value:
-        """Give the pointer `offset_bytes` further on."""
+        """Return the pointer `offset_bytes` further on."""
         if isinstance(offset_bytes, int) and offset_bytes == 0:
             return pointer
         offset = self.index(offset_bytes)
@@ -274,7 +274,7 @@ class Function:
     # Control --------------------------------------------------------------------------------
 
     def label(self, hint: str) -> str:
-        """Give a fresh block name."""
+        """Return a fresh block name."""
         self._count += 1
         return f"{hint}{self._count}"
 
@@ -323,7 +323,7 @@ class Function:
         self.module.add(self)
 
     def text(self) -> str:
-        """Give the whole function."""
+        """Return the whole function."""
         assert self._ended, f"function {self.name} is not finished"
         kind = "internal " if self._internal else ""
         parameters = ", ".join(

@@ -91,7 +91,7 @@ class _Search:
         slot.set(f.select(f.compare(predicate, numbers, known), numbers, known))
 
     def word(self) -> Value:
-        """Give what is written down."""
+        """Return what is written down."""
         f = self.arithmetic.f
         if self.spec.what == "divisor":
             return f.convert("zext", self._across("or", self.found.get()), "i64")

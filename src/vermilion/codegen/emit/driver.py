@@ -126,8 +126,8 @@ shared:
   %before_at = getelementptr i8, ptr %row, i64 32
   %before = load i64, ptr %before_at, align 8
   %must_wait = icmp ne i64 %before, 0
-  br i1 %must_wait, label %meeting, label %work
-meeting:
+  br i1 %must_wait, label %barrier, label %work
+barrier:
   %in_time = call i1 @finished(ptr %context, i64 %tag, i64 %before, i64 %workers)
   br i1 %in_time, label %work, label %exit
 work:

@@ -22,7 +22,7 @@ class PixelAccess:
     channel: int
 
     def origin(self, f: Function, base: Value, where: Sequence[Value]) -> Value:
-        """Give the pointer to the element at (image, row, column, channel)."""
+        """Return the pointer to the element at (image, row, column, channel)."""
         size = STORAGE_BYTES[self.storage]
         offset = f.index(0)
         strides = (self.image, self.row, self.column, self.channel)

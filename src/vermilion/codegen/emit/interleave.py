@@ -72,7 +72,7 @@ class InterleaveSpec:
         wide.store(self.storage, pixels, place)
 
     def _woven(self, f: Function, lanes: int, planes: list[Value]) -> Value:
-        """Give the planes' elements in turn, as one long vector."""
+        """Return the planes' elements in turn, as one long vector."""
         element = planes[0].type.split(" x ")[1].rstrip(">")
         long = f"<{lanes * len(planes)} x {element}>"
         joined = planes[0]
@@ -103,7 +103,7 @@ class InterleaveSpec:
 
 
 def interleave_step(view: View, target: View, nodes: tuple[str, ...]) -> Step | None:
-    """Give the step that copies `view` (N, C, H, W) to channels last, None if it does not apply."""
+    """Return the step that copies `view` (N, C, H, W) to channels last, None where none applies."""
     n, c, h, w = view.shape
     same_kind = KIND_OF_STORAGE[view.storage] == KIND_OF_STORAGE[target.storage]
     dense = view.strides[3] == 1 and target.strides[1] == 1 and target.strides[3] == c

@@ -182,7 +182,7 @@ def map_step(
     nodes: Sequence[str] = (),
     operations: int = 0,
 ) -> Step:
-    """Give the step that computes `expressions`; operands broadcast to the outputs' shape."""
+    """Return the step that computes `expressions`; operands broadcast to the outputs' shape."""
     shape = outputs[0].shape
     wide = [operand.broadcast(shape) for operand in operands]
     views = [*wide, *outputs]

@@ -185,7 +185,7 @@ class _Writer:
     def _ahead(
         self, f: Function, shape: tuple[int, int], row: Value, pointers: Sequence[Value]
     ) -> list[Value]:
-        """Give where a patch asks for the next block's panel, a share of it each patch."""
+        """Return where a patch asks for the next block's panel, a share of it each patch."""
         s = self.spec
         if not s.prefetch:
             return []

@@ -54,7 +54,7 @@ def float_operation(m: VectorMath, operation: str, a: list[Value]) -> Value:
 
 
 def _sign(m: VectorMath, x: Value) -> Value:
-    """Give 1 or -1 with the sign of x, 0 for 0 and NaN for NaN."""
+    """Return 1 or -1 with the sign of x, 0 for 0 and NaN for NaN."""
     one = m.f.intrinsic(f"llvm.copysign.v{m.lanes}f32", x.type, [m.number(1.0), x])
     is_neither = m.f.compare_floats("ueq", x, m.number(0.0))
     return m.f.select(is_neither, m.add(x, m.number(0.0)), one)

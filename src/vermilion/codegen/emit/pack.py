@@ -160,7 +160,7 @@ class _Strip:
         return self.f.binary("shl", wide, Value(wide.type, _splat("i32 16", self.lanes)))
 
     def _pair(self, low: Value, high: Value) -> Value:
-        """Give low and high 16 bits side by side in each 32-bit lane."""
+        """Return low and high 16 bits side by side in each 32-bit lane."""
         order = ", ".join(f"i32 {i}, i32 {i + self.lanes}" for i in range(self.lanes))
         return self.f.emit(
             f"<{2 * self.lanes} x i16>",
@@ -226,7 +226,7 @@ def _splat(item: str, lanes: int) -> str:
 
 
 def _transpose(f: Function, rows: list[Value]) -> list[Value]:
-    """Give the columns of a square of vectors, by exchanging halves of pairs of rows."""
+    """Return the columns of a square of vectors, by exchanging halves of pairs of rows."""
     lanes = len(rows)
     distance = 1
     while distance < lanes:

@@ -72,7 +72,7 @@ class PoolSpec:
         f.finish()
 
     def _window(self, f: Function, at: Value, axis: int, size: int) -> tuple[Value, Value]:
-        """Give the first and the last-but-one tap that lie inside the image, as tap numbers."""
+        """Return the first and the last-but-one tap that lie inside the image, as tap numbers."""
         dilation = self.dilations[axis]
         # taps k with 0 ≤ start + k·dilation < size
         missing = f.subtract(0, self._start_of(f, at, axis))
@@ -81,11 +81,11 @@ class PoolSpec:
         return low, self._taps_before(f, at, axis, size)
 
     def _start_of(self, f: Function, at: Value, axis: int) -> Value:
-        """Give the row or column of a window's first tap, negative in the pads."""
+        """Return the row or column of a window's first tap, negative in the pads."""
         return f.subtract(f.multiply(at, self.strides[axis]), self.pads[axis])
 
     def _taps_before(self, f: Function, at: Value, axis: int, end: int) -> Value:
-        """Give how many taps of a window lie before row or column `end`."""
+        """Return how many taps of a window lie before row or column `end`."""
         dilation = self.dilations[axis]
         room = f.subtract(end + dilation - 1, self._start_of(f, at, axis))
         taps = f.emit("i64", f"sdiv {room}, {dilation}")
@@ -155,7 +155,7 @@ class PoolSpec:
     def _share(
         self, f: Function, at: tuple[Value, Value], window: tuple[Value, Value, Value, Value]
     ) -> Value | None:
-        """Give what a sum is divided by, as float32."""
+        """Return what a sum is divided by, as float32."""
         if self.operation == "max":
             return None
         top, bottom, left, right = window
@@ -166,7 +166,7 @@ class PoolSpec:
         return f.convert("sitofp", f.multiply(rows, columns), "float")
 
     def _padded_taps(self, f: Function, at: Value, axis: int, size: int, count: int) -> Value:
-        """Give how many taps lie inside the image and its pads; all of them in most pools."""
+        """Return how many taps lie inside the image and its pads; all of them in most pools."""
         end = size + self.pads[2 + axis]
         reach = (self.kernel[axis] - 1) * self.dilations[axis]
         last = (count - 1) * self.strides[axis] - self.pads[axis] + reach

@@ -363,7 +363,7 @@ class _Writer:
 def pack_weights(
     weights: NDArray[np.generic], numeric: Numeric, vectors: int, lanes: int
 ) -> NDArray[np.generic]:
-    """Give weights in the order in which the inner loop reads them.
+    """Return weights in the order in which the inner loop reads them.
 
     Shapes: weights (channels, taps_y, taps_x, run) → blocks of [tap][group][vector][part][lane][of
     part]; the last block has only the vectors that it needs, lanes and groups are filled up with

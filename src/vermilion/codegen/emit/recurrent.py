@@ -91,7 +91,7 @@ class RecurrentSpec:
         f.finish()
 
     def _edges(self, f: Function, at: Value, total: int, step: int) -> list[tuple[int, Value]]:
-        """Give the sizes that a piece from `at` on may have, each with its condition."""
+        """Return the sizes that a piece from `at` on may have, each with its condition."""
         rest = total % step
         whole = f.index(total - rest)
         found = [(step, f.compare("slt", at, whole))] if total >= step else []
@@ -170,12 +170,12 @@ def _place(f: Function, base: Value, access: RowAccess, at: tuple[Value, Index])
 
 
 def block_vectors(gates: int) -> int:
-    """Give the vectors of hidden units in a block: enough sums with all gates of each."""
+    """Return the vectors of hidden units in a block: enough sums with all gates of each."""
     return max(1, _SUMS // gates)
 
 
 def pack_gates(weights: NDArray[np.float32], lanes: int) -> NDArray[np.float32]:
-    """Give weights (gates, hidden, depth) as the kernel reads them: [block][k][gate][lanes]."""
+    """Return weights (gates, hidden, depth) as the kernel reads them: [block][k][gate][lanes]."""
     gates, hidden, depth = weights.shape
     block = block_vectors(gates) * lanes
     blocks = -(-hidden // block)

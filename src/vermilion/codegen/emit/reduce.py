@@ -176,7 +176,7 @@ class ReduceSpec:
         return arithmetic.evaluate(node, lambda index: values[index])
 
     def _across(self, f: Function, arithmetic: Arithmetic, vector: Value) -> Value:
-        """Give the total of all lanes in every lane."""
+        """Return the total of all lanes in every lane."""
         if self.combine in ("max", "min"):
             return across(arithmetic, self.combine, vector)
         name = f"llvm.vector.reduce.f{self.combine}.v{arithmetic.lanes}f32"
@@ -187,7 +187,7 @@ class ReduceSpec:
 
 
 def mean_of(count: int) -> Expression:
-    """Give the finish that makes a mean of a sum. 1 ÷ count is exact for powers of two alone."""
+    """Return the finish that makes a mean of a sum. 1 ÷ count is exact for powers of two alone."""
     if count & (count - 1) == 0:
         return apply("mul", Operand(0), Constant(1.0 / count))
     return apply("div", Operand(0), Constant(float(count)))

@@ -134,7 +134,7 @@ class RegisterTile:
             slot.set(zero)
 
     def _copies(self, steps: int) -> int:
-        """Give how many sums run side by side, so that few accumulators do not wait for each."""
+        """Return how many sums run side by side, so that few accumulators do not wait for each."""
         chains = self.rows * self.vectors
         room = self.isa.registers // (chains + self.vectors)
         return max(1, min(-(-_CHAINS // chains), room, steps))

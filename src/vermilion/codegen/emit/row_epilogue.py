@@ -93,7 +93,7 @@ class RowEpilogue:
 
 
 def weight_of(expression: Expression) -> int:
-    """Give roughly how many instructions an expression is, counted where they are many."""
+    """Return roughly how many instructions an expression is, counted where they are many."""
     match expression:
         case Apply():
             own = _WEIGHTS.get(expression.operation, 1)

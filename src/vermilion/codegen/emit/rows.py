@@ -54,17 +54,17 @@ class Totals:
         return self._arithmetic.evaluate(node, lambda index: values[index])
 
     def vector(self) -> Value:
-        """Give the lane-by-lane total."""
+        """Return the lane-by-lane total."""
         first, second, third, fourth = (slot.get() for slot in self._slots)
         return self._join(self._join(first, second), self._join(third, fourth))
 
     def splat(self) -> Value:
-        """Give the total of all lanes, in every lane."""
+        """Return the total of all lanes, in every lane."""
         return across(self._arithmetic, self._combine, self.vector())
 
 
 def across(arithmetic: Arithmetic, combine: str, vector: Value) -> Value:
-    """Give the total of a vector's lanes in every lane, halves joined with halves."""
+    """Return the total of a vector's lanes in every lane, halves joined with halves."""
     f, lanes = arithmetic.f, arithmetic.lanes
     distance = lanes // 2
     while distance:
@@ -78,7 +78,7 @@ def across(arithmetic: Arithmetic, combine: str, vector: Value) -> Value:
 
 
 def element(f: Function, storage: Storage, row: Value, at: Value, stride: int = 1) -> Value:
-    """Give the pointer to an element of a row."""
+    """Return the pointer to an element of a row."""
     return f.at(row, f.multiply(at, stride * STORAGE_BYTES[storage]))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernels import TARGETS, Memory, isa_for
-from vermilion.codegen.emit.extreme_place import ExtremePlaceSpec
+from vermilion.codegen.emit.argmax import ExtremePlaceSpec
 from vermilion.codegen.emit.pick import PickSpec
 from vermilion.codegen.emit.scan import ScanSpec
 from vermilion.codegen.kernel import Step

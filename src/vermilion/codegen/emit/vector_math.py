@@ -77,27 +77,27 @@ class VectorMath:
         self.integers = f"<{lanes} x i32>"
 
     def number(self, value: float) -> Value:
-        """Give a constant in every lane."""
+        """Return a constant in every lane."""
         return splat_constant(value, self.lanes)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """Give a·b + c, rounded once."""
+        """Return a·b + c, rounded once."""
         return self.f.intrinsic(f"llvm.fma.v{self.lanes}f32", self.type, [a, b, c])
 
     def add(self, a: Value, b: Value) -> Value:
-        """Give a + b."""
+        """Return a + b."""
         return self.f.binary("fadd", a, b)
 
     def subtract(self, a: Value, b: Value) -> Value:
-        """Give a - b."""
+        """Return a - b."""
         return self.f.binary("fsub", a, b)
 
     def multiply(self, a: Value, b: Value) -> Value:
-        """Give a·b."""
+        """Return a·b."""
         return self.f.binary("fmul", a, b)
 
     def divide(self, a: Value, b: Value) -> Value:
-        """Give a ÷ b."""
+        """Return a ÷ b."""
         return self.f.binary("fdiv", a, b)
 
     def unary(self, name: str, a: Value) -> Value:
@@ -105,30 +105,33 @@ class VectorMath:
         return self.f.intrinsic(f"llvm.{name}.v{self.lanes}f32", self.type, [a])
 
     def maximum(self, a: Value, b: Value) -> Value:
-        """Give the greater, in one instruction; `b` where either is NaN."""
+        """Return the greater, in one instruction; `b` where either is NaN."""
         return self.f.select(self.f.compare_floats("ogt", a, b), a, b)
 
     def minimum(self, a: Value, b: Value) -> Value:
-        """Give the lesser, in one instruction; `b` where either is NaN."""
+        """Return the lesser, in one instruction; `b` where either is NaN."""
         return self.f.select(self.f.compare_floats("olt", a, b), a, b)
 
     def maximum_or_nan(self, a: Value, b: Value) -> Value:
-        """Give the greater; NaN where either is. What waits for `a` is longer by an instruction."""
+        """Return the greater.
+
+        NaN where either is. What waits for `a` is longer by an instruction.
+        """
         return self.f.select(self.f.compare_floats("uno", a, a), a, self.maximum(a, b))
 
     def minimum_or_nan(self, a: Value, b: Value) -> Value:
-        """Give the lesser; NaN where either is."""
+        """Return the lesser; NaN where either is."""
         return self.f.select(self.f.compare_floats("uno", a, a), a, self.minimum(a, b))
 
     def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
-        """Give c0 + c1·x + c2·x² + … by Horner's rule."""
+        """Return c0 + c1·x + c2·x² + … by Horner's rule."""
         result = self.number(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             result = self.fma(result, x, self.number(coefficient))
         return result
 
     def exp(self, x: Value) -> Value:
-        """Give e^x; 0 and infinity beyond float32's range."""
+        """Return e^x; 0 and infinity beyond float32's range."""
         f = self.f
         rest, n = self._exp_parts(x)
         y = self.add(rest, self.number(1.0))
@@ -141,7 +144,7 @@ class VectorMath:
         return self.multiply(self.multiply(y, self._power_of_two(half)), self._power_of_two(rest))
 
     def _exp_parts(self, x: Value) -> tuple[Value, Value]:
-        """Give p and a whole n so that e^x = (1 + p)·2^n."""
+        """Return p and a whole n so that e^x = (1 + p)·2^n."""
         clamped = self._clamp(x, -104.0, 89.0)
         n = self.unary("roundeven", self.multiply(clamped, self.number(1.0 / math.log(2.0))))
         r = self.fma(n, self.number(-_LN2_HIGH), clamped)
@@ -150,7 +153,7 @@ class VectorMath:
         return self.fma(self.multiply(r, r), p, r), n
 
     def exp_minus_one(self, x: Value) -> Value:
-        """Give e^x - 1 for x ≤ 0 or about it, where nothing cancels; as it is at 88 beyond."""
+        """Return e^x - 1 for x ≤ 0 or about it, where nothing cancels; as it is at 88 beyond."""
         f = self.f
         bounded = self._clamp(x, -30.0, 88.0)  # at -30 it is -1
         rest, n = self._exp_parts(bounded)
@@ -158,7 +161,7 @@ class VectorMath:
         return self.fma(rest, power, self.subtract(power, self.number(1.0)))
 
     def softplus(self, x: Value) -> Value:
-        """Give ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|): no overflow, and nothing lost below."""
+        """Return ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|): no overflow, and nothing lost below."""
         f = self.f
         size = self.unary("fabs", x)
         e = self.exp(f.emit(size.type, f"fneg {size}"))
@@ -171,7 +174,7 @@ class VectorMath:
         return self.add(self.maximum(self.number(0.0), x), tail)
 
     def exp2_coarse(self, x: Value) -> Value:
-        """Give 2^x within 3e-6 of itself, in half the work of `exp`; AVX-512 alone.
+        """Return 2^x within 3e-6 of itself, in half the work of `exp`; AVX-512 alone.
 
         For what is stored in bfloat16, which rounds to 4e-3.
         """
@@ -183,7 +186,7 @@ class VectorMath:
         return self._scaled(self.polynomial(part, _EXP2), x)
 
     def _scaled(self, y: Value, n: Value) -> Value:
-        """Give y·2^n, n rounded down, by the one instruction for it."""
+        """Return y·2^n, n rounded down, by the one instruction for it."""
         name = "llvm.x86.avx512.mask.scalef.ps.512"
         every, nearest = Value("i16", "-1"), Value("i32", "4")
         return self.f.intrinsic(name, self.type, [y, n, y, every, nearest])
@@ -198,12 +201,12 @@ class VectorMath:
         return self.f.convert("bitcast", bits, self.type)
 
     def sigmoid(self, x: Value) -> Value:
-        """Give 1 ÷ (1 + e^-x)."""
+        """Return 1 ÷ (1 + e^-x)."""
         e = self.exp(self.subtract(self.number(-0.0), x))
         return self.divide(self.number(1.0), self.add(e, self.number(1.0)))
 
     def sigmoid_coarse(self, x: Value) -> Value:
-        """Give 1 ÷ (1 + e^-x) within 1e-5 of itself, without a division; AVX-512 alone.
+        """Return 1 ÷ (1 + e^-x) within 1e-5 of itself, without a division; AVX-512 alone.
 
         Below -80 it is what it is at -80: for what is stored in bfloat16.
         """
@@ -217,7 +220,7 @@ class VectorMath:
         return self.fma(near, off, near)
 
     def tanh(self, x: Value) -> Value:
-        """Give tanh x: a polynomial near 0, 1 - 2 ÷ (e^2|x| + 1) with the sign of x elsewhere."""
+        """Return tanh x: a polynomial near 0, 1 - 2 ÷ (e^2|x| + 1) with the sign of x elsewhere."""
         f = self.f
         square = self.multiply(x, x)
         cube = self.multiply(square, x)
@@ -235,7 +238,7 @@ class VectorMath:
         return f.select(is_near, near, far)
 
     def erf(self, x: Value) -> Value:
-        """Give erf x: a polynomial below 1, 1 - e^P(|x|) above."""
+        """Return erf x: a polynomial below 1, 1 - e^P(|x|) above."""
         f = self.f
         size = self.unary("fabs", x)
         near = self.multiply(x, self.polynomial(self.multiply(x, x), _ERF))
@@ -249,7 +252,7 @@ class VectorMath:
         return f.select(f.compare_floats("olt", size, self.number(1.0)), near, far)
 
     def one_plus_erf(self, x: Value) -> Value:
-        """Give 1 + erf x to an absolute error of 1.4e-7, in half the time of `erf`.
+        """Return 1 + erf x to an absolute error of 1.4e-7, in half the time of `erf`.
 
         That is what GELU needs, where the sum is multiplied by x.
         """
@@ -261,7 +264,7 @@ class VectorMath:
         return f.select(f.compare_floats("olt", x, self.number(0.0)), complement, above)
 
     def log(self, x: Value) -> Value:
-        """Give ln x; minus infinity at 0, NaN below."""
+        """Return ln x; minus infinity at 0, NaN below."""
         f = self.f
         tiny = f.compare_floats("olt", x, self.number(1.17549435e-38))
         scaled = f.select(tiny, self.multiply(x, self.number(2.0**23)), x)

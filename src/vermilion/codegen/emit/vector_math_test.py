@@ -25,7 +25,7 @@ Exact = Callable[[float], float]
 
 
 def computed(operation: str, x: Floats, target: str) -> Floats:
-    """Give the function of every element, by a kernel for `target`."""
+    """Return the function of every element, by a kernel for `target`."""
     place = find_target(target)
     missing = place.features - find_target("cpu").features
     if missing:
@@ -104,7 +104,7 @@ def test_exp_beyond_its_range(target: str) -> None:
 
 
 def coarse(function: str, x: Floats) -> Floats:
-    """Give a function that is for bfloat16 of every element."""
+    """Return a function that is for bfloat16 of every element."""
     isa = isa_of(find_target("cpu"))
     if isa.lanes != 16:
         pytest.skip("this machine has no AVX-512")

@@ -24,7 +24,7 @@ class Matrices:
     column: int
 
     def moved(self, f: Function, base: Value, position: Sequence[Index], row: Index) -> Value:
-        """Give the pointer to a row of the matrix at `position`."""
+        """Return the pointer to a row of the matrix at `position`."""
         size = STORAGE_BYTES[self.storage]
         offset: Index = 0
         for index, stride in zip(position, self.outer, strict=True):
@@ -51,7 +51,7 @@ class Matrices:
 
 
 def matrices(view: View, shape: Sequence[int]) -> Matrices:
-    """Give how `view` is walked when it broadcasts to `shape`, its last two dimensions matrices."""
+    """Return how `view` is walked when it broadcasts to `shape`; the last two axes are matrices."""
     wide = view.broadcast(shape)
     *outer, row, column = wide.strides
     row = row if shape[-2] > 1 else 0
@@ -62,7 +62,7 @@ def matrices(view: View, shape: Sequence[int]) -> Matrices:
 
 
 def positions(f: Function, number: Value, sizes: Sequence[int]) -> list[Index]:
-    """Give the index in each dimension of the unit `number`; the last dimension runs fastest."""
+    """Return the index in each dimension of the unit `number`; the last dimension runs fastest."""
     result: list[Index] = []
     rest = number
     for at, size in enumerate(reversed(sizes)):
@@ -76,5 +76,5 @@ def positions(f: Function, number: Value, sizes: Sequence[int]) -> list[Index]:
 
 
 def count(sizes: Sequence[int]) -> int:
-    """Give the number of positions."""
+    """Return the number of positions."""
     return math.prod(sizes)

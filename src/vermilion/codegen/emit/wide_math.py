@@ -75,17 +75,17 @@ class WideMath:
     # Functions of float32 ---------------------------------------------------------------------
 
     def sin(self, x: Value) -> Value:
-        """Give sin x."""
+        """Return sin x."""
         r, quadrant = self._quadrant(x)
         return self._turned(r, quadrant)
 
     def cos(self, x: Value) -> Value:
-        """Give cos x, the sine of a quadrant further."""
+        """Return cos x, the sine of a quadrant further."""
         r, quadrant = self._quadrant(x)
         return self._turned(r, self.f.binary("add", quadrant, self._integer(1)))
 
     def tan(self, x: Value) -> Value:
-        """Give tan x."""
+        """Return tan x."""
         r, quadrant = self._quadrant(x)
         sine, cosine = self._sine(r), self._cosine(r)
         is_odd = self._has_bit(quadrant, 1)
@@ -94,24 +94,24 @@ class WideMath:
         return self._single(self._binary("fdiv", above, below))
 
     def atan(self, x: Value) -> Value:
-        """Give arctan x."""
+        """Return arctan x."""
         return self._single(self._arc_tangent(self._double(x)))
 
     def asin(self, x: Value) -> Value:
-        """Give arcsin x = arctan(x ÷ √(1 - x²)); NaN beyond 1."""
+        """Return arcsin x = arctan(x ÷ √(1 - x²)); NaN beyond 1."""
         wide = self._double(x)
         rest = self._fma(self._negative(wide), wide, self._number(1.0))
         return self._single(self._arc_tangent(self._binary("fdiv", wide, self._root(rest))))
 
     def acos(self, x: Value) -> Value:
-        """Give arccos x = 2·arctan √((1 - x) ÷ (1 + x)); NaN beyond 1."""
+        """Return arccos x = 2·arctan √((1 - x) ÷ (1 + x)); NaN beyond 1."""
         wide, one = self._double(x), self._number(1.0)
         ratio = self._binary("fdiv", self._binary("fsub", one, wide), self._add(one, wide))
         half = self._arc_tangent(self._root(ratio))
         return self._single(self._add(half, half))
 
     def sinh(self, x: Value) -> Value:
-        """Give (e^x - e^-x) ÷ 2."""
+        """Return (e^x - e^-x) ÷ 2."""
         wide = self._double(x)
         size = self._unary("fabs", wide)
         power = self._natural_power(size)
@@ -120,13 +120,13 @@ class WideMath:
         return self._single(self._joined(wide, size, _SINH, far))
 
     def cosh(self, x: Value) -> Value:
-        """Give (e^x + e^-x) ÷ 2."""
+        """Return (e^x + e^-x) ÷ 2."""
         power = self._natural_power(self._unary("fabs", self._double(x)))
         inverse = self._binary("fdiv", self._number(1.0), power)
         return self._single(self._multiply(self._add(power, inverse), self._number(0.5)))
 
     def asinh(self, x: Value) -> Value:
-        """Give ln(x + √(x² + 1))."""
+        """Return ln(x + √(x² + 1))."""
         wide = self._double(x)
         size = self._unary("fabs", wide)
         root = self._root(self._fma(size, size, self._number(1.0)))
@@ -134,7 +134,7 @@ class WideMath:
         return self._single(self._joined(wide, size, _ASINH, far))
 
     def acosh(self, x: Value) -> Value:
-        """Give ln(x + √(x² - 1)); NaN below 1."""
+        """Return ln(x + √(x² - 1)); NaN below 1."""
         wide = self._double(x)
         root = self._root(self._fma(wide, wide, self._number(-1.0)))
         found = self._logarithm(self._add(wide, root))
@@ -142,7 +142,7 @@ class WideMath:
         return self._single(self.f.select(is_below, self._number(math.nan), found))
 
     def atanh(self, x: Value) -> Value:
-        """Give ln((1 + x) ÷ (1 - x)) ÷ 2; infinity at 1, NaN beyond."""
+        """Return ln((1 + x) ÷ (1 - x)) ÷ 2; infinity at 1, NaN beyond."""
         wide, one = self._double(x), self._number(1.0)
         size = self._unary("fabs", wide)
         ratio = self._binary("fdiv", self._add(one, size), self._binary("fsub", one, size))
@@ -152,7 +152,7 @@ class WideMath:
         return self._single(self._joined(wide, size, _ATANH, far))
 
     def power(self, x: Value, y: Value) -> Value:
-        """Give x^y with all special cases of C's `pow` (ISO C, F.10.4.4)."""
+        """Return x^y with all special cases of C's `pow` (ISO C, F.10.4.4)."""
         f, m = self.f, self.single
         zero, one = m.number(0.0), m.number(1.0)
         size, exponent = m.unary("fabs", x), self._double(y)
@@ -180,7 +180,7 @@ class WideMath:
     # Parts of them, of float64 ----------------------------------------------------------------
 
     def _quadrant(self, x: Value) -> tuple[Value, Value]:
-        """Give x less a multiple of π/2, at most about π/4 in size, and that multiple's number."""
+        """Return x less a multiple of π/2, at most about π/4 in size, and which multiple it is."""
         f, wide = self.f, self._double(x)
         turns = self._add(self._multiply(wide, self._number(2 / math.pi)), self._number(_WHOLE))
         whole = self._binary("fsub", turns, self._number(_WHOLE))
@@ -238,7 +238,7 @@ class WideMath:
         return f.intrinsic(name, self.type, [pointers, every, self._number(0.0)])
 
     def _turned(self, r: Value, quadrant: Value) -> Value:
-        """Give the sine of r and that many quadrants."""
+        """Return the sine of r and that many quadrants."""
         f = self.f
         found = f.select(self._has_bit(quadrant, 1), self._cosine(r), self._sine(r))
         return self._single(f.select(self._has_bit(quadrant, 2), self._negative(found), found))
@@ -250,7 +250,7 @@ class WideMath:
         return self._series(self._multiply(r, r), _COSINE)
 
     def _arc_tangent(self, x: Value) -> Value:
-        """Give arctan x: of x, of (x - 1) ÷ (x + 1) and π/4, or of -1 ÷ x and π/2."""
+        """Return arctan x: of x, of (x - 1) ÷ (x + 1) and π/4, or of -1 ÷ x and π/2."""
         f, one = self.f, self._number(1.0)
         size = self._unary("fabs", x)
         is_far = f.compare_floats("ogt", size, self._number(1 + math.sqrt(2)))
@@ -269,13 +269,13 @@ class WideMath:
         return self._copysign(self._fma(t, series, start), x)
 
     def _natural_power(self, x: Value) -> Value:
-        """Give e^x for x ≥ 0, as it is at 100 beyond: more than float32 holds."""
+        """Return e^x for x ≥ 0, as it is at 100 beyond: more than float32 holds."""
         is_beyond = self.f.compare_floats("ogt", x, self._number(100.0))
         bounded = self.f.select(is_beyond, self._number(100.0), x)
         return self._exp2(self._multiply(bounded, self._number(1 / math.log(2))))
 
     def _exp2(self, x: Value) -> Value:
-        """Give 2^x, as it is at ±200 beyond."""
+        """Return 2^x, as it is at ±200 beyond."""
         f, low, high = self.f, self._number(-200.0), self._number(200.0)
         bounded = f.select(f.compare_floats("olt", x, low), low, x)
         bounded = f.select(f.compare_floats("ogt", x, high), high, bounded)
@@ -290,7 +290,10 @@ class WideMath:
         return self._multiply(self._log2(x), self._number(math.log(2)))
 
     def _log2(self, x: Value) -> Value:
-        """Give log2 x for x ≥ 0: the exponent, and 2·artanh((m - 1) ÷ (m + 1)) of the mantissa."""
+        """Return log2 x for x ≥ 0.
+
+        The exponent, and 2·artanh((m - 1) ÷ (m + 1)) of the mantissa.
+        """
         f, one = self.f, self._number(1.0)
         bits = f.convert("bitcast", x, self.integers)
         # Moved so that the mantissa lies from √½ to √2 and the exponent is not negative.
@@ -312,7 +315,7 @@ class WideMath:
     # Instructions -----------------------------------------------------------------------------
 
     def _joined(self, x: Value, size: Value, odd: Sequence[float], far: Value) -> Value:
-        """Give an odd function: a series near 0, `far` of |x| with the sign of x elsewhere."""
+        """Return an odd function: a series near 0, `far` of |x| with the sign of x elsewhere."""
         near = self._multiply(x, self._series(self._multiply(x, x), odd))
         is_near = self.f.compare_floats("olt", size, self._number(_SMALL))
         return self.f.select(is_near, near, self._copysign(far, x))

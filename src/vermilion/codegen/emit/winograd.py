@@ -79,7 +79,7 @@ SCHEMES: dict[int, Scheme] = {
 
 
 def transform_weights(weights: NDArray[np.float32], scheme: Scheme) -> NDArray[np.float32]:
-    """Give GgGᵀ in float64, rounded once.
+    """Return GgGᵀ in float64, rounded once.
 
     Shapes: (channels out, 3, 3, channels in) → (positions, channels out, channels in).
     """
@@ -92,7 +92,7 @@ def transform_weights(weights: NDArray[np.float32], scheme: Scheme) -> NDArray[n
 def _combine(
     arithmetic: Arithmetic, coefficients: Sequence[float], values: Sequence[Value]
 ) -> Value:
-    """Give the sum of coefficient × value, without the products by 0 and ±1."""
+    """Return the sum of coefficient × value, without the products by 0 and ±1."""
     m = arithmetic.math
     total: Value | None = None
     ordered = sorted(zip(coefficients, values, strict=True), key=lambda item: item[0] != 1)
@@ -285,7 +285,7 @@ class OutputTransformSpec:
                         self._finish(f, arithmetic, pointers, value, at, mask)
 
     def _inside(self, f: Function, at: tuple[Value, ...], y: int, x: int) -> Value | None:
-        """Give the condition that a pixel of the last tile lies in the image, None if all do."""
+        """Return the condition that a pixel of the last tile lies in the image, None if all do."""
         conditions = []
         if y >= (self.rows - 1) % self.tile + 1:
             conditions.append(f.compare("slt", at[1], constant("i64", self.rows)))

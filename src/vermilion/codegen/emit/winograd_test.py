@@ -25,7 +25,7 @@ LAST = (0, 2, 3, 1)
 
 
 def convolved(x: Array, w: Array) -> Array:
-    """Give the 3×3 convolution without a border. Shapes: (N, C, H, W), (O, 3, 3, C)."""
+    """Return the 3×3 convolution without a border. Shapes: (N, C, H, W), (O, 3, 3, C)."""
     rows, columns = x.shape[2] - 2, x.shape[3] - 2
     total = np.zeros((x.shape[0], w.shape[0], rows, columns))
     for a in range(3):

@@ -68,12 +68,12 @@ class Affine:
 
 
 def number(value: float) -> Factor:
-    """Give a number as a factor."""
+    """Return a number as a factor."""
     return np.asarray(value, np.float64)
 
 
 def of_expression(value: Expression) -> Affine:
-    """Give a float expression as a sum of one term."""
+    """Return a float expression as a sum of one term."""
     return Affine((Term(value, number(1.0)),), number(0.0))
 
 
@@ -96,7 +96,7 @@ def multiplied(a: Affine, b: Affine) -> Affine | None:
 def written(
     form: Affine, constant: Callable[[Factor], Expression], *, fused: bool = True
 ) -> Expression:
-    """Give the expression; `constant` makes an operand of a factor.
+    """Return the expression; `constant` makes an operand of a factor.
 
     Unless `fused`, products are rounded before they are added to each other.
     """
@@ -131,7 +131,7 @@ def clamped(
 def quantized(
     form: Affine, scale: float, limits: tuple[int, int], constant: Callable[[Factor], Expression]
 ) -> Expression:
-    """Give the rounded integer less its zero point, as a float; `limits` are less it too."""
+    """Return the rounded integer less its zero point, as a float; `limits` are less it too."""
     single = np.float32(scale)
     low, high = (
         float(np.rint(np.float32(x) / single)) if math.isfinite(x) else x
@@ -153,7 +153,7 @@ def quantized(
 def _divided(
     value: Expression, scale: float, constant: Callable[[Factor], Expression]
 ) -> Expression:
-    """Give the quotient: by a power of two as a product, which is the same number."""
+    """Return the quotient: by a power of two as a product, which is the same number."""
     mantissa, _ = math.frexp(scale)
     if mantissa == 0.5:
         return value if scale == 1.0 else apply("mul", value, constant(number(1.0 / scale)))

@@ -15,9 +15,7 @@ from vermilion.codegen.expression import Operand
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import GroupExpression
-from vermilion.codegen.lower.groups import Group
-from vermilion.codegen.lower.matmul import choose_patch, close_rows, open_rows, row_operand
-from vermilion.codegen.lower.sides import (
+from vermilion.codegen.lower.gemm_operands import (
     RightSide,
     as_f32,
     common_numeric,
@@ -25,6 +23,8 @@ from vermilion.codegen.lower.sides import (
     packed,
     right_side,
 )
+from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.lower.matmul import choose_patch, close_rows, open_rows, row_operand
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
 from vermilion.codegen.tile import Tile
@@ -47,7 +47,7 @@ class Attention:
 
 
 def find_attentions(graph: ir.Graph, groups: Mapping[ir.Node, Group]) -> dict[ir.Node, Attention]:
-    """Give every attention by the product that ends it."""
+    """Return every attention by the product that ends it."""
     found: dict[ir.Node, Attention] = {}
     for node in graph:
         if is_operator(node, "Softmax"):
@@ -137,7 +137,7 @@ def emit_attention(lowering: Lowering, group: Group, attention: Attention) -> No
 def _sides(
     lowering: Lowering, left: ir.Value, right: ir.Value, last: ir.Value
 ) -> tuple[View, RightSide, RightSide, Numeric]:
-    """Give query, keys and values in one format that is multiplied here."""
+    """Return query, keys and values in one format that is multiplied here."""
     query, key = lowering.demand(left), right_side(lowering, right)
     value = right_side(lowering, last)
     query, key, numeric = common_numeric(lowering, query, key)
@@ -183,14 +183,14 @@ def _sizes(outer: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _walk(view: View, shape: tuple[int, ...]) -> Matrices:
-    """Give how a tensor is walked, dimensions of one element left out."""
+    """Return how a tensor is walked, dimensions of one element left out."""
     walk = matrices(view, shape)
     kept = tuple(s for size, s in zip(shape[:-2], walk.outer, strict=True) if size != 1)
     return Matrices(walk.storage, kept, walk.row, walk.column)
 
 
 def _panel_strides(side: RightSide, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Give for each dimension of the batch how many packed matrices lie between its entries."""
+    """Return for each dimension of the batch how many packed matrices lie between its entries."""
     batch = shape[:-2]
     own = contiguous_strides(side.batch)
     wide = [0] * (len(batch) - len(own)) + [

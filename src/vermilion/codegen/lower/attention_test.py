@@ -50,7 +50,7 @@ def mask_of(case: Case, random: np.random.Generator) -> Array:
 
 
 def attention(case: Case) -> tuple[ir.Model, dict[str, Array]]:
-    """Give a model as exporters write it: heads split off and merged by Reshape and Transpose."""
+    """Return a model as exporters write it: heads split off and merged by Reshape and Transpose."""
     random = np.random.default_rng(case.rows)
     sizes = {"q": case.rows, "k": case.keys, "v": case.keys}
     features = {"q": case.depth, "k": case.depth, "v": case.width}

@@ -44,7 +44,7 @@ def lower_block_rounding(lowering: Lowering, node: ir.Node) -> None:
 
 
 def rounding_step(source: View, target: View, axis: int, name: str) -> Step:
-    """Give the step that rounds `source` into `target`, which have one shape."""
+    """Return the step that rounds `source` into `target`, which have one shape."""
     if source.strides[axis] == target.strides[axis] == 1:
         size, outer = _joined(source, target, axis)
     else:
@@ -64,7 +64,7 @@ def _is_dense(view: View, axis: int) -> bool:
 
 
 def _others(source: View, target: View, axis: int) -> Dimensions:
-    """Give the dimensions but `axis`, merged where both walk them as one; the densest comes last.
+    """Return the dimensions but `axis`, merged where both walk them as one; the densest comes last.
 
     `emit.map.collapse` may put a longer one last, and vectors are to run along the densest.
     """
@@ -87,7 +87,7 @@ def _others(source: View, target: View, axis: int) -> Dimensions:
 
 
 def _joined(source: View, target: View, axis: int) -> tuple[int, Dimensions]:
-    """Give a row of blocks as long as they follow each other, and the dimensions that are left."""
+    """Return a row of blocks as long as they follow each other, and the other dimensions."""
     size, dims = source.shape[axis], list(_others(source, target, axis))
     while size % BLOCK == 0 and dims and dims[-1][1] == (size, size):
         size *= dims.pop()[0]

@@ -35,7 +35,7 @@ def one_by_one(values: Float32, axis: int) -> Float32:
 
 
 def wide(*shape: int) -> Float32:
-    """Give numbers of all sizes that float32 has, and some that are not finite."""
+    """Return numbers of all sizes that float32 has, and some that are not finite."""
     random = np.random.default_rng(5)
     bits = random.integers(0, 2**32, shape, np.uint32)
     # Within a block exponents are near each other, or all but the largest would be 0.

@@ -102,7 +102,7 @@ class Cell:
         return bool(integer(self.node, "linear_before_reset", 0))
 
     def activation(self, direction: int, number: int) -> str:
-        """Give the name of an activation: f, g and h of the formulas are 0, 1 and 2."""
+        """Return the name of an activation: f, g and h of the formulas are 0, 1 and 2."""
         names = _activations(self.node, len(self.directions))
         return names[direction * len(_ACTIVATIONS[self.node.op_type]) + number].lower()
 

@@ -8,7 +8,7 @@ import pytest
 
 from float_graphs import run_native
 from native_text import normal, read, refusals
-from vermilion.codegen.lower.entries import one_entry
+from vermilion.codegen.lower.batch_split import one_entry
 from vermilion.errors import UnsupportedError
 
 TABLE = normal(9, 3)

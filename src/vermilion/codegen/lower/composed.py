@@ -22,7 +22,7 @@ def _select(condition: Expression, yes: Expression, no: Expression) -> Expressio
 
 
 def _grown(x: Expression) -> Expression:
-    """Give e^x - 1."""
+    """Return e^x - 1."""
     return apply("exp_minus_one", x)
 
 
@@ -60,7 +60,7 @@ def _shrink(node: ir.Node, a: list[Expression]) -> Expression:
 
 
 def _mish(node: ir.Node, a: list[Expression]) -> Expression:
-    """Give x · tanh ln(1 + e^x), which is x · w ÷ (w + 2) with w = e^x · (e^x + 2)."""
+    """Return x · tanh ln(1 + e^x), which is x · w ÷ (w + 2) with w = e^x · (e^x + 2)."""
     e = apply("exp", apply("min", Constant(20.0), a[0]))  # from there on it is x
     w = apply("mul", e, apply("add", e, Constant(2.0)))
     return apply("mul", a[0], apply("div", w, apply("add", w, Constant(2.0))))
@@ -86,7 +86,7 @@ def _is_inf(node: ir.Node, a: list[Expression]) -> Expression:
 
 
 def _modulo(node: ir.Node, a: list[Expression]) -> Expression:
-    """Give the remainder with the divisor's sign; with the dividend's where `fmod` is set."""
+    """Return the remainder with the divisor's sign; with the dividend's where `fmod` is set."""
     rest = apply("mod", a[0], a[1])
     if integer(node, "fmod", 0):
         return rest

@@ -64,7 +64,7 @@ class Border:
     byte: int = 0
 
     def joined(self, other: Border) -> Border:
-        """Give a border that is enough for both."""
+        """Return a border that is enough for both."""
         return Border(
             max(self.top, other.top),
             max(self.left, other.left),
@@ -107,18 +107,18 @@ class Lowering:
     steps: list[Step] = field(default_factory=list)
 
     def storage(self, value: ir.Value) -> Storage:
-        """Give how a value is stored in this program: floats in the precision asked for."""
+        """Return how a value is stored in this program: floats in the precision asked for."""
         assert value.dtype is not None, f"{value.name} has no type"
         storage = STORAGE_OF[value.dtype]
         return self.float_storage if storage == "f32" else storage
 
     def result_storage(self, value: ir.Value) -> Storage:
-        """Give how a value is stored that a kernel has in float32: as it is where it leaves."""
+        """Return how a value is stored that a kernel has in float32: as it is where it leaves."""
         is_final = value.is_graph_output() and not value.uses()
         return "f32" if is_final and value.dtype == ir.DataType.FLOAT else self.storage(value)
 
     def demand(self, value: ir.Value) -> View:
-        """Give the view of a value, computing it first if nobody did."""
+        """Return the view of a value, computing it first if nobody did."""
         name = str(value.name)
         if name in self.views:
             return self.views[name]
@@ -146,7 +146,7 @@ class Lowering:
                 self.emit_group(self, group)
 
     def _read_groups(self, group: Group) -> Iterator[Group]:
-        """Give the groups whose results a group reads and that nobody has written yet."""
+        """Yield the groups whose results a group reads and that nobody has written yet."""
         attention = None if group.anchor is None else self.attentions.get(group.anchor)
         inner = [group] if attention is None else [attention.scores, group]
         for one in inner:
@@ -171,7 +171,7 @@ class Lowering:
         return weight(name, array, storage)
 
     def weight(self, key: tuple[str, ...], make: Callable[[], Array], storage: Storage) -> View:
-        """Give a constant made from others, once for each key."""
+        """Return a constant made from others, once for each key."""
         if key not in self.packed:
             self.packed[key] = weight("/".join(key), make(), storage)
         return self.packed[key]
@@ -211,7 +211,7 @@ class Lowering:
     def channels_last(
         self, value: ir.Value, border: Border, storage: Storage | None = None
     ) -> View:
-        """Give a 4-D value with channels last and at least this border around it.
+        """Return a 4-D value with channels last and at least this border around it.
 
         Where it lies otherwise, or is of another type than `storage`, it is copied.
         """
@@ -236,7 +236,7 @@ class Lowering:
         return own is not None and own.byte == border.byte
 
     def contiguous(self, value: ir.Value) -> View:
-        """Give a value in row-major order, copied where it lies otherwise."""
+        """Return a value in row-major order, copied where it lies otherwise."""
         view = self.demand(value)
         if view.is_contiguous:
             return view
@@ -247,7 +247,7 @@ class Lowering:
     def copied(
         self, view: View, order: Sequence[int] | None = None, storage: Storage | None = None
     ) -> View:
-        """Give a fresh copy of a view, laid out in `order`, row-major by default."""
+        """Return a fresh copy of a view, laid out in `order`, row-major by default."""
         label = f"copy of {view.buffer.name}"
         copy = allocate(label, storage or view.storage, view.shape, order)
         self.add(map_step([view], [copy], [converted(view, copy)], [label]))
@@ -260,20 +260,20 @@ class Lowering:
 
 
 def copy_step(view: View, target: View, label: str) -> Step:
-    """Give the step that copies an image, whatever way it lies."""
+    """Return the step that copies an image, whatever way it lies."""
     woven = interleave_step(view, target, (label,))
     return woven or map_step([view], [target], [converted(view, target)], [label])
 
 
 def identity(view: View) -> Expression:
-    """Give the expression that passes a tensor through."""
+    """Return the expression that passes a tensor through."""
     from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
 
     return Operand(0, KIND_OF_STORAGE[view.storage])
 
 
 def converted(source: View, target: View) -> Expression:
-    """Give the expression that copies `source` to the storage type of `target`."""
+    """Return the expression that copies `source` to the storage type of `target`."""
     from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
 
     kind = KIND_OF_STORAGE[target.storage]
@@ -282,7 +282,7 @@ def converted(source: View, target: View) -> Expression:
 
 
 def border_of(view: View) -> Border:
-    """Give the border that an image has in its buffer, reading it off strides and offset."""
+    """Return the border that an image has in its buffer, reading it off strides and offset."""
     n, c, h, w = view.shape
     pixel = c
     if view.strides[3] != pixel or view.strides[1] != 1:
@@ -308,17 +308,17 @@ def key_of(node: ir.Node) -> str:
 
 
 def operations_of(nodes: Sequence[ir.Node]) -> int:
-    """Give the operations of some nodes, by the operator table."""
+    """Return the operations of some nodes, by the operator table."""
     return sum(node_cost(node).operations for node in nodes)
 
 
 def refuse(node: ir.Node, reason: str) -> UnsupportedError:
-    """Give the error for a node that a claim should have kept out."""
+    """Return the error for a node that a claim should have kept out."""
     return UnsupportedError(
         f"`{node.op_type}` cannot be generated here: {reason}", where=f"node `{node.name}`"
     )
 
 
 def contiguous_like(view: View, buffer: Buffer) -> View:
-    """Give a row-major view of `buffer` with the shape and type of `view`."""
+    """Return a row-major view of `buffer` with the shape and type of `view`."""
     return View(buffer, view.storage, view.shape, contiguous_strides(view.shape))

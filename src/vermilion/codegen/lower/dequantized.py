@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 
 def dequantized_constant(value: ir.Value | None) -> Array | None:
-    """Give a constant's numbers, of a DequantizeLinear of constants too, else None."""
+    """Return a constant's numbers, of a DequantizeLinear of constants too, else None."""
     constant = constant_of(value)
     if constant is not None:
         return constant.numpy()
@@ -33,7 +33,7 @@ def dequantized_constant(value: ir.Value | None) -> Array | None:
 
 
 def _spread(values: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
-    """Give one number, one for each entry of an axis, or one for each block of it, for all."""
+    """Return one number, one for each entry of an axis, or one for each block of it, for all."""
     rank = max(1, len(shape))
     if block:
         wide = np.repeat(values, block, axis % rank)
@@ -42,7 +42,7 @@ def _spread(values: Array, shape: tuple[int, ...], axis: int, block: int) -> Arr
 
 
 def _constants(node: ir.Node) -> list[Array] | None:
-    """Give the inputs of a DequantizeLinear, None where one is not a constant."""
+    """Return the inputs of a DequantizeLinear, None where one is not a constant."""
     if not is_operator(node, "DequantizeLinear"):
         return None
     found = [constant_of(value) for value in node.inputs if value is not None]
@@ -62,7 +62,7 @@ def is_constant(value: ir.Value | None) -> bool:
 
 
 def quantized_constant(value: ir.Value) -> tuple[Array, Array, int] | None:
-    """Give a dequantized constant's integers less their zero point, its scales and their axis."""
+    """Return a dequantized constant's integers less their zero point, its scales and their axis."""
     node = value.producer()
     tensors = None if node is None else _constants(node)
     if node is None or tensors is None or flag(node, "block_size"):
@@ -76,7 +76,7 @@ def quantized_constant(value: ir.Value) -> tuple[Array, Array, int] | None:
 
 
 def along(values: Array, rank: int, axis: int) -> Array:
-    """Give one number, or one for each entry of `axis`, so that it broadcasts over `rank` axes."""
+    """Return one value, or one for each entry of `axis`, that broadcasts over `rank` axes."""
     if values.size == 1:
         return values.reshape(())
     shape = [1] * rank

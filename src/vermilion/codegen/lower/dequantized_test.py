@@ -18,7 +18,7 @@ INPUTS = "(float[6,6] x, int8[6,6] w, float s, int8 z)"
 
 
 def error(text: str, *shape: int, **weights: np.ndarray) -> float:
-    """Give the largest error of a model of opset 21; only what it declares are its weights."""
+    """Return the largest error of a model of opset 21; only what it declares are its weights."""
     known = {"s": SCALE, "z": POINT, **weights}
     declared = text.partition("=>")[0]
     mine = {name: array for name, array in known.items() if f" {name}" in declared}

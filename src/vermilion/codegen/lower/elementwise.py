@@ -62,7 +62,7 @@ def _add(node: ir.Node, a: list[Expression]) -> Expression:
 
 
 def _times_inverse(x: Expression) -> Expression:
-    """Give x ÷ c as a product."""
+    """Return x ÷ c as a product."""
     if isinstance(x, Apply) and x.operation == "div" and isinstance(x.arguments[1], Constant):
         return apply("mul", x.arguments[0], Constant(1.0 / x.arguments[1].value))
     return x
@@ -185,7 +185,7 @@ ELEMENTWISE: Mapping[str, Build] = {
 
 
 def kind_of(lowering: Lowering, value: ir.Value) -> Kind:
-    """Give the kind in which a value is computed."""
+    """Return the kind in which a value is computed."""
     return KIND_OF_STORAGE[lowering.storage(value)]
 
 
@@ -198,7 +198,7 @@ class ParameterTable:
         self.view = View(self._buffer, "f32", (), ())
 
     def place(self, value: float, kind: Kind) -> int:
-        """Give the position of a number, added if it is not there yet."""
+        """Return the position of a number, added if it is not there yet."""
         word = np.array(value, np.float32 if kind == "float" else np.int32).tobytes()
         if word not in self._words:
             self._words.append(word)
@@ -229,13 +229,13 @@ class GroupExpression:
         self._known: dict[ir.Value, Expression] = {}
 
     def of(self, value: ir.Value) -> Expression:
-        """Give the expression of a value inside or outside the group."""
+        """Return the expression of a value inside or outside the group."""
         if value not in self._known:
             self._known[value] = self._make(value)
         return self._known[value]
 
     def operand(self, view: View) -> Expression:
-        """Give the operand that stands for a float tensor, which is read once."""
+        """Return the operand that stands for a float tensor, which is read once."""
         for index, known in enumerate(self.views):
             if known is view:
                 return Operand(self._first + index)
@@ -243,7 +243,7 @@ class GroupExpression:
         return Operand(self._first + len(self.views) - 1)
 
     def parameter(self, value: float, kind: Kind) -> Expression:
-        """Give a number that kernels may differ in and still be one."""
+        """Return a number that kernels may differ in and still be one."""
         if not self._has_table:
             return Constant(value, kind)
         if self._table is None:
@@ -305,7 +305,7 @@ def _are_planes(views: list[View]) -> bool:
 
 
 def layout_like(views: list[View], rank: int) -> tuple[int, ...] | None:
-    """Give the order of dimensions that the largest input has, None for row-major."""
+    """Return the order of dimensions that the largest input has, None for row-major."""
     same = [view for view in views if len(view.shape) == rank]
     if not same:
         return None

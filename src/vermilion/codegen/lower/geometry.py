@@ -55,7 +55,7 @@ def conv_geometry(node: ir.Node) -> ConvGeometry:
 def explicit_pads(
     node: ir.Node, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[int, ...]:
-    """Give begin and end padding for each axis, `auto_pad` worked out.
+    """Return begin and end padding for each axis, `auto_pad` worked out.
 
     Source: ONNX Conv-11, `auto_pad`: SAME keeps ceil(size ÷ stride) outputs.
     """
@@ -79,7 +79,7 @@ def explicit_pads(
 
 
 def as_image(view: View) -> View:
-    """Give a tensor of any rank as (N, C, H, W): leading dimensions become rows and columns."""
+    """Return a tensor of any rank as (N, C, H, W): leading dimensions become rows and columns."""
     shape, strides = list(view.shape), list(view.strides)
     if len(shape) == 3:  # (N, C, W): one row
         return replace(
@@ -91,12 +91,12 @@ def as_image(view: View) -> View:
 
 
 def channels_last_order(rank: int) -> tuple[int, ...]:
-    """Give the order of dimensions that has channels last, for images or rows of pixels."""
+    """Return the order of dimensions that has channels last, for images or rows of pixels."""
     return (0, 2, 3, 1) if rank == 4 else (0, 2, 1)
 
 
 def access(view: View, output: View) -> PixelAccess:
-    """Give how the epilogue walks a tensor that broadcasts to the output image."""
+    """Return how the epilogue walks a tensor that broadcasts to the output image."""
     wide = view.broadcast(output.shape)
     n, c, h, w = wide.strides
     assert c in (0, 1), "channels of an epilogue's operand lie side by side or repeat"
@@ -104,7 +104,7 @@ def access(view: View, output: View) -> PixelAccess:
 
 
 def conv_shape(node: ir.Node) -> tuple[int, int, int, int, int]:
-    """Give images, rows, columns, channels in and out of a two-dimensional convolution."""
+    """Return images, rows, columns, channels in and out of a two-dimensional convolution."""
     data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
     assert data is not None
     assert result is not None

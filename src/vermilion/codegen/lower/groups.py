@@ -59,7 +59,7 @@ def find_groups(
     is_product: Callable[[ir.Node], bool],
     extent_of: Callable[[ir.Node], Extent],
 ) -> Mapping[ir.Node, Group]:
-    """Give the group of every elementwise node and every product."""
+    """Return the group of every elementwise node and every product."""
     groups: dict[ir.Node, Group] = {}
     extents: dict[ir.Node, Extent] = {}
     nodes = list(graph)
@@ -85,7 +85,7 @@ def find_groups(
 
 
 def _only_group(node: ir.Node, groups: Mapping[ir.Node, Group]) -> Group | None:
-    """Give the one group that uses every result of `node`, None if there is no such group."""
+    """Return the one group that uses every result of `node`, None if there is no such group."""
     value = node.outputs[0]
     if len(node.outputs) != 1 or value.is_graph_output() or is_divisor(value):
         return None

@@ -15,7 +15,7 @@ DECLARED = "float[4,8] x, float[8,8] w, float[8,8] v"
 
 
 def groups(text: str) -> list[tuple[str, set[str], str | None]]:
-    """Give (root, members, anchor) of each group."""
+    """Return (root, members, anchor) of each group."""
     model = read(f"({DECLARED}) => {text}", **W)
     found: Any = find_groups(model.graph, is_elementwise, is_product, extent_of)
     unique = {id(group): group for group in found.values()}

@@ -71,7 +71,7 @@ def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
 
 
 def _line_of(lowering: Lowering, value: ir.Value, border: Border) -> View:
-    """Give a (N, C, W) tensor as an image of one row with the border that is needed."""
+    """Return a (N, C, W) tensor as an image of one row with the border that is needed."""
     view = as_image(lowering.demand(value))
     if border.is_empty and view.strides[1] == 1:
         return view
@@ -101,13 +101,13 @@ def _emit_rows(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
 
 
 def _rows_of(view: View, width: int) -> View:
-    """Give a row-major tensor (…, width) as an image (1, width, 1, rows)."""
+    """Return a row-major tensor (…, width) as an image (1, width, 1, rows)."""
     rows = view.elements // width
     return replace(view, shape=(1, width, 1, rows), strides=(0, 1, 0, width))
 
 
 def _operand_rows(lowering: Lowering, view: View, shape: tuple[int, ...], width: int) -> View:
-    """Give an epilogue operand that broadcasts to (…, width) as an image like `_rows_of`."""
+    """Return an epilogue operand that broadcasts to (…, width) as an image like `_rows_of`."""
     wide = view.broadcast(shape)
     rows = wide.elements // width if wide.elements else 0
     outer = wide.strides[:-1]

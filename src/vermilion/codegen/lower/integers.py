@@ -41,7 +41,7 @@ _ROUNDS = 64
 
 
 def keep_integers(model: ir.Model) -> ir.Model:
-    """Give the graph rewritten; the given model stays as it is."""
+    """Return the graph rewritten; the given model stays as it is."""
     if not any("Linear" in node.op_type for node in model.graph):
         return model
     work = model.clone()
@@ -93,7 +93,7 @@ class _Rewriter:
         return value
 
     def in_float(self, scale: ir.Value | None) -> ir.Value | None:
-        """Give a constant scale as float32, which is the type of what is dequantized by it."""
+        """Return a constant scale as float32, which is the type of what is dequantized by it."""
         constant = constant_of(scale)
         if constant is None or constant.dtype == ir.DataType.FLOAT:
             return scale
@@ -185,7 +185,7 @@ class _Rewriter:
         return True
 
     def _unsigned(self, source: ir.Value, grid: Grid, reader: ir.Node) -> ir.Value:
-        """Give the tensor with its numbers 128 higher."""
+        """Return the tensor with its numbers 128 higher."""
         maker = source.producer()
         made = grid_of(maker) if is_operator(maker, "QuantizeLinear") else None
         if maker is not None and made is not None:

@@ -20,8 +20,7 @@ from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import GroupExpression
-from vermilion.codegen.lower.groups import Group
-from vermilion.codegen.lower.sides import (
+from vermilion.codegen.lower.gemm_operands import (
     RightSide,
     as_column,
     as_matrix,
@@ -30,6 +29,7 @@ from vermilion.codegen.lower.sides import (
     packed,
     right_side,
 )
+from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.strassen import halved_axis, is_cheaper, strassen_steps
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, allocate, contiguous_strides
@@ -97,7 +97,7 @@ def emit_gemm(lowering: Lowering, group: Group, node: ir.Node) -> None:
 
 
 def _addend(lowering: Lowering, value: ir.Value) -> View:
-    """Give Gemm's third input; a constant stays in float32."""
+    """Return Gemm's third input; a constant stays in float32."""
     constant = constant_of(value)
     if constant is None:
         return lowering.demand(value)
@@ -126,7 +126,7 @@ def _emit(
 
 
 def open_rows(lowering: Lowering, root: ir.Value, shape: tuple[int, ...]) -> tuple[View, View]:
-    """Give a product's result, and what the kernel writes: `shape`, its rows side by side.
+    """Return a product's result, and what the kernel writes: `shape`, its rows side by side.
 
     The two differ where the readers want another layout; `close_rows` then copies.
     """
@@ -159,7 +159,7 @@ def _is_only_normalized(lowering: Lowering, value: ir.Value) -> bool:
 
 
 def reader_order(value: ir.Value) -> tuple[int, ...] | None:
-    """Give the layout that the only reader wants: of a Transpose, the one it gives.
+    """Return the layout that the only reader wants: of a Transpose, the one it gives.
 
     Only orders that leave the last dimension side by side.
     """
@@ -177,7 +177,7 @@ def reader_order(value: ir.Value) -> tuple[int, ...] | None:
 def row_operand(
     lowering: Lowering, view: View, shape: tuple[int, ...], matrix_shape: tuple[int, ...]
 ) -> View:
-    """Give an epilogue operand broadcast to the product's shape, its columns dense or one."""
+    """Return an epilogue operand broadcast to the product's shape, its columns dense or one."""
     wide = view.broadcast(shape)
     if len(matrix_shape) != len(shape):  # a product with a vector, whose result has fewer
         fitted = wide.reshaped(matrix_shape)
@@ -255,7 +255,7 @@ def _has_seven_products(
 
 
 def _depth_pieces(left: View, numeric: Numeric) -> list[tuple[int, int]]:
-    """Give (start, size) of the pieces of the depth, whole groups each."""
+    """Return (start, size) of the pieces of the depth, whole groups each."""
     rows, depth = min(left.shape[-2], SEGMENT_ROWS), left.shape[-1]
     count = round(rows * depth * left.item_bytes / _NEAR_BYTES)
     if count < 2:
@@ -323,7 +323,7 @@ def matmul_step(
 
 
 def choose_patch(rows: int, columns: int, steps: int, isa: Isa) -> Tile:
-    """Give the register tile of a product; what it loads a step is counted beside its cycles.
+    """Return the register tile of a product; what it loads a step is counted beside its cycles.
 
     Measured on Zen 5, 128×768×768: 8×3 is 2 % faster than 13×2, 3 % faster than 6×4.
     """
@@ -337,7 +337,7 @@ def choose_patch(rows: int, columns: int, steps: int, isa: Isa) -> Tile:
 
 
 def _segment_rows(matrices: int, rows: int, columns: int, tile: Tile, lanes: int) -> int:
-    """Give the rows of a unit: as many as stay near, fewer where there would be few units."""
+    """Return the rows of a unit: as many as stay near, fewer where there would be few units."""
     blocks = matrices * -(-columns // (tile.vectors * lanes))
     patches = max(1, min(SEGMENT_ROWS, rows) // tile.columns)
     while patches > 2 and blocks * -(-rows // (patches * tile.columns)) < _MANY_UNITS:
@@ -356,7 +356,7 @@ def _column_stride(view: View) -> int:
 def _merged(
     sizes: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Give dimensions in order, neighbours merged where every tensor walks them as one.
+    """Return dimensions in order, neighbours merged where every tensor walks them as one.
 
     The last is the rows'; it is there even if it has one element. The last of `strides` is the
     right side's.

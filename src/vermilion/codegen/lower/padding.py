@@ -39,7 +39,7 @@ def check_pad(node: ir.Node) -> str:
 
 
 def _amounts(node: ir.Node, rank: int) -> list[tuple[int, int]]:
-    """Give (before, after) of each axis; what is negative is cut off."""
+    """Return (before, after) of each axis; what is negative is cut off."""
     pads = constant_ints(node, 1) or []
     axes = constant_ints(node, 3)
     axes = list(range(rank)) if axes is None else [axis % rank for axis in axes]

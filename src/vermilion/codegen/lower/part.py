@@ -163,7 +163,7 @@ def _external(value: ir.Value, place: str) -> View:
 
 
 def _imported(lowering: Lowering, view: View) -> View:
-    """Give an input as the program computes with it: floats in the precision asked for."""
+    """Return an input as the program computes with it: floats in the precision asked for."""
     if view.storage != "f32" or lowering.float_storage == "f32":
         return view
     order = (0, 2, 3, 1) if len(view.shape) == 4 else None
@@ -183,7 +183,7 @@ def _imported(lowering: Lowering, view: View) -> View:
 
 
 def _borders(lowering: Lowering, graph: ir.Graph) -> dict[str, Border]:
-    """Give, for each tensor that convolutions read, the border that is enough for all of them."""
+    """Return, for each tensor that convolutions read, the border that is enough for all of them."""
     borders: dict[str, Border] = {}
     for node in graph:
         if node.op_type not in ("Conv", "ConvTranspose") or not is_product(node):

@@ -16,7 +16,7 @@ _ROOTS = (0.25, 0.5, 0.75, 1.5)
 
 
 def power(node: ir.Node, a: list[Expression]) -> Expression:
-    """Give x^y; what is 0, 1 or NaN by the standard of C's `pow` is so here."""
+    """Return x^y; what is 0, 1 or NaN by the standard of C's `pow` is so here."""
     x, y = a
     if y.kind != "float":
         y = Constant(float(y.value)) if isinstance(y, Constant) else Convert(y, "float")
@@ -35,7 +35,7 @@ def power(node: ir.Node, a: list[Expression]) -> Expression:
 
 
 def _product(x: Expression, count: int) -> Expression:
-    """Give x · x · … by squares."""
+    """Return x · x · … by squares."""
     if count == 1:
         return x
     half = _product(x, count // 2)
@@ -44,7 +44,7 @@ def _product(x: Expression, count: int) -> Expression:
 
 
 def _roots(x: Expression, exponent: float) -> Expression:
-    """Give x to a power of quarters. Of -0 it is 0, and of -infinity infinity."""
+    """Return x to a power of quarters. Of -0 it is 0, and of -infinity infinity."""
     unsigned = apply("add", x, Constant(0.0))  # -0 becomes 0
     root = apply("sqrt", unsigned)
     found = {

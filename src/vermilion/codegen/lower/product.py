@@ -50,7 +50,7 @@ def emit_product(lowering: Lowering, group: Group) -> None:
 def epilogue(
     lowering: Lowering, group: Group, start: Expression, first: Sequence[View]
 ) -> tuple[Expression, list[View]]:
-    """Give the group's expression over the accumulator, and the tensors that it reads.
+    """Return the group's expression over the accumulator, and the tensors that it reads.
 
     `start` is the product itself: operand 0 is the accumulator, the next are `first`.
     """
@@ -117,7 +117,7 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
 def _source_of(
     lowering: Lowering, node: ir.Node, geometry: ConvGeometry, scheme: int, storage: Storage
 ) -> View:
-    """Give what a convolution reads, in this type, with the border that it needs."""
+    """Return what a convolution reads, in this type, with the border that it needs."""
     data = node.inputs[0]
     assert data is not None
     if len(data.shape or ()) != 4:
@@ -168,7 +168,7 @@ def _emit_transposed(lowering: Lowering, group: Group, node: ir.Node) -> None:
 
 
 def winograd_scheme(lowering: Lowering, node: ir.Node) -> int:
-    """Give the tile of the Winograd scheme that a convolution uses, 0 for none."""
+    """Return the tile of the Winograd scheme that a convolution uses, 0 for none."""
     if (
         not lowering.winograd
         or lowering.float_storage != "f32"
@@ -185,7 +185,7 @@ def _channels_last_order(rank: int) -> tuple[int, ...]:
 def _image_of(
     lowering: Lowering, value: ir.Value, geometry: ConvGeometry, storage: Storage
 ) -> View:
-    """Give a (N, C, W) tensor as an image of one row with the border that is needed."""
+    """Return a (N, C, W) tensor as an image of one row with the border that is needed."""
     from vermilion.codegen.emit.map import map_step
     from vermilion.codegen.lower.context import converted
 
@@ -207,7 +207,7 @@ def _constant(value: ir.Value) -> Array:
 
 
 def _biased(lowering: Lowering, bias: ir.Value | None) -> tuple[Expression, list[View]]:
-    """Give the product plus its bias, and the bias as a tensor of one number a channel."""
+    """Return the product plus its bias, and the bias as a tensor of one number a channel."""
     if bias is None:
         return Operand(0), []
     array = _constant(bias).astype(np.float32)
@@ -218,7 +218,7 @@ def _biased(lowering: Lowering, bias: ir.Value | None) -> tuple[Expression, list
 
 
 def _as_operand(lowering: Lowering, view: View, result: View) -> View:
-    """Give an epilogue operand as an image that broadcasts to the result's, channels dense."""
+    """Return an epilogue operand as an image that broadcasts to the result's, channels dense."""
     if len(view.shape) == 1 and view.buffer.name.endswith("/bias"):
         return replace(view, shape=(1, view.shape[0], 1, 1), strides=(0, 1, 0, 0))
     wide = view.broadcast(result.shape)

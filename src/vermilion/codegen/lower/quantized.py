@@ -55,7 +55,7 @@ class Grid:
 
 
 def grid_of(node: ir.Node | None) -> Grid | None:
-    """Give the grid of a QuantizeLinear or DequantizeLinear with one constant scale, else None."""
+    """Return the grid of a QuantizeLinear or DequantizeLinear of one constant scale, else None."""
     if not is_operator(node, "QuantizeLinear", "DequantizeLinear") or node is None:
         return None
     scale = constant_of(node.inputs[1])
@@ -151,7 +151,7 @@ def integer_product(node: ir.Node) -> IntegerProduct | None:
 
 
 def channel_axis(node: ir.Node) -> int | None:
-    """Give the weights' axis of output channels, None where the product is not a plain one."""
+    """Return the weights' axis of output channels, None where the product is not a plain one."""
     if node.op_type == "Conv":
         return 0
     if len(static_shape(node.inputs[1]) or ()) != 2:
@@ -167,7 +167,7 @@ def channel_axis(node: ir.Node) -> int | None:
 
 
 def _bias(node: ir.Node, factor: Array) -> tuple[Array, Factor] | None:
-    """Give the part of the bias that is a whole number of accumulator steps, and the rest."""
+    """Return the part of the bias that is a whole number of accumulator steps, and the rest."""
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     nothing = np.zeros(factor.shape, np.int64)
     if bias is None:
@@ -195,13 +195,13 @@ class Builder(Protocol):
     group: Group
 
     def of(self, value: ir.Value) -> Expression:
-        """Give the expression of a value inside or outside the group."""
+        """Return the expression of a value inside or outside the group."""
 
     def operand(self, view: View) -> Expression:
-        """Give the operand that stands for a tensor of float32."""
+        """Return the operand that stands for a tensor of float32."""
 
     def parameter(self, value: float, kind: Kind) -> Expression:
-        """Give a number that kernels may differ in and still be one."""
+        """Return a number that kernels may differ in and still be one."""
 
 
 class QuantizedValues:
@@ -218,7 +218,7 @@ class QuantizedValues:
         self._forms: dict[ir.Value, Affine | None] = {}
 
     def of(self, value: ir.Value) -> Expression | None:
-        """Give the expression of a quantized or dequantized value, None of any other."""
+        """Return the expression of a quantized or dequantized value, None of any other."""
         node = value.producer()
         if node is not None and node in self.group.members and node.op_type == "QuantizeLinear":
             grid = grid_of(node)
@@ -231,7 +231,7 @@ class QuantizedValues:
         return None if form is None else written(form, self._number, fused=False)
 
     def _form_of(self, value: ir.Value | None) -> Affine | None:
-        """Give a value as a sum of quantized numbers, None where it is none."""
+        """Return a value as a sum of quantized numbers, None where it is none."""
         if value is None:
             return None
         if value not in self._forms:
@@ -331,7 +331,7 @@ class QuantizedValues:
         return form.bounded(limits[0], limits[1])
 
     def _number(self, factor: Factor) -> Expression:
-        """Give a factor as a float32 constant, or as an operand with one for each channel."""
+        """Return a factor as a float32 constant, or as an operand with one for each channel."""
         if factor.ndim == 0:
             return self.build.parameter(float(np.float32(factor)), "float")
         anchor = self.group.anchor
@@ -343,6 +343,6 @@ class QuantizedValues:
 
 
 def _scalar(value: ir.Value) -> float | None:
-    """Give a constant of one number, dequantized where it is quantized, else None."""
+    """Return a constant of one number, dequantized where it is quantized, else None."""
     array = dequantized_constant(value)
     return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None

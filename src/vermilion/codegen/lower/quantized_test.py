@@ -126,7 +126,7 @@ def conv_graph(case: ConvCase, data: ConvData) -> tuple[Graph, str]:
 
 
 def accumulated(case: ConvCase, data: ConvData) -> tuple[Array, Array, Array]:
-    """Give the accumulator as float32, its factor, and what is added, both in float64."""
+    """Return the accumulator as float32, its factor, and what is added, both in float64."""
     x = data.x.astype(np.int64) - case.zeros[0]
     total = conv(x, data.w, case.stride, case.pads, case.group, case.dilation)
     factor = over_channels(np.float64(F32(X_SCALE)) * data.w_scale.astype(np.float64), 4)

@@ -56,7 +56,7 @@ def _is_wanted(node: ir.Node, index: int) -> bool:
 
 
 def _input_products(lowering: Lowering, cell: Cell) -> View:
-    """Give input × weights + bias of all times.
+    """Return input × weights + bias of all times.
 
     Shape: (steps, batch, directions, gates, hidden).
     """
@@ -89,7 +89,7 @@ def _input_products(lowering: Lowering, cell: Cell) -> View:
 
 
 def _joined_bias(cell: Cell) -> Array:
-    """Give the bias of inputs and states together, without what a GRU resets."""
+    """Return the bias of inputs and states together, without what a GRU resets."""
     joined: Array = cell.bias.sum(1)
     if cell.node.op_type == "GRU" and cell.resets_after:
         joined[:, 2] = cell.bias[:, 0, 2]
@@ -124,7 +124,7 @@ class _Chain:
     memory: View
 
     def steps(self) -> Iterator[list[Step]]:
-        """Give the steps of each time, in the order in which they run."""
+        """Yield the steps of each time, in the order in which they run."""
         times = range(self.cell.steps)
         state = self._initial(5)
         cell = self._initial(6) if self.cell.node.op_type == "LSTM" else None
@@ -137,7 +137,7 @@ class _Chain:
             cell = self.memory
 
     def _initial(self, index: int) -> View:
-        """Give the first state as float32 rows, zeros where none is given."""
+        """Return the first state as float32 rows, zeros where none is given."""
         c = self.cell
         value = given_input(c.node, index)
         if value is None:
@@ -154,7 +154,7 @@ class _Chain:
         return copy
 
     def _inputs(self, time: int, gates: Sequence[int]) -> list[View]:
-        """Give the products of the inputs of one time for these gates, as rows."""
+        """Return the products of the inputs of one time for these gates, as rows."""
         found = []
         for gate in gates:
             view = self.products
@@ -269,7 +269,7 @@ class _Chain:
 
 
 def _mixed(update: Expression, new: Expression, before: Expression) -> Expression:
-    """Give (1 - update)·new + update·before."""
+    """Return (1 - update)·new + update·before."""
     return Apply("fma", (update, before, apply("mul", apply("sub", Constant(1.0), update), new)))
 
 

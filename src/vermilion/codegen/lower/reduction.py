@@ -93,7 +93,7 @@ def _image_pads(node: ir.Node) -> tuple[int, int, int, int]:
 
 
 def _image_of(lowering: Lowering, value: ir.Value) -> View:
-    """Give images, or rows of pixels, with channels side by side."""
+    """Return images, or rows of pixels, with channels side by side."""
     if len(static_shape(value) or ()) == 4:
         return lowering.channels_last(value, Border())
     view = lowering.demand(value)
@@ -140,7 +140,7 @@ def _axes(node: ir.Node, rank: int) -> tuple[list[int], bool]:
 
 
 def _kept_view(target: View, source: View, axes: list[int], keep: bool) -> View:
-    """Give the result with one entry for each reduced axis."""
+    """Return the result with one entry for each reduced axis."""
     if keep:
         return target
     shape = [1 if axis in axes else size for axis, size in enumerate(source.shape)]
@@ -150,7 +150,7 @@ def _kept_view(target: View, source: View, axes: list[int], keep: bool) -> View:
 
 
 def _dims(source: View, target: View, axes: list[int]) -> tuple[tuple[int, int, int], ...]:
-    """Give the kept dimensions, merged; the target's densest comes last."""
+    """Return the kept dimensions, merged; the target's densest comes last."""
     dims = collapse(
         [source.shape[a] for a in axes],
         [tuple(target.strides[a] for a in axes), tuple(source.strides[a] for a in axes)],

@@ -93,7 +93,7 @@ def _nearest(x: Array, mode: str) -> Array:
 
 
 def table(node: ir.Node, axis: Axis) -> tuple[Array, Array]:
-    """Give source positions and weights. Shapes: both (target, taps)."""
+    """Return source positions and weights. Shapes: both (target, taps)."""
     mode = text(node, "mode", "nearest")
     transform = text(node, "coordinate_transformation_mode", "half_pixel")
     # In float32, as ONNX Runtime does: coordinates that should be whole are so in both or neither.
@@ -161,7 +161,7 @@ def lower_resize(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _scales(node: ir.Node) -> tuple[float, float]:
-    """Give the factors of height and width: those given, or those that the sizes make."""
+    """Return the factors of height and width: those given, or those that the sizes make."""
     data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
     assert data is not None
     assert result is not None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from vermilion.codegen.lower.moved_shapes import (
+from vermilion.codegen.lower.data_movement_shapes import (
     axes_of,
     checked_axis,
     concatenated,

@@ -48,7 +48,7 @@ LIES: dict[str, Callable[[ir.Value], None]] = {
 
 
 def _lies(name: str) -> dict[str, ir.Model]:
-    """Give the model of an operator with each of its results declared as what it is not."""
+    """Return the model of an operator with each of its results declared as what it is not."""
     opset, text = CASES[name]
     found = {}
     for lie, change in LIES.items():

@@ -13,13 +13,13 @@ from vermilion.ir.opset import constant_of, static_shape
 
 
 def given_input(node: ir.Node, index: int) -> ir.Value | None:
-    """Give an input, None where it is left out."""
+    """Return an input, None where it is left out."""
     value = node.inputs[index] if index < len(node.inputs) else None
     return value if value is not None and value.name else None
 
 
 def constant_ints(node: ir.Node, index: int) -> list[int] | None:
-    """Give the integers of a constant input, None where it is absent."""
+    """Return the integers of a constant input, None where it is absent."""
     value = node.inputs[index] if index < len(node.inputs) else None
     constant = constant_of(value)
     return None if constant is None else [int(x) for x in constant.numpy().reshape(-1)]

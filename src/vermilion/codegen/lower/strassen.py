@@ -30,7 +30,7 @@ from vermilion.codegen.expression import (
 )
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.lower.context import Lowering, operations_of
-from vermilion.codegen.quarters import PRODUCTS, RESULTS, Sum
+from vermilion.codegen.strassen import PRODUCTS, RESULTS, Sum
 from vermilion.codegen.tensor import View, allocate
 
 Array = NDArray[Any]
@@ -52,7 +52,7 @@ def is_cheaper(rows: int, depth: int, columns: int, isa: Isa) -> bool:
 
 
 def halved_axis(shape: Sequence[int]) -> int | None:
-    """Give the first dimension of rows that has two equal halves.
+    """Return the first dimension of rows that has two equal halves.
 
     A batch before other rows is not halved: what is no number in one entry would reach another.
     """
@@ -78,8 +78,8 @@ def strassen_steps(
     Shapes: left (…rows, K), right (K, N), target and operands (…rows, N); rows have a
     `halved_axis`, and K and N are even. `key` names the right side.
     """
+    from vermilion.codegen.lower.gemm_operands import RightSide
     from vermilion.codegen.lower.matmul import matmul_step
-    from vermilion.codegen.lower.sides import RightSide
     from vermilion.codegen.numeric import NUMERICS
 
     axis = halved_axis(left.shape)
@@ -116,7 +116,7 @@ def strassen_steps(
 
 
 def _left_sums(lowering: Lowering, left: View, axis: int) -> View:
-    """Give the left sums, once for all products of one tensor. Shape: (7, …rows, K / 2)."""
+    """Return the left sums, once for all products of one tensor. Shape: (7, …rows, K / 2)."""
     if left not in lowering.left_sums:
         quarters = _quarters(left, axis)
         sums = allocate(f"{left.buffer.name} sums", "f32", (len(PRODUCTS), *quarters[0].shape))
@@ -136,7 +136,7 @@ def _of(view: View, number: int) -> View:
 
 
 def _quarters(view: View, axis: int) -> list[View]:
-    """Give the quarters of rows and columns; of what repeats, the same again."""
+    """Return the quarters of rows and columns; of what repeats, the same again."""
     halves = []
     for first in (0, 1):
         size = view.shape[axis] // 2
@@ -147,7 +147,7 @@ def _quarters(view: View, axis: int) -> list[View]:
 
 
 def _right_sums(right: Array) -> Array:
-    """Give the right sums; none has more than two terms, so each is rounded once.
+    """Return the right sums; none has more than two terms, so each is rounded once.
 
     Shapes: (K, N) → (7, K / 2, N / 2).
     """

@@ -97,7 +97,7 @@ def lower_normalization(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _row(lowering: Lowering, value: ir.Value | None) -> View | None:
-    """Give a scale or shift side by side; a constant stays in float32."""
+    """Return a scale or shift side by side; a constant stays in float32."""
     if value is None:
         return None
     constant = constant_of(value)

@@ -44,7 +44,7 @@ class Phase:
 
 
 def phases(stride: int, kernel: int, pad: int, source: int, target: int) -> list[Phase]:
-    """Give the phases of one axis."""
+    """Return the phases of one axis."""
     found = []
     for r in range(min(stride, target)):
         first = (r + pad) % stride
@@ -74,7 +74,7 @@ def check_transposed(node: ir.Node) -> str:
 
 
 def axes_of(node: ir.Node) -> tuple[list[Phase], list[Phase]]:
-    """Give the phases of height and width."""
+    """Return the phases of height and width."""
     data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
     kernel = static_shape(node.inputs[1])
     assert data is not None
@@ -104,7 +104,7 @@ def _before(
 
 
 def transposed_border(node: ir.Node) -> Border:
-    """Give the border that all phases together need."""
+    """Return the border that all phases together need."""
     rows, columns = axes_of(node)
     return Border(
         max(0, *(p.before for p in rows)),
@@ -136,7 +136,7 @@ def transposed_steps(
     expression: Expression,
     members: Sequence[ir.Node],
 ) -> Iterator[Step]:
-    """Give a step for each phase. Shapes: weights (C in, C out, kernel height, kernel width)."""
+    """Yield a step for each phase. Shapes: weights (C in, C out, kernel height, kernel width)."""
     strides = integers(node, "strides", [1, 1])
     numeric = numeric_for(source.storage, lowering.isa)
     assert numeric is not None, f"no product on {source.storage}"

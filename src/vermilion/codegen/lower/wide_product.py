@@ -97,7 +97,7 @@ def wide_product(node: ir.Node) -> WideProduct | None:
 
 
 def _bias(node: ir.Node, factor: Array) -> tuple[Array, Factor] | None:
-    """Give the part of the bias that is a whole number of accumulator steps, and the rest."""
+    """Return the part of the bias that is a whole number of accumulator steps, and the rest."""
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     nothing = np.zeros(factor.shape, np.int64)
     if bias is None:
@@ -143,7 +143,7 @@ def emit_wide_product(lowering: Lowering, group: Group, product: WideProduct) ->
 
 
 def _form(product: WideProduct) -> Affine:
-    """Give what both sums stand for: operand 0 is the high one, then the low one, the initial."""
+    """Return what both sums stand for: operand 0 is the high one, then the low one, the initial."""
     high = apply("mul", Convert(Operand(0, "int"), "long"), Constant(256, "long"))
     total = apply("add", high, Convert(Operand(1, "int"), "long"))
     whole = Convert(apply("add", total, Operand(2, "long")), "float")
@@ -151,7 +151,7 @@ def _form(product: WideProduct) -> Affine:
 
 
 def _along_channels(view: View, shape: tuple[int, ...] | None) -> View:
-    """Give what has one number a channel so that it broadcasts over images."""
+    """Return what has one number a channel so that it broadcasts over images."""
     if shape is None or len(view.shape) != 1 or not view.buffer.name.endswith("/bias"):
         return view
     fitted = view.reshaped(shape)
@@ -221,7 +221,7 @@ def _row_sums(lowering: Lowering, product: WideProduct, sums: tuple[View, View])
 
 
 def _rows_of(view: View, width: int) -> View:
-    """Give a row-major tensor (…, width) as an image (1, width, 1, rows)."""
+    """Return a row-major tensor (…, width) as an image (1, width, 1, rows)."""
     rows = view.elements // width
     return replace(view, shape=(1, width, 1, rows), strides=(0, 1, 0, width))
 

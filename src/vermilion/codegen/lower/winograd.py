@@ -64,7 +64,7 @@ def is_candidate(geometry: ConvGeometry, shape: Shape) -> bool:
 
 
 def choose_scheme(geometry: ConvGeometry, shape: Shape, isa: Isa) -> int:
-    """Give the tile of the cheapest scheme, 0 for direct convolution."""
+    """Return the tile of the cheapest scheme, 0 for direct convolution."""
     if not is_candidate(geometry, shape):
         return 0
     costs = {tile: _cost(tile, shape, isa) for tile in (0, *SCHEMES)}
@@ -72,7 +72,7 @@ def choose_scheme(geometry: ConvGeometry, shape: Shape, isa: Isa) -> int:
 
 
 def _cost(tile: int, shape: Shape, isa: Isa) -> float:
-    """Give estimated cycles on one core: arithmetic and transforms, or weights from memory."""
+    """Return estimated cycles on one core: arithmetic and transforms, or weights from memory."""
     pair = shape.inputs * shape.outputs
     if not tile:
         pixels = shape.images * shape.rows * shape.columns
@@ -87,7 +87,7 @@ def _cost(tile: int, shape: Shape, isa: Isa) -> float:
 
 
 def needed_border(geometry: ConvGeometry, shape: Shape, tile: int) -> Border:
-    """Give the border that lets every patch be read: the last one may hang over."""
+    """Return the border that lets every patch be read: the last one may hang over."""
     top, left, _, _ = geometry.pads
     reach_rows = -(-shape.rows // tile) * tile + 2
     reach_columns = -(-shape.columns // tile) * tile + 2
@@ -108,7 +108,7 @@ def winograd_steps(
     expression: Expression,
     nodes: Sequence[ir.Node],
 ) -> list[Step]:
-    """Give the steps of one convolution, band by band. Shapes as in `product_step`."""
+    """Return the steps of one convolution, band by band. Shapes as in `product_step`."""
     n, _, rows, _ = output.shape
     top, left, _, _ = geometry.pads
     start = replace(
@@ -141,7 +141,7 @@ def winograd_steps(
 
 
 def _band_rows(tile: int, shape: tuple[int, ...], inputs: int) -> int:
-    """Give the rows of output that are computed together: patches and products stay in cache."""
+    """Return the rows of output that are computed together: patches and products stay in cache."""
     _, channels, rows, columns = shape
     tile_row = SCHEMES[tile].positions * -(-columns // tile) * (inputs + channels) * 4
     tile_rows = -(-rows // tile)
@@ -160,7 +160,7 @@ def _band(
     expression: Expression,
     nodes: Sequence[ir.Node],
 ) -> list[Step]:
-    """Give the three steps of some rows of one image."""
+    """Return the three steps of some rows of one image."""
     scheme = SCHEMES[tile]
     n, channels, rows, columns = output.shape
     inputs = weights.shape[3]
@@ -189,7 +189,7 @@ def _band(
 def _products(
     lowering: Lowering, tile: int, weights: Array, key: tuple[str, ...], tiles: int
 ) -> tuple[ProductSpec, View]:
-    """Give one matrix product for each position, and the weights packed for it."""
+    """Return one matrix product for each position, and the weights packed for it."""
     isa, positions = lowering.isa, SCHEMES[tile].positions
     channels, inputs = weights.shape[0], weights.shape[3]
     shape = choose_tile(1, tiles, channels, inputs, isa)

@@ -25,5 +25,5 @@ class Finding:
     fix: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that `vermilion doctor --json` prints."""
+        """Return the keys that `vermilion doctor --json` prints."""
         return {"id": self.id, "level": self.level, "what": self.what, "fix": self.fix}

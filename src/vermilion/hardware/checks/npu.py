@@ -225,7 +225,7 @@ def check_memory(machine: Machine, _: Environment) -> Iterator[Finding]:
 
 
 def ryzen_ai_release(environment: Environment) -> str:
-    """Give the installed Ryzen AI release, empty where nothing tells.
+    """Return the installed Ryzen AI release, empty where nothing tells.
 
     The distribution `voe` counts with the releases; the installer's folder carries the number too.
     """
@@ -239,7 +239,7 @@ def ryzen_ai_release(environment: Environment) -> str:
 
 
 def oldest_driver(release: str) -> str:
-    """Give the oldest driver for a release: its own row, or the last row before it."""
+    """Return the oldest driver for a release: its own row, or the last row before it."""
     oldest = OLDEST_DRIVERS["1.8"] if not release else OLDEST_DRIVERS["1.2"]
     for row, driver in OLDEST_DRIVERS.items():
         if release and not is_older(release, row):

@@ -9,7 +9,7 @@ from vermilion.hardware.options.option import UNKNOWN_CLOSE, UNKNOWN_OPEN, Linte
 
 
 def corrected_text(linted: Linted, *, as_json: bool) -> str:
-    """Give the corrected options as JSON, or as the lines of Python that make the session."""
+    """Return the corrected options as JSON, or as the lines of Python that make the session."""
     options = linted.corrected
     if as_json:
         data: dict[str, object] = {

@@ -235,7 +235,7 @@ TABLES: tuple[OptionTable, ...] = (
 
 
 def gpu_table(provider: str, build: str) -> OptionTable | None:
-    """Give the table of a provider's build; the first of the provider where none is named."""
+    """Return the table of a provider's build; the first of the provider where none is named."""
     mine = [table for table in TABLES if table.provider == provider]
     named = [table for table in mine if table.build == build]
     return next(iter(named or mine), None)

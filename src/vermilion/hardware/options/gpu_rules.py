@@ -74,7 +74,7 @@ def _leave_rocm(draft: Draft, build: str) -> None:
 
 
 def plugin_name(built_in: str) -> str:
-    """Give the plugin's name of a built-in option, empty where it has none."""
+    """Return the plugin's name of a built-in option, empty where it has none."""
     return TO_PLUGIN.get(built_in, built_in.removeprefix(_PREFIX))
 
 
@@ -148,7 +148,7 @@ def _removed(draft: Draft, table: OptionTable, name: str) -> None:
 
 
 def _other_build(table: OptionTable, name: str) -> Option | None:
-    """Give this build's option that another build calls `name`."""
+    """Return this build's option that another build calls `name`."""
     if table.build == PLUGIN:
         moved = plugin_name(name) if name.startswith(_PREFIX) else ""
         return table.find(moved) if moved else None
@@ -197,7 +197,7 @@ def _mended(option: Option, value: str) -> str:
 
 
 def _bytes(value: str) -> str:
-    """Give `2GB` or `2 * 1024` style sizes as a whole number of bytes, empty where it is none."""
+    """Return `2GB` or `2 * 1024` style sizes as a whole number of bytes, empty where it is none."""
     units = {"kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
     text = value.strip().lower().replace(" ", "")
     for unit, factor in units.items():

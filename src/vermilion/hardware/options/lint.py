@@ -48,7 +48,7 @@ _RULES: Mapping[str, Callable[[Draft, Setting], None]] = {
 
 
 def lint(given: OptionSet, setting: Setting) -> Linted:
-    """Give what is wrong with an option set, and its corrected form.
+    """Return what is wrong with an option set, and its corrected form.
 
     An empty `build` in `setting` is the newest release, or the provider built into ONNX Runtime.
     """
@@ -78,14 +78,14 @@ def lint(given: OptionSet, setting: Setting) -> Linted:
 
 
 def option_table(provider: str, build: str) -> OptionTable | None:
-    """Give what a build of a provider takes, None for a provider that has no table here."""
+    """Return what a build of a provider takes, None for a provider that has no table here."""
     if provider == PROVIDER:
         return vitisai_table(build or NEWEST)
     return gpu_table(provider, build)
 
 
 def full_name(written: str) -> str:
-    """Give ONNX Runtime's name of a provider: `VitisAI` → `VitisAIExecutionProvider`."""
+    """Return ONNX Runtime's name of a provider: `VitisAI` → `VitisAIExecutionProvider`."""
     return _SHORT_NAMES.get(written.strip().lower(), written.strip())
 
 
@@ -96,7 +96,7 @@ def is_amd(provider: str) -> bool:
 
 
 def _meant(name: str) -> str:
-    """Give the provider that a misspelt name means, empty where it is a real one or like none."""
+    """Return the provider that a misspelt name means, empty where it is a real one or like none."""
     if name in _KNOWN or name in _OTHERS:
         return ""
     close = difflib.get_close_matches(name, [*_KNOWN, *_OTHERS], n=1, cutoff=0.85)

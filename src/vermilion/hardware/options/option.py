@@ -104,13 +104,13 @@ class OptionTable:
     removed: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, written: str) -> Option | None:
-        """Give the option that a name stands for, by its own name or another spelling."""
+        """Return the option that a name stands for, by its own name or another spelling."""
         return next(
             (o for o in self.options if written == o.name or written in o.other_spellings), None
         )
 
     def nearest(self, written: str) -> str:
-        """Give the known name that looks most like `written`, empty where none does."""
+        """Return the known name that looks most like `written`, empty where none does."""
         close = difflib.get_close_matches(
             written.lower(), [option.name for option in self.options], n=1, cutoff=0.7
         )
@@ -158,7 +158,7 @@ class Problem:
     fix: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """Give the keys that `vermilion doctor --options --json` prints."""
+        """Return the keys that `vermilion doctor --options --json` prints."""
         return {
             "id": self.id,
             "level": self.level,
@@ -184,7 +184,7 @@ class Draft:
         self.problems.append(Problem(id, level, option, what, fix))
 
     def rename(self, old: str, new: str) -> None:
-        """Give an option another name in the same place; a value already there stays."""
+        """Return an option another name in the same place; a value already there stays."""
         renamed: dict[str, str] = {}
         for name, value in self.options.items():
             if name != old:

@@ -25,7 +25,7 @@ _HINT = (
 
 
 def read_options(path: Path) -> tuple[tuple[OptionSet, ...], Setting]:
-    """Give the option sets for AMD's providers in a file, and the setting that it states.
+    """Return the option sets for AMD's providers in a file, and the setting that it states.
 
     Raises: OptionError where the file holds none, or cannot be read as what it is.
     """
@@ -82,7 +82,7 @@ def _setting(data: object) -> Setting:
 
 
 def _from_json(data: object, where: str) -> Iterator[OptionSet]:
-    """Give option sets from every form that JSON is found in.
+    """Yield option sets from every form that JSON is found in.
 
     One object with `provider` and `options`; a list of those or of [name, options] pairs; an
     object from provider to options, also inside `provider_options` of a genai_config.json; the
@@ -150,7 +150,7 @@ _CPP_PROVIDER = re.compile(
 
 
 def _from_cpp(text: str, where: str) -> Iterator[OptionSet]:
-    """Give one option set for each provider that is appended: the pairs written before it."""
+    """Yield one option set for each provider that is appended: the pairs written before it."""
     pairs = [(m.start(), m[1] or m[2], m[3]) for m in _CPP_PAIR.finditer(text)]
     begin = 0
     for call in _CPP_PROVIDER.finditer(text):

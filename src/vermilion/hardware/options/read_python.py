@@ -31,7 +31,7 @@ class _Literal:
 
 
 def read_python(text: str, where: str) -> Iterator[OptionSet]:
-    """Give an option set for each provider that a session in this source is given.
+    """Yield an option set for each provider that a session in this source is given.
 
     Names are followed to their assignment. What only running it would tell is marked unknown.
 
@@ -156,7 +156,7 @@ def _elements(node: ast.expr, names: _Names) -> list[ast.expr]:
 
 
 def _followed(node: ast.expr, names: _Names) -> ast.expr:
-    """Give what a name was assigned, as far as names lead."""
+    """Return what a name was assigned, as far as names lead."""
     for _ in range(_MAX_DEPTH):
         if not isinstance(node, ast.Name) or node.id not in names.values:
             break

@@ -48,7 +48,7 @@ PASSES = ("init", "vaiml_partition")
 
 
 def build_config(settings: Mapping[str, object], *, with_targets: bool) -> dict[str, object]:
-    """Give the file's content; releases from 1.6 on need `target` and `targets` in it."""
+    """Return the file's content; releases from 1.6 on need `target` and `targets` in it."""
     config: dict[str, object] = {
         "passes": [
             {"name": "init", "plugin": "vaip-pass_init"},
@@ -70,7 +70,7 @@ def is_vaiml_config(config: Mapping[str, object]) -> bool:
 
 
 def vaiml_settings(config: Mapping[str, object]) -> dict[str, object]:
-    """Give the `vaiml_config` of a configuration, empty where there is none."""
+    """Return the `vaiml_config` of a configuration, empty where there is none."""
     for step in _passes(config):
         found = step.get("vaiml_config") if isinstance(step, dict) else None
         if isinstance(found, dict):
@@ -124,7 +124,7 @@ def check_config(
 def corrected_config(
     config: Mapping[str, object], *, needs_targets: bool, device_code: str
 ) -> dict[str, object]:
-    """Give the configuration with what `check_config` finds mended."""
+    """Return the configuration with what `check_config` finds mended."""
     settings: dict[str, object] = {}
     for key, value in vaiml_settings(config).items():
         known = key

@@ -152,7 +152,7 @@ class NotForRelease:
 
 
 def release_row(release: str) -> str:
-    """Give the documented release that a version such as `1.7.1` or `1.8.68.0` belongs to."""
+    """Return the documented release that a version such as `1.7.1` or `1.8.68.0` belongs to."""
     fields = version_fields(release)
     if len(fields) < 2 or fields[0] != 1:
         return NEWEST
@@ -161,7 +161,7 @@ def release_row(release: str) -> str:
 
 
 def vitisai_table(release: str) -> OptionTable:
-    """Give what the provider of a release takes."""
+    """Return what the provider of a release takes."""
     row = release_row(release)
     return OptionTable(
         provider=PROVIDER,
@@ -183,7 +183,7 @@ def not_in_release(written: str, release: str) -> NotForRelease | None:
 
 
 def all_options() -> tuple[Option, ...]:
-    """Give every option of every release."""
+    """Return every option of every release."""
     return _ROWS
 
 

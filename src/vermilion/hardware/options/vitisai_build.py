@@ -66,12 +66,12 @@ class BuiltOptions:
     session_entries: Mapping[str, str] = field(default_factory=dict)
 
     def config_text(self) -> str:
-        """Give the configuration file's text."""
+        """Return the configuration file's text."""
         return json.dumps(self.config, indent=2) + "\n"
 
 
 def build_options(request: Request) -> BuiltOptions:
-    """Give the options for a device and a release.
+    """Return the options for a device and a release.
 
     Raises: UnsupportedError where the release does not do that on the device; OptionError for a
     value that it would not take.

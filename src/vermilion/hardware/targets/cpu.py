@@ -19,7 +19,7 @@ CPU = Target(
 
 
 def resolve_cpu(features: frozenset[str] | None = None) -> Target:
-    """Give the newest core whose features this machine has, or the bare `cpu` where none fits.
+    """Return the newest core whose features this machine has, or the bare `cpu` where none fits.
 
     The features decide, not the name: a hypervisor may hide some, and code must not use those.
     `features` are LLVM's names; None looks at this machine.

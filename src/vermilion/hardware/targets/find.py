@@ -15,12 +15,12 @@ from vermilion.hardware.targets.ve2 import VE2
 
 
 def all_targets() -> tuple[Target, ...]:
-    """Give every target, processors first; `cpu` stands unresolved."""
+    """Return every target, processors first; `cpu` stands unresolved."""
     return (CPU, *zen.TARGETS, PHOENIX, STRIX, KRACKAN, VE2, *gfx.TARGETS)
 
 
 def find_target(name: str) -> Target:
-    """Give the target that `name` or one of its aliases stands for; `cpu` is this machine's core.
+    """Return the target that `name` or one of its aliases stands for; `cpu` is this machine's core.
 
     Upper case, `_` for `-`, and the feature suffix of a GPU (`gfx90a:xnack-`) are all accepted, and
     several GPUs with commas between them.

@@ -42,7 +42,7 @@ TARGETS = tuple(
 
 
 def several(targets: Sequence[Target]) -> Target:
-    """Give what stands for several GPUs at once: one artifact with a program for each."""
+    """Return what stands for several GPUs at once: one artifact with a program for each."""
     return Target(
         name=",".join(target.name for target in targets),
         kind="gpu",
@@ -52,7 +52,7 @@ def several(targets: Sequence[Target]) -> Target:
 
 
 def nearest_architecture(name: str) -> str:
-    """Give the GPU whose name's number is closest: `gfx1100` for `gfx1030`.
+    """Return the GPU whose name's number is closest: `gfx1100` for `gfx1030`.
 
     The digits are major, minor and stepping, so that the closest is the next of its generation.
     """

@@ -60,7 +60,7 @@ class BackEnds:
         return process
 
     def _last_words(self, process: subprocess.Popen[str]) -> str:
-        """Give what a process that died said last."""
+        """Return what a process that died said last."""
         code = process.wait()
         lines = process.stderr.read().strip().splitlines() if process.stderr is not None else []
         return lines[-1] if lines else f"it ended with code {code}"

@@ -48,7 +48,7 @@ def write_library_headers(folder: Path, bindings: Path) -> None:
 
 
 def c_header(pxd: str, *, before: str = "") -> str:
-    """Give a C header with what a Cython file declares."""
+    """Return a C header with what a Cython file declares."""
     parts = [
         "#pragma once\n#include <hip/hip_runtime.h>\n#include <stdint.h>\n",
         "#include <hip/hip_complex.h>\n",
@@ -96,6 +96,6 @@ def _type(kind: str, name: str, body: list[str]) -> str:
 
 
 def _declaration(text: str) -> str:
-    """Give a declaration as C writes it: Cython puts the size of an array before the name."""
+    """Return a declaration as C writes it: Cython puts the size of an array before the name."""
     array = _ARRAY.fullmatch(text)
     return f"{array[1]} {array[3]}[{array[2]}]" if array else text

@@ -120,7 +120,7 @@ def _findings(
     compiled: Sequence[Compiled],
     names: dict[Path, FileResult],
 ) -> list[Finding]:
-    """Give each message once, with the GPUs that it came for."""
+    """Return each message once, with the GPUs that it came for."""
     gpus: dict[tuple[str, Diagnostic], list[str]] = {}
     paths = {result.file.name: path for path, result in names.items()}
     for (result, gpu), done in zip(jobs, compiled, strict=True):
@@ -142,7 +142,7 @@ def _findings(
 
 
 def _at_kernel(said: Diagnostic, result: FileResult, paths: dict[str, Path]) -> Diagnostic:
-    """Give a message of the back end the place of the kernel that it names, if it names one."""
+    """Return a message of the back end the place of the kernel that it names, if it names one."""
     named = _MANGLED.search(said.text)
     name = named[2][: int(named[1])] if named else ""
     found = re.search(rf"\b{name}\s*\(", result.text) if name else None

@@ -112,7 +112,7 @@ class Compiler:
     def _front_end(
         self, source: Path, architecture: str, ir_file: Path, dependencies: Path
     ) -> list[str]:
-        """Give the command that makes LLVM IR, as clang's driver would call itself.
+        """Return the command that makes LLVM IR, as clang's driver would call itself.
 
         The clang of the package has no AMDGPU back end, so it knows none of the options that the
         driver adds for one; the driver is asked for its command, and those are left out.
@@ -148,7 +148,7 @@ class Compiler:
         return kept
 
     def _stubs_in(self, dependencies: Path) -> tuple[str, ...]:
-        """Give the headers of `stubs/` that a source included."""
+        """Return the headers of `stubs/` that a source included."""
         if not dependencies.exists():
             return ()
         stubs = self.root / "stubs"
@@ -164,7 +164,7 @@ def open_compiler(
     includes: Sequence[Path] = (),
     defines: Sequence[str] = (),
 ) -> Iterator[Compiler]:
-    """Give a compiler for some GPUs; its folder goes when it is no longer used.
+    """Yield a compiler for some GPUs; its folder goes when it is no longer used.
 
     Raises: OptionError for a GPU that is not known, UnsupportedError where a package is missing.
     """

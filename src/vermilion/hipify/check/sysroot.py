@@ -45,7 +45,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def isa_number(architecture: str) -> int:
-    """Give the number that the device library knows a GPU by: gfx942 → 9402, gfx90a → 9010."""
+    """Return the number that the device library knows a GPU by: gfx942 → 9402, gfx90a → 9010."""
     digits = architecture.removeprefix("gfx")
     major, minor, stepping = int(digits[:-2]), int(digits[-2], 16), int(digits[-1], 16)
     return major * 1000 + minor * 100 + stepping

@@ -25,7 +25,7 @@ class Toolchain:
 
 
 def find_toolchain() -> Toolchain:
-    """Give where the pieces are, without importing any of them.
+    """Return where the pieces are, without importing any of them.
 
     Raises: UnsupportedError that names what is missing.
     """
@@ -57,7 +57,7 @@ def find_toolchain() -> Toolchain:
 
 
 def _package(name: str) -> Path:
-    """Give a package's folder; one that does not exist if the package is not installed."""
+    """Return a package's folder; one that does not exist if the package is not installed."""
     spec = find_spec(name)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return Path(places[0]) if places else Path(os.devnull) / name

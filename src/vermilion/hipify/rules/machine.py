@@ -106,7 +106,7 @@ def inline_ptx(source: Source) -> Iterator[Hit]:
 
 
 def _statement(string: str) -> str:
-    """Give a string's PTX in one line, without the semicolon at its end."""
+    """Return a string's PTX in one line, without the semicolon at its end."""
     text = re.sub(r"\\[nt]|\s+", " ", string.strip('"')).strip()
     return text.rstrip("; ").strip()
 
@@ -223,7 +223,7 @@ def _dynamic_shared(source: Source) -> Iterator[tuple[int, int]]:
 
 
 def _launch_arguments(source: Source, place: int) -> list[tuple[int, int]]:
-    """Give the arguments between `<<<` and `>>>`."""
+    """Return the arguments between `<<<` and `>>>`."""
     spans, depth, first = [], 0, place + 1
     indices = source.tokens.meaningful
     for at in range(place + 1, len(source.words)):
@@ -239,7 +239,7 @@ def _launch_arguments(source: Source, place: int) -> list[tuple[int, int]]:
 
 
 def launches(source: Source) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Give each launch with the arguments of its configuration."""
+    """Yield each launch with the arguments of its configuration."""
     for place in source.places.get("<<<", ()):
         yield place, _launch_arguments(source, place)
 

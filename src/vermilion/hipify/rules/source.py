@@ -34,12 +34,12 @@ class Source:
 
     @cached_property
     def words(self) -> list[str]:
-        """Give the meaningful tokens as the compiler sees them."""
+        """Return the meaningful tokens as the compiler sees them."""
         return [self.tokens.word(index) for index in self.tokens.meaningful]
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
-        """Give, for each word, where it stands."""
+        """Return, for each word, where it stands."""
         found: dict[str, list[int]] = {}
         for place, word in enumerate(self.words):
             found.setdefault(word, []).append(place)
@@ -58,15 +58,15 @@ class Source:
         return not names.isdisjoint(self.places)
 
     def kind(self, place: int) -> str:
-        """Give the kind of a token."""
+        """Return the kind of a token."""
         return self.tokens.kinds[self.tokens.meaningful[place]]
 
     def word(self, place: int) -> str:
-        """Give a token, empty past either end."""
+        """Return a token, empty past either end."""
         return self.words[place] if 0 <= place < len(self.words) else ""
 
     def find(self, pattern: str) -> Iterator[tuple[int, str]]:
-        """Give each place of each word that matches a pattern as a whole."""
+        """Yield each place of each word that matches a pattern as a whole."""
         expression = re.compile(pattern)
         hits = [
             (place, word)
@@ -78,32 +78,32 @@ class Source:
         yield from sorted(hits)
 
     def calls(self, pattern: str) -> Iterator[tuple[int, str, list[Span]]]:
-        """Give each call of a function whose name matches: place, name, arguments."""
+        """Yield each call of a function whose name matches: place, name, arguments."""
         for place, word in self.find(pattern):
             if self.word(place + 1) == "(":
                 yield place, word, self.arguments(place + 1)
 
     def arguments(self, opening: int) -> list[Span]:
-        """Give the arguments of the call whose `(` is at `opening`."""
+        """Return the arguments of the call whose `(` is at `opening`."""
         return split_arguments(self.tokens, self.tokens.meaningful, opening)
 
     def closing(self, opening: int) -> int:
-        """Give the place of the bracket that ends the one at `opening`."""
+        """Return the place of the bracket that ends the one at `opening`."""
         return closing(self.tokens, self.tokens.meaningful, opening)
 
     def text(self, span: Span) -> str:
-        """Give a piece of source as it is written."""
+        """Return a piece of source as it is written."""
         return text_of(self.tokens, span)
 
     def edit(self, first: int, last: int, text: str) -> Edit:
-        """Give the change of the tokens from `first` to `last`, places both."""
+        """Return the change of the tokens from `first` to `last`, places both."""
         meaningful = self.tokens.meaningful
         start, end = self.tokens.starts[meaningful[first]], self.tokens.starts[meaningful[last] + 1]
         missing = self.tokens.text.count("\n", start, end) - text.count("\n")
         return Edit(start, end, text + "\n" * missing)
 
     def place_of(self, index: int) -> int:
-        """Give the place of a token that is counted in all tokens."""
+        """Return the place of a token that is counted in all tokens."""
         return self._place_by_index[index]
 
     @cached_property
@@ -112,7 +112,7 @@ class Source:
 
     @cached_property
     def constants(self) -> dict[str, tuple[int, int]]:
-        """Give the integers that names stand for: name → (value, place of the number)."""
+        """Return the integers that names stand for: name → (value, place of the number)."""
         found: dict[str, tuple[int, int]] = {}
         for place, word in enumerate(self.words):
             after_name = self.word(place - 1)

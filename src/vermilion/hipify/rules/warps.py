@@ -139,7 +139,7 @@ def mask_32_bit(source: Source) -> Iterator[Hit]:
 
 
 def _value_of_mask(source: Source, first: int, last: int) -> tuple[int, bool] | None:
-    """Give where the mask's number stands and whether it has 64 bits; None where that is open."""
+    """Return where the mask's number stands and whether it has 64 bits; None where that is open."""
     if first == last and source.kind(first) == "number":
         return first, is_64_bit(source.word(first))
     if first == last and source.word(first) in source.constants:
@@ -204,7 +204,7 @@ def _derived(source: Source, narrow: set[str]) -> Iterator[Hit]:
 
 
 def _wider_type(source: Source, variable: int) -> list[Edit]:
-    """Give the edit of the 32-bit type that stands before a variable, if one does."""
+    """Return the edit of the 32-bit type that stands before a variable, if one does."""
     last = first = variable - 1
     while source.word(first) in _NARROW:
         first -= 1
@@ -213,7 +213,7 @@ def _wider_type(source: Source, variable: int) -> list[Edit]:
 
 
 def _declaration(source: Source, name: str, before: int) -> int:
-    """Give the place at which a variable was declared with a 32-bit type; 0 for none."""
+    """Return the place at which a variable was declared with a 32-bit type; 0 for none."""
     for place in source.places.get(name, ()):
         if place < before and source.word(place - 1) in _NARROW:
             return place

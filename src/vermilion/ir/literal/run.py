@@ -87,7 +87,7 @@ class LiteralModel:
         return self._opened.run(inputs, outputs)
 
     def close(self) -> None:
-        """Give back what it holds; a model that nobody holds any more is closed as well."""
+        """Return back what it holds; a model that nobody holds any more is closed as well."""
         self._opened.close()
 
 

@@ -13,7 +13,7 @@ from vermilion.ir.literal.run import open_literally
 
 
 def complete_types(model: ir.Model) -> None:
-    """Give values without a type the one that ONNX Runtime finds, and their sizes as far as known.
+    """Set the type that ONNX Runtime finds, and the known sizes, of values that have no type.
 
     ONNX's own inference stops at operators of other domains. Left open where ONNX Runtime cannot
     open the model either. It says `[]` of a number and of a tensor whose rank it does not know,

@@ -16,7 +16,7 @@ Dimensions = Mapping[str, int | Sequence[int]]
 
 
 def bind_dimensions(model: ir.Model, dims: Dimensions) -> ir.Model:
-    """Give a copy of `model` (weights shared) in which the named dimensions have the given sizes.
+    """Return a copy of `model` (weights shared) in which the named dimensions have the given sizes.
 
     A key is a dimension's name with one size, or an input's name with all of its sizes:
     `{"batch": 1}`, `{"x": (1, 3, 48, 320)}`. A name bound through an input's shape is bound
@@ -51,7 +51,7 @@ def bind_in_place(model: ir.Model, dims: Dimensions, notes: Notes) -> None:
 
 
 def symbolic_names(model: ir.Model) -> tuple[str, ...]:
-    """Give the names of open dimensions on the inputs, in order of appearance."""
+    """Return the names of open dimensions on the inputs, in order of appearance."""
     found: dict[str, None] = {}
     for value in required_inputs(model):
         for size in value.shape.dims if value.shape is not None else ():
@@ -73,7 +73,7 @@ def open_dimensions(model: ir.Model) -> tuple[str, ...]:
 
 
 def dimension_name(size: int | ir.SymbolicDim) -> str:
-    """Give the name of an open dimension, empty where it has none.
+    """Return the name of an open dimension, empty where it has none.
 
     Exporters write `?` for `no name`: two of those are not the same size.
     """

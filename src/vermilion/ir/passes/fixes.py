@@ -55,7 +55,7 @@ class Fixed:
 def apply_fixes(
     model: ir.Model, *, max_batch: int | None = None, progress: Progress = no_progress
 ) -> Fixed:
-    """Give a copy of `model`, weights shared, with every fix that keeps its outputs.
+    """Return a copy of `model`, weights shared, with every fix that keeps its outputs.
 
     `max_batch` is how many entries of a batch the target computes, None for any number.
     """
@@ -75,7 +75,7 @@ def apply_fixes(
 def fix_simplified(
     simplified: Simplified, max_batch: int | None, progress: Progress = no_progress
 ) -> Simplified:
-    """Give a simplified model with the fixes, simplified once more, and what all of them did."""
+    """Return a simplified model with the fixes, simplified once more, and what all of them did."""
     fixed = apply_fixes(simplified.model, max_batch=max_batch, progress=progress)
     again = simplify(fixed.model, progress=progress)
     fixes = tuple(replace(step, name=f"fix {step.name}") for step in fixed.steps)

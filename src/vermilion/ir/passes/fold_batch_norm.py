@@ -104,7 +104,7 @@ def _arithmetic(node: ir.Node) -> _Affine | str | None:
 
 
 def _channel_axis(value: ir.Value) -> tuple[int, int] | None:
-    """Give the rank of a Conv's or Gemm's result and its channels; None where not known."""
+    """Return the rank of a Conv's or Gemm's result and its channels; None where not known."""
     producer = value.producer()
     weight = constant_of(producer.inputs[1]) if producer is not None else None
     if producer is None or weight is None:

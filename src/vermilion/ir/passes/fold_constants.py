@@ -170,7 +170,7 @@ def _is_constant(node: ir.Node, wave: _Wave) -> bool:
 
 
 def _result_bytes(model: ir.Model, node: ir.Node) -> int | None:
-    """Give the size of all results, None where it cannot be told before running."""
+    """Return the size of all results, None where it cannot be told before running."""
     results = [value for value in node.outputs if value.name]
     if any(value.dtype is None or static_shape(value) is None for value in results):
         for value, (dtype, shape) in zip(results, _inferred(model, node), strict=False):

@@ -32,7 +32,7 @@ def fold_pad(model: ir.Model, notes: Notes) -> None:
 
 
 def _spatial_pads(node: ir.Node) -> tuple[int, ...] | str:
-    """Give the pads of height and width as Conv spells them, or why there are none."""
+    """Return the pads of height and width as Conv spells them, or why there are none."""
     mode = text(node, "mode", "constant")
     if mode != "constant":
         return f"it pads by {mode}, not by zeros"

@@ -88,7 +88,7 @@ def without_weights(model: ir.Model) -> Iterator[onnx.ModelProto]:
 
 
 def propagated_elements(model: ir.Model) -> int:
-    """Give an upper bound of the longest list of sizes that onnx would carry through the graph."""
+    """Return an upper bound of the longest list of sizes that onnx would propagate."""
     longest = 0
     lengths: dict[int, int] = {}
     for node in ir.traversal.RecursiveGraphIterator(model.graph):

@@ -39,7 +39,7 @@ def inline_branches(model: ir.Model, notes: Notes) -> None:
 
 
 def _decided(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Graph | None]]:
-    """Give every If and the branch that it takes, None where that is not known."""
+    """Yield every If and the branch that it takes, None where that is not known."""
     for node in graph:
         if is_operator(node, "If"):
             condition = constant_of(node.inputs[0]) if node.inputs else None

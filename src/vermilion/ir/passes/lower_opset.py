@@ -55,7 +55,7 @@ def lower_opset(model: ir.Model, notes: Notes) -> None:
 
 
 def _change(node: ir.Node) -> _Change | str | None:
-    """Give what has to change in a node, why it cannot be lowered, or None."""
+    """Return what has to change in a node, why it cannot be lowered, or None."""
     try:
         schema = onnx.defs.get_schema(node.op_type, OPSET, "")
     except onnx.defs.SchemaError:

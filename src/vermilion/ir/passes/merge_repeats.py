@@ -40,7 +40,7 @@ def merge_repeats(model: ir.Model, notes: Notes) -> None:
 
 
 def _key(node: ir.Node) -> tuple[object, ...] | None:
-    """Give what makes two nodes equal, None where that cannot be told cheaply."""
+    """Return what makes two nodes equal, None where that cannot be told cheaply."""
     attributes: list[tuple[str, object]] = []
     for name, attribute in sorted(node.attributes.items()):
         value = _comparable(attribute)

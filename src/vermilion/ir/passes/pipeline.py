@@ -78,7 +78,7 @@ class Simplified:
 def simplify(
     model: ir.Model, *, dims: Dimensions | None = None, progress: Progress = no_progress
 ) -> Simplified:
-    """Give an equal model that is easier to place and faster to run; `model` stays as it is.
+    """Return an equal model that is easier to place and faster to run; `model` stays as it is.
 
     (An unsorted `model` is sorted, which says the same.) Weights are shared with `model`, not
     copied. `dims` are bound first (see `bind_dimensions`).

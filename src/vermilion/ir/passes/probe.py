@@ -79,7 +79,7 @@ class Probe:
         return ""
 
     def unusable(self, reason: str) -> Probe:
-        """Give a probe that compares nothing any more, and says why."""
+        """Return a probe that compares nothing any more, and says why."""
         refusal = Refusal(f"outputs not compared: {reason}")
         return replace(self, results={}, step=PassStep(self.step.name, 0, (("model", refusal),)))
 

@@ -35,7 +35,7 @@ def remove_identities(model: ir.Model, notes: Notes) -> None:
 
 
 def _unprovable(node: ir.Node, rule: Callable[[ir.Node], str | None]) -> str | None:
-    """Give empty text to go ahead, a reason to report, None where there is nothing to say."""
+    """Return empty text to go ahead, a reason to report, None where there is nothing to say."""
     if not node.inputs or node.inputs[0] is None:
         return None
     reason = rule(node)

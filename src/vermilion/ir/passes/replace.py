@@ -65,7 +65,7 @@ def new_weight(graph: ir.Graph, near: str, tensor: ir.TensorProtocol) -> ir.Valu
 
 
 def make_weight(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
-    """Give a value that holds `tensor`, not yet part of a graph."""
+    """Return a value that holds `tensor`, not yet part of a graph."""
     return ir.Value(
         name=name,
         shape=ir.Shape(tensor_sizes(tensor)),

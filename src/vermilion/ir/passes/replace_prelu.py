@@ -35,7 +35,7 @@ def replace_prelu(model: ir.Model, notes: Notes) -> None:
 
 
 def _like(node: ir.Node, op_type: str, inputs: list[ir.Value], suffix: str) -> ir.Node:
-    """Give a new node whose result has the type and shape of `node`'s."""
+    """Return a new node whose result has the type and shape of `node`'s."""
     old = node.outputs[0]
     made = ir.node(op_type, inputs, name=f"{node.name or old.name}/{suffix}")
     made.outputs[0].name = f"{old.name}/{suffix}"

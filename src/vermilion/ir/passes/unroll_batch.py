@@ -51,7 +51,7 @@ def unroll_batch(model: ir.Model, notes: Notes) -> None:
 
 
 def _batch(model: ir.Model) -> int | str:
-    """Give the batch, a reason where it cannot be unrolled, empty where there is none to unroll."""
+    """Return the batch, a reason where it cannot be unrolled, empty where there is none."""
     values = [*required_inputs(model), *model.graph.outputs]
     shapes = [static_shape(value) for value in values]
     known = {shape[0] for shape in shapes if shape}
@@ -110,7 +110,7 @@ class _Copy:
         return made
 
     def _single_shape(self, value: ir.Value | None) -> ir.Value | None:
-        """Give the shape constant with 1 where the batch stood."""
+        """Return the shape constant with 1 where the batch stood."""
         if value is None:
             return None
         tensor = constant_of(value)

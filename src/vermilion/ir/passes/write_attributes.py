@@ -68,7 +68,7 @@ def _write_pads(node: ir.Node, kernel: tuple[int, ...], notes: Notes) -> int:
 
 
 def _same_pads(node: ir.Node, kernel: tuple[int, ...], *, upper: bool) -> tuple[int, ...] | None:
-    """Give the pads with which the output's size is ceil(input ÷ stride)."""
+    """Return the pads with which the output's size is ceil(input ÷ stride)."""
     shape = static_shape(node.inputs[0])
     if shape is None:
         return None

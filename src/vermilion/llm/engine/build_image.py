@@ -119,7 +119,7 @@ def _positions(description: Description) -> Iterator[int]:
 
 
 def _matrices(operations: Sequence[Operation]) -> tuple[dict[str, PackedMatrix], list[NewArray]]:
-    """Give the weights of all products, by the product's output, and as arrays."""
+    """Return the weights of all products, by the product's output, and as arrays."""
     found: dict[str, PackedMatrix] = {}
     arrays = []
     for product in operations:
@@ -141,7 +141,7 @@ def _lowered(
     matrices: dict[str, PackedMatrix],
     prefill: Prefill,
 ) -> Iterator[tuple[str, Lowered, dict[str, str]]]:
-    """Give the steps of each program, and our names for the buffers that it is given."""
+    """Yield the steps of each program, and our names for the buffers that it is given."""
     head = operations[-1]
     assert isinstance(head, Product), "a decoder ends with its head"
     hidden = head.source
@@ -186,7 +186,7 @@ def _named(
     names: Mapping[str, str],
     constants: dict[int, tuple[str, NDArray[np.float32]]],
 ) -> ProgramTable:
-    """Give buffers our names, and each small weight one that all programs know it by."""
+    """Return buffers our names, and each small weight one that all programs know it by."""
 
     def name_of(buffer: str) -> str:
         values = lowered.constants.get(buffer)

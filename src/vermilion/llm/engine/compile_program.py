@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
-from vermilion.codegen.emit.decoder.seven_products import SevenProductsSpec
+from vermilion.codegen.emit.decoder.strassen import SevenProductsSpec
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.table import Address, Call
 from vermilion.errors import ArtifactError
 from vermilion.llm.engine.lowering import Lowered
 from vermilion.llm.engine.table import ProgramTable, table_of
-from vermilion.runtime.kept import is_our_program, sealed_program
+from vermilion.runtime.engine_cache import is_our_program, sealed_program
 from vermilion.version import code_digest
 
 # Two groups of panels; a gate's unit has two. 1024 tokens on two cores took 2 % longer with an
@@ -37,14 +37,14 @@ class _Compiled:
 
 
 def compile_program(lowered: Lowered, isa: Isa, cache: Path) -> ProgramTable:
-    """Give the program of steps, from the cache where it was compiled before."""
+    """Return the program of steps, from the cache where it was compiled before."""
     found = _compiled(lowered, isa, cache)
     buffers = [buffer.name for buffer in lowered.inputs]
     return table_of(found.objects, found.arena_bytes, found.calls, buffers)
 
 
 def _chunk(step: Step) -> int:
-    """Give the units a worker takes at a time, 0 where that follows from their number.
+    """Return the units a worker takes at a time, 0 where that follows from their number.
 
     Below 0 it follows from it too, but they are no more than so many: whoever is done with a long
     product waits less for the last.
@@ -66,7 +66,7 @@ def _chunk(step: Step) -> int:
 
 
 def _key(lowered: Lowered, isa: Isa) -> str:
-    """Give what the machine code depends on: shapes and numbers, not the weights' values."""
+    """Return what the machine code depends on: shapes and numbers, not the weights' values."""
     names = {id(buffer): index for index, buffer in enumerate(lowered.inputs)}
     parts: list[str] = [code_digest(), repr(isa)]
     for step in lowered.steps:

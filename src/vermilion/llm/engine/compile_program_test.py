@@ -21,7 +21,7 @@ from vermilion.llm.engine.description import RowOperation, Rows
 from vermilion.llm.engine.lower import lower
 from vermilion.llm.engine.lowering import Lowered, Shape, Weighed
 from vermilion.runtime.cache import Cache
-from vermilion.runtime.kept import program_digest
+from vermilion.runtime.engine_cache import program_digest
 
 
 def program(width: int) -> Lowered:
@@ -32,14 +32,14 @@ def program(width: int) -> Lowered:
 
 
 def compiled(width: int, cache: Path) -> list[object]:
-    """Give a program by its fields."""
+    """Return a program by its fields."""
     table = compile_program(program(width), isa_for("cpu"), cache)
     fields = (getattr(table, field.name) for field in dataclasses.fields(table))
     return [one.tolist() if isinstance(one, np.ndarray) else one for one in fields]
 
 
 def files(cache: Path) -> dict[Path, tuple[int, bytes]]:
-    """Give what is kept, and which file it is."""
+    """Return what is kept, and which file it is."""
     found = (path for path in cache.rglob("*") if path.is_file())
     return {path: (path.stat().st_ino, path.read_bytes()) for path in found}
 

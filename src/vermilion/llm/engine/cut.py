@@ -60,7 +60,7 @@ def cut_at_last_attention(operations: Sequence[Operation]) -> Halves:
 def _apart(
     product: Product, attention: Attention, operations: Sequence[Operation]
 ) -> tuple[Product, Product | None]:
-    """Give what of a product the queries need, and what the keys and others do, if anything.
+    """Return what of a product the queries need, and what the keys and others do, if anything.
 
     Where its columns cannot be told apart, both need all of it.
     """
@@ -81,7 +81,7 @@ def _apart(
 
 
 def _in(product: Product, rows: Rows) -> Rows:
-    """Give rows in a product of some columns, if they are those of the whole one."""
+    """Return rows in a product of some columns, if they are those of the whole one."""
     columns = product.columns
     if columns is None or rows.buffer != columns.output:
         return rows
@@ -89,7 +89,7 @@ def _in(product: Product, rows: Rows) -> Rows:
 
 
 def _source(operations: Sequence[Operation], product: Product) -> tuple[Operation, ...]:
-    """Give what makes a product's rows, of rows that are there as float32."""
+    """Return what makes a product's rows, of rows that are there as float32."""
     maker = _maker(operations, product.source.buffer)
     if not isinstance(maker, RowOperation):
         return ()

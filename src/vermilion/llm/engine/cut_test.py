@@ -28,7 +28,7 @@ def last_attention(operations: Sequence[Operation]) -> Attention:
 
 
 def columns(operations: Sequence[Operation], *rows: Rows) -> list[int]:
-    """Give the columns of the products that make some rows, each product once."""
+    """Return the columns of the products that make some rows, each product once."""
     wanted = {one.buffer for one in rows}
     makers = [one for one in operations if isinstance(one, Product) and one.output in wanted]
     return [one.columns.count if one.columns else one.matrix.columns for one in makers]

@@ -75,7 +75,7 @@ class NativeDecoder:
         return sum(one.nbytes for name, one in self._arrays.items() if name.startswith("weights "))
 
     def start(self, batch: int, capacity: int) -> NativeState:
-        """Give an empty cache for `batch` sequences of at most `capacity` tokens."""
+        """Return an empty cache for `batch` sequences of at most `capacity` tokens."""
         if not 1 <= batch <= MANY_ROWS:
             raise OptionError(f"a batch of {batch}: 1 to {MANY_ROWS} sequences are possible")
         if not 1 <= capacity <= self.context_length:
@@ -97,7 +97,10 @@ class NativeDecoder:
     def new_cache(
         self, batch: int, capacity: int
     ) -> list[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
-        """Give keys and values of every layer: (batch, heads, blocks, bytes of a block), zeros."""
+        """Return keys and values of every layer.
+
+        (batch, heads, blocks, bytes of a block), zeros.
+        """
         blocks = -(-capacity // BLOCK_TOKENS)
         caches = []
         for heads, size in self._facts.layers:

@@ -77,7 +77,7 @@ class Embedding:
 
 
 def unpacked_nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Give the two codes of each byte, the low one first."""
+    """Return the two codes of each byte, the low one first."""
     out = np.empty((*packed.shape[:-1], packed.shape[-1] * 2), np.uint8)
     np.bitwise_and(packed, 15, out=out[..., ::2])
     np.right_shift(packed, 4, out=out[..., 1::2])
@@ -86,6 +86,6 @@ def unpacked_nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 @cache
 def _pairs_from_8() -> NDArray[np.uint64]:
-    """Give what the codes of each byte are over the middle of their range: two float32 in one."""
+    """Return what the codes of each byte are over the middle of their range: two float32 in one."""
     codes = unpacked_nibbles(np.arange(256, dtype=np.uint8)[:, None])
     return (codes.astype(np.float32) - np.float32(8)).view(np.uint64).reshape(-1)

@@ -10,7 +10,7 @@ from vermilion.errors import UnsupportedError
 
 
 def refuse(node: ir.Node, reason: str) -> UnsupportedError:
-    """Give the error for a node that the native decoder cannot take."""
+    """Return the error for a node that the native decoder cannot take."""
     return UnsupportedError(
         f"the native decoder cannot take this graph: {reason}",
         where=f"node `{node.name}` ({node.op_type})",
@@ -19,7 +19,7 @@ def refuse(node: ir.Node, reason: str) -> UnsupportedError:
 
 
 def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Give the tensor of a value that is stored, or that a Constant gives."""
+    """Return the tensor of a value that is stored, or that a Constant gives."""
     if value is None:
         return None
     if value.const_value is not None:
@@ -32,7 +32,7 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def scalar_of(value: ir.Value | None) -> float | None:
-    """Give the number of a constant that is one number, None of anything else."""
+    """Return the number of a constant that is one number, None of anything else."""
     tensor = constant_of(value)
     if tensor is None or tensor.size != 1:
         return None
@@ -40,7 +40,7 @@ def scalar_of(value: ir.Value | None) -> float | None:
 
 
 def array_of(node: ir.Node, index: int) -> NDArray[np.generic]:
-    """Give a stored input.
+    """Return a stored input.
 
     Raises: UnsupportedError where it is computed.
     """
@@ -52,7 +52,7 @@ def array_of(node: ir.Node, index: int) -> NDArray[np.generic]:
 
 
 def floats_of(node: ir.Node, index: int) -> NDArray[np.float32]:
-    """Give a stored input as float32."""
+    """Return a stored input as float32."""
     return np.ascontiguousarray(array_of(node, index), np.float32)
 
 

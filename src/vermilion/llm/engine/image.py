@@ -56,7 +56,7 @@ class Image:
 
 
 def about_image(facts: Facts, programs: Mapping[str, ProgramTable]) -> dict[str, object]:
-    """Give what is said of an image beside its arrays: numbers and names."""
+    """Return what is said of an image beside its arrays: numbers and names."""
     tables = {
         name: {
             "arena_bytes": table.arena_bytes,
@@ -70,7 +70,7 @@ def about_image(facts: Facts, programs: Mapping[str, ProgramTable]) -> dict[str,
 
 
 def program_arrays(name: str, table: ProgramTable) -> dict[str, NDArray[np.generic]]:
-    """Give the arrays of a program."""
+    """Return the arrays of a program."""
     objects = {
         _object(name, number): np.frombuffer(data, np.uint8)
         for number, (data, _) in enumerate(table.objects)
@@ -79,7 +79,7 @@ def program_arrays(name: str, table: ProgramTable) -> dict[str, NDArray[np.gener
 
 
 def embedding_arrays(embedding: Embedding) -> dict[str, NDArray[np.generic]]:
-    """Give the arrays of an embedding."""
+    """Return the arrays of an embedding."""
     found = {f"embedding {name}": getattr(embedding, name) for name in _EMBEDDING}
     return {name: array for name, array in found.items() if array is not None}
 

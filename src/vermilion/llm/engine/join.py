@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vermilion.codegen.emit.decoder.prepared import Prepared
+from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL
 from vermilion.llm.engine.description import (
     Attention,
@@ -77,10 +77,10 @@ def _renamed(operation: Operation, names: dict[str, tuple[str, int]]) -> Operati
 
 def gates_of(
     operations: Sequence[Operation],
-    forms: Mapping[tuple[str, int, int], Sequence[Prepared]],
+    forms: Mapping[tuple[str, int, int], Sequence[ActivationLayout]],
     wanted: Collection[str],
 ) -> dict[str, RowOperation]:
-    """Give what gates the second half of a product with its first, by the product's output.
+    """Return what gates the second half of a product with its first, by the product's output.
 
     Nothing else reads that output, and what the gate gives is read by products alone: in one of
     their `forms`, by buffer, offset and width; none of it is `wanted` as float32 rows.
@@ -110,7 +110,7 @@ def gates_of(
 
 
 def sources(operation: Operation) -> tuple[Rows, ...]:
-    """Give the rows that an operation reads."""
+    """Return the rows that an operation reads."""
     match operation:
         case Product(source=rows):
             return (rows,)

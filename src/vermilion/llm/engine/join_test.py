@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 
 from small_decoders import Options, decoder_model
+from vermilion.codegen.emit.decoder.activation_layout import ActivationKind
 from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
-from vermilion.codegen.emit.decoder.prepared import PreparedKind
 from vermilion.codegen.tensor import Buffer
 from vermilion.llm.engine.description import Product
 from vermilion.llm.engine.join import join_products
@@ -18,7 +18,7 @@ from vermilion.llm.engine.lowering import Lowered, PackedMatrix, Shape, Weighed
 from vermilion.llm.engine.read_graph import read_graph
 
 
-def lowered(options: Options, codes: PreparedKind, *, is_single: bool = False) -> Lowered:
+def lowered(options: Options, codes: ActivationKind, *, is_single: bool = False) -> Lowered:
     description = read_graph(ir.from_proto(decoder_model(options)))
     operations = join_products(description.operations)
     forms = {one.output: one.matrix.form() for one in operations if isinstance(one, Product)}
@@ -42,7 +42,7 @@ def gates(found: Lowered) -> Counter[str]:
 
 
 @pytest.mark.parametrize("codes", ["bf16", "bfp16", "f32"])
-def test_a_gate_is_the_end_of_its_product(codes: PreparedKind) -> None:
+def test_a_gate_is_the_end_of_its_product(codes: ActivationKind) -> None:
     assert gates(lowered(Options(), codes)) == {"joined": 2}  # of two layers
 
 

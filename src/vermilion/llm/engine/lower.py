@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from vermilion.codegen.emit.decoder.prepared import Prepared
+from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.row import RowSpec
 from vermilion.codegen.tensor import View
 from vermilion.llm.engine.description import Attention, Product, RowOperation
@@ -31,7 +31,7 @@ def lower(
     `given` are the buffers that the caller fills and their widths; `results` are the buffers that
     the caller reads, which it gives as well.
     """
-    forms: dict[tuple[str, int, int], list[Prepared]] = defaultdict(list)
+    forms: dict[tuple[str, int, int], list[ActivationLayout]] = defaultdict(list)
     wanted = set(results)
     for operation in weighed.operations:
         match operation:
@@ -97,7 +97,7 @@ def _lower_rows(
 def _kept(
     state: Lowering, operation: RowOperation, results: Sequence[str], ended: Collection[str]
 ) -> tuple[View, int]:
-    """Give where rows are kept: over those that are read for the last time, if any are ours."""
+    """Return where rows are kept: over those that are read for the last time, if any are ours."""
     width, is_given = operation.inputs[0].width, operation.kept in results
     for rows in operation.inputs:
         buffer, step = state.buffers[rows.buffer]

@@ -7,18 +7,18 @@ from typing import Literal
 
 import numpy as np
 
+from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.block_product import BlockProductSpec
-from vermilion.codegen.emit.decoder.halved_rows import HalvedRowsSpec
 from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
 from vermilion.codegen.emit.decoder.panel_tile import Gate
-from vermilion.codegen.emit.decoder.prepared import Prepared
 from vermilion.codegen.emit.decoder.row import RowSpec
+from vermilion.codegen.emit.decoder.strassen_rows import HalvedRowsSpec
 from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights, Weights
 from vermilion.codegen.kernel import Spec
 from vermilion.codegen.tensor import Buffer, View
 from vermilion.llm.engine.description import Product, RowOperation
 from vermilion.llm.engine.lowering import Lowering, Shape, prepared_for, whole
-from vermilion.llm.engine.seven import seven_of
+from vermilion.llm.engine.strassen import seven_of
 
 _PAGE_BYTES = 4096
 # Rows in a register tile of whole-number products.
@@ -54,8 +54,8 @@ def lower_gated(state: Lowering, operation: Product, gate: RowOperation) -> None
     _add_product(state, operation, spec, source, state.prepare(key, form))
 
 
-def _source_of(state: Lowering, operation: Product) -> tuple[View, Prepared]:
-    """Give a product's rows as it reads them; they are written where nobody did."""
+def _source_of(state: Lowering, operation: Product) -> tuple[View, ActivationLayout]:
+    """Return a product's rows as it reads them; they are written where nobody did."""
     form = prepared_for(state.packed(operation).form, state.shape)
     rows = operation.source
     key = (rows.buffer, rows.offset, rows.width)
@@ -90,7 +90,7 @@ def _add_product(state: Lowering, operation: Product, spec: Spec, source: View, 
 
 
 def _halved(state: Lowering, source: View, spec: HalvedRowsSpec) -> View:
-    """Give the sums of rows that products of quarters read; they are written once."""
+    """Return the sums of rows that products of quarters read; they are written once."""
     key = (source.buffer, spec.form)
     if key not in state.halved:
         buffer = Buffer(f"{source.buffer.name} sums", spec.form.size_bytes, "arena")
@@ -100,7 +100,7 @@ def _halved(state: Lowering, source: View, spec: HalvedRowsSpec) -> View:
 
 
 def _product_spec(
-    weights: Weights, rows: Prepared, width: int, shape: Shape, *, has_bias: bool
+    weights: Weights, rows: ActivationLayout, width: int, shape: Shape, *, has_bias: bool
 ) -> Spec:
     if rows.kind == "int8":
         assert isinstance(weights, BlockWeights), "whole numbers need codes"

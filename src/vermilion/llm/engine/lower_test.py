@@ -90,7 +90,7 @@ def run(
 
 
 def computed(operations: Sequence[Operation], x: Array) -> dict[str, Array]:
-    """Give every value of the operations, worked out in double precision."""
+    """Return every value of the operations, worked out in double precision."""
     values = {"x": x.astype(np.float64)}
     matrices: dict[str, Array] = {}
 
@@ -134,7 +134,7 @@ def check(
 
 
 def kept_over(lowered: Lowered) -> list[str]:
-    """Give the buffers that sums are kept in."""
+    """Return the buffers that sums are kept in."""
     sums = [step for step in lowered.steps if getattr(step.spec, "keep_row", 0)]
     return [step.arguments[3].buffer.name for step in sums]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from vermilion.codegen.emit.decoder.activation_layout import ActivationKind, ActivationLayout
 from vermilion.codegen.emit.decoder.control import CONTROL_WORDS
-from vermilion.codegen.emit.decoder.halved_rows import HalvedRows
-from vermilion.codegen.emit.decoder.prepared import Prepared, PreparedKind
+from vermilion.codegen.emit.decoder.strassen_rows import HalvedRows
 from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights, Weights
 from vermilion.codegen.kernel import Spec, Step
 from vermilion.codegen.tensor import Buffer, View
@@ -26,8 +26,8 @@ class Shape:
     """
 
     max_rows: int
-    codes: PreparedKind
-    plain: PreparedKind
+    codes: ActivationKind
+    plain: ActivationKind
     cache: Literal["bf16", "f32"]
     positions: int  # of a unit of attention
     is_single: bool  # whether products are made for one row
@@ -75,28 +75,28 @@ class Lowering:
 
     shape: Shape
     matrices: dict[str, PackedMatrix]
-    forms: dict[tuple[str, int, int], list[Prepared]]
+    forms: dict[tuple[str, int, int], list[ActivationLayout]]
     wanted: set[str]  # buffers that are read as float32
     steps: list[Step] = field(default_factory=list)
     inputs: dict[str, Buffer] = field(default_factory=dict)
     constants: dict[str, Floats] = field(default_factory=dict)
     buffers: dict[str, tuple[Buffer, int]] = field(default_factory=dict)
-    prepared: dict[tuple[str, int, int, Prepared], Buffer] = field(default_factory=dict)
+    prepared: dict[tuple[str, int, int, ActivationLayout], Buffer] = field(default_factory=dict)
     # By the prepared rows: blocks of another length cut the depth into other runs.
     halved: dict[tuple[Buffer, HalvedRows], View] = field(default_factory=dict)
 
     def given(self, name: str, size: int) -> Buffer:
-        """Give a buffer of the caller's."""
+        """Return a buffer of the caller's."""
         if name not in self.inputs:
             self.inputs[name] = Buffer(name, size, "input")
         return self.inputs[name]
 
     def packed(self, product: Product) -> PackedMatrix:
-        """Give a product's weights."""
+        """Return a product's weights."""
         return packed_of(self.matrices, product)
 
     def constant(self, values: Floats) -> View:
-        """Give a small weight; the same one is given once."""
+        """Return a small weight; the same one is given once."""
         for name, known in self.constants.items():
             if known is values:
                 return whole(self.inputs[name])
@@ -113,11 +113,11 @@ class Lowering:
         return buffer
 
     def view(self, rows: Rows) -> tuple[View, int]:
-        """Give rows as an argument, and the numbers from one to the next."""
+        """Return rows as an argument, and the numbers from one to the next."""
         buffer, step = self.buffers[rows.buffer]
         return whole(buffer, rows.offset * 4), step
 
-    def prepare(self, key: tuple[str, int, int], form: Prepared) -> View:
+    def prepare(self, key: tuple[str, int, int], form: ActivationLayout) -> View:
         """Make the buffer of rows, by buffer, offset and width, in the form of a product."""
         size = (self.shape.max_rows + SPARE_ROWS) * form.row_bytes
         buffer = Buffer(f"{key[0]} {form.kind}", size, "arena")
@@ -138,12 +138,12 @@ class Lowering:
 
 
 def whole(buffer: Buffer, offset_bytes: int = 0) -> View:
-    """Give a buffer from some byte on, as an argument."""
+    """Return a buffer from some byte on, as an argument."""
     return View(buffer, "u8", (buffer.size_bytes - offset_bytes,), (1,), offset_bytes)
 
 
 def packed_of(matrices: Mapping[str, PackedMatrix], product: Product) -> PackedMatrix:
-    """Give the weights of a product, or of some columns of one."""
+    """Return the weights of a product, or of some columns of one."""
     columns = product.columns
     if columns is None:
         return matrices[product.output]
@@ -153,10 +153,10 @@ def packed_of(matrices: Mapping[str, PackedMatrix], product: Product) -> PackedM
     return replace(matrix, form=form, first_panel=columns.first // PANEL)
 
 
-def prepared_for(form: Weights, shape: Shape) -> Prepared:
-    """Give how a product's rows are written."""
+def prepared_for(form: Weights, shape: Shape) -> ActivationLayout:
+    """Return how a product's rows are written."""
     if not isinstance(form, BlockWeights):
-        return Prepared(shape.plain, form.depth)
+        return ActivationLayout(shape.plain, form.depth)
     if shape.codes == "int8":
-        return Prepared("int8", form.depth, form.block, form.zero)
-    return Prepared(shape.codes, form.depth)
+        return ActivationLayout("int8", form.depth, form.block, form.zero)
+    return ActivationLayout(shape.codes, form.depth)

@@ -92,11 +92,11 @@ class Matrix:
         )
 
     def joined(self, other: Matrix) -> Matrix:
-        """Give both side by side."""
+        """Return both side by side."""
         return Matrix((*self.parts, *other.parts))
 
     def form(self) -> Weights:
-        """Give how it is packed."""
+        """Return how it is packed."""
         first = self.parts[0]
         if isinstance(first, PlainMatrix):
             return PlainWeights(first.depth, self.columns)
@@ -118,7 +118,7 @@ class Matrix:
 
 
 def _let_go(array: NDArray[np.generic]) -> None:
-    """Give back the memory of pages that were read from a file: it is read again if need be.
+    """Return back the memory of pages that were read from a file: it is read again if need be.
 
     Without this, the peak would count the file's bytes and the packed ones.
     """
@@ -199,7 +199,7 @@ def _ordered_codes(codes: Bytes, form: BlockWeights) -> Bytes:
 
 
 def _spread(halves: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Give the four half bytes of 16 bits in the low halves of four bytes."""
+    """Return the four half bytes of 16 bits in the low halves of four bytes."""
     pairs = (halves | (halves << np.uint32(8))) & np.uint32(0x00FF00FF)
     return (pairs | (pairs << np.uint32(4))) & np.uint32(0x0F0F0F0F)
 
@@ -211,7 +211,7 @@ class _Joined:
         self._arrays = arrays
 
     def columns(self, first: int, count: int) -> NDArray[np.generic]:
-        """Give `count` entries from `first`; zeros beyond the end."""
+        """Return `count` entries from `first`; zeros beyond the end."""
         pieces: list[NDArray[np.generic]] = []
         left = count
         for array in self._arrays:

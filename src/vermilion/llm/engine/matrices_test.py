@@ -21,9 +21,9 @@ from packed_products import (
     stored,
     written,
 )
+from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.block_product import BlockProductSpec
 from vermilion.codegen.emit.decoder.panel_product import Gate, PanelProductSpec
-from vermilion.codegen.emit.decoder.prepared import Prepared
 from vermilion.codegen.emit.decoder.row import RowSpec
 from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights
 from vermilion.codegen.kernel import Spec
@@ -42,7 +42,7 @@ CASES = (
 )
 
 
-def product(matrix: Matrix, x: Array, form: Prepared, spec: type, **more: Any) -> Array:
+def product(matrix: Matrix, x: Array, form: ActivationLayout, spec: type, **more: Any) -> Array:
     """Write rows for a product and multiply them, both by our kernels."""
     memory, write, read = written(matrix, x, form)
     weights = matrix.form()
@@ -62,7 +62,7 @@ def test_whole_numbers_are_exact_but_for_the_rows(case: Case, count: int) -> Non
     form = matrix.form()
     assert isinstance(form, BlockWeights)
     assert form.scale == ("f32" if case.scale < 1e-4 else "f16")
-    rows = Prepared("int8", case.depth, case.block, form.zero)
+    rows = ActivationLayout("int8", case.depth, case.block, form.zero)
     found = product(matrix, x, rows, BlockProductSpec, row_tile=6)
     blocks = np.pad(x, ((0, 0), (0, -case.depth % case.block))).reshape(count, -1, case.block)
     step = np.abs(blocks).max(-1, keepdims=True) / 127
@@ -80,7 +80,8 @@ def test_unpacked_weights(
     matrix, x = stored(case), rows_of(case, count)
     numeric = "f32" if kind == "f32" else "bf16"
     found = product(
-        matrix, x, Prepared(kind, case.depth), PanelProductSpec, numeric=numeric, is_single=False,
+        matrix, x, ActivationLayout(kind, case.depth), PanelProductSpec,
+        numeric=numeric, is_single=False,
     )  # fmt: skip
     assert close(found, x @ numbers(matrix), limit)
 
@@ -90,11 +91,11 @@ def test_plain_weights(is_single: bool) -> None:
     values = np.random.default_rng(2).standard_normal((1200, 70)).astype(np.float32)
     matrix = Matrix((PlainMatrix(values[:, :30]), PlainMatrix(values[:, 30:])))
     x = np.random.default_rng(3).standard_normal((5, 1200)).astype(np.float32)
-    form = Prepared("f32", 1200)
+    form = ActivationLayout("f32", 1200)
     found = product(matrix, x, form, PanelProductSpec, numeric="f32", is_single=is_single)
     assert close(found, x @ values, 1e-5)
     if not is_single:  # in more than one run of the depth
-        form = Prepared("bf16", 1200)
+        form = ActivationLayout("bf16", 1200)
         found = product(matrix, x, form, PanelProductSpec, numeric="bf16", is_single=False)
         narrow = [a.astype(ml_dtypes.bfloat16).astype(np.float64) for a in (x, values)]
         assert close(found, narrow[0] @ narrow[1], 1e-5)
@@ -107,7 +108,7 @@ def test_a_gate_in_its_product_gives_the_same_rows(
 ) -> None:
     case = Case(688, (160, 160))  # three runs of the depth, five pairs of panels
     matrix, x = stored(case), rows_of(case, count)
-    form, next_form = Prepared(kind, 688), Prepared(kind, 160)
+    form, next_form = ActivationLayout(kind, 688), ActivationLayout(kind, 160)
     weights, numeric = matrix.form(), "f32" if kind == "f32" else "bf16"
 
     def spec(out_row: int, gate: Gate | None) -> PanelProductSpec:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from vermilion.cache_dir import default_root
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.isa import Isa, isa_of
 from vermilion.codegen.workers import usable_cores
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hardware.targets.cpu import resolve_cpu
+from vermilion.llm.engine.cached_image import Opening, kept_image, known_image
 from vermilion.llm.engine.decoder import NativeDecoder
 from vermilion.llm.engine.image import Image, Prefill
-from vermilion.llm.engine.kept_image import Opening, kept_image, known_image
 from vermilion.llm.genai_config import GenaiConfig, read_genai_config
-from vermilion.place import default_root
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -67,7 +67,7 @@ def open_known_decoder(
 
 
 def this_isa() -> Isa:
-    """Give what this processor has.
+    """Return what this processor has.
 
     Raises: UnsupportedError where the decoder's kernels need more.
     """
@@ -112,7 +112,7 @@ def _image(
 
 
 def _stored_beside(model: ir.Model) -> list[Path]:
-    """Give the files that a model's weights lie in, beside its own."""
+    """Return the files that a model's weights lie in, beside its own."""
     import onnx_ir as ir
 
     values = model.graph.initializers.values()

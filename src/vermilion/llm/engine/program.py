@@ -7,7 +7,7 @@ import numpy as np
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.load import load_object
 from vermilion.codegen.tensor import SLACK_BYTES
-from vermilion.codegen.workers import Crew, aligned_bytes
+from vermilion.codegen.workers import ThreadPool, aligned_bytes
 from vermilion.llm.engine.table import ProgramTable
 
 
@@ -30,7 +30,7 @@ class Program:
         self._arguments = aligned_bytes(8 * max(1, len(self._of))).view(np.int64)
         self._is_placed = False
         rows = table.rows(functions, self._arguments.ctypes.data, threads)
-        self._crew = Crew(functions, rows, threads, (libraries, self._arena, self._arguments))
+        self._pool = ThreadPool(functions, rows, threads, (libraries, self._arena, self._arguments))
 
     def point(self, name: str, address: int) -> None:
         """Say where a buffer of the caller's is, if the program has one of that name."""
@@ -45,8 +45,8 @@ class Program:
             count = len(self._of)
             np.add(self._bases[self._of], self._offsets, out=self._arguments[:count])
             self._is_placed = True
-        self._crew.run()
+        self._pool.run()
 
     def close(self) -> None:
         """End the workers."""
-        self._crew.close()
+        self._pool.close()

@@ -31,7 +31,7 @@ from vermilion.llm.engine.reader import Activation, Reader, name_of
 
 
 def read_graph(model: ir.Model) -> Description:
-    """Give what the decoder computes.
+    """Return what the decoder computes.
 
     Raises: UnsupportedError with the node that is not understood, and why.
     """

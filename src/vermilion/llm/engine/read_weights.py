@@ -106,7 +106,7 @@ def _is_last_axis(node: ir.Node) -> bool:
 
 
 def _reshaped(node: ir.Node) -> NDArray[np.uint8]:
-    """Give the codes, (vocabulary, bytes): through a reshape where they are the head's own."""
+    """Return the codes, (vocabulary, bytes): through a reshape where they are the head's own."""
     value = node.inputs[0]
     producer = value.producer() if value is not None else None
     if producer is not None and producer.op_type == "Reshape":

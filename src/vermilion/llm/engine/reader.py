@@ -43,7 +43,7 @@ class Reader:
     pruned_buffer: str = ""
 
     def of(self, node: ir.Node, index: int) -> Rows:
-        """Give the rows that an input is."""
+        """Return the rows that an input is."""
         value = node.inputs[index] if index < len(node.inputs) else None
         rows = self.rows.get(value.name or "") if value is not None else None
         if rows is None:
@@ -51,7 +51,7 @@ class Reader:
         return rows
 
     def plain(self, node: ir.Node, index: int) -> Rows:
-        """Give the rows that an input is, with nothing left to do to them."""
+        """Return the rows that an input is, with nothing left to do to them."""
         rows = self.of(node, index)
         if not rows.is_plain:
             raise refuse(node, "it reads heads that were normed or turned for attention")
@@ -69,5 +69,5 @@ class Reader:
 
 
 def name_of(value: ir.Value | None) -> str:
-    """Give a value's name, empty for none."""
+    """Return a value's name, empty for none."""
     return (value.name or "") if value is not None else ""

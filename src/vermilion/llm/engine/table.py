@@ -21,9 +21,9 @@ class ProgramTable:
     """Objects with their functions, and the calls of one run.
 
     Shapes: calls (n, 5), each the number of its function, its units, how many a worker takes at a
-    time (0: as many as fit their number; -n: that, and n at most), whether all meet before it, and
-    its arguments; addresses (m, 2), each argument's buffer of the caller, -1 for the arena, and the
-    bytes from its start.
+    time (0: as many as fit their number; -n: that, and n at most), whether a barrier is before it,
+    and its arguments; addresses (m, 2), each argument's buffer of the caller, -1 for the arena, and
+    the bytes from its start.
     """
 
     objects: tuple[tuple[bytes, tuple[str, ...]], ...]
@@ -36,9 +36,9 @@ class ProgramTable:
     def rows(
         self, functions: Mapping[str, int], arguments_at: int, threads: int
     ) -> NDArray[np.int64]:
-        """Give the step table, for functions and arguments where they lie in memory."""
+        """Return the step table, for functions and arguments where they lie in memory."""
         rows = np.zeros((len(self.calls), ROW_WORDS), np.int64)
-        function, units, chunk, meet, arguments = self.calls.T
+        function, units, chunk, barrier, arguments = self.calls.T
         places = np.array([functions[name] for name in self.functions], np.int64)
         rows[:, 0] = places[function]
         rows[:, 1] = arguments_at + 8 * (np.cumsum(arguments) - arguments)
@@ -46,11 +46,11 @@ class ProgramTable:
         shared = np.maximum(1, units // (threads * _CHUNKS_A_WORKER))
         most = np.where(chunk < 0, np.minimum(-chunk, shared), shared)
         rows[:, 3] = np.where(chunk > 0, chunk, most)
-        rows[:, 4] = np.where(meet, np.cumsum(units) - units, 0)
+        rows[:, 4] = np.where(barrier, np.cumsum(units) - units, 0)
         return rows.reshape(-1)
 
     def symbols(self, number: int) -> list[str]:
-        """Give the functions of an object, the first one's driver among them."""
+        """Return the functions of an object, the first one's driver among them."""
         return [*self.objects[number][1], *(DRIVER if number == 0 else ())]
 
 
@@ -60,13 +60,13 @@ def table_of(
     calls: Sequence[Call],
     buffers: Sequence[str],
 ) -> ProgramTable:
-    """Give the table of compiled calls; `buffers` are the caller's, in the order of their number.
+    """Return the table of compiled calls; `buffers` are the caller's, in the order of their number.
 
     Raises: ValueError where the calls name what is not there.
     """
     names = {name: index for index, name in enumerate(dict.fromkeys(c.function for c in calls))}
     rows = [
-        (names[call.function], call.units, call.chunk, int(call.meet), len(call.arguments))
+        (names[call.function], call.units, call.chunk, int(call.barrier), len(call.arguments))
         for call in calls
     ]
     flat = [_place(address, buffers) for call in calls for address in call.arguments]

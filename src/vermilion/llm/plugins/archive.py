@@ -37,7 +37,7 @@ from vermilion.llm.plugins.programs import Programs
 from vermilion.runtime.archive import map_archive, write_archive
 from vermilion.runtime.fields import Fields, parse_json
 from vermilion.runtime.names import check_key
-from vermilion.seal import is_sealed_here, seal_of
+from vermilion.signature import is_signed_here, signature_of
 from vermilion.version import VERSION
 
 KIND, VERSION_OF_FORMAT = "vermilion operators", 1
@@ -81,11 +81,11 @@ class Plugin:
     made_by: str
     entries: tuple[Entry, ...]
     programs: tuple[Programs, ...]
-    is_sealed_here: bool
+    is_signed_here: bool
     _objects: Mapping[str, bytes] = field(repr=False)
 
     def object_of(self, entry: Entry) -> bytes:
-        """Give an operator's machine code."""
+        """Return an operator's machine code."""
         return self._objects[entry.key]
 
 
@@ -132,7 +132,7 @@ def write_plugin(
         ],
     }
     text = json.dumps(manifest, indent=1, sort_keys=True).encode()
-    files = [(MANIFEST, text), (SEAL, seal_of(_digest(text)).encode())]
+    files = [(MANIFEST, text), (SEAL, signature_of(_digest(text)).encode())]
     files += [(f"{OBJECTS}/{key}.o", data) for key, _, data in rows]
     kept = {f"{PROGRAMS}/{name}": data for one in programs for name, data in one.files.items()}
     files += sorted(kept.items())
@@ -208,7 +208,7 @@ def _read(path: Path, where: str) -> Plugin:
         for entry in entries
     }  # fmt: skip
     seal = bytes(members[SEAL][:256]).decode("ascii", "replace")
-    is_sealed = is_sealed_here(_digest(text), seal)
+    is_sealed = is_signed_here(_digest(text), seal)
     return Plugin(path, name, made_by, entries, programs, is_sealed, objects)
 
 

@@ -43,7 +43,7 @@ def test_what_is_written_is_read(plugin: Path) -> None:
     read = read_plugin(plugin)
     found = {entry.identity.rows: read.object_of(entry) for entry in read.entries}
     assert found == {128: b"first object", 256: b"second"}
-    assert read.is_sealed_here
+    assert read.is_signed_here
     assert all(entry.is_current for entry in read.entries)
     assert [path.name for path in plugin.parent.iterdir()] == ["p.zip"]
 
@@ -156,7 +156,7 @@ def test_a_seal_of_another_machine_is_seen(plugin: Path, tmp_path: Path) -> None
     files[SEAL] = b"0" * 64
     (tmp_path / "work").mkdir()
     rewrite(plugin, files, tmp_path / "work")
-    assert not read_plugin(plugin).is_sealed_here
+    assert not read_plugin(plugin).is_signed_here
 
 
 def test_a_plugin_that_is_not_there(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def compile_plugin(
 
 
 def _engine_programs(needs: Needs, nearby: Sequence[Plugin]) -> CompiledPrograms:
-    """Give the engine's own programs for the model, where it runs on this machine."""
+    """Return the engine's own programs for the model, where it runs on this machine."""
     source = needs.model.source
     if find_target("cpu").name not in {identity.target for identity in needs.identities}:
         return CompiledPrograms(None, False, "compiled for other machines than this one")
@@ -124,7 +124,7 @@ def check_plugin_name(name: str) -> None:
 
 
 def _plugins_nearby(folders: Sequence[Path]) -> list[Plugin]:
-    """Give the plugins that this machine compiled before; damaged files hold nothing."""
+    """Return the plugins that this machine compiled before; damaged files hold nothing."""
     found: list[Plugin] = []
     for folder in folders:
         for path in sorted(folder.glob("*.zip")) if folder.is_dir() else ():
@@ -132,6 +132,6 @@ def _plugins_nearby(folders: Sequence[Path]) -> list[Plugin]:
                 plugin = read_plugin(path)
             except VermilionError:
                 continue  # told when it is looked up; here it is only not reused
-            if plugin.is_sealed_here:
+            if plugin.is_signed_here:
                 found.append(plugin)
     return found

@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.block_product import BlockProductSpec
 from vermilion.codegen.emit.decoder.control import CONTROL_WORDS, LENGTH, ROWS
-from vermilion.codegen.emit.decoder.prepared import Prepared
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, BlockWeights
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step, function_name
@@ -40,18 +40,18 @@ def why_not(shape: dict[str, int], isa: Isa) -> str:
 
 
 def decode_spec(identity: Identity, scale: Scale) -> BlockProductSpec:
-    """Give the kernel of one row for scales of a type."""
+    """Return the kernel of one row for scales of a type."""
     shape = identity.shape
     weights = BlockWeights(
         shape["K"], shape["N"], _BITS[shape["bits"]], shape["block"], scale,
         has_zeros="zero_points" in shape,
     )  # fmt: skip
-    rows = Prepared("int8", shape["K"], shape["block"], weights.zero)
+    rows = ActivationLayout("int8", shape["K"], shape["block"], weights.zero)
     return BlockProductSpec(weights, rows, weights.panels * PANEL, 1, has_bias=False)
 
 
 def decode_steps(identity: Identity) -> tuple[tuple[Step, ...], tuple[View, ...], View]:
-    """Give a step for each type of scale, with what they read and write."""
+    """Return a step for each type of scale, with what they read and write."""
     specs = [decode_spec(identity, scale) for scale in _SCALES]
     form = specs[0].rows
     control = allocate("control", "i64", (CONTROL_WORDS,), place="input")
@@ -78,7 +78,7 @@ class DecodeOperator:
         self._kernels = Kernels(identity, data, self._names.values())
 
     def multiply(self, row: Float32, node: ir.Node) -> Float32:
-        """Give one row (K,) times the weights of a graph's product: (N,)."""
+        """Return one row (K,) times the weights of a graph's product: (N,)."""
         matrix, _ = read_matrix(node, self._identity.shape["K"])
         form = matrix.form()
         assert isinstance(form, BlockWeights), "decoding multiplies codes"
@@ -93,7 +93,7 @@ class DecodeOperator:
         return out[: self._identity.shape["N"]]
 
 
-def _prepared(row: Float32, form: Prepared) -> NDArray[np.uint8]:
+def _prepared(row: Float32, form: ActivationLayout) -> NDArray[np.uint8]:
     """Write a row as the engine's own kernel does: signed bytes, scales, and what is taken off."""
     blocks = np.zeros((form.blocks, form.block), np.float32)
     blocks.reshape(-1)[: row.size] = row

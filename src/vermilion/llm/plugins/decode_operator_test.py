@@ -20,7 +20,7 @@ ROUNDED = 0.01
 
 
 def node_of(shape: dict[str, int], scale: type = np.float32, spread: float = 1.0) -> ir.Node:
-    """Give a product of random codes, as the model builder writes it."""
+    """Return a product of random codes, as the model builder writes it."""
     random = np.random.default_rng(0)
     depth, columns, bits, block = (shape[name] for name in ("K", "N", "bits", "block"))
     blocks = -(-depth // block)

@@ -60,7 +60,7 @@ class Plugins:
                     if entry.identity.as_json() == identity.as_json():
                         stale = f"`{plugin.path.name}` has it from another version"
                     continue
-                if not plugin.is_sealed_here:
+                if not plugin.is_signed_here:
                     foreign = f"`{plugin.path.name}` was compiled elsewhere: its code is not run"
                     continue
                 trace(f"{identity.words()}: {plugin.path.name}, {entry.member}")
@@ -70,10 +70,10 @@ class Plugins:
         return Missing(identity, reason)
 
     def programs(self, architecture: str, trace: Trace) -> Programs | None:
-        """Give the engine's programs for an architecture, None where no plugin has them."""
+        """Return the engine's programs for an architecture, None where no plugin has them."""
         for plugin in self.plugins:
             for one in plugin.programs:
-                if one.architecture == architecture and plugin.is_sealed_here:
+                if one.architecture == architecture and plugin.is_signed_here:
                     trace(f"the engine's programs: {plugin.path.name}, {len(one.files)} files")
                     return one
         trace("the engine's programs: in no plugin, it compiles them when it opens the model")
@@ -89,7 +89,7 @@ class Plugins:
 
 
 def plugin_root(environment: Mapping[str, str] | None = None) -> Path:
-    """Give the folder that is searched: `DD_PLUGINS_ROOT`, or `dd_plugins` in the current one."""
+    """Return the folder that is searched: `DD_PLUGINS_ROOT`, or `dd_plugins` in the current one."""
     values = os.environ if environment is None else environment
     return Path(values.get(ROOT_VARIABLE) or DEFAULT_FOLDER)
 
@@ -124,7 +124,7 @@ def open_plugins(root: Path, trace: Trace) -> Plugins:
 
 
 def missing_error(missing: Sequence[Missing], root: Path, command: str) -> ArtifactError:
-    """Give the error for operators that no plugin has, with the command that compiles them."""
+    """Return the error for operators that no plugin has, with the command that compiles them."""
     shapes: dict[str, list[Missing]] = {}
     for one in missing:
         shapes.setdefault(one.identity.shape_words(), []).append(one)

@@ -42,11 +42,11 @@ class Identity:
     target: str
 
     def words(self) -> str:
-        """Give it for people: `MatMulNBits K 576 N 1536, 128 rows, bfp16, zen5`."""
+        """Return it for people: `MatMulNBits K 576 N 1536, 128 rows, bfp16, zen5`."""
         return f"{self.shape_words()}, {self.rows} rows, {self.number}, {self.target}"
 
     def shape_words(self) -> str:
-        """Give operator and shape: `MatMulNBits K 576 N 1536`."""
+        """Return operator and shape: `MatMulNBits K 576 N 1536`."""
         sizes = " ".join(f"{name} {size}" for name, size in self.shape.items())
         return f"{self.operator} {sizes}"
 
@@ -62,12 +62,12 @@ class Identity:
         return bool(self.shape) and all(0 < size < 1 << 31 for size in sizes)
 
     def as_json(self) -> dict[str, object]:
-        """Give it as it stands in a manifest."""
+        """Return it as it stands in a manifest."""
         return {**asdict(self), "shape": dict(sorted(self.shape.items()))}
 
 
 def key_of(identity: Identity) -> str:
-    """Give the key under which the operator's files lie: equal for equal code, whoever asks.
+    """Return the key under which the operator's files lie: equal for equal code, whoever asks.
 
     Weights are not in it: operators of a fine-tune have the keys of the model that it was tuned
     from.
@@ -83,7 +83,7 @@ def key_of(identity: Identity) -> str:
 
 @cache
 def generator_digest() -> str:
-    """Give a digest of the sources that decide an operator's code."""
+    """Return a digest of the sources that decide an operator's code."""
     here = Path(__file__).parent
     sources = [*(here.parent.parent / "codegen").rglob("*.py")]
     sources += [here / "program.py", here / "decode_operator.py"]
@@ -96,7 +96,7 @@ def generator_digest() -> str:
 
 
 def llvm_version() -> str:
-    """Give the version of the compiler below the generator."""
+    """Return the version of the compiler below the generator."""
     return version("llvmlite")
 
 
@@ -115,7 +115,7 @@ def parse_number(text: str) -> Number:
 
 
 def rows_for(context: int, exact: int = 0) -> tuple[int, ...]:
-    """Give the numbers of rows to compile for: all up to a context, or exactly one.
+    """Return the numbers of rows to compile for: all up to a context, or exactly one.
 
     Raises: OptionError.
     """

@@ -56,14 +56,14 @@ class Kernels:
 
 
 def roomy(array: Array) -> Array:
-    """Give a copy that is aligned, with room behind it: kernels read whole groups."""
+    """Return a copy that is aligned, with room behind it: kernels read whole groups."""
     copy = empty(array.shape, array.dtype)
     copy[...] = array
     return copy
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Give an array of zeros that is aligned, with room behind it."""
+    """Return an array of zeros that is aligned, with room behind it."""
     kind = np.dtype(dtype)
     size = int(np.prod(shape)) * kind.itemsize
     made: Array = aligned_bytes(size + SLACK_BYTES)[:size].view(kind).reshape(shape)

@@ -15,7 +15,7 @@ Float32 = NDArray[np.float32]
 
 
 def node_of(model: ir.Model, shape: Mapping[str, int]) -> ir.Node | None:
-    """Give the first product of a graph that has a shape; None where there is none.
+    """Return the first product of a graph that has a shape; None where there is none.
 
     A shape with `bits` and `block` wants weights that are stored so, with zero points if named.
     """
@@ -36,7 +36,7 @@ def _is_stored(node: ir.Node, shape: Mapping[str, int]) -> bool:
 
 
 def weights_of(node: ir.Node) -> Float32:
-    """Give the weights (N, K) of a product.
+    """Return the weights (N, K) of a product.
 
     Source: onnxruntime, `docs/ContribOperators.md`, MatMulNBits: codes (N, blocks, bytes), low
     halves first, scales by block, zero points packed like the codes, 2^(bits-1) where none are.
@@ -76,7 +76,7 @@ def _zero_points(node: ir.Node, bits: int, columns: int, blocks: int) -> Float32
 
 
 def _unpacked(packed: NDArray[Any], bits: int) -> NDArray[np.uint8]:
-    """Give the codes of a row of bytes, low bits first."""
+    """Return the codes of a row of bytes, low bits first."""
     if bits == 8:
         return packed.astype(np.uint8)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)

@@ -53,7 +53,7 @@ class OperatorProgram:
 
 
 def product_program(size: Product, number: Number, isa: Isa) -> OperatorProgram:
-    """Give the program of a product.
+    """Return the program of a product.
 
     Shapes: left (rows, K) and panels → result (rows, N) in float32; for int8, left is unsigned
     with the zero point 128, and initial (N,), column_scale (N,), row_scale (rows,) follow.
@@ -85,7 +85,7 @@ def _float_program(size: Product, numeric: Numeric, isa: Isa) -> OperatorProgram
 
 
 def _integer_program(size: Product, numeric: Numeric, isa: Isa) -> OperatorProgram:
-    """Give result = (initial + Σ left · weight) · column scale · row scale."""
+    """Return result = (initial + Σ left · weight) · column scale · row scale."""
     tile = choose_tile(1, size.rows, size.columns, -(-size.depth // numeric.group), isa)
     left = allocate("left", "u8", (size.rows, size.depth), place="input")
     panels = _panels(size, numeric, tile.vectors, isa)
@@ -115,7 +115,7 @@ def _integer_program(size: Product, numeric: Numeric, isa: Isa) -> OperatorProgr
 
 
 def _panels(size: Product, numeric: Numeric, vectors: int, isa: Isa) -> View:
-    """Give the weights' view: depth in whole groups, columns in whole vectors."""
+    """Return the weights' view: depth in whole groups, columns in whole vectors."""
     groups, across = -(-size.depth // numeric.group), -(-size.columns // isa.lanes)
     values = groups * numeric.group * across * isa.lanes
     storage = _STORED[numeric.name]

@@ -40,7 +40,7 @@ class CompiledPrograms:
 
 
 def architecture_of(model: OperatorList, number: Number) -> str:
-    """Give a digest that is equal for models whose programs are equal: fine-tunes have one."""
+    """Return a digest that is equal for models whose programs are equal: fine-tunes have one."""
     operators = sorted((repr(row.operator.key), row.operator.count) for row in model.rows)
     parts = [
         *(model.family, model.layers, model.context, number, find_target("cpu").name),

@@ -51,7 +51,7 @@ class LoadedOperator:
         self._kernels = Kernels(identity, data, (self._step.function,))
 
     def pack(self, weights: Float32) -> PackedWeights:
-        """Give a layer's weights (N, K) as the code reads them."""
+        """Return a layer's weights (N, K) as the code reads them."""
         numeric = NUMERICS[_numeric(self._packing)]
         if self._number == "int8":
             return self._pack_integers(weights)
@@ -59,7 +59,7 @@ class LoadedOperator:
         return PackedWeights(self._panels(rounded, numeric.name))
 
     def multiply(self, activations: Float32, weights: PackedWeights) -> Float32:
-        """Give activations (rows, K) times the weights: (rows, N)."""
+        """Return activations (rows, K) times the weights: (rows, N)."""
         rows = self.identity.rows
         count = activations.shape[0]
         assert count <= rows, f"{count} rows in an operator for {rows}"
@@ -111,12 +111,12 @@ class LoadedOperator:
 
 
 def number_of(identity: Identity) -> Number:
-    """Give the number format of a prompt's product."""
+    """Return the number format of a prompt's product."""
     return parse_number(identity.number)
 
 
 def size_of(identity: Identity) -> Product:
-    """Give the sizes of a product."""
+    """Return the sizes of a product."""
     return Product(identity.rows, identity.shape["K"], identity.shape["N"])
 
 

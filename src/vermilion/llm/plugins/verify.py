@@ -80,7 +80,10 @@ def verify_plugin(
 
 
 def _exact(rows: Float32, weights: Float32) -> NDArray[np.float64]:
-    """Give rows times weights in float64, some columns at a time: a head has a gigabyte of them."""
+    """Return rows times weights in float64, some columns at a time.
+
+    A head has a gigabyte of them.
+    """
     wide = rows.astype(np.float64)
     pieces = [
         wide @ weights[start : start + _COLUMNS].T.astype(np.float64)
@@ -92,7 +95,7 @@ def _exact(rows: Float32, weights: Float32) -> NDArray[np.float64]:
 def _multiplied(
     identity: Identity, data: bytes, rows: Float32, node: ir.Node
 ) -> tuple[Float32, float]:
-    """Give rows times the weights of a node, and the time of a call."""
+    """Return rows times the weights of a node, and the time of a call."""
     if identity.is_decode:
         decode = DecodeOperator(identity, data)
         begin = time.process_time()
@@ -107,7 +110,7 @@ def _multiplied(
 
 
 def _smallest(entries: Sequence[Entry]) -> list[Entry]:
-    """Give of each shape, format and chip the entry with the fewest rows."""
+    """Return of each shape, format and chip the entry with the fewest rows."""
     kept: dict[tuple[object, ...], Entry] = {}
     for entry in sorted(entries, key=lambda one: one.identity.rows):
         identity = entry.identity

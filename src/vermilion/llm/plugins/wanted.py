@@ -71,7 +71,7 @@ class Needs:
 
     @property
     def identities(self) -> tuple[Identity, ...]:
-        """Give each operator that is to be compiled once."""
+        """Return each operator that is to be compiled once."""
         found: dict[tuple[object, ...], Identity] = {}
         for one in self.asked:
             for identity in one.identities:
@@ -80,7 +80,7 @@ class Needs:
 
 
 def needs_of(folder: Path, request: OperatorRequest) -> Needs:
-    """Give what a model's prompt must have compiled.
+    """Return what a model's prompt must have compiled.
 
     Raises: OptionError, ModelError, UnsupportedError: for a chip, a name or a folder.
     """
@@ -104,7 +104,7 @@ def needs_of(folder: Path, request: OperatorRequest) -> Needs:
 
 
 def cpu_target(name: str) -> Target:
-    """Give the chip that operators are compiled for.
+    """Return the chip that operators are compiled for.
 
     Raises: OptionError for a name that is none; UnsupportedError for an NPU or a GPU.
     """
@@ -156,7 +156,7 @@ def _asked(
 
 
 def _for_a_token(operator: Operator, target: Target) -> Identity | str:
-    """Give the operator that decodes, or why there is none."""
+    """Return the operator that decodes, or why there is none."""
     weights = operator.weights
     if weights is None:
         return "its weights are plain floats: the engine has it for every shape"

@@ -31,7 +31,7 @@ def round_compensated(
     limits: tuple[int, int],
     zero_point: Float32 | float = 0.0,
 ) -> Float32:
-    """Give the integers for `weights` that do least damage to the output.
+    """Return the integers for `weights` that do least damage to the output.
 
     Shapes: weights (G, O, K), gram (G, K, K), scale and zero point broadcast to (G, O, K).
     """
@@ -93,7 +93,7 @@ def _reordered(gram: Float32, order: NDArray[np.intp]) -> Float32:
 
 
 def _by_column(array: Float32, order: NDArray[np.intp]) -> Float32:
-    """Give (G, O, K) as (G, K, O), K in the order of decision; K = 1 stays, it fits them all."""
+    """Return (G, O, K) as (G, K, O), K in the order of decision; K = 1 stays, it fits them all."""
     array = array.reshape((1,) * (3 - array.ndim) + array.shape).transpose(0, 2, 1)
     if array.shape[1] == 1:
         return array
@@ -102,6 +102,6 @@ def _by_column(array: Float32, order: NDArray[np.intp]) -> Float32:
 
 
 def _spread(array: Float32, groups: int, rows: int) -> Float32:
-    """Give (G, K or 1, O) in memory of its own."""
+    """Return (G, K or 1, O) in memory of its own."""
     wide = np.broadcast_to(np.asarray(array, np.float32), (groups, array.shape[1], rows))
     return np.ascontiguousarray(wide)

@@ -31,14 +31,14 @@ def test_less_damage_than_to_nearest(groups: int, outputs: int, width: int) -> N
 
 
 def feedback(gram: np.ndarray) -> np.ndarray:
-    """Give R_ij ÷ R_jj for i < j, where R is upper triangular and R·Rᵀ is the damped matrix."""
+    """Return R_ij ÷ R_jj for i < j, where R is upper triangular and R·Rᵀ is the damped matrix."""
     damped = gram + 0.01 * np.diagonal(gram).mean() * np.eye(len(gram))
     upper = np.linalg.cholesky(damped[::-1, ::-1])[::-1, ::-1]
     return np.triu(upper / np.diagonal(upper), 1)
 
 
 def recursion(weights: np.ndarray, gram: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """Give integers and errors of one group as the definition says, slowly."""
+    """Return integers and errors of one group as the definition says, slowly."""
     order = np.argsort(-np.diagonal(gram))
     factors = feedback(gram[order][:, order].astype(np.float64))
     errors, integers = np.zeros((2, *weights.shape))

@@ -60,7 +60,7 @@ def equalize_layers(model: ir.Model) -> int:
 
 
 def _pair_from(head: ir.Node) -> _Pair | None:
-    """Give the pair that starts with `head`, if its channels reach one other layer unmixed."""
+    """Return the pair that starts with `head`, if its channels reach one other layer unmixed."""
     if not _is_layer(head):
         return None
     value = head.outputs[0]
@@ -135,7 +135,7 @@ def _even_out(pair: _Pair, weights: Mapping[ir.Value, Weights]) -> float:
 
 
 def _by_written_channel(node: ir.Node, weights: Mapping[ir.Value, Weights]) -> Weights:
-    """Give the weight as a view (channels written, all else)."""
+    """Return the weight as a view (channels written, all else)."""
     weight = _weight(node, weights)
     if node.op_type == "Gemm":
         return weight if integer(node, "transB", 0) else weight.T
@@ -143,7 +143,7 @@ def _by_written_channel(node: ir.Node, weights: Mapping[ir.Value, Weights]) -> W
 
 
 def _by_read_channel(node: ir.Node, weights: Mapping[ir.Value, Weights]) -> Weights:
-    """Give the weight as a view (groups, channels read in a group, their readers, kernel)."""
+    """Return the weight as a view (groups, channels read in a group, their readers, kernel)."""
     weight = _weight(node, weights)
     if node.op_type == "Gemm":
         return (weight.T if integer(node, "transB", 0) else weight)[None, :, :, None]

@@ -41,7 +41,7 @@ class Window:
     auto_pad: str
 
     def padding(self, lengths: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Give what is added before and behind each axis of these lengths."""
+        """Return what is added before and behind each axis of these lengths."""
         if self.pads is not None:
             half = len(self.kernel)
             return list(zip(self.pads[:half], self.pads[half:], strict=True))
@@ -99,14 +99,14 @@ class Layer:
         return self.node.inputs[2] if len(self.node.inputs) > 2 else None
 
     def matrices(self, weight: Array) -> Array:
-        """Give the weight as (G, O, K), where it lies."""
+        """Return the weight as (G, O, K), where it lies."""
         if self.blocks == 1 and not self.transposed:
             return weight.reshape(self.groups, -1, self.width)
         rows = weight.T if self.transposed else weight.reshape(len(weight), -1)
         return rows.reshape(len(rows), self.blocks, -1).transpose(1, 0, 2)
 
     def by_output(self, values: Float32, shape: tuple[int, ...]) -> Float32:
-        """Give what belongs to each output, or to all, as (G, O, 1).
+        """Return what belongs to each output, or to all, as (G, O, 1).
 
         Shapes: `shape` is that of the stored weight.
         """
@@ -123,7 +123,7 @@ class Layer:
         return np.ascontiguousarray(rows.T if self.transposed else rows.reshape(shape))
 
     def drawn(self, read: Float32, limit: int, turn: int) -> Drawn | None:
-        """Give where the same rows as of `rows` lie, None where only `rows` can tell.
+        """Return where the same rows as of `rows` lie, None where only `rows` can tell.
 
         Their numbers come place by place: each place with all channels of a block.
         """
@@ -145,7 +145,7 @@ class Layer:
         return Drawn(places, steps[1])
 
     def rows(self, read: Float32, limit: int, turn: int) -> Float32:
-        """Give at most `limit` rows of one sample as (G, rows, K), drawn evenly.
+        """Return at most `limit` rows of one sample as (G, rows, K), drawn evenly.
 
         With the next turn the rows lie at other places.
         """
@@ -159,7 +159,7 @@ class Layer:
 
 
 def layers_of(nodes: Iterable[ir.Node]) -> list[Layer]:
-    """Give the layers among `nodes`: Conv, Gemm and MatMul with a weight that nobody shares."""
+    """Return the layers among `nodes`: Conv, Gemm and MatMul with a weight that nobody shares."""
     return [layer for node in nodes if (layer := _layer(node)) is not None]
 
 
@@ -186,7 +186,7 @@ def _layer(node: ir.Node) -> Layer | None:
 
 
 def _blocks(width: int, channels: int) -> int:
-    """Give the least number of blocks that holds whole channels and stays in bounds."""
+    """Return the least number of blocks that holds whole channels and stays in bounds."""
     return next(
         n
         for n in range(1, channels + 1)
@@ -195,7 +195,7 @@ def _blocks(width: int, channels: int) -> int:
 
 
 def window_of(node: ir.Node, kernel: Sequence[int]) -> Window:
-    """Give how a convolution or a pooling with this kernel walks."""
+    """Return how a convolution or a pooling with this kernel walks."""
     axes = len(kernel)
     words = text(node, "auto_pad", "NOTSET")
     pads = tuple(integers(node, "pads", (0,) * (2 * axes))) if words == "NOTSET" else None
@@ -227,7 +227,7 @@ class _Draw:
 
 
 def _drawn(places: int, limit: int, turn: int) -> NDArray[np.intp]:
-    """Give at most `limit` of so many places, others for the next turn."""
+    """Return at most `limit` of so many places, others for the next turn."""
     rng = np.random.default_rng(turn % _DRAWS)
     if places <= limit:
         return np.arange(places)
@@ -265,7 +265,7 @@ def _places_in(
 
 
 def _patches(read: Float32, groups: int, window: Window, limit: int, turn: int) -> Float32:
-    """Give patches at places drawn at random, each flattened as channels × kernel."""
+    """Return patches at places drawn at random, each flattened as channels × kernel."""
     draw = _draw((len(read), *read.shape[2:]), window, limit, turn % _DRAWS)
     channels = read.shape[1]
     flat = read.reshape(len(read), channels, -1)
@@ -290,7 +290,7 @@ def _patches(read: Float32, groups: int, window: Window, limit: int, turn: int) 
 
 
 def _patches_channels_last(flat: Float32, groups: int, draw: _Draw) -> Float32:
-    """Give the same patches of an image whose channels are neighbours in memory."""
+    """Return the same patches of an image whose channels are neighbours in memory."""
     places = draw.picture[:, None] * flat.shape[2] + draw.at
     picked = flat.transpose(0, 2, 1).reshape(-1, flat.shape[1]).take(places, axis=0, mode="clip")
     if not draw.all_inside:
@@ -305,7 +305,7 @@ def _places(
     window: Window,
     padding: Sequence[tuple[int, int]],
 ) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-    """Give where patches lie in a flat image, (rows, kernel), and which of it is in the image."""
+    """Return where patches lie in a flat image, (rows, kernel), and which of it is in the image."""
     rows = len(corner[0])
     inside = np.ones((rows, 1), np.bool_)
     at = np.zeros((rows, 1), np.intp)

@@ -65,7 +65,7 @@ def migrate(model: ir.Model, samples: Sequence[Mapping[str, Array]]) -> int:
 
 
 def _sources(graph: ir.Graph) -> list[_Source]:
-    """Give what products with a weight of their own read, and those products."""
+    """Return what products with a weight of their own read, and those products."""
     found: dict[tuple[str, str], _Source] = {}
     for node in graph:
         if node.op_type not in _WEIGHT_AXIS or node.domain not in ("", "ai.onnx"):
@@ -92,7 +92,7 @@ def _is_plain(node: ir.Node, rank: int) -> bool:
 def _largest(
     model: ir.Model, sources: Sequence[_Source], samples: Iterable[Mapping[str, Array]]
 ) -> list[Float32]:
-    """Give the largest magnitude of each channel over the samples."""
+    """Return the largest magnitude of each channel over the samples."""
     if not sources:
         return []
     names = list(dict.fromkeys(str(source.value.name) for source in sources))
@@ -135,7 +135,7 @@ def _move(graph: ir.Graph, source: _Source, largest: Float32, names: Names) -> b
 
 
 def _noise(largest: Float32, power: NDArray[np.float64]) -> float:
-    """Give what rounding with one scale for all channels does behind the weights, relatively."""
+    """Return what rounding with one scale for all channels does behind the weights, relatively."""
     return float(largest.max()) ** 2 * float(power.sum())
 
 

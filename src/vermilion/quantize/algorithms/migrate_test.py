@@ -77,7 +77,7 @@ def test_rounding_costs_less_afterwards() -> None:
 
 
 def gated(gate: np.ndarray) -> ir.Model:
-    """Give a block whose gate lets some channels through far larger than others."""
+    """Return a block whose gate lets some channels through far larger than others."""
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[1,16,6,6] x) => (float[1,8,6,6] y, float[1,16,6,6] h) {
           h = Mul(x, gate)

@@ -76,12 +76,12 @@ class Moments:
         self._turn += 1
 
     def mean(self) -> NDArray[np.float64]:
-        """Give the mean row, (G, K)."""
+        """Return the mean row, (G, K)."""
         self._fold()
         return (self._total + self._drawn.total()) / max(1, self.count)
 
     def gram(self, *, centred: bool) -> Float32:
-        """Give the mean of x·xᵀ, (G, K, K), about the mean row or about zero."""
+        """Return the mean of x·xᵀ, (G, K, K), about the mean row or about zero."""
         self._fold()
         gram = self._drawn.gram()
         if gram is None:
@@ -129,13 +129,13 @@ class _DrawnRows:
         self._held += count
 
     def total(self) -> NDArray[np.float64]:
-        """Give Σ x, (G, K)."""
+        """Return Σ x, (G, K)."""
         self._settle()
         total: NDArray[np.float64] = self._total[:, _in_order(self._width, self._taps)]
         return total
 
     def gram(self) -> Float32 | None:
-        """Give Σ x·xᵀ, (G, K, K), None where there were no rows."""
+        """Return Σ x·xᵀ, (G, K, K), None where there were no rows."""
         self._settle()
         if self._gram is None:
             return None
@@ -159,13 +159,16 @@ class _DrawnRows:
 
 
 def _in_order(width: int, taps: int) -> NDArray[np.intp]:
-    """Give where each number of a row lies, channel by channel, in one that lies place by place."""
+    """Return where each value of a row, channel by channel, lies in one place by place."""
     return np.arange(width).reshape(taps, -1).T.reshape(-1)
 
 
 @lru_cache(maxsize=64)
 def _cells(width: int, taps: int) -> NDArray[np.intp]:
-    """Give where each product of two numbers lies: that with the smaller one first was computed."""
+    """Return where each product of two numbers lies.
+
+    That with the smaller one first was computed.
+    """
     at = _in_order(width, taps)
     first, second = np.minimum(at[:, None], at), np.maximum(at[:, None], at)
     return (first * width + second).reshape(-1)

@@ -74,7 +74,7 @@ _ARGUMENTS = """
 
 
 def _cancel(kind: str) -> str:
-    """Give the function for results of this type."""
+    """Return the function for results of this type."""
     code = Code()
     with code.function(f"void @cancel_{kind}({_ARGUMENTS})"):
         code.put("""  %last = sub i64 %width, 1

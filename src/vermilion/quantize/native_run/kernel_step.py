@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.quantize.llvm_text import LANES
-from vermilion.quantize.native_run.endings import Ending
+from vermilion.quantize.native_run.epilogue import Ending
 from vermilion.quantize.native_run.kernels import functions, pack, pack_channelwise
 from vermilion.quantize.native_run.product import Product
 from vermilion.quantize.native_run.tensors import Picture, Shape, pixels_of
@@ -58,7 +58,7 @@ class _Share:
 def calls_of(
     product: Product, ending: Ending, places: Places, shape: Shape, shares: int
 ) -> tuple[list[Call], list[object]]:
-    """Give calls that may run side by side, and what has to live as long as they do.
+    """Return calls that may run side by side, and what has to live as long as they do.
 
     `shape` is that of the result; each kernel is called at most `shares` times.
     """
@@ -133,7 +133,7 @@ def _ends(whole: int, shares: int) -> Iterator[tuple[int, int]]:
 
 
 def _at(array: NDArray[np.generic] | None, element: int) -> int:
-    """Give an address, 0 for what is not there."""
+    """Return an address, 0 for what is not there."""
     return 0 if array is None else array.ctypes.data + element * array.itemsize
 
 

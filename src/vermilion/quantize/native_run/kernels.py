@@ -34,7 +34,7 @@ def processor_has_bfloat16() -> bool:
 
 @cache
 def functions() -> dict[str, Callable[..., None]]:
-    """Give the kernels by name; the first time they are compiled (measured: 35 ms)."""
+    """Return the kernels by name; the first time they are compiled (measured: 35 ms)."""
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     kinds = {kernel.name: ctypes.CFUNCTYPE(None, pointer) for kernel in KERNELS}
     rows = ctypes.CFUNCTYPE(None, pointer, pointer, number, number, number, number)
@@ -55,14 +55,14 @@ def round_rows(source: NDArray[np.float32], target: NDArray[np.uint16]) -> None:
 
 
 def aligned(count: int) -> NDArray[np.uint32]:
-    """Give zeros, 32 bits each, that begin at a cache line."""
+    """Return zeros, 32 bits each, that begin at a cache line."""
     raw = np.zeros(4 * count + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + 4 * count].view(np.uint32)
 
 
 def cut(vectors: int) -> Iterator[tuple[Kernel, int, int]]:
-    """Give kernels for so many vectors of channels, each with its first one and its blocks."""
+    """Yield kernels for so many vectors of channels, each with its first one and its blocks."""
     first = 0
     for kernel in (WIDE, MIDDLE, NARROW):
         blocks = (vectors - first) // kernel.vectors
@@ -72,7 +72,7 @@ def cut(vectors: int) -> Iterator[tuple[Kernel, int, int]]:
 
 
 def pack(weights: NDArray[np.float32]) -> list[tuple[Kernel, int, int, NDArray[np.uint32]]]:
-    """Give kernels that together multiply with `weights`, each with what it reads.
+    """Return kernels that together multiply with `weights`, each with what it reads.
 
     Shapes: weights (O, taps, run) → for each kernel its first vector, its blocks, and pairs of
     bfloat16 as (blocks, taps × steps, vectors × lanes).
@@ -97,7 +97,7 @@ def pack(weights: NDArray[np.float32]) -> list[tuple[Kernel, int, int, NDArray[n
 def pack_channelwise(
     weights: NDArray[np.float32],
 ) -> list[tuple[Kernel, int, int, NDArray[np.uint32]]]:
-    """Give the same for weights that each channel has for itself, (C, taps, 1), in float32."""
+    """Return the same for weights that each channel has for itself, (C, taps, 1), in float32."""
     channels, taps, _ = weights.shape
     wide = CHANNELWISE.vectors * LANES
     blocks = -(-channels // wide)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from vermilion.ir.attributes import integer, integers, number, text
 from vermilion.ir.execute import Array
-from vermilion.quantize.native_run.endings import bounds_of
+from vermilion.quantize.native_run.epilogue import bounds_of
 from vermilion.quantize.native_run.pieces import cut_out, split, spread
 from vermilion.quantize.native_run.pools import average_pool, max_pool
 from vermilion.quantize.native_run.tensors import Shape
@@ -23,7 +23,7 @@ Fill = Callable[[Sequence[Array], Array], None]
 
 
 def operator_of(node: ir.Node, shapes: Sequence[Shape], results: Sequence[Shape]) -> list[Fill]:
-    """Give what fills each result of `node` from its inputs, nothing where one is not known."""
+    """Return what fills each result of `node` from its inputs, nothing where one is not known."""
     if node.domain not in ("", "ai.onnx"):
         return []
     if node.op_type == "Split":

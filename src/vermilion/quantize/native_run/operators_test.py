@@ -98,7 +98,7 @@ CASES: dict[str, tuple[str, int, list[Array]]] = {
 
 
 def channels_last(array: Array) -> Array:
-    """Give the same array, its channels neighbours in memory."""
+    """Return the same array, its channels neighbours in memory."""
     return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
 
 

@@ -16,7 +16,7 @@ Fill = Callable[[Sequence[Array], Array], None]
 
 
 def cut_out(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
-    """Give what fills the result of a Slice whose places are constants."""
+    """Return what fills the result of a Slice whose places are constants."""
     numbers = [_constant(value) for value in node.inputs[1:] if value is not None]
     if not numbers or None in numbers or len(numbers) != len(node.inputs) - 1:
         return None
@@ -33,7 +33,7 @@ def cut_out(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | Non
 
 
 def split(node: ir.Node, shape: Shape, results: Sequence[Shape]) -> list[Fill]:
-    """Give what fills each part of a Split."""
+    """Return what fills each part of a Split."""
     axis = integer(node, "axis", 0)
     before = (slice(None),) * (axis % len(shape))
     fills: list[Fill] = []
@@ -46,7 +46,7 @@ def split(node: ir.Node, shape: Shape, results: Sequence[Shape]) -> list[Fill]:
 
 
 def spread(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
-    """Give what fills the result of a ConvTranspose whose windows lie side by side."""
+    """Return what fills the result of a ConvTranspose whose windows lie side by side."""
     weight = node.inputs[1]
     if len(result) != 4 or weight is None or weight.const_value is None:
         return None

@@ -30,7 +30,7 @@ class _Walk:
     windows: int
 
     def taps(self) -> list[tuple[slice, slice]]:
-        """Give for each tap the windows in which it is inside, and what it reads there."""
+        """Return for each tap the windows in which it is inside, and what it reads there."""
         found = []
         for tap in range(self.kernel):
             at = tap * self.dilation - self.before
@@ -49,7 +49,7 @@ class _Walk:
             ufunc(there, read[(*before, places)], out=there)
 
     def counts(self) -> Array:
-        """Give how many taps of each window are inside."""
+        """Return how many taps of each window are inside."""
         counts = np.zeros(self.windows, np.float32)
         for windows, _ in self.taps():
             counts[windows] += 1
@@ -57,13 +57,13 @@ class _Walk:
 
 
 def max_pool(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
-    """Give what fills the result with the largest of each window."""
+    """Return what fills the result with the largest of each window."""
     walks = _walks(node, shapes, result)
     return None if walks is None else _pooled(walks, np.maximum, -math.inf, None)
 
 
 def average_pool(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
-    """Give what fills the result with the mean of each window."""
+    """Return what fills the result with the mean of each window."""
     walks = _walks(node, shapes, result)
     if walks is None or integer(node, "ceil_mode", 0):
         return None

@@ -51,7 +51,7 @@ class Product:
         return top, left, bottom, right
 
     def weights(self) -> NDArray[np.float32]:
-        """Give (O, taps, run), in the order in which a pixel reads."""
+        """Return (O, taps, run), in the order in which a pixel reads."""
         value = self.node.inputs[1]
         assert value is not None, "a product has weights"
         assert value.const_value is not None, "they are constant"
@@ -65,7 +65,7 @@ class Product:
         return (weights if alpha == 1.0 else weights * alpha)[:, None, :]
 
     def bias(self) -> NDArray[np.float32]:
-        """Give (O,), zeros where the node has none."""
+        """Return (O,), zeros where the node has none."""
         value = self.node.inputs[2] if len(self.node.inputs) > 2 else None
         if value is None or value.const_value is None:
             return np.zeros(self.channels, np.float32)
@@ -73,7 +73,7 @@ class Product:
         return np.broadcast_to(bias, self.channels).astype(np.float32)
 
     def first_bytes(self, picture: Picture, shape: Shape) -> NDArray[np.int64]:
-        """Give the byte at which each pixel of a result of this shape begins to read."""
+        """Return the byte at which each pixel of a result of this shape begins to read."""
         images, rows, columns, _ = pixels_of(shape)
         image, row, column = np.ogrid[:images, :rows, :columns]
         if self.window is not None:
@@ -83,7 +83,7 @@ class Product:
         return (2 * picture.element_at(image, row, column)).reshape(-1)
 
     def tap_bytes(self, picture: Picture) -> NDArray[np.int64]:
-        """Give how far behind a pixel's first byte each run begins."""
+        """Return how far behind a pixel's first byte each run begins."""
         if self.window is None:
             return np.zeros(1, np.int64)
         _, _, width, channels = picture.shape
@@ -96,7 +96,7 @@ class Product:
 
 
 def product_of(node: ir.Node, shapes: Mapping[str, Shape]) -> Product | None:
-    """Give `node` as a product, None where the kernels cannot compute it."""
+    """Return `node` as a product, None where the kernels cannot compute it."""
     if node.domain not in ("", "ai.onnx") or node.op_type not in {"Conv", "Gemm", "MatMul"}:
         return None
     source, weight = node.inputs[:2]

@@ -148,14 +148,17 @@ class Network:
     shapes: Mapping[str, Shape]
 
     def laid_out(self, threads: int | None = None) -> NativeRun:
-        """Give it with buffers and packed weights; threads None are as many as there are cores."""
+        """Return it with buffers and packed weights.
+
+        Threads None are as many as there are cores.
+        """
         return NativeRun(self, threads or _usable_cores())
 
 
 def network_of(
     model: ir.Model, wanted: frozenset[str], shapes: Mapping[str, Shape]
 ) -> Network | Refusal:
-    """Give what makes the `wanted` tensors of `model` from inputs of these shapes."""
+    """Return what makes the `wanted` tensors of `model` from inputs of these shapes."""
     if not processor_has_bfloat16():
         return Refusal("this CPU has no products of bfloat16")
     tasks = tasks_of(model, wanted, shapes)

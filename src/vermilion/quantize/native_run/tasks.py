@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from vermilion.errors import Refusal
-from vermilion.quantize.native_run.endings import Ending, ending_of
+from vermilion.quantize.native_run.epilogue import Ending, ending_of
 from vermilion.quantize.native_run.operators import Fill, operator_of
 from vermilion.quantize.native_run.product import Product, product_of
 from vermilion.quantize.native_run.tensors import Border, Shape, pixels_of
@@ -47,7 +47,7 @@ class Task:
 def tasks_of(
     model: ir.Model, wanted: frozenset[str], shapes: Mapping[str, Shape]
 ) -> list[Task] | Refusal:
-    """Give the tasks that make the `wanted` tensors, or the first operator that is in the way."""
+    """Return the tasks that make the `wanted` tensors, or the first operator that is in the way."""
     tasks: list[Task] = []
     made: set[str] = set()
     done: set[ir.Node] = set()
@@ -64,7 +64,7 @@ def tasks_of(
 
 
 def borders(tasks: Sequence[Task]) -> dict[str, Border]:
-    """Give for each tensor the border that is enough for all products that read it."""
+    """Return for each tensor the border that is enough for all products that read it."""
     found: dict[str, Border] = {}
     for task in tasks:
         if task.product is not None:
@@ -77,7 +77,7 @@ def borders(tasks: Sequence[Task]) -> dict[str, Border]:
 def _tasks(
     node: ir.Node, shapes: Mapping[str, Shape], wanted: frozenset[str], made: frozenset[str]
 ) -> list[Task]:
-    """Give the one task of a product, or one for each result; none where there is no kernel."""
+    """Return the one task of a product, or one for each result; none where there is no kernel."""
     product = product_of(node, shapes)
     if product is not None:
         return [Task(node, product, ending_of(product, shapes, wanted, made), None)]
@@ -88,7 +88,7 @@ def _tasks(
 
 
 def _needed(model: ir.Model, wanted: frozenset[str]) -> list[ir.Node]:
-    """Give the nodes that the wanted tensors come from, in order."""
+    """Return the nodes that the wanted tensors come from, in order."""
     names = set(wanted)
     found = []
     for node in reversed(list(model.graph)):
@@ -108,7 +108,7 @@ def _variables(node: ir.Node) -> list[str]:
 
 
 def multiplications(task: Task, shapes: Mapping[str, Shape]) -> int:
-    """Give how many numbers a product multiplies, 0 for another operator."""
+    """Return how many numbers a product multiplies, 0 for another operator."""
     if task.product is None:
         return 0
     product = task.product

@@ -38,7 +38,7 @@ class Picture:
     border: Border
 
     def element_at(self, image: Array, row: Array, column: Array) -> Array:
-        """Give where the pixel begins; rows and columns count from inside the border."""
+        """Return where the pixel begins; rows and columns count from inside the border."""
         _, height, width, channels = self.shape
         top, left = self.border[:2]
         place: Array = ((image * height + row + top) * width + column + left) * channels
@@ -87,7 +87,7 @@ class Tensors:
         self._pictures: _Shelf[Picture] = _Shelf(_new_picture)
 
     def real(self, name: str) -> NDArray[np.float32]:
-        """Give the tensor's buffer, taken now if it has none."""
+        """Return the tensor's buffer, taken now if it has none."""
         if name in self._reals.taken:
             return self._reals.taken[name][1]
         shape = self.shapes[name]
@@ -100,7 +100,7 @@ class Tensors:
         return name in self._pictures.taken
 
     def picture(self, name: str) -> Picture:
-        """Give the tensor in bfloat16, its place taken now if it has none."""
+        """Return the tensor in bfloat16, its place taken now if it has none."""
         if self.has_picture(name):
             return self._pictures.taken[name][1]
         border = self._borders.get(name, NO_BORDER)
@@ -113,7 +113,7 @@ class Tensors:
 
 
 def pixels_of(shape: Shape) -> tuple[int, int, int, int]:
-    """Give (N, H, W, C): of a matrix, or rows of matrices, each row is a pixel."""
+    """Return (N, H, W, C): of a matrix, or rows of matrices, each row is a pixel."""
     if len(shape) == 4:
         images, channels, height, width = shape
         return images, height, width, channels
@@ -121,7 +121,7 @@ def pixels_of(shape: Shape) -> tuple[int, int, int, int]:
 
 
 def channels_last(array: Array) -> Array:
-    """Give `pixels_of` an array, without a copy where it lies so."""
+    """Return `pixels_of` an array, without a copy where it lies so."""
     if array.ndim == 4:
         return array.transpose(0, 2, 3, 1)
     return array.reshape(pixels_of(array.shape))

@@ -90,7 +90,7 @@ declare void @llvm.masked.store.v{LANES}i16.p0({_HALVES}, ptr, i32, {MASK})
 
 
 def kernels_text() -> str:
-    """Give the module with all kernels and `round_rows`."""
+    """Return the module with all kernels and `round_rows`."""
     kernels = (_kernel(kernel) for kernel in KERNELS)
     return "\n".join([DECLARATIONS, _MORE, *kernels, _round_rows()])
 

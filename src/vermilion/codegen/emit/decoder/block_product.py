@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Slot, Value, splat_integer
+from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.control import Control
-from vermilion.codegen.emit.decoder.prepared import Prepared
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, BlockWeights
 from vermilion.codegen.emit.register_tile import prefetch_line
 from vermilion.codegen.isa import Isa
@@ -34,7 +34,7 @@ class BlockProductSpec:
     """
 
     weights: BlockWeights
-    rows: Prepared
+    rows: ActivationLayout
     out_row: int
     row_tile: int
     has_bias: bool
@@ -144,7 +144,7 @@ class _Tile:
                 slot.set(m.fma(m.multiply(value, scale), own, slot.get()))
 
     def _started(self, codes: Value, zeros: Value, step: int) -> list[list[Value]]:
-        """Give the sums that a block begins with: what takes the zero points off."""
+        """Return the sums that a block begins with: what takes the zero points off."""
         f, w = self.f, self.spec.weights
         starts = []
         for y in range(self.rows):
@@ -158,7 +158,7 @@ class _Tile:
         return starts
 
     def _codes(self, codes: Value, v: int, quad: int) -> list[Value]:
-        """Give unsigned bytes of the quads that one vector in memory holds."""
+        """Return unsigned bytes of the quads that one vector in memory holds."""
         f, w = self.f, self.spec.weights
         place = v * w.code_bytes + quad * LANES * w.bits // 2
         packed = f.load(f"<{LANES} x i32>", codes, place, align=1)

@@ -38,10 +38,10 @@ class CacheForm:
         return BLOCK_TOKENS * self.head_size * self.item_bytes
 
     def block_at(self, f: Function, base: Value, block: Value) -> Value:
-        """Give the pointer to a block."""
+        """Return the pointer to a block."""
         return f.at(base, f.multiply(block, self.block_bytes))
 
     def head_at(self, f: Function, base: Value, head: Value, capacity: Value) -> Value:
-        """Give the pointer to the first block of a head, counted through all sequences."""
+        """Return the pointer to the first block of a head, counted through all sequences."""
         step = f.multiply(capacity, self.head_size * self.item_bytes)
         return f.at(base, f.multiply(head, step))

@@ -103,14 +103,14 @@ class _Writer:
         self.peaks = f.scratch(self.lane_rows * _PEAK_ROW_BYTES)
 
     def share(self, begin: Value, end: Value) -> tuple[Value, Value]:
-        """Give the units of a range that are there in this call."""
+        """Return the units of a range that are there in this call."""
         f = self.f
         sequences = f.binary("udiv", self.control.rows, self.control.word(LENGTH))
         there = f.multiply(f.multiply(sequences, self._blocks()), self.spec.key_heads)
         return self.control.share(begin, end, self.spec.units, there)
 
     def _blocks(self) -> Value:
-        """Give the blocks of positions of a sequence."""
+        """Return the blocks of positions of a sequence."""
         s, f = self.spec, self.f
         return f.divide(f.add(self.control.word(LENGTH), s.positions - 1), s.positions)
 

@@ -51,7 +51,7 @@ class Tensors:
 
 
 def tensors(case: Case, storage: Storage) -> Tensors:
-    """Give numbers that the cache's storage holds exactly."""
+    """Return numbers that the cache's storage holds exactly."""
     random = np.random.default_rng(case.total)
 
     def some(heads: int, count: int) -> Array:
@@ -64,7 +64,7 @@ def tensors(case: Case, storage: Storage) -> Tensors:
 
 
 def attended(case: Case, given: Tensors) -> Array:
-    """Give (row, query head · number), worked out without blocks."""
+    """Return (row, query head · number), worked out without blocks."""
     keys, values = (one.repeat(case.group, axis=1) for one in (given.keys, given.values))
     scores = given.queries @ keys.swapaxes(2, 3)
     if case.bound:

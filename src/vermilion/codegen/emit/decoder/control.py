@@ -22,7 +22,7 @@ class Control:
     pointer: Value
 
     def word(self, index: int) -> Value:
-        """Give one word."""
+        """Return one word."""
         return self.f.load("i64", self.pointer, 8 * index, align=8)
 
     @property
@@ -31,7 +31,7 @@ class Control:
         return self.word(ROWS)
 
     def share(self, begin: Value, end: Value, units: int, there: Value) -> tuple[Value, Value]:
-        """Give what of the `there` units of this call is in a range of the `units` of any call.
+        """Return what of the `there` units of this call is in a range of the `units` of any call.
 
         The same part of them: a worker's share would else be all that is there, or nothing.
         """

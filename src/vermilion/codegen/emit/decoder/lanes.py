@@ -12,7 +12,7 @@ Join = Callable[[Value, Value], Value]
 
 
 def shuffled(f: Function, value: Value, order: list[int], other: Value | None = None) -> Value:
-    """Give lanes of a vector, or of two one behind the other, in another order."""
+    """Return lanes of a vector, or of two one behind the other, in another order."""
     lanes = ", ".join(f"i32 {lane}" for lane in order)
     second = other if other is not None else Value(value.type, "poison")
     element = value.type[value.type.index(" x ") :]
@@ -31,7 +31,7 @@ def tree(values: list[Value], join: Join) -> Value:
 
 
 def reduced(f: Function, rows: list[Value], join: Join) -> Value:
-    """Give what the lanes of each vector come to, each in its part of the lanes of one."""
+    """Return what the lanes of each vector come to, each in its part of the lanes of one."""
     width = LANES  # of the part that a vector has
     while len(rows) > 1:
         half = width // 2
@@ -58,7 +58,7 @@ def narrow_pairs(f: Function, even: Value, odd: Value) -> Value:
 
 
 def widened_pairs(f: Function, words: Value) -> list[Value]:
-    """Give the two bfloat16 of each lane of 32-bit words as two vectors of float32."""
+    """Return the two bfloat16 of each lane of 32-bit words as two vectors of float32."""
     low = f.binary("shl", words, splat_integer(16, LANES))
     high = f.binary("and", words, splat_integer(-(1 << 16), LANES))
     return [f.convert("bitcast", bits, f"<{LANES} x float>") for bits in (low, high)]

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from vermilion.codegen.emit.builder import Function, Module, Slot, Value
+from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.panel_tile import Gate, PanelTiles, Run
-from vermilion.codegen.emit.decoder.prepared import Prepared
 from vermilion.codegen.emit.decoder.unpack import Whole
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, PlainWeights, Weights
 from vermilion.codegen.isa import Isa
@@ -43,7 +43,7 @@ class PanelProductSpec:
 
     numeric: Literal["bf16", "f32"]
     weights: Weights
-    rows: Prepared
+    rows: ActivationLayout
     out_row: int
     has_bias: bool
     max_rows: int
@@ -257,7 +257,7 @@ class _Writer:
             self.f.call_void(self.tiles.unpacking(), arguments)
 
     def _filling(self, place: _Place, end: Value, buffer: Slot) -> _Filling:
-        """Give the unpacking of a run of a panel; it has no pieces behind the last panel."""
+        """Return the unpacking of a run of a panel; it has no pieces behind the last panel."""
         f = self.f
         ahead = self._after(place, end)
         left = f.subtract(self._padded(self.spec.weights.depth), place.start)
@@ -271,7 +271,10 @@ class _Writer:
         )
 
     def _after(self, place: _Place, end: Value) -> _Place:
-        """Give what comes after a run of a panel: the next panel, the next run, the next group."""
+        """Return what comes after a run of a panel.
+
+        The next panel, the next run, the next group.
+        """
         f, s = self.f, self.spec
         panel, start = f.add(place.panel, 1), f.add(place.start, s.run)
         is_inside = f.compare("slt", panel, place.last)
@@ -289,7 +292,7 @@ class _Writer:
         return depth if isinstance(w, PlainWeights) else -(-depth // w.block) * w.block
 
     def _panel(self, number: Value) -> Value:
-        """Give which panel is computed as one of some number: halves of a gate take turns."""
+        """Return which panel is computed as one of some number: halves of a gate take turns."""
         f, s = self.f, self.spec
         if s.gate is None:
             return number
@@ -297,7 +300,7 @@ class _Writer:
         return f.add(f.divide(number, 2), half)
 
     def _weights_at(self, number: Value, start: Value) -> Value:
-        """Give a panel's weights from some depth on."""
+        """Return a panel's weights from some depth on."""
         w, f = self.spec.weights, self.f
         weights = f.at(self.weights, f.multiply(self._panel(number), w.panel_bytes))
         if isinstance(w, PlainWeights):

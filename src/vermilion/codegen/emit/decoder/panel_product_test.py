@@ -12,9 +12,9 @@ import pytest
 
 from kernels import isa_for
 from packed_products import ROOM, Array, Case, close, numbers, numbers_of, stored, written
+from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
 from vermilion.codegen.emit.decoder.panel_tile import Gate
-from vermilion.codegen.emit.decoder.prepared import Prepared
 from vermilion.codegen.emit.decoder.row import Source
 from vermilion.codegen.emit.decoder.weights import PANEL
 from vermilion.codegen.kernel import Step
@@ -65,7 +65,7 @@ def _product(weights: tuple[Matrix, Array], count: int) -> _Product:
 
 def _run(product: _Product, kind: Kind, target: Array, **more: Any) -> Array:
     """Multiply over `target`, of which the result is what it then holds."""
-    form, weights = Prepared(kind, product.matrix.form().depth), product.matrix.form()
+    form, weights = ActivationLayout(kind, product.matrix.form().depth), product.matrix.form()
     memory, write, (control, rows, codes) = written(product.matrix, product.rows, form)
     padded = np.pad(product.bias, (0, weights.panels * PANEL - product.bias.size))
     out = memory.tensor("out", target, "u8" if target.dtype == np.uint8 else "f32")
@@ -140,7 +140,7 @@ GATES: dict[Source, Callable[[Array], Array]] = {
 def test_a_gate_at_its_end(gate: Source, kind: Kind) -> None:
     # Two runs of the depth, three pairs of panels: the gate's columns, then what they gate.
     product = _product(_codes(Case(512, (96, 96), scale=0.01)), 5)
-    form = Prepared(kind, 96)
+    form = ActivationLayout(kind, 96)
     target = np.zeros((ROOM, form.row_bytes), np.uint8)
     written_rows = _run(product, kind, target, gate=Gate(gate, form), out_row=0)
     halves = product.wanted[:, :96], product.wanted[:, 96:]

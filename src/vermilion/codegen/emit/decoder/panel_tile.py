@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value
-from vermilion.codegen.emit.decoder.prepared import Prepared, write_vector
+from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout, write_vector
 from vermilion.codegen.emit.decoder.row import Source, source_value
 from vermilion.codegen.emit.decoder.weights import EIGHT, LANES, PANEL, VECTORS
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
@@ -24,7 +24,7 @@ class Gate:
     """
 
     source: Source
-    form: Prepared
+    form: ActivationLayout
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Unpacking(Protocol):
     """Unpacking of a run of a panel: eight values of the depth of one vector of columns a time."""
 
     def block(self, eight: Value, v: int) -> Any:
-        """Give what the eights of a block have in common."""
+        """Return what the eights of a block have in common."""
 
     def steps(self, block: Any, eight: Value, v: int, panel: Value) -> Iterator[None]:
         """Write an eight in four steps."""
@@ -61,7 +61,7 @@ class Filler(Protocol):
         """Values of the depth in a piece."""
 
     def begin(self, f: Function, arguments: Sequence[Value], *, is_beside: bool) -> Unpacking:
-        """Give the unpacking, of the function's arguments; `is_beside` multiply-adds or not."""
+        """Return the unpacking, of the function's arguments; `is_beside` multiply-adds or not."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PanelTiles:
     name: str
     isa: Isa
     numeric: Literal["bf16", "f32"]
-    rows: Prepared
+    rows: ActivationLayout
     filler: Filler
     has_bias: bool = False
     out_row: int = 0
@@ -231,7 +231,7 @@ class PanelTiles:
             prefetch_line(f, f.at(first, line * 64), level="once")
 
     def _next_rows(self, tile: RegisterTile, rows: Side, depth: int) -> Prefetch | None:
-        """Give what asks for the rows after these."""
+        """Return what asks for the rows after these."""
         if not self.asks_for_rows:
             return None
         f, size = tile.f, tile.rows * rows.step_bytes

@@ -11,8 +11,8 @@ from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout, write_prepared
 from vermilion.codegen.emit.decoder.control import Control
-from vermilion.codegen.emit.decoder.prepared import Prepared, write_prepared
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.vector_math import VectorMath
 from vermilion.codegen.isa import Isa
@@ -36,7 +36,7 @@ class RowSpec:
     keep_row: int
     epsilon: float | None
     out_row: int
-    forms: tuple[Prepared, ...]
+    forms: tuple[ActivationLayout, ...]
     max_rows: int
 
     family = "row"
@@ -123,7 +123,7 @@ class _Row:
 def root_mean_square_factor(
     arithmetic: Arithmetic, squares: Value, width: int, epsilon: float
 ) -> Value:
-    """Give 1 ÷ √(mean of squares + epsilon) in every lane, of sums of squares by lane."""
+    """Return 1 ÷ √(mean of squares + epsilon) in every lane, of sums of squares by lane."""
     f, m = arithmetic.f, arithmetic.math
     total = lanes_sum(f, squares)
     mean = m.multiply(arithmetic.splat(total), m.number(1.0 / width))
@@ -140,7 +140,7 @@ def lanes_sum(f: Function, value: Value) -> Value:
 def source_value(
     m: VectorMath, source: Source, inputs: list[Value], *, is_coarse: bool = False
 ) -> Value:
-    """Give what a row begins with; `is_coarse` for what is rounded to bfloat16."""
+    """Return what a row begins with; `is_coarse` for what is rounded to bfloat16."""
     first = inputs[0]
     match source:
         case "plain":

@@ -16,7 +16,7 @@ LOWEST = -1e30
 
 
 def score_unit(cache: CacheForm) -> float:
-    """Give what scores are multiplied by, with the queries: powers of two are cheaper than of e.
+    """Return what scores are multiplied by, with the queries: powers of two are cheaper than of e.
 
     Not in float32, which is for comparing.
     """
@@ -24,7 +24,7 @@ def score_unit(cache: CacheForm) -> float:
 
 
 def power(cache: CacheForm, math_: VectorMath, score: Value) -> Value:
-    """Give e to the power of a score in its unit."""
+    """Return e to the power of a score in its unit."""
     return math_.exp2_coarse(score) if cache.storage == "bf16" else math_.exp(score)
 
 

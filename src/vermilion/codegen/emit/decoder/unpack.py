@@ -13,10 +13,10 @@ from vermilion.codegen.emit.builder import (
     splat_constant,
     splat_integer,
 )
+from vermilion.codegen.emit.decoder.activation_layout import ActivationKind, share_exponent
 from vermilion.codegen.emit.decoder.block_product import load_scale
+from vermilion.codegen.emit.decoder.dequant_lut import OddMultiples
 from vermilion.codegen.emit.decoder.lanes import narrow_pairs
-from vermilion.codegen.emit.decoder.odd_multiples import OddMultiples
-from vermilion.codegen.emit.decoder.prepared import PreparedKind, share_exponent
 from vermilion.codegen.emit.decoder.weights import (
     EIGHT,
     LANES,
@@ -46,7 +46,7 @@ class Whole:
     """
 
     weights: Weights
-    kind: PreparedKind
+    kind: ActivationKind
 
     labels = ("weights", "ahead")
 
@@ -57,7 +57,7 @@ class Whole:
         return 32 if is_whole else 16
 
     def begin(self, f: Function, arguments: Sequence[Value], *, is_beside: bool) -> Unpack:
-        """Give the unpacking."""
+        """Return the unpacking."""
         weights, ahead = arguments
         return Unpack(f, self, weights, ahead, is_beside=is_beside)
 
@@ -83,7 +83,10 @@ class Unpack:
         self.arithmetic = Arithmetic(f, LANES)
 
     def block(self, eight: Value, v: int) -> Block | None:
-        """Give what the block of an eight has for one vector of columns; None of plain numbers."""
+        """Return what the block of an eight has for one vector of columns.
+
+        None of plain numbers.
+        """
         f, w = self.f, self.weights
         if isinstance(w, PlainWeights):
             return None
@@ -129,7 +132,7 @@ class Unpack:
                 yield
 
     def _values(self, block: Block | None, eight: Value, v: int) -> Iterator[Value]:
-        """Give eight numbers of the depth: lanes are columns, the depth runs inside a lane."""
+        """Yield eight numbers of the depth: lanes are columns, the depth runs inside a lane."""
         f, w, m = self.f, self.weights, self.arithmetic.math
         if block is None or isinstance(w, PlainWeights):
             row = f.at(self.start, f.multiply(eight, EIGHT * PANEL * 4))
@@ -156,7 +159,7 @@ class Unpack:
         return [f.load(type_, codes, number * LANES * 4, align=1) for number in range(vectors)]
 
     def _shift(self, block: Value, scale: Value, v: int) -> Value | None:
-        """Give what is added to code · scale: minus the zero point, in the scale."""
+        """Return what is added to code · scale: minus the zero point, in the scale."""
         f, w, m = self.f, self.weights, self.arithmetic.math
         assert not isinstance(w, PlainWeights), "plain weights have no zero points"
         if w.has_zeros:
@@ -181,7 +184,7 @@ class Unpack:
             self.f.store(pair, self.f.at(target, place), align=64)
 
     def _number(self, packed: Value, shift: int) -> Value:
-        """Give the code that begins at bit `shift` of every lane, as a number."""
+        """Return the code that begins at bit `shift` of every lane, as a number."""
         f, w, m = self.f, self.weights, self.arithmetic.math
         assert not isinstance(w, PlainWeights), "plain weights have no codes"
         moved = packed

@@ -44,7 +44,7 @@ class Sum:
         return 32 if self.weights.block % 32 == 0 else 16
 
     def begin(self, f: Function, arguments: Sequence[Value], *, is_beside: bool) -> UnpackSum:
-        """Give the unpacking."""
+        """Return the unpacking."""
         return UnpackSum(f, self, arguments)
 
 
@@ -69,7 +69,7 @@ class UnpackSum:
         self.arithmetic = Arithmetic(f, LANES)
 
     def block(self, eight: Value, v: int) -> _Block:
-        """Give what the blocks of an eight have."""
+        """Return what the blocks of an eight have."""
         f, w, m = self.f, self.weights, self.arithmetic.math
         place = f.multiply(f.divide(eight, w.block // EIGHT), w.block_bytes)
         pointers, scales, total = [], [], None
@@ -126,7 +126,7 @@ class UnpackSum:
             yield
 
     def _number(self, codes: Value, at: int) -> Value:
-        """Give 1 + code/16 of the codes that begin at some bit."""
+        """Return 1 + code/16 of the codes that begin at some bit."""
         f = self.f
         name = "shl" if at < _CODE_AT else "lshr"
         moved = f.binary(name, codes, splat_integer(abs(_CODE_AT - at), LANES))

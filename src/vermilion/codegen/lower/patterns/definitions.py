@@ -24,7 +24,7 @@ _JOINED = {"Sum": "Sum", "Mean": "Sum", "Max": "Max", "Min": "Min"}
 
 
 def write_definitions(model: ir.Model) -> ir.Model:
-    """Give the model with composite operators written out; the given one stays as it is."""
+    """Return the model with composite operators written out; the given one stays as it is."""
     if not any(_is_composite(node) for node in model.graph):
         return model
     work = model.clone()
@@ -89,11 +89,11 @@ class _Writer:
         return value
 
     def constant(self, array: np.ndarray) -> ir.Value:
-        """Give a weight."""
+        """Return a weight."""
         return new_weight(self.graph, f"{self.name}/constant", ir.tensor(array))
 
     def number(self, value: float, like: ir.Value) -> ir.Value:
-        """Give a number of the type of `like`."""
+        """Return a number of the type of `like`."""
         assert like.dtype is not None
         return self.constant(np.array(value, like.dtype.numpy()))
 
@@ -144,7 +144,7 @@ def _batch_normalization(w: _Writer, node: ir.Node) -> ir.Value:
 
 
 def _normalized(w: _Writer, x: ir.Value, axes: Shape, epsilon: float) -> ir.Value:
-    """Give (x - mean) ÷ √(variance + epsilon)."""
+    """Return (x - mean) ÷ √(variance + epsilon)."""
     shape = _sizes(x)
     mean = w.reduced("ReduceMean", x, axes)
     centred = w("Sub", shape, x, mean)

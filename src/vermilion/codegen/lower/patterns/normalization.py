@@ -30,7 +30,7 @@ class _Match:
 
 
 def join_normalizations(model: ir.Model) -> ir.Model:
-    """Give the model with each decomposed normalization as one node; the given one stays."""
+    """Return the model with each decomposed normalization as one node; the given one stays."""
     if not any(_match(node) for node in model.graph):
         return model
     work = model.clone()
@@ -61,7 +61,7 @@ def _match(node: ir.Node) -> _Match | None:
 
 
 def _quotients(node: ir.Node) -> list[tuple[ir.Value, ir.Value]]:
-    """Give (what is divided, what it is divided by the root of): x ÷ √v, x · 1÷√v, x · v^-½."""
+    """Return (what is divided, what it is divided by the root of): x ÷ √v, x · 1÷√v, x · v^-½."""
     found = []
     if is_operator(node, "Div"):
         a, b = node.inputs[0], node.inputs[1]
@@ -90,7 +90,7 @@ def _under_inverse_root(value: ir.Value) -> ir.Value | None:
 
 
 def _mean_of_square(value: ir.Value, of: ir.Value) -> int | None:
-    """Give the first axis if `value` is the mean of the square of `of` over its last axes."""
+    """Return the first axis if `value` is the mean of the square of `of` over its last axes."""
     mean = _by(value, "ReduceMean")
     axis = _first_axis(mean) if mean is not None else None
     square = mean.inputs[0].producer() if mean is not None and mean.inputs[0] is not None else None
@@ -104,7 +104,7 @@ def _mean_of_square(value: ir.Value, of: ir.Value) -> int | None:
 
 
 def _source_of_difference(value: ir.Value, axis: int) -> ir.Value | None:
-    """Give x where `value` is x - mean(x) over the dimensions from `axis` on."""
+    """Return x where `value` is x - mean(x) over the dimensions from `axis` on."""
     difference = _by(value, "Sub")
     if difference is None:
         return None
@@ -116,7 +116,7 @@ def _source_of_difference(value: ir.Value, axis: int) -> ir.Value | None:
 
 
 def _first_axis(mean: ir.Node) -> int | None:
-    """Give the first axis of a mean over the last dimensions that keeps them, else None."""
+    """Return the first axis of a mean over the last dimensions that keeps them, else None."""
     shape = static_shape(mean.inputs[0])
     if shape is None or not integer(mean, "keepdims", 1):
         return None
@@ -148,7 +148,7 @@ def _with_scale(match: _Match) -> _Match:
 
 
 def _row(node: ir.Node, value: ir.Value, inner: tuple[int, ...]) -> ir.Value | None:
-    """Give the other input if it is a constant of the normalized shape."""
+    """Return the other input if it is a constant of the normalized shape."""
     a, b = node.inputs[0], node.inputs[1]
     other = b if a is value else a
     return other if constant_of(other) is not None and static_shape(other) == inner else None
@@ -178,13 +178,13 @@ def _drop_unread(graph: ir.Graph) -> None:
 
 
 def _by(value: ir.Value | None, operator: str) -> ir.Node | None:
-    """Give the node that makes `value` if it is this operator."""
+    """Return the node that makes `value` if it is this operator."""
     node = value.producer() if value is not None else None
     return node if is_operator(node, operator) else None
 
 
 def _orders(node: ir.Node) -> list[tuple[ir.Value, ir.Value]]:
-    """Give the two inputs of a node that takes them in either order, both ways."""
+    """Return the two inputs of a node that takes them in either order, both ways."""
     a, b = node.inputs[0], node.inputs[1]
     if a is None or b is None:
         return []

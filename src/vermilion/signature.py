@@ -1,0 +1,88 @@
+"""What was compiled here: a signature made with a secret of this user on this machine, the seal.
+
+A digest only says that nobody changed something since somebody wrote it. What carries this
+machine's seal was written by this program here; machine code from anywhere else is not run unasked,
+wherever it lies: in a bundle, among the programs of the language engine, in calibration's kernels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+
+_KEY_BYTES = 32
+_SEAL_BYTES = 32
+_log = logging.getLogger(__name__)
+
+
+def signature_of(digest: str) -> str:
+    """Return this machine's seal of a bundle's digest, empty where no secret can be kept."""
+    key = _secret()
+    return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest() if key else ""
+
+
+def is_signed_here(digest: str, seal: str) -> bool:
+    """Say whether the seal is this machine's."""
+    mine = signature_of(digest)
+    return bool(mine) and hmac.compare_digest(mine.encode(), seal.encode())
+
+
+def sealed_bytes(place: str, data: bytes) -> bytes:
+    """Return data behind its seal, empty where no secret can be kept.
+
+    `place` is where it is kept and what it is for: of another place it is not worth anything.
+    """
+    seal = signature_of(_digest_at(place, data))
+    return bytes.fromhex(seal) + data if seal else b""
+
+
+def unsigned_bytes(place: str, stored: bytes) -> bytes | None:
+    """Return the data that `sealed_bytes` made this of, None of anything else."""
+    seal, data = stored[:_SEAL_BYTES], stored[_SEAL_BYTES:]
+    return data if is_signed_here(_digest_at(place, data), seal.hex()) else None
+
+
+def _digest_at(place: str, data: bytes) -> str:
+    return f"{place} {hashlib.sha256(data).hexdigest()}"
+
+
+def key_file() -> Path:
+    """Return the file of the secret."""
+    folder = platformdirs.user_data_dir("vermilion", appauthor=False)
+    return Path(folder) / "machine.key"
+
+
+def _secret() -> bytes:
+    return _read_or_make(key_file())
+
+
+@cache
+def _read_or_make(file: Path) -> bytes:
+    """Read the secret, made the first time; readable by this user alone."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            pass
+        else:
+            import secrets
+
+            with os.fdopen(descriptor, "wb") as made:
+                made.write(secrets.token_bytes(_KEY_BYTES))
+        key = file.read_bytes()
+    except OSError as error:
+        _log.warning(
+            "`%s` cannot be written (%s): compiled models are compiled again when opened",
+            file,
+            error.strerror or error,
+        )
+        return b""
+    # A process that was interrupted while it wrote leaves a short file: no secret.
+    return key if len(key) == _KEY_BYTES else b""
