@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from vermilion.llm.lazy_vocabulary import LazyVocabulary, is_of_bytes
 from vermilion.runtime.array_folder import new_array, open_arrays, touch, write_arrays
 from vermilion.runtime.engine_cache import TOKENIZERS, locked, new_folder
-from vermilion.signature import signature_of
+from vermilion.store.signature import signature_of
 
 FORMAT = "3"
 _KEY_DIGITS = 32

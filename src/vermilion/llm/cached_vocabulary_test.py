@@ -14,7 +14,7 @@ from vermilion.llm.cached_vocabulary import load_library
 from vermilion.llm.lazy_vocabulary import LazyVocabulary, is_of_bytes
 from vermilion.runtime.array_folder import DATA_FILE
 from vermilion.runtime.engine_cache import TOKENIZERS
-from vermilion.runtime.file_fingerprint import stamp_of
+from vermilion.store.file_fingerprint import fingerprint_of
 
 pytestmark = pytest.mark.needs("tokenizers")
 
@@ -81,9 +81,9 @@ def test_what_is_kept_gives_the_same_tokens(as_text: bool, tmp_path: Path) -> No
     file = write_file(tmp_path / "tokenizer.json", as_text=as_text)
     check_same(load_library(file, tmp_path), file)
     (place,) = kept(tmp_path)
-    before = stamp_of((place / DATA_FILE).stat())
+    before = fingerprint_of((place / DATA_FILE).stat())
     check_same(load_library(file, tmp_path), file)
-    assert stamp_of((place / DATA_FILE).stat()) == before
+    assert fingerprint_of((place / DATA_FILE).stat()) == before
 
 
 def test_the_second_time_the_file_is_not_parsed(

@@ -46,7 +46,7 @@ from vermilion.llm.plugins.find import (
 )
 from vermilion.llm.plugins.programs import Programs, architecture_of, write_programs
 from vermilion.llm.plugins.wanted import Needs, OperatorRequest, needs_of
-from vermilion.signature import signature_of
+from vermilion.store.signature import signature_of
 
 STOCK_NAME = "genai_config.stock.json"
 _PLUGIN = "operators"

@@ -18,7 +18,7 @@ from vermilion.llm.json_file import read_object
 from vermilion.llm.open_decoder import EngineOptions
 from vermilion.llm.plugins.identity import parse_number
 from vermilion.runtime.cache import default_root
-from vermilion.signature import is_signed_here
+from vermilion.store.signature import is_signed_here
 
 REPORT = "hybrid.json"
 OPERATORS = "operators"

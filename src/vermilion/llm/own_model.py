@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vermilion.cache_dir import default_root
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.llm.decoder import Decoder
 from vermilion.llm.genai_config import GenaiConfig, session_options
@@ -17,6 +16,7 @@ from vermilion.llm.guidance import Guidance, Guide, start_guides
 from vermilion.llm.open_decoder import EngineOptions, open_decoder, open_known
 from vermilion.llm.search_options import SearchOptions
 from vermilion.llm.tokenizer import FolderTokenizer, open_tokenizer
+from vermilion.store.cache_dir import default_root
 
 # Findings on providers and their options, which our engines do not read.
 _OTHERS = ("genai.provider", "genai.cpu-options", "genai.entry", "genai.packed", "genai.library")

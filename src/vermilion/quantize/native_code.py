@@ -19,8 +19,8 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from vermilion.cache_dir import default_root
-from vermilion.signature import sealed_bytes, unsigned_bytes
+from vermilion.store.cache_dir import default_root
+from vermilion.store.signature import signed_bytes, unsigned_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def _kept(place: Path) -> bytes | None:
 
 def _keep(place: Path, code: bytes) -> None:
     """Write beside and rename; a cache that cannot be written costs time, and nothing else."""
-    stored = sealed_bytes(f"{KIND}/{place.name}", code)
+    stored = signed_bytes(f"{KIND}/{place.name}", code)
     if not stored:
         return
     aside = place.with_name(f".{place.name}.{os.urandom(6).hex()}")

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.runtime.chunked_digest import PieceHash, digest_of
-from vermilion.runtime.file_fingerprint import Stamp, stamp_of
-from vermilion.signature import is_signed_here, signature_of
+from vermilion.store.chunked_digest import ChunkedHash, digest_of
+from vermilion.store.file_fingerprint import Fingerprint, fingerprint_of
+from vermilion.store.signature import is_signed_here, signature_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -138,7 +138,7 @@ def open_arrays(folder: Path) -> tuple[Arrays, Mapping[str, Any]] | None:
     except (OSError, ValueError) as error:
         _log.warning("`%s` cannot be read (%s): it is made again", folder, error)
         return None
-    if list(stamp_of(status)) != table["stamp"]:
+    if list(fingerprint_of(status)) != table["stamp"]:
         if digest_of(memoryview(data)) != table["sha256"]:
             _log.warning("`%s` is not what was written: it is made again", folder)
             return None
@@ -176,7 +176,7 @@ def problem_of(folder: Path) -> str:
         return f"`{TABLE_FILE}` is damaged, or was not written by this user here"
     try:
         with (folder / DATA_FILE).open("rb") as file:
-            state = PieceHash()
+            state = ChunkedHash()
             while data := file.read(1 << 20):
                 state.update(data)
     except OSError as error:
@@ -217,7 +217,7 @@ class _Pieces:
     """Writes a file a whole piece at a time, and knows the digest of what it wrote."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self.digest = PieceHash()
+        self.digest = ChunkedHash()
         self._file = file
         self._piece = np.empty(_PIECE_BYTES, np.uint8)
         self._used = 0
@@ -249,8 +249,8 @@ def _write_table(folder: Path, table: Mapping[str, object]) -> None:
     new.replace(folder / TABLE_FILE)
 
 
-def _stamp(folder: Path) -> Stamp:
-    return stamp_of((folder / DATA_FILE).stat())
+def _stamp(folder: Path) -> Fingerprint:
+    return fingerprint_of((folder / DATA_FILE).stat())
 
 
 def _stamp_again(folder: Path, table: Mapping[str, object]) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 
 from vermilion.errors import ArtifactError
 from vermilion.runtime.archive import first_name, map_archive
-from vermilion.runtime.chunked_digest import digest_of
 from vermilion.runtime.foreign import refuse_foreign_archive, refuse_foreign_folder
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
@@ -22,6 +21,7 @@ from vermilion.runtime.manifest import (
     Member,
     read_manifest,
 )
+from vermilion.store.chunked_digest import digest_of
 
 _HINT = "the bundle is damaged or incomplete: compile the model again"
 # Of the model, and of a part that our own code computes (`backends.native`).

@@ -21,7 +21,6 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
-from vermilion.cache_dir import default_root
 from vermilion.errors import ArtifactError, OptionError
 from vermilion.runtime.artifact import ArtifactReader, is_replaceable, open_artifact, swap_in
 from vermilion.runtime.digest import model_digest
@@ -30,6 +29,7 @@ from vermilion.runtime.foreign import refuse_foreign_folder
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.manifest import MANIFEST_FILE, Manifest, is_ours
 from vermilion.runtime.names import check_key
+from vermilion.store.cache_dir import default_root
 
 __all__ = [
     "Cache",

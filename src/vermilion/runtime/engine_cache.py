@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vermilion.runtime.array_folder import TABLE_FILE, problem_of
-from vermilion.signature import is_signed_here, signature_of, unsigned_bytes
+from vermilion.store.signature import is_signed_here, signature_of, unsigned_bytes
 
 PROGRAMS, IMAGES, NOTES, TOKENIZERS = "decoder", "decoder-images", "decoder-notes", "tokenizers"
 CALIBRATION = "calibration"

@@ -13,7 +13,7 @@ from vermilion.errors import ArtifactError
 from vermilion.runtime.fields import Fields, parse_json
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.names import check_member_names
-from vermilion.signature import is_signed_here, signature_of
+from vermilion.store.signature import is_signed_here, signature_of
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"

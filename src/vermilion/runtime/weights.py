@@ -18,9 +18,9 @@ from google.protobuf.message import DecodeError
 
 from vermilion.backends.base import Array
 from vermilion.errors import ArtifactError
-from vermilion.runtime.chunked_digest import PieceHash
 from vermilion.runtime.digest import array_bytes
 from vermilion.runtime.manifest import WEIGHTS_FILE
+from vermilion.store.chunked_digest import ChunkedHash
 
 ALIGNMENT = 64
 
@@ -34,7 +34,7 @@ class WeightsWriter:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._hash = PieceHash()
+        self._hash = ChunkedHash()
         self._slots: dict[tuple[int, str], Slot] = {}
         # By address, so that a tensor which several models share is read once. The arrays are
         # kept, or another could come to lie at the same address.

@@ -26,7 +26,6 @@ from vermilion.runtime.artifact import (
     open_artifact,
     swap_in,
 )
-from vermilion.runtime.chunked_digest import digest_of, digest_of_file
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
@@ -44,6 +43,7 @@ from vermilion.runtime.manifest import (
 )
 from vermilion.runtime.summary import Summary
 from vermilion.runtime.weights import WeightsWriter, point_at_weights
+from vermilion.store.chunked_digest import digest_of, digest_of_file
 
 
 @dataclass(frozen=True)

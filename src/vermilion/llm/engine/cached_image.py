@@ -2,7 +2,7 @@
 
 An image is named by a digest of the model's bytes and of all else that its own depend on, so that a
 copy of a folder finds the image of the first. To open a folder that was opened before, nothing of
-it is read: a note, named by a digest of the stamps of its files, says which image is its.
+it is read: a note, named by a digest of the fingerprints of its files, says which image is its.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 from vermilion.codegen.isa import Isa
 from vermilion.llm.engine.image import Image, image_of
 from vermilion.runtime.array_folder import open_arrays, touch, write_arrays
-from vermilion.runtime.chunked_digest import digest_of_file
 from vermilion.runtime.engine_cache import IMAGES, NOTES, free_bytes, locked, new_folder, swap_kept
-from vermilion.runtime.file_fingerprint import code_stamp, stamps_digest
 from vermilion.runtime.keys import cache_digest
-from vermilion.signature import is_signed_here, signature_of
+from vermilion.store.chunked_digest import digest_of_file
+from vermilion.store.file_fingerprint import code_fingerprint, folder_fingerprint
+from vermilion.store.signature import is_signed_here, signature_of
 from vermilion.version import code_digest
 
 if TYPE_CHECKING:
@@ -49,8 +49,12 @@ class Opening:
         """The note of the image: another one where any file of the folder was touched."""
         config = json.dumps(self.config, sort_keys=True)
         parts = (
-            stamps_digest(self.folder.resolve()), config, self.prefill, repr(self.isa), code_stamp()
-        )  # fmt: skip
+            folder_fingerprint(self.folder.resolve()),
+            config,
+            self.prefill,
+            repr(self.isa),
+            code_fingerprint(),
+        )
         return self.root / NOTES / f"{sha256(json.dumps(parts).encode()).hexdigest()}.txt"
 
 

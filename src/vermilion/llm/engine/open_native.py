@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from vermilion.cache_dir import default_root
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.isa import Isa, isa_of
 from vermilion.codegen.workers import usable_cores
@@ -15,6 +14,7 @@ from vermilion.llm.engine.cached_image import Opening, kept_image, known_image
 from vermilion.llm.engine.decoder import NativeDecoder
 from vermilion.llm.engine.image import Image, Prefill
 from vermilion.llm.genai_config import GenaiConfig, read_genai_config
+from vermilion.store.cache_dir import default_root
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -37,7 +37,7 @@ from vermilion.llm.plugins.programs import Programs
 from vermilion.runtime.archive import map_archive, write_archive
 from vermilion.runtime.fields import Fields, parse_json
 from vermilion.runtime.names import check_key
-from vermilion.signature import is_signed_here, signature_of
+from vermilion.store.signature import is_signed_here, signature_of
 from vermilion.version import VERSION
 
 KIND, VERSION_OF_FORMAT = "vermilion operators", 1

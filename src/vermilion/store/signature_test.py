@@ -7,7 +7,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from vermilion.signature import is_signed_here, key_file, signature_of
+from vermilion.store.signature import is_signed_here, key_file, signature_of
 
 
 @pytest.fixture
@@ -16,18 +16,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_seal_holds_for_its_digest_alone(home: Path) -> None:
-    seal = signature_of("a" * 64)
-    assert is_signed_here("a" * 64, seal)
-    assert not is_signed_here("b" * 64, seal)
+def test_a_signature_holds_for_its_digest_alone(home: Path) -> None:
+    signature = signature_of("a" * 64)
+    assert is_signed_here("a" * 64, signature)
+    assert not is_signed_here("b" * 64, signature)
     assert not is_signed_here("a" * 64, "")
-    assert not is_signed_here("a" * 64, seal[:-1] + ("0" if seal[-1] != "0" else "1"))
+    assert not is_signed_here("a" * 64, signature[:-1] + ("0" if signature[-1] != "0" else "1"))
 
 
-def test_another_machine_has_another_seal(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seal = signature_of("a" * 64)
+def test_another_machine_has_another_signature(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signature = signature_of("a" * 64)
     monkeypatch.setattr(platformdirs, "user_data_dir", lambda *_, **__: str(home / "elsewhere"))
-    assert not is_signed_here("a" * 64, seal)
+    assert not is_signed_here("a" * 64, signature)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other file rights")
@@ -36,14 +36,14 @@ def test_the_secret_is_for_its_user_alone(home: Path) -> None:
     assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
 
 
-def test_a_short_secret_seals_nothing(home: Path) -> None:
+def test_a_short_secret_signs_nothing(home: Path) -> None:
     key_file().parent.mkdir(parents=True)
     key_file().write_bytes(b"short")
     assert signature_of("a" * 64) == ""
     assert not is_signed_here("a" * 64, "")
 
 
-def test_without_a_place_for_the_secret_nothing_is_sealed(
+def test_without_a_place_for_the_secret_nothing_is_signed(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (home / "data").write_text("a file where the folder should be")

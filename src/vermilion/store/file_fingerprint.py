@@ -1,8 +1,9 @@
 """Whether files are as they were, without reading them.
 
-A stamp is what the file system says of a file: its size, when its bytes and its entry were last
-changed, and its number. Who writes to a file changes the second of these, which no program can set
-back; a copy has another number. Another stamp does not mean other bytes: it means reading them.
+A fingerprint is what the file system says of a file: its size, when its bytes and its entry were
+last changed, and its number. Who writes to a file changes the second of these, which no program can
+set back; a copy has another number. Another fingerprint does not mean other bytes: it means
+reading them.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-Stamp = tuple[int, int, int, int]
+Fingerprint = tuple[int, int, int, int]
 
 
-def stamp_of(status: os.stat_result) -> Stamp:
-    """Return the stamp of a file."""
+def fingerprint_of(status: os.stat_result) -> Fingerprint:
+    """Return the fingerprint of a file."""
     return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
-def stamps_digest(folder: Path, endings: Iterable[str] = ("",)) -> str:
-    """Return one digest of the names and stamps of a folder's files with one of the endings."""
+def folder_fingerprint(folder: Path, endings: Iterable[str] = ("",)) -> str:
+    """Return one digest of the names and fingerprints of files with one of the endings."""
     state = sha256()
     for name, status in sorted(_files(str(folder), tuple(endings)), key=lambda row: row[0]):
-        state.update(f"{name}\0{stamp_of(status)}\n".encode("utf-8", "surrogatepass"))
+        state.update(f"{name}\0{fingerprint_of(status)}\n".encode("utf-8", "surrogatepass"))
     return state.hexdigest()
 
 
 @cache
-def code_stamp() -> str:
-    """Return a digest of the stamps of this package's sources: `code_digest`, without reading."""
-    return stamps_digest(Path(__file__).parent.parent, (".py",))
+def code_fingerprint() -> str:
+    """Return the fingerprint of this package's sources: `code_digest`, without reading."""
+    return folder_fingerprint(Path(__file__).parent.parent, (".py",))
 
 
 def _files(folder: str, endings: tuple[str, ...]) -> Iterator[tuple[str, os.stat_result]]:

@@ -1,8 +1,8 @@
-"""What was compiled here: a signature made with a secret of this user on this machine, the seal.
+"""What was compiled here: a signature made with a secret of this user on this machine.
 
 A digest only says that nobody changed something since somebody wrote it. What carries this
-machine's seal was written by this program here; machine code from anywhere else is not run unasked,
-wherever it lies: in a bundle, among the programs of the language engine, in calibration's kernels.
+machine's signature was written by this program here; machine code from anywhere else is not run
+unasked, wherever it lies: in a bundle, in the cache of the language engine or of calibration.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from pathlib import Path
 import platformdirs
 
 _KEY_BYTES = 32
-_SEAL_BYTES = 32
+_SIGNATURE_BYTES = 32
 _log = logging.getLogger(__name__)
 
 
 def signature_of(digest: str) -> str:
-    """Return this machine's seal of a bundle's digest, empty where no secret can be kept."""
+    """Return this machine's signature of a digest, empty where no secret can be kept."""
     key = _secret()
     return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest() if key else ""
 
 
-def is_signed_here(digest: str, seal: str) -> bool:
-    """Say whether the seal is this machine's."""
+def is_signed_here(digest: str, signature: str) -> bool:
+    """Return whether the signature is this machine's."""
     mine = signature_of(digest)
-    return bool(mine) and hmac.compare_digest(mine.encode(), seal.encode())
+    return bool(mine) and hmac.compare_digest(mine.encode(), signature.encode())
 
 
-def sealed_bytes(place: str, data: bytes) -> bytes:
-    """Return data behind its seal, empty where no secret can be kept.
+def signed_bytes(place: str, data: bytes) -> bytes:
+    """Return data behind its signature, empty where no secret can be kept.
 
     `place` is where it is kept and what it is for: of another place it is not worth anything.
     """
-    seal = signature_of(_digest_at(place, data))
-    return bytes.fromhex(seal) + data if seal else b""
+    signature = signature_of(_digest_at(place, data))
+    return bytes.fromhex(signature) + data if signature else b""
 
 
 def unsigned_bytes(place: str, stored: bytes) -> bytes | None:
-    """Return the data that `sealed_bytes` made this of, None of anything else."""
-    seal, data = stored[:_SEAL_BYTES], stored[_SEAL_BYTES:]
-    return data if is_signed_here(_digest_at(place, data), seal.hex()) else None
+    """Return the data that `signed_bytes` made this of, None of anything else."""
+    signature, data = stored[:_SIGNATURE_BYTES], stored[_SIGNATURE_BYTES:]
+    return data if is_signed_here(_digest_at(place, data), signature.hex()) else None
 
 
 def _digest_at(place: str, data: bytes) -> str:

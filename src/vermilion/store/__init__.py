@@ -1,0 +1,1 @@
+"""Everything that is kept between runs: entries by namespace, signed, locked while written."""
