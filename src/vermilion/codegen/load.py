@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Iterable, Mapping
 
@@ -14,10 +15,10 @@ def load_object(data: bytes, symbols: Iterable[str], isa: Isa) -> tuple[object, 
 
     Raises: DeviceError where it cannot be loaded.
     """
-    if sys.platform.startswith("linux"):
+    if sys.platform.startswith("linux") and platform.machine() == "x86_64":
         loaded = load_elf(data, symbols)
         return loaded, loaded.addresses
-    # Other systems have other formats of object: LLVM's own linker knows them all.
+    # Other systems and processors have other objects: LLVM's own linker knows them all.
     from vermilion.codegen.object import link_object
 
     return link_object(data, symbols, isa)

@@ -19,6 +19,10 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from vermilion.codegen.isa import Isa, isa_of
+from vermilion.codegen.load import load_object
+from vermilion.codegen.object import compile_object
+from vermilion.hardware.targets.cpu import resolve_cpu
 from vermilion.store.cache_dir import default_root
 from vermilion.store.signature import signed_bytes, unsigned_bytes
 
@@ -32,56 +36,41 @@ _KEY_DIGITS = 32  # 128 bits name a folder
 
 def machine_code(text: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """Return the functions of `text` by name; `kinds` holds the ctypes function type of each."""
-    _initialize()
-    place = default_root() / KIND / _key(text)
+    isa = this_isa()
+    place = default_root() / KIND / _key(text, isa)
     code = _kept(place)
     if code is None:
-        module = llvm.parse_assembly(text)
-        module.verify()
-        # A target machine belongs to the engine it is given to: one for each use.
-        code = _machine(jit=False).emit_object(module)
+        code = compile_object(text, isa)
         _keep(place, code)
-    compiler = llvm.create_lljit_compiler(_machine(jit=True))
-    builder = llvm.JITLibraryBuilder().add_object_img(code)
-    for name in kinds:
-        builder = builder.export_symbol(name)
-    library = builder.add_current_process().link(compiler, f"vermilion_{'_'.join(kinds)}")
-    _LOADED.append((compiler, library))
-    return {name: kind(library[name]) for name, kind in kinds.items()}
+    library, addresses = load_object(code, kinds, isa)
+    _LOADED.append(library)
+    return {name: kind(addresses[name]) for name, kind in kinds.items()}
 
 
 # The code lives as long as these do.
-_LOADED: list[Any] = []
+_LOADED: list[object] = []
 
 
 @cache
-def _initialize() -> None:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    llvm.initialize_native_asmparser()
-
-
-def _machine(*, jit: bool) -> Any:
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=_features(), opt=3, reloc="pic", codemodel="small",
-        jit=jit,
+def this_isa() -> Isa:
+    """Return what this processor has; of one that no target describes, what LLVM says of it."""
+    target = resolve_cpu()
+    if target.features:
+        return isa_of(target)
+    features: str = llvm.get_host_cpu_features().flatten()
+    return Isa(
+        llvm_cpu=llvm.get_host_cpu_name(), lanes=8, registers=16, has_bf16=False, has_vnni=False,
+        llvm_features=features,
     )  # fmt: skip
 
 
-@cache
-def _features() -> str:
-    text: str = llvm.get_host_cpu_features().flatten()
-    return text
-
-
-def _key(text: str) -> str:
+def _key(text: str, isa: Isa) -> str:
     known = (
         text,
         llvmlite.__version__,
         *map(str, llvm.llvm_version_info),
         llvm.get_default_triple(),
-        llvm.get_host_cpu_name(),
-        _features(),
+        repr(isa),
     )
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:_KEY_DIGITS]
 

@@ -6,9 +6,10 @@ import ctypes
 import hashlib
 from pathlib import Path
 
-import llvmlite.binding as llvm
 import pytest
 
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.object import compile_object
 from vermilion.quantize import native_code
 from vermilion.quantize.native_code import FILE, KIND, machine_code
 from vermilion.runtime.cache import Cache
@@ -34,11 +35,11 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that grows with each text that is compiled."""
     texts: list[str] = []
 
-    def parse(text: str) -> object:
+    def compile_and_note(text: str, isa: Isa) -> bytes:
         texts.append(text)
-        return llvm.module.parse_assembly(text)
+        return compile_object(text, isa)
 
-    monkeypatch.setattr(native_code.llvm, "parse_assembly", parse)
+    monkeypatch.setattr(native_code, "compile_object", compile_and_note)
     return texts
 
 
