@@ -7,7 +7,9 @@ import onnx_ir as ir
 import pytest
 
 from vermilion.errors import ModelError
+from vermilion.ir.declared import check_declared, inferred_anew
 from vermilion.ir.opset import static_shape
+from vermilion.ir.passes.bind_dimensions import bind_dimensions
 from vermilion.ir.passes.contract_test import parse
 from vermilion.ir.passes.pipeline import simplify
 
@@ -78,3 +80,13 @@ def test_sizes_of_one_run_that_stand_beside_an_open_dimension_are_no_lie_when_it
     bound = simplify(model, dims={"n": 3}).model
     assert static_shape(bound.graph.outputs[0]) == (3, 6)
     assert static_shape(bound.graph[0].outputs[0]) == (3, 6)
+
+
+def test_a_dynamic_shape_of_another_rank_is_what_is_computed() -> None:
+    model = parse("(float[n, 4] x) => (float[n] y) { y = Abs(x) }")
+    fixed = bind_dimensions(model, {"n": 2})
+    check_declared(fixed, inferred_anew(fixed))
+    assert fixed.graph.outputs[0].shape == ir.Shape([2, 4])
+    other = parse("(float[n, 4] x) => (int64[n] y) { y = Abs(x) }")
+    with pytest.raises(ModelError, match="declared as int64"):
+        check_declared(other, inferred_anew(other))
