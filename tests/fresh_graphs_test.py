@@ -1,6 +1,6 @@
 """A few hundred graphs and files in every run of the tests, new ones where that is asked for.
 
-With VERMILION_FRESH_SEEDS=1 nobody has seen them before, and a failure is a fault to mend; without,
+With VERMILION_FRESH_SEEDS=1 nobody has seen them before, and a failure is a fault to fix; without,
 they are the same in every run, so that a change is judged by what it changed.
 """
 

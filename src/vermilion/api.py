@@ -119,7 +119,7 @@ def compile_model(
         require_proof: raise NotProvenError where no sample could show that the numbers are right.
         progress: told of each step.
 
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     begin = time.perf_counter()
     gate = OffloadGate.parse(min_offload) if min_offload else None

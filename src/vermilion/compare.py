@@ -355,7 +355,7 @@ def open_side(
 
     `MODEL.onnx` alone is run by ONNX Runtime as it is; with a target it is compiled first.
 
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     path, at, target = what.rpartition("@")
     if at and target and not Path(what).exists():

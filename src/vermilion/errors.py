@@ -1,4 +1,4 @@
-"""The errors a user can meet, by who can mend them.
+"""The errors a user can meet, by who can fix them.
 
 VermilionError
 ├── ModelError        the model file

@@ -4,8 +4,8 @@ from vermilion.errors import ModelError, OptionError
 
 
 def test_text_is_what_where_and_hint() -> None:
-    error = ModelError("it is wrong", where="m.onnx, node `c`", hint="mend it")
-    assert str(error) == "it is wrong (m.onnx, node `c`)\nhint: mend it"
+    error = ModelError("it is wrong", where="m.onnx, node `c`", hint="fix it")
+    assert str(error) == "it is wrong (m.onnx, node `c`)\nhint: fix it"
     assert (ModelError.exit_code, OptionError.exit_code) == (1, 2)
 
 

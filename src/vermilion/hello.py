@@ -116,7 +116,7 @@ def hello(folder: Path, *, progress: Progress = no_progress) -> HelloReport:
     Compiled models that an earlier tour left there are compiled again, to show the difference
     that the cache makes.
 
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     clock = Clock(progress)
     folder.mkdir(parents=True, exist_ok=True)

@@ -178,7 +178,7 @@ def inspect_model(
     The target `all` gives a prediction for every NPU. `measure_cpu` also times the model on this
     machine's CPU, where it is small enough.
 
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     npus = tuple(t for t in all_targets() if t.kind == "npu") if target == EVERY_TARGET else ()
     chosen = find_target(target) if target and not npus else None
@@ -222,7 +222,7 @@ def bisect_model(
 ) -> tuple[CulpritFile, ...]:
     """Write the smallest model that fails to compile for each part that does, into `folder`.
 
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     chosen = find_target(target)
     device_backend, cpu_backend, _ = backends_for(chosen, backend or "")

@@ -129,7 +129,7 @@ def quantize_file(
             `per_channel`, `symmetric`, `equalize`, `migrate`, `correct_bias`, `wide`, `exclude`,
             `block`.
 
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     begin = time.perf_counter()
     place = Path(output)

@@ -1,4 +1,4 @@
-"""The layer-norm operator whose errors other translators leave: found, mended, compiled."""
+"""The layer-norm operator whose errors other translators leave: found, corrected, compiled."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_all_five_traps_are_found_before_compiling() -> None:
 @pytest.mark.needs("triton", "rocm", "llvmlite")
 def test_after_the_fixes_it_compiles_and_without_them_it_does_not() -> None:
     gpus = ("gfx942", "gfx1100")
-    mended = hipify([SOURCE], Options(fix=True, check=gpus))
-    assert mended.ok
-    assert [(c.architecture, c.ok, c.kernels) for c in mended.checks] == [
+    corrected = hipify([SOURCE], Options(fix=True, check=gpus))
+    assert corrected.ok
+    assert [(c.architecture, c.ok, c.kernels) for c in corrected.checks] == [
         ("gfx942", True, 1),
         ("gfx1100", True, 1),
     ]

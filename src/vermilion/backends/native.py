@@ -281,7 +281,7 @@ class NativeExecutable:
             raise UnsupportedError(
                 f"`{port.name}` has the shape {list(array.shape)}, this part was compiled for "
                 f"{list(port.shape)}",
-                hint="the model declares a shape that the part before does not give: mend that",
+                hint="the model declares a shape that the part before does not give: fix that",
             )
         return np.ascontiguousarray(array, port.dtype)
 

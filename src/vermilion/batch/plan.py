@@ -68,7 +68,7 @@ class Planned:
 def plan(request: Request, *, progress: Progress = no_progress) -> Planned:
     """Plan a job; compiles the model where it is an ONNX file.
 
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     if not request.model.exists():
         raise OptionError("there is no such model", where=str(request.model))

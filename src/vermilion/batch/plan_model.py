@@ -26,7 +26,7 @@ from vermilion.runtime.write import tensor_record
 def plan_model(request: Request, progress: Progress) -> Planned:
     """Plan a job for an ONNX file.
 
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     model = load_model(request.model)
     named = {name: size for name, size in request.dims.items() if isinstance(size, int)}

@@ -108,7 +108,7 @@ def parse_precision(word: str) -> Precision:
 
 
 def check_installed(engine: Engine) -> None:
-    """Raise DeviceError, with the line that mends it, where the engine's package is missing."""
+    """Raise DeviceError, with the line that fixes it, where the engine's package is missing."""
     package = _PACKAGES.get(engine.name)
     if package is not None and find_spec(package) is None:
         raise DeviceError(

@@ -164,7 +164,7 @@ def bench_models(
     """Measure every model at every size; give each result as soon as it is there.
 
     A peer that cannot run a case is part of the result, with its reason; our own engine has to.
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     peaks: Peaks = {}
     for path in (Path(model) for model in models):

@@ -37,7 +37,7 @@ _QUOTED = "quoted: "
 
 
 def check_plots() -> None:
-    """Raise DeviceError, with the line that mends it, where what draws plots is not installed."""
+    """Raise DeviceError, with the line that fixes it, where what draws plots is not installed."""
     if find_spec("pygal") is None:
         raise DeviceError(
             "the HTML page needs `pygal`, which draws its plots",

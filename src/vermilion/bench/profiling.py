@@ -69,7 +69,7 @@ def profile_models(
     """Profile every model at every size; `plan.pairs` is how many runs are measured.
 
     A peer that cannot is part of the result, with its reason; our own engine has to.
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     for peer in plan.against:
         check_installed(parse_engine(peer, "fp32"))

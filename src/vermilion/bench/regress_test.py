@@ -40,7 +40,7 @@ def test_a_slower_machine_is_not_a_regression() -> None:
     assert ours.change_percent == pytest.approx(0.0)
     assert (ours.old_ms, ours.new_ms) == (pytest.approx(1.003), pytest.approx(1.5045))
     assert peer.judged_by == "time"
-    assert not peer.regressed  # a peer's time is not ours to mend
+    assert not peer.regressed  # a peer's time is not ours to fix
 
 
 def test_a_peer_of_another_version_is_no_measure() -> None:

@@ -119,10 +119,10 @@ def test_wrong_use_is_json_where_json_is_asked_for() -> None:
     ("error", "code"), [("OptionError", 2), ("ModelError", 1), ("DeviceError", 1)]
 )
 def test_our_errors_give_their_exit_code_and_no_traceback(error: str, code: int) -> None:
-    done = carry_out(f"raise {error}('bad', where='m.onnx', hint='mend it')", as_json=True)
+    done = carry_out(f"raise {error}('bad', where='m.onnx', hint='fix it')", as_json=True)
     assert done.returncode == code
-    assert done.stderr == "error: bad (m.onnx)\nhint: mend it\n"
-    error_object = {"message": "bad", "where": "m.onnx", "hint": "mend it"}
+    assert done.stderr == "error: bad (m.onnx)\nhint: fix it\n"
+    error_object = {"message": "bad", "where": "m.onnx", "hint": "fix it"}
     assert only_object(done)["error"] == error_object
 
 

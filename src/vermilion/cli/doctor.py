@@ -1,4 +1,4 @@
-"""`vermilion doctor`: what is wrong with this machine or with options, and what mends it."""
+"""`vermilion doctor`: what is wrong with this machine or with options, and what fixes it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def doctor(
         ),
     ] = False,
 ) -> Result:
-    """Find what keeps this machine from running models, and say how to mend it.
+    """Find what keeps this machine from running models, and say how to fix it.
 
     With --options, look at provider options for VitisAI, MIGraphX, AMDGPU and ROCm in a file, and
     print them corrected. The exit code is 1 if there is an error among the findings.

@@ -46,10 +46,10 @@ def test_a_result_for_people_prints_names_as_they_are() -> None:
 
 def test_a_failure_says_what_where_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     out = io.StringIO()
-    failure = Failure("it broke", where="a.onnx, node `b`", hint="mend it")
+    failure = Failure("it broke", where="a.onnx, node `b`", hint="fix it")
     emit_failure("look", failure, as_json=True, out=out)
-    assert capsys.readouterr().err == "error: it broke (a.onnx, node `b`)\nhint: mend it\n"
-    error = {"message": "it broke", "where": "a.onnx, node `b`", "hint": "mend it"}
+    assert capsys.readouterr().err == "error: it broke (a.onnx, node `b`)\nhint: fix it\n"
+    error = {"message": "it broke", "where": "a.onnx, node `b`", "hint": "fix it"}
     assert json.loads(out.getvalue()) == {
         "schema_version": 1,
         "verb": "look",

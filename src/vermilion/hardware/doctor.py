@@ -1,4 +1,4 @@
-"""What is wrong with this machine, and the line that mends it."""
+"""What is wrong with this machine, and the line that fixes it."""
 
 from __future__ import annotations
 

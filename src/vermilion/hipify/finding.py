@@ -12,7 +12,7 @@ Level = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that can be wrong: why it is, and what mends it."""
+    """One thing that can be wrong: why it is, and what fixes it."""
 
     id: str
     level: Level
@@ -56,7 +56,7 @@ class Finding:
 
     @property
     def can_be_fixed(self) -> bool:
-        """Say whether `--fix` mends it."""
+        """Say whether `--fix` fixes it."""
         return bool(self.edits)
 
     def in_file(self, file: str) -> Finding:

@@ -64,7 +64,7 @@ def process_text(
     rename_cu_includes: bool = False,
     extra_names: Mapping[str, str] | None = None,
 ) -> FileResult:
-    """Translate a text, look for what breaks, and mend what can be mended if asked to."""
+    """Translate a text, look for what breaks, and fix what can be corrected if asked to."""
     tokens = tokenize(text)
     broken = broken_tokens(tokens)
     if broken:

@@ -68,9 +68,8 @@ def check_declared(model: ir.Model, inferred: onnx.GraphProto | None) -> None:
 
     `inferred` is the model inferred anew. Generated code lays out memory by shapes: one that is
     wrong would be memory overwritten. What inference cannot tell (results of operators that it
-    does not know, sizes that depend on data) is not checked here. Where a dynamic shape is declared,
-    which promises no sizes (exporters write `[batch]` for what is `[batch, 4]`), what is computed
-    is written instead.
+    does not know, sizes that depend on data) is not checked here. A dynamic shape promises no sizes
+    (exporters declare `[batch]` where it is `[batch, 4]`): what is computed is written instead.
     """
     if model.functions:
         model = model.clone()
@@ -78,10 +77,10 @@ def check_declared(model: ir.Model, inferred: onnx.GraphProto | None) -> None:
         inferred = inferred_anew(model)
     for value, node, computed in list(_contradictions(model, inferred)):
         declared = _declared(value)
-        if computed.sizes is not None and None in (declared.sizes or ()):
-            if declared.dtype in (None, computed.dtype):
-                value.shape = ir.Shape(computed.sizes)
-                continue
+        is_dynamic = None in (declared.sizes or ()) and declared.dtype in (None, computed.dtype)
+        if is_dynamic and computed.sizes is not None:
+            value.shape = ir.Shape(computed.sizes)
+            continue
         raise ModelError(
             f"`{value.name}` is declared as {_declared(value)}, and its node makes it {computed}",
             where=where(node),

@@ -18,7 +18,7 @@ from vermilion.ir.literal.engine import NOT_OPTIMIZED, BehindError
 from vermilion.ir.literal.run import LiteralModel
 from vermilion.ir.opset import static_shape
 
-_HINT = "the model runs nowhere as it is: mend the node, or export the model again"
+_HINT = "the model runs nowhere as it is: fix the node, or export the model again"
 # What ONNX Runtime cannot do; another engine may.
 _LACKING = re.compile(r"not.?(yet.?)?(implemented|supported)|unsupported", re.IGNORECASE)
 # Data, which says nothing of sizes and places. Indices, sizes and conditions are other types.

@@ -1,4 +1,4 @@
-"""Telling of open dimensions: few backends compile for them, and a `--dim` mends it."""
+"""Telling of open dimensions: few backends compile for them, and a `--dim` fixes it."""
 
 from __future__ import annotations
 

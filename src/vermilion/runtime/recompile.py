@@ -14,7 +14,7 @@ def runnable(reader: ArtifactReader) -> tuple[ArtifactReader, tuple[str, ...]]:
 
     It, or the same compiled again with a note.
 
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     reason = "" if reader.is_compiled_here else why_not_run(reader.manifest)
     if not reason:
@@ -40,7 +40,7 @@ def recompiled(reader: ArtifactReader) -> ArtifactReader:
 
     With the options that it was compiled with: they decide about numbers.
 
-    Raises: VermilionError of the kind that says who can mend it.
+    Raises: VermilionError of the kind that says who can fix it.
     """
     # Only now: whoever opens a bundle of this machine needs no compiler.
     from vermilion.progress import no_progress

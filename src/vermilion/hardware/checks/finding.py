@@ -1,4 +1,4 @@
-"""One thing that `doctor` found, and the line that mends it."""
+"""One thing that `doctor` found, and the line that fixes it."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _failing(provider: ProviderInfo) -> Finding:
         "packages.provider-fails",
         "error",
         f"`{provider.name}` from `{provider.origin}` does not load: {provider.reason}",
-        f"mend that, or: pip uninstall -y {provider.origin.replace('_', '-')}"
+        f"fix that, or: pip uninstall -y {provider.origin.replace('_', '-')}"
         if not provider.origin.endswith("_PATH")
         else f"unset {provider.origin}, or let it name the library",
     )

@@ -30,7 +30,7 @@ _PREFIX = "migraphx_"
 
 
 def apply_gpu_rules(draft: Draft, setting: Setting) -> None:
-    """Mend `draft` and note what was wrong, for the build in `setting`."""
+    """Fix `draft` and note what was wrong, for the build in `setting`."""
     build = setting.build or (PLUGIN if draft.provider == AMDGPU else BUILT_IN)
     if draft.provider == ROCM:
         _leave_rocm(draft, build)
@@ -175,16 +175,16 @@ def _values(draft: Draft, table: OptionTable) -> None:
         if option is None or option.takes(value):
             continue
         what = f"`{value}` is no value of `{name}`"
-        mended = _mended(option, value)
-        if mended:
-            draft.note("gpu.value", "error", name, what, f"write `{mended}`")
-            draft.options[name] = mended
+        corrected = _corrected(option, value)
+        if corrected:
+            draft.note("gpu.value", "error", name, what, f"write `{corrected}`")
+            draft.options[name] = corrected
         else:
             draft.note("gpu.value", "error", name, what, f"write {option.expected}")
             del draft.options[name]
 
 
-def _mended(option: Option, value: str) -> str:
+def _corrected(option: Option, value: str) -> str:
     if option.values == "flag":
         yes, no = {"yes", "on", "true", "enable"}, {"no", "off", "false", "disable"}
         return "1" if value.lower() in yes else "0" if value.lower() in no else ""

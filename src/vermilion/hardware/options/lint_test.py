@@ -281,7 +281,7 @@ GPU_CASES = [
 
 
 @pytest.mark.parametrize("case", [*NPU_CASES, *GPU_CASES], ids=lambda case: case.source[:60])
-def test_a_wrong_set_is_named_and_mended(case: Case) -> None:
+def test_a_wrong_set_is_named_and_corrected(case: Case) -> None:
     given = OptionSet(case.provider, case.given, environment=case.environment)
     linted = lint(given, case.setting)
     assert {problem.id for problem in linted.problems} == case.problems
@@ -330,11 +330,11 @@ def test_a_bf16_file_without_targets_is_completed_from_1_6_on() -> None:
         "config.value",
         "config.device",
     }
-    mended = linted.corrected.config
-    assert mended is not None
-    assert mended["target"] == "VAIML"
-    assert mended["targets"] == [{"name": "VAIML", "pass": ["init", "vaiml_partition"]}]
-    assert mended["passes"][1]["vaiml_config"] == {"optimize_level": 2, "device": "stx"}
+    corrected = linted.corrected.config
+    assert corrected is not None
+    assert corrected["target"] == "VAIML"
+    assert corrected["targets"] == [{"name": "VAIML", "pass": ["init", "vaiml_partition"]}]
+    assert corrected["passes"][1]["vaiml_config"] == {"optimize_level": 2, "device": "stx"}
     assert lint(linted.corrected, Setting("1.7", "strix")).problems == ()
     before = lint(given, Setting("1.5", "strix"))
     assert "config.no-target" not in {problem.id for problem in before.problems}

@@ -63,7 +63,7 @@ def _parse(text: str, path: Path) -> object:
         parsed: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise OptionError(
-            f"this is no JSON: {error}", where=str(path), hint="mend the file first"
+            f"this is no JSON: {error}", where=str(path), hint="fix the file first"
         ) from error
     return parsed
 

@@ -41,7 +41,7 @@ def read_python(text: str, where: str) -> Iterator[OptionSet]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise OptionError(
-            f"this is no Python: {error}", where=where, hint="mend the file first"
+            f"this is no Python: {error}", where=where, hint="fix the file first"
         ) from error
     names = _collect(tree)
     for node in ast.walk(tree):

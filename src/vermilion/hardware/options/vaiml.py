@@ -124,7 +124,7 @@ def check_config(
 def corrected_config(
     config: Mapping[str, object], *, needs_targets: bool, device_code: str
 ) -> dict[str, object]:
-    """Return the configuration with what `check_config` finds mended."""
+    """Return the configuration with what `check_config` finds corrected."""
     settings: dict[str, object] = {}
     for key, value in vaiml_settings(config).items():
         known = key

@@ -34,7 +34,7 @@ Rule = Callable[[Draft, Setting], None]
 
 
 def apply_vitisai_rules(draft: Draft, setting: Setting) -> None:
-    """Mend `draft` and note what was wrong, for the release and device in `setting`."""
+    """Fix `draft` and note what was wrong, for the release and device in `setting`."""
     row = release_row(setting.build or NEWEST)
     known = Setting(row, setting.device, setting.precision or _precision(draft), setting.system)
     for rule in _RULES:
@@ -85,16 +85,16 @@ def _values(draft: Draft, setting: Setting) -> None:
         if option is None or option.takes(value) or name == "target":
             continue
         if option.values == "choice" and value in TRUE_WORDS | {"false", "False"}:
-            mended = "1" if value in TRUE_WORDS else "0"
-            if option.takes(mended):
+            corrected = "1" if value in TRUE_WORDS else "0"
+            if option.takes(corrected):
                 draft.note(
                     "vitisai.value",
                     "error",
                     name,
                     f"`{value}` is no value of `{name}`",
-                    f"write `{mended}`",
+                    f"write `{corrected}`",
                 )
-                draft.options[name] = mended
+                draft.options[name] = corrected
                 continue
         draft.note(
             "vitisai.value",

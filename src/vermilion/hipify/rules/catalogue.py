@@ -1,4 +1,4 @@
-"""Every rule of the lint: what it says, why, and what mends it.
+"""Every rule of the lint: what it says, why, and what fixes it.
 
 Sources: HIP documentation ("HIP porting guide", "C++ language extensions", "Hardware features"),
 HIP 7.1 headers (`amd_warp_sync_functions.h`, `hip_ldg.h`), hipBLAS and ONNX Runtime documentation.

@@ -1,4 +1,4 @@
-"""Images of decoders: found without reading, never another model's, mended where broken."""
+"""Images of decoders: found without reading, never another model's, corrected where broken."""
 
 from __future__ import annotations
 
