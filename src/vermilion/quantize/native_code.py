@@ -7,11 +7,13 @@ user's seal stands before is run.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.isa import Isa, isa_of
 from vermilion.codegen.load import load_object
 from vermilion.codegen.object import compile_object
@@ -31,7 +34,37 @@ _log = logging.getLogger(__name__)
 KIND, FILE = "calibration", "code.o"
 """Folder below the cache, and the file in each folder there: seal, then object code."""
 
+LANES = 16
+"""Numbers in a vector: float32 in a register of 512 bits; narrower processors take several."""
+
 _KEY_DIGITS = 32  # 128 bits name a folder
+
+_C_TYPES: Mapping[str, Any] = {
+    "void": None,
+    "ptr": ctypes.c_void_p,
+    "i64": ctypes.c_int64,
+    "i32": ctypes.c_uint32,
+    "float": ctypes.c_float,
+}
+
+
+def new_module() -> Module:
+    """Return an empty module for this processor."""
+    return Module(has_bf16=this_isa().has_bf16)
+
+
+def wide_isa() -> Isa:
+    """Return this processor as one whose vectors have `LANES` numbers."""
+    return replace(this_isa(), lanes=LANES)
+
+
+def compiled(*functions: Function) -> dict[str, Callable[..., Any]]:
+    """Return functions of one module by name, ready to be called."""
+    kinds = {
+        f.name: ctypes.CFUNCTYPE(_C_TYPES[f.result], *(_C_TYPES[a.type] for a in f.arguments))
+        for f in functions
+    }
+    return machine_code(functions[0].module.text(), kinds)
 
 
 def machine_code(text: str, kinds: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ Measured on a Zen 5 core: 0.07 ns a value for the ends (NumPy 0.2), 0.35 to 0.45
 
 from __future__ import annotations
 
-import ctypes
 import math
 import struct
 from collections.abc import Callable
@@ -17,75 +16,13 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.quantize.llvm_text import (
-    LANES,
-    MASK,
-    REALS,
-    WORDS,
-    Code,
-    Phi,
-    everywhere,
-    lanes_of,
-)
-from vermilion.quantize.native_code import machine_code
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Module, Slot, Value, constant, splat_integer
+from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.quantize.native_code import LANES, compiled, new_module
 
 # The bits of infinity: a magnitude from here on is infinite or no number.
 _INFINITE_BITS = 0x7F800000
-
-_MORE = f"""
-declare {WORDS} @llvm.umax.v{LANES}i32({WORDS}, {WORDS})
-declare float @llvm.vector.reduce.fmin.v{LANES}f32({REALS})
-declare float @llvm.vector.reduce.fmax.v{LANES}f32({REALS})
-declare i32 @llvm.vector.reduce.umax.v{LANES}i32({WORDS})
-declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
-"""
-
-_LEAST = f"call float @llvm.vector.reduce.fmin.v{LANES}f32"
-_GREATEST = f"call float @llvm.vector.reduce.fmax.v{LANES}f32"
-_LARGEST = f"call i32 @llvm.vector.reduce.umax.v{LANES}i32"
-
-_MAGNITUDE = everywhere("mask", "i32", "2147483647")
-
-# The ends of what a vector `%seen` holds and of what was seen before, and the largest magnitude.
-_LOOK = f"""  %below = fcmp olt {REALS} %seen, %low
-  %lower = select {MASK} %below, {REALS} %seen, {REALS} %low
-  %above = fcmp ogt {REALS} %seen, %high
-  %higher = select {MASK} %above, {REALS} %seen, {REALS} %high
-  %raw = bitcast {REALS} %seen to {WORDS}
-  %magnitude = and {WORDS} %raw, %mask
-  %most = call {WORDS} @llvm.umax.v{LANES}i32({WORDS} %bits, {WORDS} %magnitude)"""
-
-_SEEN = (
-    Phi("%low", REALS, "zeroinitializer", "%lower"),
-    Phi("%high", REALS, "zeroinitializer", "%higher"),
-    Phi("%bits", WORDS, "zeroinitializer", "%most"),
-)
-
-
-def _ends() -> str:
-    """The last vector may begin in the one before it: the size is what it is."""
-    code = Code()
-    with code.function("i32 @ends(ptr %values, i64 %size, ptr %ends)"):
-        code.put(f"  %last = sub i64 %size, {LANES}", _MAGNITUDE)
-        with code.repeat("at", "%more", (Phi("%at", "i64", "0", "%next"), *_SEEN)):
-            code.put(f"""  %place = getelementptr float, ptr %values, i64 %at
-  %seen = load {REALS}, ptr %place, align 4
-{_LOOK}
-  %after = add i64 %at, {LANES}
-  %over = icmp sgt i64 %after, %last
-  %next = select i1 %over, i64 %last, i64 %after
-  %more = icmp slt i64 %at, %last""")
-        code.put(f"""  %lowest = {_LEAST}({REALS} %lower)
-  %highest = {_GREATEST}({REALS} %higher)
-  store float %lowest, ptr %ends
-  %second = getelementptr float, ptr %ends, i64 1
-  store float %highest, ptr %second
-  %largest = {_LARGEST}({WORDS} %most)
-  %finite = icmp ult i32 %largest, {_INFINITE_BITS}
-  %answer = zext i1 %finite to i32
-  ret i32 %answer""")
-    return code.text()
-
 
 # Values whose ends are looked at before they are counted: 8 KB, a sixth of the first cache.
 _BLOCK = 2048
@@ -96,133 +33,175 @@ _BLOCK = 2048
 _TURNS = 1 << 32
 _GOLDEN = 2654435769
 
+_WORDS = f"<{LANES} x i32>"
 
-def _count() -> str:
+
+class _Extremes:
+    """The ends of vectors and of zero, and the bits of their largest magnitude."""
+
+    def __init__(self, arithmetic: Arithmetic) -> None:
+        self._arithmetic = arithmetic
+        f, zero = arithmetic.f, arithmetic.math.number(0.0)
+        self._low, self._high = f.slot(zero), f.slot(zero)
+        self._bits = f.slot(Value(_WORDS, "zeroinitializer"))
+
+    def look(self, values: Value) -> None:
+        """Look at one vector."""
+        f, math = self._arithmetic.f, self._arithmetic.math
+        self._low.set(math.minimum(values, self._low.get()))
+        self._high.set(math.maximum(values, self._high.get()))
+        found = [self._bits.get(), _magnitudes(f, values)]
+        self._bits.set(f.intrinsic(f"llvm.umax.v{LANES}i32", _WORDS, found))
+
+    def lowest(self) -> Value:
+        """Return the lowest value."""
+        return self._reduced("fmin", "float", self._low)
+
+    def highest(self) -> Value:
+        """Return the highest value."""
+        return self._reduced("fmax", "float", self._high)
+
+    def largest(self) -> Value:
+        """Return the bits of the largest magnitude."""
+        return self._reduced("umax", "i32", self._bits)
+
+    def _reduced(self, name: str, kind: str, slot: Slot) -> Value:
+        suffix = f"v{LANES}{kind.replace('float', 'f32')}"
+        f = self._arithmetic.f
+        return f.intrinsic(f"llvm.vector.reduce.{name}.{suffix}", kind, [slot.get()])
+
+
+def _magnitudes(f: Function, values: Value) -> Value:
+    raw = f.convert("bitcast", values, _WORDS)
+    return f.binary("and", raw, splat_integer(0x7FFFFFFF, LANES))
+
+
+def _ends(module: Module) -> Function:
+    """The last vector may begin in the one before it: the size is what it is."""
+    parameters = [("values", "ptr"), ("size", "i64"), ("ends", "ptr")]
+    f = Function(module, "ends", parameters, result="i32", internal=False)
+    values, size, ends = f.arguments
+    arithmetic = Arithmetic(f, LANES)
+    seen = _Extremes(arithmetic)
+    last = f.subtract(size, LANES)
+    with f.loop(0, size, LANES) as at:
+        place = f.at(values, f.multiply(f.minimum(at, last), 4))
+        seen.look(arithmetic.load("f32", place))
+    f.store(seen.lowest(), ends, 0)
+    f.store(seen.highest(), ends, 4)
+    is_finite = f.compare("ult", seen.largest(), constant("i32", _INFINITE_BITS))
+    f.finish(f.convert("zext", is_finite, "i32"))
+    return f
+
+
+def _count(module: Module) -> Function:
     """The table has four parts, so that no lane waits for the stores of another in one cell.
 
     They are bins, a cell for each lane where zeros go, one for each lane that is never read, and
     bins for large values. Zeros are half of what comes out of a Relu (measured with all of them in
     one cell: 0.84 ns a value, now 0.35).
     """
-    code = Code()
-    with code.function(
-        "i64 @count(ptr %values, i64 %size, float %factor, float %offset, i32 %bins_end, "
-        "i32 %limit, i32 %large, i64 %turns, ptr %table, ptr %ends)"
-    ):
-        code.put(_COUNT_BEGIN)
-        _fetch_bins(code)
-        with code.repeat("block", "%left", [Phi("%start", "i64", "0", "%stop")]):
-            code.put(f"""  %ahead = add i64 %start, {_BLOCK}
-  %short = icmp slt i64 %size, %ahead
-  %stop = select i1 %short, i64 %size, i64 %ahead""")
-            with code.loop("i", "%stop", start="%start", step=LANES, phis=_SEEN):
-                code.put("  %seen_at = getelementptr float, ptr %values, i64 %i")
-                code.put(f"  %seen = load {REALS}, ptr %seen_at, align 4", _LOOK)
-            code.put(_KEEP_ENDS)
-            code.put("  br i1 %fits, label %counted, label %stopped", "counted:")
-            with code.loop("at", "%stop", start="%start", step=LANES):
-                code.put(_CHOOSE)
-                with code.when("%counts", "counting"):
-                    code.put(_PUT, *(_LANE.format(lane=lane) for lane in range(LANES)))
-            code.put("  %left = icmp slt i64 %stop, %size")
-        code.put("  ret i64 %size", "stopped:", "  ret i64 %start")
-    return code.text()
+    parameters = [("values", "ptr"), ("size", "i64"), ("factor", "float"), ("offset", "float")]
+    parameters += [("bins_end", "i32"), ("limit", "i32"), ("large", "i32"), ("turns", "i64")]
+    parameters += [("table", "ptr"), ("ends", "ptr")]
+    f = Function(module, "count", parameters, result="i64", internal=False)
+    values, size, factor, offset, _, limit, _, _, table, ends = f.arguments
+    arithmetic = Arithmetic(f, LANES)
+    counter = _Counter(arithmetic)
+    _fetch_bins(f, factor, offset, table, ends)
+    passed, leave = f.slot(constant("i64", 0)), f.label("leave")
+    with f.loop(0, size, _BLOCK) as start:
+        passed.set(start)
+        stop = f.minimum(f.add(start, _BLOCK), size)
+        seen = _Extremes(arithmetic)
+        with f.loop(start, stop, LANES) as at:
+            seen.look(arithmetic.load("f32", f.at(values, f.multiply(at, 4))))
+        _keep_ends(f, seen, ends)
+        fits, counted = f.compare("ult", seen.largest(), limit), f.label("counted")
+        f.branch(fits, counted, leave)
+        f.block(counted)
+        with f.loop(start, stop, LANES) as at:
+            counter.add(at, arithmetic.load("f32", f.at(values, f.multiply(at, 4))))
+    passed.set(size)
+    f.jump(leave)
+    f.block(leave)
+    f.finish(passed.get())
+    return f
 
 
-_COUNT_BEGIN = f"""  %buffer = alloca {WORDS}, align 64
-{everywhere("factors", "float", "%factor")}
-{everywhere("offsets", "float", "%offset")}
-{_MAGNITUDE}
-{everywhere("end", "i32", "%bins_end")}
-{everywhere("larges", "i32", "%large")}
-{everywhere("lanes", "i32", str(LANES))}
-  %zeros = add {WORDS} %end, {lanes_of("i32")}
-  %unread = add {WORDS} %zeros, %lanes
-  %both = add {WORDS} %lanes, %lanes
-  %second_bins = add {WORDS} %end, %both
-  %second = getelementptr float, ptr %ends, i64 1
-  %third = getelementptr float, ptr %ends, i64 2"""
-
-
-def _fetch_bins(code: Code) -> None:
+def _fetch_bins(f: Function, factor: Value, offset: Value, table: Value, ends: Value) -> None:
     """The bins between the ends so far are fetched first, one after the other.
 
     Between two samples of a large network they leave the cache, and one by one they would come ten
     times as slowly (a value of a ResNet-50 took 0.55 ns, now 0.3).
     """
-    code.put("""  %known_low = load float, ptr %ends
-  %known_high = load float, ptr %second
-  %low_scaled = fmul float %known_low, %factor
-  %low_moved = fadd float %low_scaled, %offset
-  %fetch_first = fptosi float %low_moved to i64
-  %high_scaled = fmul float %known_high, %factor
-  %high_moved = fadd float %high_scaled, %offset
-  %fetch_last = fptosi float %high_moved to i64""")
-    with code.repeat("f", "%f_more", [Phi("%f", "i64", "%fetch_first", "%f_next")]):
-        code.put(f"""  %fetched = getelementptr i32, ptr %table, i64 %f
-  call void @llvm.prefetch.p0(ptr %fetched, i32 1, i32 2, i32 1)
-  %f_next = add i64 %f, {LANES}
-  %f_more = icmp sle i64 %f_next, %fetch_last""")
+    first, last = (
+        f.convert(
+            "fptosi",
+            f.binary("fadd", f.binary("fmul", f.load("float", ends, place), factor), offset),
+            "i64",
+        )
+        for place in (0, 4)
+    )
+    with f.loop(first, f.add(last, 1), LANES) as bin_:
+        prefetch_line(f, f.at(table, f.multiply(bin_, 4)), 2, is_written=True)
 
 
-_KEEP_ENDS = f"""  %lowest = {_LEAST}({REALS} %lower)
-  %low_before = load float, ptr %ends
-  %is_lower = fcmp olt float %lowest, %low_before
-  %low_now = select i1 %is_lower, float %lowest, float %low_before
-  store float %low_now, ptr %ends
-  %highest = {_GREATEST}({REALS} %higher)
-  %high_before = load float, ptr %second
-  %is_higher = fcmp ogt float %highest, %high_before
-  %high_now = select i1 %is_higher, float %highest, float %high_before
-  store float %high_now, ptr %second
-  %largest = {_LARGEST}({WORDS} %most)
-  store i32 %largest, ptr %third
-  %fits = icmp ult i32 %largest, %limit"""
+def _keep_ends(f: Function, seen: _Extremes, ends: Value) -> None:
+    for place, predicate, now in ((0, "olt", seen.lowest()), (4, "ogt", seen.highest())):
+        before = f.load("float", ends, place)
+        f.store(f.select(f.compare_floats(predicate, now, before), now, before), ends, place)
+    f.store(seen.largest(), ends, 8)
 
-# Which of a vector's values are counted: all in turn, or else the large ones among them.
-_CHOOSE = f"""  %place = getelementptr float, ptr %values, i64 %at
-  %here = load {REALS}, ptr %place, align 4
-  %here_raw = bitcast {REALS} %here to {WORDS}
-  %here_magnitude = and {WORDS} %here_raw, %mask
-  %is_large = icmp uge {WORDS} %here_magnitude, %larges
-  %large_lanes = bitcast {MASK} %is_large to i{LANES}
-  %any_large = icmp ne i{LANES} %large_lanes, 0
-  %group = lshr i64 %at, {LANES.bit_length() - 1}
-  %spread = mul i64 %group, {_GOLDEN}
-  %turn = and i64 %spread, {_TURNS - 1}
-  %in_turn = icmp ult i64 %turn, %turns
-  %counts = or i1 %any_large, %in_turn"""
 
-_PUT = f"""  %scaled = fmul {REALS} %here, %factors
-  %moved = fadd {REALS} %scaled, %offsets
-  %bins = fptosi {REALS} %moved to {WORDS}
-  %zero = fcmp oeq {REALS} %here, zeroinitializer
-  %small = select {MASK} %zero, {WORDS} %zeros, {WORDS} %bins
-  %small_in_turn = select i1 %in_turn, {WORDS} %small, {WORDS} %unread
-  %upper = add {WORDS} %bins, %second_bins
-  %chosen = select {MASK} %is_large, {WORDS} %upper, {WORDS} %small_in_turn
-  store {WORDS} %chosen, ptr %buffer"""
+class _Counter:
+    """Adds vectors to the table."""
 
-# One lane after the other; a bin that comes twice in a row is found as it was left.
-_LANE = """  %slot{lane} = getelementptr i32, ptr %buffer, i64 {lane}
-  %bin{lane} = load volatile i32, ptr %slot{lane}
-  %wide{lane} = zext i32 %bin{lane} to i64
-  %cell{lane} = getelementptr i32, ptr %table, i64 %wide{lane}
-  %before{lane} = load i32, ptr %cell{lane}
-  %with{lane} = add i32 %before{lane}, 1
-  store i32 %with{lane}, ptr %cell{lane}"""
+    def __init__(self, arithmetic: Arithmetic) -> None:
+        self._arithmetic = arithmetic
+        f = arithmetic.f
+        *_, factor, offset, bins_end, _, large, self._turns, self._table, _ = f.arguments
+        self._factor, self._offset = arithmetic.splat(factor), arithmetic.splat(offset)
+        self._large = arithmetic.splat(large)
+        end, lanes = arithmetic.splat(bins_end), splat_integer(LANES, LANES)
+        numbers = Value(_WORDS, f"<{', '.join(f'i32 {lane}' for lane in range(LANES))}>")
+        self._zeros = f.binary("add", end, numbers)
+        self._unread = f.binary("add", self._zeros, lanes)
+        self._second_bins = f.binary("add", end, splat_integer(2 * LANES, LANES))
+        self._buffer = f.scratch(4 * LANES)
+
+    def add(self, at: Value, values: Value) -> None:
+        """Count all values of a vector if it is its turn, or else the large ones among them."""
+        f = self._arithmetic.f
+        is_large = f.compare("uge", _magnitudes(f, values), self._large)
+        any_large = f.compare(
+            "ne", f.convert("bitcast", is_large, f"i{LANES}"), constant(f"i{LANES}", 0)
+        )
+        turn = f.multiply(f.divide(at, LANES), _GOLDEN)
+        in_turn = f.compare("ult", f.remainder(turn, _TURNS), self._turns)
+        with f.when(f.binary("or", any_large, in_turn)):
+            self._put(values, is_large, in_turn)
+
+    def _put(self, values: Value, is_large: Value, in_turn: Value) -> None:
+        """One lane after the other; a bin that comes twice in a row is found as it was left."""
+        f, math = self._arithmetic.f, self._arithmetic.math
+        moved = math.add(math.multiply(values, self._factor), self._offset)
+        bins = f.convert("fptosi", moved, _WORDS)
+        is_zero = f.compare_floats("oeq", values, math.number(0.0))
+        small = f.select(in_turn, f.select(is_zero, self._zeros, bins), self._unread)
+        upper = f.binary("add", bins, self._second_bins)
+        f.store(f.select(is_large, upper, small), self._buffer, align=64)
+        for lane in range(LANES):
+            # Volatile: out of memory it comes sooner than lane by lane out of the register.
+            bin_ = f.emit("i32", f"load volatile i32, {f.at(self._buffer, 4 * lane)}")
+            cell = f.at(self._table, f.multiply(f.convert("zext", bin_, "i64"), 4))
+            f.store(f.binary("add", f.load("i32", cell), constant("i32", 1)), cell)
 
 
 @cache
 def _functions() -> dict[str, Callable[..., int]]:
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    real, word = ctypes.c_float, ctypes.c_uint32
-    ends = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, number, pointer)
-    count = ctypes.CFUNCTYPE(
-        number, pointer, number, real, real, word, word, word, number, pointer, pointer
-    )
-    text = "\n".join([_MORE, _ends(), _count()])
-    return machine_code(text, {"ends": ends, "count": count})
+    module = new_module()
+    return compiled(_ends(module), _count(module))
 
 
 def native_ends(values: NDArray[np.float32]) -> tuple[float, float] | None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vermilion.quantize.llvm_text import LANES
+from vermilion.quantize.native_code import LANES
 from vermilion.quantize.native_count import cells, native_count, native_ends, sums
 
 RNG = np.random.default_rng(1)

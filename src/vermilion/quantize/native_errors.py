@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.quantize.llvm_text import (
-    DECLARATIONS,
-    LANES,
-    REALS,
-    Code,
-    Phi,
-    active,
-    each,
-    each_phi,
-    everywhere,
-    masked_load,
-)
-from vermilion.quantize.native_code import machine_code
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.rows import across, for_vectors
+from vermilion.quantize.native_code import LANES, compiled, new_module
 
 SCALES = 5
 """Scales that are tried together."""
@@ -29,62 +19,44 @@ SCALES = 5
 # Numbers whose errors are summed in float32 before they go into a double.
 _BLOCK = 1 << 14
 
-_MORE = f"""
-declare {REALS} @llvm.rint.v{LANES}f32({REALS})
-declare {REALS} @llvm.minnum.v{LANES}f32({REALS}, {REALS})
-declare {REALS} @llvm.maxnum.v{LANES}f32({REALS}, {REALS})
-declare float @llvm.vector.reduce.fadd.v{LANES}f32(float, {REALS})
-"""
 
-# What stands once for each scale, in the order in which it is done.
-_FACTOR = f"""  %factor_place{{n}} = getelementptr float, ptr %factors, i64 {{n}}
-  %factor_one{{n}} = load float, ptr %factor_place{{n}}
-{everywhere("factor{n}", "float", "%factor_one{n}")}
-  %sum_place{{n}} = getelementptr double, ptr %sums, i64 {{n}}"""
+def _errors(module: Module) -> Function:
+    parameters = [("values", "ptr"), ("size", "i64"), ("factors", "ptr"), ("limit", "float")]
+    f = Function(module, "errors", [*parameters, ("sums", "ptr")], internal=False)
+    values, size, factors, limit, sums = f.arguments
+    arithmetic = Arithmetic(f, LANES)
+    m = arithmetic.math
+    high, zero = arithmetic.splat(limit), m.number(0.0)
+    low = m.subtract(zero, high)
+    scales = [arithmetic.load_splat("f32", f.at(factors, 4 * n)) for n in range(SCALES)]
+    totals = [f.slot(Value("double", "0.0")) for _ in scales]
+    with f.loop(0, size, _BLOCK) as start:
+        block = f.at(values, f.multiply(start, 4))
+        parts = [f.slot(zero) for _ in scales]
 
-_ERROR = f"""  %scaled{{n}} = fmul {REALS} %x, %factor{{n}}
-  %whole{{n}} = call {REALS} @llvm.rint.v{LANES}f32({REALS} %scaled{{n}})
-  %raised{{n}} = call {REALS} @llvm.maxnum.v{LANES}f32({REALS} %whole{{n}}, {REALS} %low)
-  %held{{n}} = call {REALS} @llvm.minnum.v{LANES}f32({REALS} %raised{{n}}, {REALS} %high)
-  %off{{n}} = fsub {REALS} %scaled{{n}}, %held{{n}}
-  %d{{n}} = call {REALS} @llvm.fma.v{LANES}f32(
-      {REALS} %off{{n}}, {REALS} %off{{n}}, {REALS} %c{{n}})"""
+        def add(at: Value, mask: Value | None, number: int) -> None:
+            x = arithmetic.load("f32", f.at(block, f.multiply(at, 4)), mask=mask)
+            for scale, part in zip(scales, parts, strict=True):
+                scaled = m.multiply(x, scale)
+                rounded = m.minimum(m.maximum(m.unary("roundeven", scaled), low), high)
+                off = m.subtract(scaled, rounded)
+                part.set(m.fma(off, off, part.get()))
 
-_TOTAL = f"""  %one{{n}} = call reassoc float @llvm.vector.reduce.fadd.v{LANES}f32(
-      float 0.0, {REALS} %d{{n}})
-  %wide{{n}} = fpext float %one{{n}} to double
-  %more{{n}} = fadd double %all{{n}}, %wide{{n}}"""
-
-
-def _errors() -> str:
-    code = Code()
-    code.put(DECLARATIONS, _MORE)
-    signature = "void @errors(ptr %values, i64 %size, ptr %factors, float %limit, ptr %sums)"
-    with code.function(signature):
-        code.put(everywhere("high", "float", "%limit"))
-        code.put(f"  %low = fneg {REALS} %high", each(SCALES, _FACTOR))
-        totals = [Phi(f"%all{n}", "double", "0.0", f"%more{n}") for n in range(SCALES)]
-        with code.repeat("block", "%left", [Phi("%start", "i64", "0", "%stop"), *totals]):
-            code.put(f"""  %ahead = add i64 %start, {_BLOCK}
-  %short = icmp slt i64 %size, %ahead
-  %stop = select i1 %short, i64 %size, i64 %ahead""")
-            sums = each_phi(SCALES, "%c{n}", "%d{n}")
-            with code.loop("i", "%stop", start="%start", step=LANES, phis=sums):
-                code.put(f"""  %mask = {active("%i", "%stop")}
-  %place = getelementptr float, ptr %values, i64 %i
-  %x = {masked_load("%place", "%mask")}""")
-                code.put(each(SCALES, _ERROR))
-            code.put(each(SCALES, _TOTAL), "  %left = icmp slt i64 %stop, %size")
-        code.put(each(SCALES, "  store double %more{n}, ptr %sum_place{n}"), "  ret void")
-    return code.text()
+        for_vectors(f, arithmetic, f.minimum(f.subtract(size, start), _BLOCK), add)
+        for part, total in zip(parts, totals, strict=True):
+            lanes = across(arithmetic, "add", part.get())
+            one = f.emit("float", f"extractelement {lanes}, i32 0")
+            wide = f.convert("fpext", one, "double")
+            total.set(f.binary("fadd", total.get(), wide))
+    for n, total in enumerate(totals):
+        f.store(total.get(), sums, 8 * n)
+    f.finish()
+    return f
 
 
 @cache
 def _function() -> Callable[..., None]:
-    pointer = ctypes.c_void_p
-    kind = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64, pointer, ctypes.c_float, pointer)
-    function: Callable[..., None] = machine_code(_errors(), {"errors": kind})["errors"]
-    return function
+    return compiled(_errors(new_module()))["errors"]
 
 
 def native_errors(

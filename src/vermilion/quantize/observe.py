@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.quantize.llvm_text import LANES
+from vermilion.quantize.native_code import LANES
 from vermilion.quantize.native_count import cells, native_count, native_ends, sums
 
 BINS = 1 << 13

@@ -113,17 +113,12 @@ class Arithmetic:
         return self._widen(storage, self.splat(self.f.load(_RAW[storage], pointer, align=1)))
 
     def load_strided(
-        self, storage: Storage, pointer: Value, stride: int, *, mask: Value | None = None
+        self, storage: Storage, pointer: Value, stride: Index, *, mask: Value | None = None
     ) -> Value:
         """Load elements `stride` apart."""
         f = self.f
         raw = f"<{self.lanes} x {_RAW[storage]}>"
-        steps = f.binary(
-            "mul",
-            self.lane_numbers,
-            splat_integer(stride * STORAGE_BYTES[storage], self.lanes, "i64"),
-        )
-        pointers = f.emit(f"<{self.lanes} x ptr>", f"getelementptr i8, {pointer}, {steps}")
+        pointers = self._strided(storage, pointer, stride)
         name = f"llvm.masked.gather.v{self.lanes}{_suffix(storage)}.v{self.lanes}p0"
         every = mask if mask is not None else self.tail_mask(self.lanes)
         f.module.declare(name, raw, [f"<{self.lanes} x ptr>", f"<{self.lanes} x i1>", raw])
@@ -152,15 +147,20 @@ class Arithmetic:
         """Convert to a storage type and store elements `stride` apart."""
         f = self.f
         narrow = self._narrow(storage, value)
-        steps = f.binary(
-            "mul",
-            self.lane_numbers,
-            splat_integer(stride * STORAGE_BYTES[storage], self.lanes, "i64"),
-        )
-        pointers = f.emit(f"<{self.lanes} x ptr>", f"getelementptr i8, {pointer}, {steps}")
+        pointers = self._strided(storage, pointer, stride)
         name = f"llvm.masked.scatter.v{self.lanes}{_suffix(storage)}.v{self.lanes}p0"
         f.module.declare(name, "void", [narrow.type, pointers.type, f"<{self.lanes} x i1>"])
         f.call_void(name, [narrow, pointers, mask])
+
+    def _strided(self, storage: Storage, pointer: Value, stride: Index) -> Value:
+        """Return a pointer for each lane, `stride` elements apart."""
+        f, size = self.f, STORAGE_BYTES[storage]
+        if isinstance(stride, int):
+            step = splat_integer(stride * size, self.lanes, "i64")
+        else:
+            step = self.splat(f.multiply(stride, size))
+        offsets = f.binary("mul", self.lane_numbers, step)
+        return f.emit(f"<{self.lanes} x ptr>", f"getelementptr i8, {pointer}, {offsets}")
 
     def _widen(self, storage: Storage, value: Value) -> Value:
         f = self.f

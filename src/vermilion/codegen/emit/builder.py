@@ -133,7 +133,7 @@ class Function:
         self.module = module
         self.name = name
         self.arguments = [Value(type_, f"%{label}") for label, type_ in parameters]
-        self._result = result
+        self.result = result
         self._internal = internal
         self._is_apart = is_apart
         self._slots: list[str] = []
@@ -331,7 +331,7 @@ class Function:
             for a in self.arguments
         )
         apart = "noinline " if self._is_apart else ""
-        head = f"define {kind}{self._result} @{self.name}({parameters}) {apart}nounwind {{"
+        head = f"define {kind}{self.result} @{self.name}({parameters}) {apart}nounwind {{"
         return "\n".join([head, "entry:", *self._slots, *self._lines, "}"])
 
 

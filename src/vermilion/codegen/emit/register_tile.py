@@ -6,8 +6,8 @@ as vectors: panels packed for it, or rows of a matrix whose columns lie side by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
@@ -24,10 +24,20 @@ Prefetch = Callable[[Value], None]
 
 @dataclass(frozen=True)
 class Side:
-    """Where an operand of the product lies: a pointer, and bytes from row (or step) to the next."""
+    """Where an operand of the product lies: a pointer, and bytes from row (or step) to the next.
+
+    Steps may be `depth_bytes` apart, counted when it runs, and the rows of a left side at `offsets`
+    in bytes.
+    """
 
     pointer: Value
-    step_bytes: int
+    step_bytes: int = 0
+    depth_bytes: Value | None = None
+    offsets: Sequence[Index] = ()
+
+    def row(self, number: int) -> Index:
+        """Return how many bytes from the pointer a row of a left side begins."""
+        return self.offsets[number] if self.offsets else number * self.step_bytes
 
 
 class RegisterTile:
@@ -67,71 +77,94 @@ class RegisterTile:
         `mask` says which lanes of the last vector may be read where the right side is no panel.
         `prefetch` is called with the number of each step.
         """
-        group = self.numeric.group
-        steps, rest = depth // group, depth % group
+        steps, rest = divmod(depth, self.numeric.group)
         copies = self._copies(steps)
         sets = [self.accumulators, *(self._zeros() for _ in range(copies - 1))]
         whole = steps - steps % copies
-        a, b = self.f.slot(left.pointer), self.f.slot(right.pointer)
-
-        def step(accumulators: list[list[Slot]], *, half: bool = False) -> None:
-            self._step(accumulators, Side(a.get(), left.step_bytes), b.get(), mask, half)
-            a.set(self.f.at(a.get(), group * self.numeric.activation_bytes))
-            b.set(self.f.at(b.get(), right.step_bytes))
+        step = self._stepping(left, right, [*[None] * (self.vectors - 1), mask])
 
         def run(start: Index, stop: Index) -> None:
             with self.f.loop(start, stop, copies) as k:
                 if prefetch is not None:
                     prefetch(k)
                 for accumulators in sets:
-                    step(accumulators)
+                    step(accumulators, False)
 
-        self._in_runs(whole, copies, sets, run)
+        count = round(whole / _LONGEST_RUN) if self.numeric.group == 1 else 1
+        if count > 1:
+            self._in_runs(whole, -(-whole // (count * copies)) * copies, sets, run)
+        elif whole:
+            run(0, whole)
         for number in range(steps % copies):
-            step(sets[number])
+            step(sets[number], False)
         if rest:
-            step(sets[0], half=True)
+            step(sets[0], True)
         self._join(sets)
+
+    def multiply_steps(
+        self, left: Side, right: Side, steps: Value, *, masks: Sequence[Value] = ()
+    ) -> None:
+        """Add the product over so many whole groups of values, counted when it runs.
+
+        `masks` say which lanes of each vector may be read, all where there are none.
+        """
+        step = self._stepping(left, right, masks or [None] * self.vectors)
+
+        def run(start: Index, stop: Index) -> None:
+            with self.f.loop(start, stop):
+                step(self.accumulators, False)
+
+        if self.numeric.group == 1:
+            self._in_runs(steps, _LONGEST_RUN, [self.accumulators], run)
+        else:
+            run(0, steps)
+
+    def _stepping(
+        self, left: Side, right: Side, masks: Sequence[Value | None]
+    ) -> Callable[[list[list[Slot]], bool], None]:
+        """Return what writes one step, or that of a last odd value, and moves on."""
+        group_bytes = self.numeric.group * self.numeric.activation_bytes
+        a, b = self.f.slot(left.pointer), self.f.slot(right.pointer)
+
+        def step(accumulators: list[list[Slot]], half: bool) -> None:
+            self._step(accumulators, replace(left, pointer=a.get()), b.get(), masks, half)
+            a.set(self.f.at(a.get(), left.depth_bytes or group_bytes))
+            b.set(self.f.at(b.get(), right.depth_bytes or right.step_bytes))
+
+        return step
 
     def _in_runs(
         self,
-        steps: int,
-        copies: int,
+        steps: Index,
+        size: int,
         sets: list[list[list[Slot]]],
         run: Callable[[Index, Index], None],
     ) -> None:
-        """Run all steps: at once, or in runs whose sums are added up, which rounds less."""
-        count = round(steps / _LONGEST_RUN) if self.numeric.group == 1 else 1
-        if count < 2:
-            if steps:
-                run(0, steps)
-            return
-        size = -(-steps // (count * copies)) * copies
+        """Run all steps, `size` at once: sums of each run are added up, which rounds less."""
+        f, math = self.f, self._arithmetic.math
         slots = [slot for rows in sets for vectors in rows for slot in vectors]
-        sums = self.f.scratch(len(slots) * self.isa.vector_bytes)
-        zero = Value(self._arithmetic.type("float"), "zeroinitializer")
-        with self.f.loop(0, steps, size) as start:
-            run(start, self.f.minimum(self.f.add(start, size), steps))
-            with self.f.when(
-                self.f.compare("slt", self.f.add(start, size), constant("i64", steps))
-            ):
-                self._put_aside(slots, sums, start)
-        for number, slot in enumerate(slots):
-            place = number * self.isa.vector_bytes
-            aside = self.f.load(zero.type, sums, place, align=64)
-            slot.set(self._arithmetic.math.add(aside, slot.get()))
+        sums = f.scratch(len(slots) * self.isa.vector_bytes)
+        zero = math.number(0.0)
+        several = f.compare("sgt", f.index(steps), constant("i64", size))
 
-    def _put_aside(self, slots: list[Slot], sums: Value, start: Value) -> None:
-        """Move sums to memory, added to what is there after the first run."""
-        zero = Value(self._arithmetic.type("float"), "zeroinitializer")
-        is_first = self.f.compare("eq", start, constant("i64", 0))
-        for number, slot in enumerate(slots):
-            place = number * self.isa.vector_bytes
-            before = self.f.load(zero.type, sums, place, align=64)
-            before = self.f.select(is_first, zero, before)
-            total = self._arithmetic.math.add(before, slot.get())
-            self.f.store(total, sums, place, align=64)
-            slot.set(zero)
+        def aside(number: int) -> Value:
+            return f.load(zero.type, sums, number * self.isa.vector_bytes, align=64)
+
+        def put_aside(number: int, value: Value) -> None:
+            f.store(value, sums, number * self.isa.vector_bytes, align=64)
+
+        with f.when(several):
+            for number in range(len(slots)):
+                put_aside(number, zero)
+        with f.loop(0, steps, size) as start:
+            run(start, f.minimum(f.add(start, size), steps))
+            with f.when(f.compare("slt", f.add(start, size), f.index(steps))):
+                for number, slot in enumerate(slots):
+                    put_aside(number, math.add(aside(number), slot.get()))
+                    slot.set(zero)
+        with f.when(several):
+            for number, slot in enumerate(slots):
+                slot.set(math.add(aside(number), slot.get()))
 
     def _copies(self, steps: int) -> int:
         """Return how many sums run side by side, so that few accumulators do not wait for each."""
@@ -150,22 +183,22 @@ class RegisterTile:
         accumulators: list[list[Slot]],
         left: Side,
         right: Value,
-        mask: Value | None,
+        masks: Sequence[Value | None],
         half: bool,
     ) -> None:
-        loaded = [self._vector(right, n, mask) for n in range(self.vectors)]
+        loaded = [self._vector(right, n, mask) for n, mask in enumerate(masks)]
         for y, slots in enumerate(accumulators):
-            value = self._broadcast(left.pointer, y * left.step_bytes, half)
+            value = self._broadcast(left.pointer, left.row(y), half)
             for slot, vector in zip(slots, loaded, strict=True):
                 slot.set(self._multiply_add(slot.get(), value, vector))
 
     def _vector(self, right: Value, n: int, mask: Value | None) -> Value:
         place = self.f.at(right, n * self.isa.vector_bytes)
-        if mask is not None and n == self.vectors - 1:
+        if mask is not None:
             return self._arithmetic.load("f32", place, mask=mask)
         return self.f.load(self._weight_type, place, align=4)
 
-    def _broadcast(self, pointer: Value, offset: int, half: bool) -> Value:
+    def _broadcast(self, pointer: Value, offset: Index, half: bool) -> Value:
         """Load one group of the left side into all lanes; of a last odd pair only its first."""
         f = self.f
         if self.numeric.group == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Value
+from vermilion.codegen.emit.builder import Function, Index, Value, constant
 from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
@@ -16,9 +16,17 @@ _SUMS = 4
 Body = Callable[[Value, Value | None, int], None]
 
 
-def for_vectors(f: Function, arithmetic: Arithmetic, size: int, body: Body) -> None:
+def for_vectors(f: Function, arithmetic: Arithmetic, size: Index, body: Body) -> None:
     """Run `body` for every vector of a row of `size` elements."""
     lanes = arithmetic.lanes
+    if isinstance(size, Value):
+        end = f.binary("and", size, constant("i64", -lanes))
+        with f.loop(0, end, lanes) as i:
+            body(i, None, 0)
+        rest = f.subtract(size, end)
+        with f.when(f.compare("ne", rest, constant("i64", 0))):
+            body(end, arithmetic.tail_mask(rest), 0)
+        return
     block = _SUMS * lanes
     many = size - size % block
     whole = size - size % lanes

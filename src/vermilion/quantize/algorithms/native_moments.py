@@ -6,206 +6,143 @@ knows 256-bit registers only; both took longer than the network itself on its fa
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.quantize.llvm_text import (
-    DECLARATIONS,
-    LANES,
-    LONGS,
-    MASK,
-    REALS,
-    Code,
-    Phi,
-    active,
-    each,
-    each_phi,
-    everywhere,
-    lanes_of,
-    masked_load,
-    masked_store,
-)
-from vermilion.quantize.native_code import machine_code
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Module, Value, constant
+from vermilion.codegen.emit.register_tile import RegisterTile, Side
+from vermilion.codegen.emit.rows import for_vectors
+from vermilion.quantize.native_code import LANES, compiled, new_module, wide_isa
 
 # 24 sums, 3 vectors of one row and a number of it in all lanes: 28 of 32 registers.
 _VECTORS, _NUMBERS = 3, 8
-_PAIRS = [(n, v) for n in range(_NUMBERS) for v in range(_VECTORS)]
-
-_GATHER = f"""
-declare {REALS} @llvm.masked.gather.v{LANES}f32.v{LANES}p0(<{LANES} x ptr>, i32, {MASK}, {REALS})
-"""
 
 
-def _draw() -> str:
+def _draw(module: Module) -> Function:
     """For each place of each row: what lies there, in runs that go to one block each.
 
-    Nothing is read for a place below 0, which is outside of the picture.
+    Nothing is read for a place below 0, which is outside of the image.
     """
-    code = Code()
-    with code.function(
-        "void @draw(ptr %source, i64 %step, ptr %places, i64 %count, i64 %blocks, i64 %run, "
-        "ptr %target, i64 %block_size)"
-    ):
-        code.put("  %is_dense = icmp eq i64 %step, 1", everywhere("step_all", "i64", "%step"))
-        code.put(f"  %lanes = mul {LONGS} %step_all, {lanes_of('i64')}")
-        with code.loop("n", "%count"):
-            code.put("""  %place_at = getelementptr i64, ptr %places, i64 %n
-  %first = load i64, ptr %place_at
-  %is_inside = icmp sge i64 %first, 0
-  %end = select i1 %is_inside, i64 %run, i64 0
-  %here = getelementptr float, ptr %source, i64 %first
-  %row_at = mul i64 %n, %run""")
-            with code.loop("b", "%blocks"):
-                code.put("""  %channel = mul i64 %b, %run
-  %block_at = mul i64 %b, %block_size
-  %there_at = add i64 %block_at, %row_at
-  %there = getelementptr float, ptr %target, i64 %there_at""")
-                with code.loop("v", "%run", step=LANES):
-                    code.put(_DRAW_VECTOR)
-        code.put("  ret void")
-    return code.text()
+    parameters = [("source", "ptr"), ("step", "i64"), ("places", "ptr"), ("count", "i64")]
+    parameters += [("blocks", "i64"), ("run", "i64"), ("target", "ptr"), ("block_size", "i64")]
+    f = Function(module, "draw", parameters, internal=False)
+    source, step, places, count, blocks, run, target, block_size = f.arguments
+    arithmetic = Arithmetic(f, LANES)
+    is_dense = f.compare("eq", step, constant("i64", 1))
+    with f.loop(0, count) as n:
+        first = f.load("i64", places, f.multiply(n, 8), align=8)
+        is_inside = f.compare("sge", first, constant("i64", 0))
+        here = f.at(source, f.multiply(first, 4))
+        row = f.multiply(n, run)
+        with f.loop(0, blocks) as block:
+            start = f.at(here, f.multiply(f.multiply(f.multiply(block, run), step), 4))
+            there = f.at(target, f.multiply(f.add(f.multiply(block, block_size), row), 4))
+
+            def load(at: Value, mask: Value | None) -> Value:
+                return arithmetic.load("f32", f.at(start, f.multiply(at, 4)), mask=mask)
+
+            def gather(at: Value, mask: Value | None) -> Value:
+                place = f.at(start, f.multiply(f.multiply(at, step), 4))
+                return arithmetic.load_strided("f32", place, step, mask=mask)
+
+            def zeros(at: Value, mask: Value | None) -> Value:
+                return arithmetic.math.number(0.0)
+
+            for is_so, read in (
+                (f.binary("and", is_inside, is_dense), load),
+                (f.select(is_inside, _not(f, is_dense), Value("i1", "false")), gather),
+                (_not(f, is_inside), zeros),
+            ):
+                with f.when(is_so):
+                    _fill(f, arithmetic, there, run, read)
+    f.finish()
+    return f
 
 
-_DRAW_VECTOR = f"""  %reads = {active("%v", "%end")}
-  %writes = {active("%v", "%run")}
-  %number = add i64 %channel, %v
-  %from_at = mul i64 %number, %step
-  %from = getelementptr float, ptr %here, i64 %from_at
-  br i1 %is_dense, label %dense, label %apart
-dense:
-  %dense_values = {masked_load("%from", "%reads")}
-  br label %put
-apart:
-  %each = getelementptr float, ptr %from, {LONGS} %lanes
-  %apart_values = call {REALS} @llvm.masked.gather.v{LANES}f32.v{LANES}p0(
-      <{LANES} x ptr> %each, i32 4, {MASK} %reads, {REALS} zeroinitializer)
-  br label %put
-put:
-  %values = phi {REALS} [%dense_values, %dense], [%apart_values, %apart]
-  %to = getelementptr float, ptr %there, i64 %v
-  {masked_store("%values", "%to", "%writes")}"""
+def _fill(
+    f: Function,
+    arithmetic: Arithmetic,
+    target: Value,
+    size: Value,
+    read: Callable[[Value, Value | None], Value],
+) -> None:
+    def store(at: Value, mask: Value | None, number: int) -> None:
+        arithmetic.store("f32", read(at, mask), f.at(target, f.multiply(at, 4)), mask=mask)
+
+    for_vectors(f, arithmetic, size, store)
 
 
-def _fold() -> str:
+def _not(f: Function, condition: Value) -> Value:
+    return f.binary("xor", condition, Value("i1", "true"))
+
+
+def _fold(module: Module) -> Function:
     """Right of the diagonal, and some more than that.
 
     for each block, for each 48 columns j, for each 8 columns i that are not all behind them:
         gram[i][j] += Σ rows[r][i] · rows[r][j]
     """
-    code = Code()
-    with code.function(
-        "void @fold(ptr %rows, i64 %count, i64 %width, i64 %blocks, i64 %block_size, "
-        "ptr %gram, ptr %totals)"
-    ):
-        code.put("  %last = sub i64 %width, 1\n  %square = mul i64 %width, %width")
-        with code.loop("b", "%blocks"):
-            code.put("""  %block_at = mul i64 %b, %block_size
-  %block_rows = getelementptr float, ptr %rows, i64 %block_at
-  %gram_at = mul i64 %b, %square
-  %block_gram = getelementptr float, ptr %gram, i64 %gram_at
-  %totals_at = mul i64 %b, %width
-  %block_totals = getelementptr float, ptr %totals, i64 %totals_at""")
-            with code.loop("j", "%width", step=_VECTORS * LANES):
-                code.put(*(f"  %j{v} = add i64 %j, {v * LANES}" for v in range(_VECTORS)))
-                code.put(each(_VECTORS, f"  %mask{{n}} = {active('%j{n}', '%width')}"))
-                _add_rows(code)
-                code.put(f"""  %j_end = add i64 %j, {_VECTORS * LANES}
-  %is_over = icmp slt i64 %width, %j_end
-  %i_end = select i1 %is_over, i64 %width, i64 %j_end""")
-                with code.loop("i", "%i_end", step=_NUMBERS):
-                    code.put(each(_NUMBERS, _COLUMN))
-                    _multiply_rows(code)
-                    _add_tile(code)
-        code.put("  ret void")
-    return code.text()
+    parameters = [("rows", "ptr"), ("count", "i64"), ("width", "i64"), ("blocks", "i64")]
+    parameters += [("block_size", "i64"), ("gram", "ptr"), ("totals", "ptr")]
+    f = Function(module, "fold", parameters, internal=False)
+    rows, count, width, blocks, block_size, gram, totals = f.arguments
+    arithmetic = Arithmetic(f, LANES)
+    row_bytes, last = f.multiply(width, 4), f.subtract(width, 1)
+    with f.loop(0, blocks) as block:
+        own_rows = f.at(rows, f.multiply(f.multiply(block, block_size), 4))
+        own_gram = f.at(gram, f.multiply(f.multiply(block, width), row_bytes))
+        own_totals = f.at(totals, f.multiply(block, row_bytes))
+        with f.loop(0, width, _VECTORS * LANES) as j:
+            left = f.subtract(width, j)
+            masks = [arithmetic.tail_mask(f.subtract(left, v * LANES)) for v in range(_VECTORS)]
+            right = Side(f.at(own_rows, f.multiply(j, 4)), depth_bytes=row_bytes)
+            _add_rows(arithmetic, right, count, f.at(own_totals, f.multiply(j, 4)), masks)
+            with f.loop(0, f.minimum(width, f.add(j, _VECTORS * LANES)), _NUMBERS) as i:
+                # A column behind the last one stands for the last: what it gives is thrown away.
+                columns = [f.minimum(f.add(i, n), last) for n in range(_NUMBERS)]
+                offsets = [f.multiply(column, 4) for column in columns]
+                tile = RegisterTile(f, wide_isa(), "f32", _NUMBERS, _VECTORS)
+                tile.multiply_steps(
+                    Side(own_rows, offsets=offsets, depth_bytes=row_bytes),
+                    right,
+                    count,
+                    masks=masks,
+                )
+                for n, sums in enumerate(tile.accumulators):
+                    here = f.at(own_gram, f.multiply(f.add(f.multiply(f.add(i, n), width), j), 4))
+                    with f.when(f.compare("slt", f.add(i, n), width)):
+                        for v, total in enumerate(sums):
+                            place = f.at(here, 4 * LANES * v)
+                            before = arithmetic.load("f32", place, mask=masks[v])
+                            total.set(arithmetic.math.add(before, total.get()))
+                            arithmetic.store("f32", total.get(), place, mask=masks[v])
+    f.finish()
+    return f
 
 
-# A column behind the last one stands for the last: what it gives is thrown away.
-_COLUMN = """  %i_wanted{n} = add i64 %i, {n}
-  %i_there{n} = icmp slt i64 %i_wanted{n}, %width
-  %i{n} = select i1 %i_there{n}, i64 %i_wanted{n}, i64 %last"""
-
-
-def _add_rows(code: Code) -> None:
-    with code.loop("a", "%count", phis=each_phi(_VECTORS, "%t{n}", "%u{n}")):
-        code.put("  %a_row = mul i64 %a, %width")
-        code.put(
-            each(
-                _VECTORS,
-                f"""  %a_at{{n}} = add i64 %a_row, %j{{n}}
-  %a_place{{n}} = getelementptr float, ptr %block_rows, i64 %a_at{{n}}
-  %a_here{{n}} = {masked_load("%a_place{n}", "%mask{n}")}
-  %u{{n}} = fadd {REALS} %t{{n}}, %a_here{{n}}""",
-            )
-        )
-    code.put(
-        each(
-            _VECTORS,
-            f"""  %total_place{{n}} = getelementptr float, ptr %block_totals, i64 %j{{n}}
-  {masked_store("%u{n}", "%total_place{n}", "%mask{n}")}""",
-        )
-    )
-
-
-def _multiply_rows(code: Code) -> None:
-    sums = [Phi(f"%c{n}_{v}", REALS, "zeroinitializer", f"%d{n}_{v}") for n, v in _PAIRS]
-    with code.loop("r", "%count", phis=sums):
-        code.put("""  %row_at = mul i64 %r, %width
-  %row_start = getelementptr float, ptr %block_rows, i64 %row_at""")
-        code.put(
-            each(
-                _VECTORS,
-                f"""  %x_place{{n}} = getelementptr float, ptr %row_start, i64 %j{{n}}
-  %x{{n}} = {masked_load("%x_place{n}", "%mask{n}")}""",
-            )
-        )
-        code.put(
-            each(
-                _NUMBERS,
-                f"""  %y_place{{n}} = getelementptr float, ptr %row_start, i64 %i{{n}}
-  %y_one{{n}} = load float, ptr %y_place{{n}}, align 4
-{everywhere("y{n}", "float", "%y_one{n}")}""",
-            )
-        )
-        for n, v in _PAIRS:
-            code.put(
-                f"  %d{n}_{v} = call {REALS} @llvm.fma.v{LANES}f32("
-                f"{REALS} %x{v}, {REALS} %y{n}, {REALS} %c{n}_{v})"
-            )
-
-
-def _add_tile(code: Code) -> None:
-    """Add what was summed for each number; those behind the last one are none."""
-    for n in range(_NUMBERS):
-        code.put(
-            f"  br label %put{n}",
-            f"put{n}:",
-            f"  br i1 %i_there{n}, label %here{n}, label %tile_end",
-            f"here{n}:",
-            f"  %gram_row{n} = mul i64 %i{n}, %width",
-        )
-        for v in range(_VECTORS):
-            code.put(f"""  %g_at{n}_{v} = add i64 %gram_row{n}, %j{v}
-  %g_place{n}_{v} = getelementptr float, ptr %block_gram, i64 %g_at{n}_{v}
-  %g{n}_{v} = {masked_load(f"%g_place{n}_{v}", f"%mask{v}")}
-  %h{n}_{v} = fadd {REALS} %g{n}_{v}, %d{n}_{v}
-  {masked_store(f"%h{n}_{v}", f"%g_place{n}_{v}", f"%mask{v}")}""")
-    code.put("  br label %tile_end", "tile_end:")
+def _add_rows(
+    arithmetic: Arithmetic, rows: Side, count: Value, totals: Value, masks: Sequence[Value]
+) -> None:
+    f, row_bytes = arithmetic.f, rows.depth_bytes
+    assert row_bytes is not None, "rows are as long as the caller says"
+    sums = [f.slot(arithmetic.math.number(0.0)) for _ in masks]
+    with f.loop(0, count) as row:
+        here = f.at(rows.pointer, f.multiply(row, row_bytes))
+        for v, (total, mask) in enumerate(zip(sums, masks, strict=True)):
+            found = arithmetic.load("f32", f.at(here, 4 * LANES * v), mask=mask)
+            total.set(arithmetic.math.add(total.get(), found))
+    for v, (total, mask) in enumerate(zip(sums, masks, strict=True)):
+        arithmetic.store("f32", total.get(), f.at(totals, 4 * LANES * v), mask=mask)
 
 
 @cache
 def _functions() -> dict[str, Callable[..., None]]:
-    kinds = {"p": ctypes.c_void_p, "n": ctypes.c_int64}
-
-    def kind(letters: str) -> object:
-        return ctypes.CFUNCTYPE(None, *(kinds[letter] for letter in letters))
-
-    text = "\n".join([DECLARATIONS, _GATHER, _draw(), _fold()])
-    return machine_code(text, {"draw": kind("pnpnnnpn"), "fold": kind("pnnnnpp")})
+    module = new_module()
+    return compiled(_draw(module), _fold(module))
 
 
 def native_draw(
