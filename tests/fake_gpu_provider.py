@@ -1,4 +1,4 @@
-"""A stand-in for AMD's MIGraphX provider: `fake_gpu_provider.py MODE FOLDER`.
+"""A stand-in for AMD's MIGraphX provider: the worker `fake_gpu_provider, MODE`.
 
 A real process behind the same contract as the real worker. It computes with ONNX Runtime's CPU
 provider, and keeps "programs" as the real one does: named after the model's file name and its
@@ -11,31 +11,32 @@ import hashlib
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 
 from vermilion.backends.process.contract import Request
 from vermilion.backends.process.profile import CPU
-from vermilion.backends.process.worker import private_stdout, reply, serve
 
 ARCHITECTURE = "gfx1100"
 
 
-class Fake:
-    def __init__(self, mode: str, folder: Path) -> None:
+class Worker:
+    def __init__(self, mode: str, folder: str) -> None:
         self.mode = mode
-        self.folder = folder
-        self.request = Request.read(folder)
+        self.folder = Path(folder)
+        self.runs = 0
+
+    def open(self, request: Mapping[str, Any]) -> dict[str, object]:
+        import onnxruntime as ort
+
+        self.request = Request.of_message(request)
         options = self.request.options
         self.cache = Path(options.get("cache_dir") or options["migraphx_model_cache_dir"])
         self.is_half = "1" in (options.get("fp16_enable"), options.get("migraphx_fp16_enable"))
-        self.runs = 0
-
-    def open(self) -> dict[str, object]:
-        import onnxruntime as ort
-
         if self.mode == "hang":
             time.sleep(600)
         if self.mode == "crash":
@@ -95,20 +96,7 @@ class Fake:
             made = result.astype(np.float16) if self.is_half else result
             tensor.map(self.folder)[...] = -made if self.mode == "wrong" else made
 
-    def close(self) -> dict[str, int]:
+    def close(self) -> dict[str, object]:
         if self.mode == "events on the CPU":
-            return {CPU: 2 * self.runs}
-        return {self.request.provider: self.runs}
-
-
-def main() -> None:
-    mode, folder = sys.argv[1], Path(sys.argv[2])
-    replies = private_stdout(folder)
-    try:
-        serve(Fake(mode, folder), replies)
-    except Exception as error:
-        reply(replies, "failed", reason=str(error))
-
-
-if __name__ == "__main__":
-    main()
+            return {"events": {CPU: 2 * self.runs}}
+        return {"events": {self.request.provider: self.runs}}

@@ -1,4 +1,4 @@
-"""A stand-in for the vendor's provider that misbehaves as told: `fake_provider.py MODE FOLDER`.
+"""A stand-in for the vendor's provider that misbehaves as told: the worker `fake_provider, MODE`.
 
 A real process behind the same contract as the real worker. It computes with ONNX Runtime's CPU
 provider, calls itself VitisAI, and then does what its mode says.
@@ -10,14 +10,15 @@ import ctypes
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 
 from vermilion.backends.process.contract import MODEL_FILE, Request
 from vermilion.backends.process.profile import CPU
-from vermilion.backends.process.worker import private_stdout, reply, serve
 from vermilion.backends.vitisai.evidence import NPU
 
 OFFLOADED = (
@@ -28,16 +29,16 @@ SUPPORTED = "Number of operators supported by VAIML: 0(0.000%)\n"
 CLAIM = "[Vitis AI EP] No. of Operators : CPU 0 NPU {n}\n"
 
 
-class Fake:
-    def __init__(self, mode: str, folder: Path) -> None:
+class Worker:
+    def __init__(self, mode: str, folder: str) -> None:
         self.mode = mode
-        self.folder = folder
-        self.request = Request.read(folder)
+        self.folder = Path(folder)
         self.runs = 0
 
-    def open(self) -> dict[str, object]:
+    def open(self, request: Mapping[str, Any]) -> dict[str, object]:
         import onnxruntime as ort
 
+        self.request = Request.of_message(request)
         if self.mode == "hang while compiling":
             time.sleep(600)
         if self.mode == "access violation while compiling":
@@ -94,12 +95,12 @@ class Fake:
             else:
                 mapped[...] = result
 
-    def close(self) -> dict[str, int]:
+    def close(self) -> dict[str, object]:
         if self.mode == "everything on the CPU":
-            return {CPU: 3 * self.runs}
+            return {"events": {CPU: 3 * self.runs}}
         if self.mode == "no profile":
-            return {}
-        return {NPU: self.runs}
+            return {"events": {}}
+        return {"events": {NPU: self.runs}}
 
 
 def crash() -> None:
@@ -108,16 +109,3 @@ def crash() -> None:
     if sys.platform == "win32":
         ctypes.string_at(0)
     os.kill(os.getpid(), 11)
-
-
-def main() -> None:
-    mode, folder = sys.argv[1], Path(sys.argv[2])
-    replies = private_stdout(folder)
-    try:
-        serve(Fake(mode, folder), replies)
-    except Exception as error:
-        reply(replies, "failed", reason=f"{type(error).__name__}: {error}")
-
-
-if __name__ == "__main__":
-    main()

@@ -9,12 +9,12 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
-from vermilion.backends.process.child import last_words
 from vermilion.batch.devices import BatchDevice
 from vermilion.batch.job import Range
 from vermilion.batch.standby import start_process
 from vermilion.batch.worker_contract import OPEN_LIMIT_S, RangeFailed, Report, WorkerDied
 from vermilion.exits import exit_words
+from vermilion.process.child import last_words
 
 LOGS_FOLDER = "logs"
 

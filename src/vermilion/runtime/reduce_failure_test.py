@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import onnx
@@ -28,8 +27,8 @@ net (float[1, 3, 6, 6] x) => (float[1, 3, 6, 6] y) {
 
 
 def test_the_operator_that_crashes_the_provider_is_found(tmp_path: Path) -> None:
-    command = (sys.executable, fake_provider.__file__, "access violation on Sigmoid")
-    npu = VitisAiBackend(command=command, find=lambda _: STACK, limits=LIMITS)
+    worker = (fake_provider.__name__, "access violation on Sigmoid")
+    npu = VitisAiBackend(worker=worker, find=lambda _: STACK, limits=LIMITS)
     model = ir.from_proto(onnx.parser.parse_model(TEXT))
     run_pass(infer_shapes, model)
     (found,) = find_culprits(model, find_target("strix"), (npu, backend("ort")), tmp_path / "out")

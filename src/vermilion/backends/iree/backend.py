@@ -9,7 +9,6 @@ executes the part where no such GPU is; that is called modelled.
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -45,20 +44,20 @@ from vermilion.backends.iree.toolchain import (
     installed,
 )
 from vermilion.backends.iree.worker import PROGRAM
-from vermilion.backends.process.child import Child
-from vermilion.backends.process.contract import Request, TensorFile
-from vermilion.backends.process.loaded import Loaded, work_folder
+from vermilion.backends.process.child import Loaded, ProviderProcess, work_folder
+from vermilion.backends.process.contract import Request
 from vermilion.backends.process.part import tensor_files
 from vermilion.errors import ArtifactError, Refusal, UnsupportedError
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.opset import required_inputs
+from vermilion.process.arrays import TensorFile
+from vermilion.process.child import LOG_FILE
 
 PART_FILE = "part.json"
-LOG_FILE = "log.txt"
 CPU_PROGRAM = "cpu.vmfb"
 CPU_DEVICE = "local-task"
 
-_WORKER = (sys.executable, "-c", "from vermilion.backends.iree.worker import main; main()")
+_WORKER = ("vermilion.backends.iree.worker",)
 _OPEN_LIMIT_S = 120.0
 _RUN_LIMIT_S = 600.0  # a large network in float16 on a CPU without it takes seconds
 _MAX_LOG_CHARACTERS = 1 << 16
@@ -168,10 +167,10 @@ class IreeBackend:
         with ExitStack() as stays:
             work = work_folder(stays)
             (work / name).write_bytes(files.read(name))
-            child = Child(
+            child = ProviderProcess(
                 Request(uri, {PROGRAM: name}, inputs, outputs),
                 work,
-                command=_WORKER,
+                worker=_WORKER,
                 open_limit_s=_OPEN_LIMIT_S,
                 run_limit_s=_RUN_LIMIT_S,
                 who=f"IREE on {uri}",

@@ -37,9 +37,8 @@ from vermilion.backends.migraphx.options import (
     with_folder,
 )
 from vermilion.backends.migraphx.rules import claim
-from vermilion.backends.process.child import WORKER, Child
-from vermilion.backends.process.contract import LOG_FILE, MODEL_FILE, Closed, Opened, Request
-from vermilion.backends.process.loaded import Loaded, work_folder
+from vermilion.backends.process.child import WORKER, Loaded, ProviderProcess, work_folder
+from vermilion.backends.process.contract import MODEL_FILE, Closed, Opened, Request
 from vermilion.backends.process.packed import pack_folder, unpack_folder
 from vermilion.backends.process.part import (
     accepted_inputs,
@@ -55,6 +54,7 @@ from vermilion.hardware.options.gpu import PLUGIN
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import split_weights
 from vermilion.ir.opset import required_inputs
+from vermilion.process.child import LOG_FILE
 from vermilion.proof.bounds import FormatName
 
 OPTIONS_FILE = "provider_options.json"
@@ -76,12 +76,12 @@ class MigraphxBackend:
     def __init__(
         self,
         *,
-        command: Sequence[str] = WORKER,
+        worker: Sequence[str] = WORKER,
         find: FindStack = find_stack,
         limits: Limits | None = None,
     ) -> None:
-        """Take another `command` for the child, or another way to `find` the provider."""
-        self._command = tuple(command)
+        """Take another `worker`, or another way to `find` the provider."""
+        self._worker = tuple(worker)
         self._stacks = Stacks(find, WORDS)
         self._limits = limits or LIMITS
 
@@ -120,10 +120,10 @@ class MigraphxBackend:
             provider.mkdir()
             write_model(serialized, weights, scratch)
             request = _compile_request(part.model, wanted, stack, provider)
-            with Child(
+            with ProviderProcess(
                 request,
                 scratch,
-                command=self._command,
+                worker=self._worker,
                 open_limit_s=self._limits.compile_s,
                 run_limit_s=self._limits.run_s,
                 who=WHO,
@@ -167,7 +167,7 @@ class MigraphxBackend:
 
     def _open(
         self, program: Program, files: PartFiles, stack: Stack, folder: Path
-    ) -> tuple[Child, bool]:
+    ) -> tuple[ProviderProcess, bool]:
         """Open the compiled part in a child; say whether the provider wrote new programs."""
         serialized, weights = bytes(files.read(MODEL_FILE)), files.weights()
         wanted = _stored_options(files)
@@ -185,10 +185,10 @@ class MigraphxBackend:
         if (context := provider / CONTEXT_FILE).is_file():
             check_context(context, stack)
             request = replace(request, model=context.relative_to(folder).as_posix())
-        child = Child(
+        child = ProviderProcess(
             request,
             folder,
-            command=self._command,
+            worker=self._worker,
             open_limit_s=self._limits.load_s,
             run_limit_s=self._limits.run_s,
             who=WHO,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from vermilion.backends.base import Array, Availability, CompileOptions, Part, P
 from vermilion.backends.migraphx.backend import PROVIDER_FILE, MigraphxBackend
 from vermilion.backends.migraphx.found import Stack
 from vermilion.backends.migraphx.options import CONTEXT_FILE, session_options, with_folder
-from vermilion.backends.process.child import Child, ChildFailure
+from vermilion.backends.process.child import ProviderProcess
 from vermilion.backends.process.contract import Request
 from vermilion.backends.process.packed import unpack_folder
 from vermilion.backends.process.part import tensor_files, write_model
@@ -28,6 +27,7 @@ from vermilion.hardware.options.gpu import BUILT_IN_WHEEL, MIGRAPHX, PLUGIN
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session, split_weights
 from vermilion.ir.opset import required_inputs
+from vermilion.process.child import ChildError
 from vermilion.runtime.build import check_provider_options
 from vermilion.runtime.digest import model_digest
 from vermilion.runtime.session import Session
@@ -55,8 +55,8 @@ def part(seed: int = 0) -> Part:
 def backend(
     mode: str = "good", stack: Stack | Availability = BUILT_IN, limits: Limits = SHORT
 ) -> MigraphxBackend:
-    command = (sys.executable, fake_gpu_provider.__file__, mode)
-    return MigraphxBackend(command=command, find=lambda _: stack, limits=limits)
+    worker = (fake_gpu_provider.__name__, mode)
+    return MigraphxBackend(worker=worker, find=lambda _: stack, limits=limits)
 
 
 class Files:
@@ -101,7 +101,7 @@ def test_each_fault_is_caught_and_named(mode: str, tmp_path: Path) -> None:
 
 def test_a_hang_is_ended(tmp_path: Path) -> None:
     short = replace(SHORT, compile_s=1.0)
-    with pytest.raises(ChildFailure, match="took more than 1 s") as caught:
+    with pytest.raises(ChildError, match="took more than 1 s") as caught:
         backend("hang", limits=short).compile(part(), GFX1100, CompileOptions(), tmp_path)
     assert caught.value.where == "MIGraphX provider, opening"
 
@@ -136,8 +136,10 @@ def test_the_provider_alone_would_run_another_models_program(tmp_path: Path) -> 
             tensor_files("input", required_inputs(model)),
             tensor_files("output", model.graph.outputs),
         )
-        command = (sys.executable, fake_gpu_provider.__file__, "good")
-        with Child(request, folder, command=command, open_limit_s=90, run_limit_s=90) as child:
+        worker = (fake_gpu_provider.__name__, "good")
+        with ProviderProcess(
+            request, folder, worker=worker, open_limit_s=90, run_limit_s=90
+        ) as child:
             found.append(child.run({"x": X})["y"])
     np.testing.assert_array_equal(found[0], found[1])
     assert not np.allclose(found[1], expected(1), atol=0.1)
@@ -210,7 +212,7 @@ def test_nodes_that_stay_on_the_cpu_are_said_or_refused(tmp_path: Path) -> None:
     (note,) = program.notes
     assert "kept 1 nodes of the GPU's part on the CPU (50%)" in note
     strict = CompileOptions(provider_options={"session.disable_cpu_ep_fallback": "1"})
-    with pytest.raises(ChildFailure, match="assigned to the CPU"):
+    with pytest.raises(ChildError, match="assigned to the CPU"):
         mixed.compile(part(), GFX1100, strict, tmp_path / "strict")
 
 

@@ -8,26 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vermilion.backends.process.child import Child
-from vermilion.backends.process.contract import Request, TensorFile
-from vermilion.errors import DeviceError
-
-# A child that takes a while to double its input.
-SLOW = """
-import sys, time
-from pathlib import Path
+import fake_worker
+from vermilion.backends.process.child import ProviderProcess
 from vermilion.backends.process.contract import Request
-from vermilion.backends.process.worker import leave_interrupts_to_parent, private_stdout, serve
-leave_interrupts_to_parent()
-folder = Path(sys.argv[1])
-replies, request = private_stdout(folder), Request.read(folder)
-x, y = request.inputs[0].map(folder), request.outputs[0].map(folder)
-class Session:
-    def open(self): return {"providers": [], "assigned": {}}
-    def run(self): time.sleep(0.3); y[...] = 2 * x
-    def close(self): return {}
-serve(Session(), replies)
-"""
+from vermilion.errors import DeviceError
+from vermilion.process.arrays import TensorFile
+
 TENSORS = [TensorFile(name, f"{name}.raw", "float32", (4,)) for name in ("x", "y")]
 
 
@@ -36,14 +22,15 @@ class Late(Exception):
 
 
 @pytest.fixture
-def slow(tmp_path: Path) -> Child:
+def slow(tmp_path: Path) -> ProviderProcess:
+    """A session that takes a while to double its input."""
     request = Request("none", {}, (TENSORS[0],), (TENSORS[1],))
-    command = (sys.executable, "-c", SLOW)
-    return Child(request, tmp_path, command=command, open_limit_s=60, run_limit_s=60)
+    worker = (fake_worker.__name__,)
+    return ProviderProcess(request, tmp_path, worker=worker, open_limit_s=60, run_limit_s=60)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no alarms")
-def test_a_run_after_one_that_was_interrupted_gets_its_own_outputs(slow: Child) -> None:
+def test_a_run_after_one_that_was_interrupted_gets_its_own_outputs(slow: ProviderProcess) -> None:
     def late(signum: int, frame: object) -> None:
         os.kill(slow.process, signal.SIGINT)  # as Ctrl-C does: it reaches both
         raise Late
@@ -61,7 +48,7 @@ def test_a_run_after_one_that_was_interrupted_gets_its_own_outputs(slow: Child) 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_process_neither_uses_nor_ends_its_parents_child(slow: Child) -> None:
+def test_a_forked_process_neither_uses_nor_ends_its_parents_child(slow: ProviderProcess) -> None:
     fork = os.fork()
     if fork == 0:
         try:

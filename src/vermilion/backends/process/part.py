@@ -10,11 +10,12 @@ import onnx_ir as ir
 
 from vermilion.backends.base import Array, Part, Tensors
 from vermilion.backends.process.check import find_faults
-from vermilion.backends.process.contract import MODEL_FILE, TensorFile
+from vermilion.backends.process.contract import MODEL_FILE
 from vermilion.errors import DeviceError, Refusal, UnsupportedError
 from vermilion.ir.literal.run import open_literally, run_literally
 from vermilion.ir.opset import static_shape
 from vermilion.ir.samples import draw_accepted
+from vermilion.process.arrays import TensorFile
 from vermilion.proof.bounds import FormatName
 from vermilion.proof.judge import Question
 

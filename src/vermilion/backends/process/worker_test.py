@@ -1,12 +1,16 @@
-"""What the child gives ONNX Runtime. That it opens and runs is in the tests of its backends."""
+"""What the worker gives ONNX Runtime. That it opens and runs is in the tests of its backends."""
 
 from __future__ import annotations
+
+import json
+from dataclasses import asdict
 
 import pytest
 
 from vermilion.backends.process.contract import MODEL_FILE, Request
 from vermilion.backends.process.profile import CPU
 from vermilion.backends.process.worker import _asked_for, _providers
+from vermilion.process.arrays import TensorFile
 
 STRICT = {"session.disable_cpu_ep_fallback": "1"}
 
@@ -36,8 +40,8 @@ def test_a_plugin_gets_the_device_of_that_number(
     assert _asked_for(["a", "b"], Request("P", options, (), ())) == devices
 
 
-def test_a_request_survives_its_file(tmp_path) -> None:
-    request = Request("P", {"a": "1"}, (), (), model="key/context.onnx")
-    request.write(tmp_path)
-    assert Request.read(tmp_path) == request
+def test_a_request_survives_its_message() -> None:
+    tensor = TensorFile("x", "input0.raw", "<f4", (2, 3))
+    request = Request("P", {"a": "1"}, (tensor,), (), model="key/context.onnx")
+    assert Request.of_message(json.loads(json.dumps(asdict(request)))) == request
     assert Request("P", {}, (), ()).model == MODEL_FILE

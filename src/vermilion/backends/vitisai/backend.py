@@ -27,9 +27,8 @@ from vermilion.backends.base import (
     PartFiles,
     Program,
 )
-from vermilion.backends.process.child import WORKER, Child
-from vermilion.backends.process.contract import LOG_FILE, MODEL_FILE, Request
-from vermilion.backends.process.loaded import Loaded, work_folder
+from vermilion.backends.process.child import WORKER, Loaded, ProviderProcess, work_folder
+from vermilion.backends.process.contract import MODEL_FILE, Request
 from vermilion.backends.process.packed import pack_folder, unpack_folder
 from vermilion.backends.process.part import (
     accepted_inputs,
@@ -64,6 +63,7 @@ from vermilion.ir.numbers import number_format
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.report import Notes
 from vermilion.ir.passes.write_attributes import write_attributes
+from vermilion.process.child import LOG_FILE
 from vermilion.proof.bounds import FormatName
 
 # Sorted, `final` before `preliminary`. The preliminary one was right where the others were a plan.
@@ -96,12 +96,12 @@ class VitisAiBackend:
     def __init__(
         self,
         *,
-        command: Sequence[str] = WORKER,
+        worker: Sequence[str] = WORKER,
         find: FindStack = find_stack,
         limits: Limits | None = None,
     ) -> None:
-        """Take another `command` for the child, or another way to `find` the provider."""
-        self._command = tuple(command)
+        """Take another `worker`, or another way to `find` the provider."""
+        self._worker = tuple(worker)
         self._stacks = Stacks(find, WORDS)
         self._limits = limits or LIMITS
 
@@ -134,10 +134,10 @@ class VitisAiBackend:
             (folder / MODEL_FILE).write_bytes(serialized)
             inputs = accepted_inputs(part)
             request = _request(model, built, stack, profile=True)
-            with Child(
+            with ProviderProcess(
                 request,
                 scratch,
-                command=self._command,
+                worker=self._worker,
                 open_limit_s=self._limits.compile_s,
                 run_limit_s=self._limits.run_s,
                 who=WHO,
@@ -194,8 +194,10 @@ class VitisAiBackend:
                 )
             return Loaded(child, runs_on, stays.pop_all())
 
-    def _open(self, program: Program, files: PartFiles, stack: Stack, folder: Path) -> Child:
-        """Write the compiled part into `folder`, and open it in a child."""
+    def _open(
+        self, program: Program, files: PartFiles, stack: Stack, folder: Path
+    ) -> ProviderProcess:
+        """Write the compiled part into `folder`, and open it in a worker."""
         for name in (OPTIONS_FILE, CONFIG_FILE):
             if name in program.files:
                 (folder / name).write_bytes(files.read(name))
@@ -203,10 +205,10 @@ class VitisAiBackend:
         write_model(bytes(files.read(MODEL_FILE)), files.weights(), folder)
         stored = json.loads((folder / OPTIONS_FILE).read_text(encoding="utf-8"))
         built = BuiltOptions(_moved(stored["options"], folder), {}, stored["environment"])
-        return Child(
+        return ProviderProcess(
             _request(ir.load(folder / MODEL_FILE), built, stack, profile=False),
             folder,
-            command=self._command,
+            worker=self._worker,
             open_limit_s=self._limits.load_s,
             run_limit_s=self._limits.run_s,
             who=WHO,

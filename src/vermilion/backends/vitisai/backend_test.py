@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 import tarfile
 import time
 from collections.abc import Mapping
@@ -18,8 +17,8 @@ import pytest
 import fake_provider
 from bundles import small_summary
 from vermilion.backends.base import Availability, CompileOptions, Part, Program
-from vermilion.backends.process.child import Child, ChildFailure
-from vermilion.backends.process.contract import Request, TensorFile
+from vermilion.backends.process.child import ProviderProcess
+from vermilion.backends.process.contract import Request
 from vermilion.backends.process.packed import pack_folder, unpack_folder
 from vermilion.backends.process.profile import CPU
 from vermilion.backends.process.stack import Limits
@@ -29,6 +28,8 @@ from vermilion.backends.vitisai.found import Stack
 from vermilion.errors import ArtifactError, DeviceError, VermilionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session, split_weights
+from vermilion.process.arrays import TensorFile
+from vermilion.process.child import ChildError
 from vermilion.runtime.digest import model_digest
 from vermilion.runtime.session import Session
 from vermilion.runtime.write import ArtifactContent, CompiledPart, write_artifact
@@ -55,8 +56,8 @@ def part() -> Part:
 
 
 def backend(mode: str, stack: Stack = STACK, limits: Limits = SHORT) -> VitisAiBackend:
-    command = (sys.executable, fake_provider.__file__, mode)
-    return VitisAiBackend(command=command, find=lambda _: stack, limits=limits)
+    worker = (fake_provider.__name__, mode)
+    return VitisAiBackend(worker=worker, find=lambda _: stack, limits=limits)
 
 
 class Files:
@@ -96,7 +97,7 @@ def test_each_fault_is_caught_and_named(mode: str, tmp_path: Path) -> None:
 
 
 def test_the_last_words_before_a_crash_are_kept(tmp_path: Path) -> None:
-    with pytest.raises(ChildFailure) as caught:
+    with pytest.raises(ChildError) as caught:
         backend("access violation while compiling").compile(
             part(), STRIX, CompileOptions(), tmp_path
         )
@@ -113,7 +114,7 @@ def test_the_last_words_before_a_crash_are_kept(tmp_path: Path) -> None:
 )
 def test_a_hang_is_ended(mode: str, limits: Limits, stage: str, tmp_path: Path) -> None:
     begin = time.monotonic()
-    with pytest.raises(ChildFailure) as caught:
+    with pytest.raises(ChildError) as caught:
         backend(mode, limits=limits).compile(part(), STRIX, CompileOptions(), tmp_path)
     assert (caught.value.kind, caught.value.stage) == ("hung", stage)
     assert "took more than 1 s and was stopped" in caught.value.message
@@ -199,7 +200,7 @@ def test_a_packed_folder_that_leads_elsewhere(tmp_path: Path) -> None:
 def test_a_crash_in_a_later_run_is_one_clear_error(tmp_path: Path) -> None:
     program, files = compiled(tmp_path)
     loaded = backend("access violation while running").load(program, files, STRIX, CompileOptions())
-    with pytest.raises(ChildFailure, match="SIGSEGV"):
+    with pytest.raises(ChildError, match="SIGSEGV"):
         loaded.run({"x": np.zeros((4, 3, 6, 6), np.float32)})
 
 
@@ -220,7 +221,7 @@ def test_the_real_worker_runs_and_counts(tmp_path: Path) -> None:
     entries = {RECORD_ASSIGNMENT: "1"}
     request = Request(CPU, {}, **tensors, session_entries=entries, profile=True)
     x = np.random.default_rng(1).standard_normal((4, 3, 6, 6), dtype=np.float32)
-    with Child(request, tmp_path, open_limit_s=90, run_limit_s=90) as child:
+    with ProviderProcess(request, tmp_path, open_limit_s=90, run_limit_s=90) as child:
         assert child.opened.providers == (CPU,)
         assert set(child.opened.assigned) == {CPU}
         found = child.run({"x": x})["y"]

@@ -23,7 +23,6 @@ from vermilion.errors import UnsupportedError, VermilionError
 from vermilion.ir.execute import Array, stripped_proto, weights_folder
 from vermilion.ir.limits import Limits, TimeLimitError
 from vermilion.ir.literal.child import Child, CrashError, Order, the_child
-from vermilion.ir.literal.crossing import Row, name_of, read_values, write_values
 from vermilion.ir.literal.engine import (
     BehindError,
     Engine,
@@ -34,6 +33,7 @@ from vermilion.ir.literal.engine import (
 )
 from vermilion.ir.literal.vouch import may_loop, unvouched
 from vermilion.ir.memory import MemoryBoundError
+from vermilion.process.arrays import Row, name_of, read_values, write_values
 from vermilion.progress import Progress, no_progress
 
 __all__ = [

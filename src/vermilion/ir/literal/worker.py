@@ -24,7 +24,6 @@ import onnx_ir as ir
 
 from vermilion.errors import UnsupportedError, VermilionError
 from vermilion.ir.limits import Limits
-from vermilion.ir.literal.crossing import TooLargeError, dtype_of, read_values, write_values
 from vermilion.ir.literal.engine import (
     BehindError,
     Engine,
@@ -35,6 +34,7 @@ from vermilion.ir.literal.engine import (
     open_optimized,
 )
 from vermilion.ir.memory import MemoryBoundError
+from vermilion.process.arrays import TooLargeError, dtype_of, read_values, write_values
 
 LOG_FILE = "log.txt"
 

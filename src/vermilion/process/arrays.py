@@ -1,4 +1,7 @@
-"""Values on their way between two processes: arrays in one file, what else there is as JSON.
+"""Values on their way between two processes: arrays in files, what else there is as JSON.
+
+Several values of any kind lie in one file (`write_values`); a tensor of a known shape, which both
+sides map from one run to the next, in a file of its own (`TensorFile`).
 
 Nothing that crosses can make the reader run code: the process that wrote it may have been broken
 by the model that it ran.
@@ -6,11 +9,12 @@ by the model that it ran.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +28,30 @@ _PLAIN = (str, int, float, bool)
 
 class TooLargeError(Exception):
     """The values need more room than they may take."""
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """One tensor that crosses: its name in the model, its file, numpy's type and its shape."""
+
+    name: str
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def create(self, folder: Path) -> Array:
+        """Make the file, and map it for writing."""
+        size_bytes = max(1, math.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        with (folder / self.file).open("wb") as file:
+            file.truncate(size_bytes)
+        return self.map(folder)
+
+    def map(self, folder: Path) -> Array:
+        """Map the file; what one process writes the other reads."""
+        count = max(1, math.prod(self.shape))
+        flat = np.memmap(folder / self.file, dtype=self.dtype, mode="r+", shape=(count,))
+        mapped: Array = np.asarray(flat)[: math.prod(self.shape)].reshape(self.shape)
+        return mapped
 
 
 def write_values(
@@ -49,6 +77,8 @@ def read_values(rows: Mapping[str, Row], path: Path, *, mapped: bool = False) ->
 
 def dtype_of(name: str) -> np.dtype[Any]:
     """Return the type of arrays that a row names. Raises: ValueError for what is none."""
+    import ml_dtypes  # not by those who only map tensors
+
     found = getattr(ml_dtypes, name, None)
     dtype = np.dtype(found if found is not None else name)
     if dtype.hasobject:
@@ -58,6 +88,8 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 def name_of(dtype: np.dtype[Any]) -> str:
     """Return the name of a type of arrays, for `dtype_of`."""
+    import ml_dtypes
+
     return dtype.name if dtype.kind == "V" or hasattr(ml_dtypes, dtype.name) else dtype.str
 
 
