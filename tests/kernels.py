@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.isa import Isa, isa_of
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.load import load_object
+from vermilion.codegen.load import KERNEL, load_functions
 from vermilion.codegen.object import compile_object
 from vermilion.codegen.program import module_text
 from vermilion.codegen.tensor import SLACK_BYTES, Storage, View, allocate
@@ -77,25 +75,16 @@ class Memory:
 
     def run(self, steps: Sequence[Step], isa: Isa) -> None:
         """Run steps one after the other, each in two calls where it has two units."""
-        with functions_of(steps, isa) as functions:
-            for step in steps:
-                pointers = np.array(
-                    [
-                        self.bytes_of(view).ctypes.data + view.offset * view.item_bytes
-                        for view in step.arguments
-                    ],
-                    np.int64,
-                )
-                half = step.spec.units // 2
-                for begin, end in ((half, step.spec.units), (0, half)):
-                    functions[step.function](pointers.ctypes.data, begin, end)
-
-
-@contextmanager
-def functions_of(steps: Sequence[Step], isa: Isa) -> Iterator[dict[str, Any]]:
-    """Compile the kernels of some steps; give them as functions that can be called."""
-    names = {step.function for step in steps}
-    library, addresses = load_object(compile_object(module_text(steps, isa), isa), names, isa)
-    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    yield {name: signature(addresses[name]) for name in names}
-    del library
+        kinds = dict.fromkeys((step.function for step in steps), KERNEL)
+        functions = load_functions(compile_object(module_text(steps, isa), isa), kinds, isa)
+        for step in steps:
+            pointers = np.array(
+                [
+                    self.bytes_of(view).ctypes.data + view.offset * view.item_bytes
+                    for view in step.arguments
+                ],
+                np.int64,
+            )
+            half = step.spec.units // 2
+            for begin, end in ((half, step.spec.units), (0, half)):
+                functions[step.function](pointers.ctypes.data, begin, end)

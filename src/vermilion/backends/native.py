@@ -26,10 +26,10 @@ from vermilion.backends.base import (
 )
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.layout import DRIVER, ROW_WORDS
-from vermilion.codegen.load import load_object
+from vermilion.codegen.load import KERNEL, load_object
 from vermilion.codegen.table import Address, Call, Check, StepTensor
 from vermilion.codegen.tensor import SLACK_BYTES, View
-from vermilion.codegen.watch import NUMPY, StepWatcher, kernel_at
+from vermilion.codegen.watch import NUMPY, StepWatcher
 from vermilion.codegen.workers import HEAP, Memory, ThreadPool, aligned_bytes, usable_cores
 from vermilion.errors import ArtifactError, Refusal, UnsupportedError
 from vermilion.forks import renew_after_fork
@@ -302,7 +302,7 @@ class NativeExecutable:
         for call in calls:
             at = [self._bases[address.place] + address.offset for address in call.arguments]
             arguments = np.array(at, np.int64)
-            kernel_at(functions[call.function])(arguments.ctypes.data, 0, call.units)
+            KERNEL(functions[call.function])(arguments.ctypes.data, 0, call.units)
 
     def _resolve(self, flat: Sequence[Address]) -> dict[tuple[str, int], list[tuple[int, int]]]:
         """Write the addresses that stay; give where those of inputs and outputs stand."""

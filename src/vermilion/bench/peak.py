@@ -5,16 +5,19 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from vermilion.bench.peak_code import STEPS, TILES, Tile, tile_code
+from vermilion.codegen.isa import isa_of
+from vermilion.codegen.load import load_functions
+from vermilion.codegen.object import compile_object
 from vermilion.errors import Refusal
 from vermilion.hardware.cpu import detect_cpu
+from vermilion.hardware.targets.find import find_target
 
 # One measurement of each thread; the best of several counts, since others only ever slow it.
 BURST_S = 0.03
@@ -53,11 +56,6 @@ def tile_for(precision: str, features: frozenset[str]) -> Tile | Refusal:
 
 def measure_peak(precision: str, threads: int) -> Peak | Refusal:
     """Run the register tile on `threads` threads at once, for a fraction of a second."""
-    if find_spec("llvmlite") is None:
-        return Refusal(
-            "the machine's peak is not measured: llvmlite is not installed",
-            hint="pip install 'vermilion[bench]'",
-        )
     tile = tile_for(precision, detect_cpu().features)
     if isinstance(tile, Refusal):
         return tile
@@ -66,32 +64,23 @@ def measure_peak(precision: str, threads: int) -> Peak | Refusal:
 
 def measure_tile(tile: Tile, precision: str, threads: int) -> Peak:
     """Run one tile on `threads` threads at once."""
-    engine, address = _compiled(tile)
-    kinds = (None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    function = ctypes.CFUNCTYPE(*kinds)(address)
+    function = _compiled(tile)
     operands = [_operands(tile) for _ in range(threads)]
     seconds_a_call = _seconds(function, operands[:1], _TRIAL_CALLS) / _TRIAL_CALLS
     calls = max(_TRIAL_CALLS, int(BURST_S / seconds_a_call))
     best_s = min(_seconds(function, operands, calls) for _ in range(BURSTS))
-    del engine  # its code had to live until here
     gops = tile.operations_a_tile * calls * threads / best_s / 1e9
     return Peak(precision, threads, gops, tile.instruction)
 
 
-def _compiled(tile: Tile) -> tuple[Any, int]:
-    """Return the engine that owns the machine code, and the address of `peak` in it."""
-    llvm = import_module("llvmlite.binding")
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple()
-    machine = target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2
-    )
-    module = llvm.parse_assembly(tile_code(tile))
-    module.verify()
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return engine, int(engine.get_function_address("peak"))
+def _compiled(tile: Tile) -> Callable[..., None]:
+    """Return `peak` of the tile, for this machine."""
+    isa = isa_of(find_target("cpu"))
+    features = ",".join([isa.llvm_features, *(f"+{name}" for name in sorted(tile.features))])
+    pointer = ctypes.c_void_p
+    kind = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, ctypes.c_int64)
+    isa = replace(isa, llvm_features=features.strip(","))
+    return load_functions(compile_object(tile_code(tile), isa), {"peak": kind}, isa)["peak"]
 
 
 def _operands(tile: Tile) -> tuple[np.ndarray, ...]:

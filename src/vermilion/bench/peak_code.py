@@ -7,11 +7,17 @@ multiply-add units is the limit. What a whole model reaches is held against this
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
+
+from vermilion.codegen.emit.arithmetic import Arithmetic
+from vermilion.codegen.emit.builder import Function, Module, Value
 
 STEPS = 64
 """Steps along the inner dimension: A and B together fill half of a 32 KiB cache."""
+
+MultiplyAdd = Callable[[Function, Value, Value, Value], Value]
+"""Writes an accumulator plus the product of two operands."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,7 @@ class Tile:
     operand: str
     operations: int
     word: int
-    declare: str
-    multiply_add: str  # the lines that make {d} from accumulator {c} and operands {a}, {b}
+    multiply_add: MultiplyAdd
 
     @property
     def operations_a_tile(self) -> int:
@@ -49,7 +54,6 @@ _ONES_I16 = 0x00010001
 def _fma(bits: int, rows: int, vectors: int, features: Set[str]) -> Tile:
     lanes = bits // 32
     kind = f"<{lanes} x float>"
-    name = f"@llvm.fma.v{lanes}f32"
     return Tile(
         instruction=f"vfmadd231ps, {bits} bits",
         features=frozenset(features),
@@ -60,8 +64,9 @@ def _fma(bits: int, rows: int, vectors: int, features: Set[str]) -> Tile:
         operand=kind,
         operations=2 * lanes,
         word=_ONE_F32,
-        declare=f"declare {kind} {name}({kind}, {kind}, {kind})",
-        multiply_add=f"{{d}} = call {kind} {name}({kind} {{a}}, {kind} {{b}}, {kind} {{c}})",
+        multiply_add=lambda f, total, a, b: f.intrinsic(
+            f"llvm.fma.v{lanes}f32", kind, [a, b, total]
+        ),
     )
 
 
@@ -71,9 +76,8 @@ def _dot(
     """Return a tile of an instruction that adds 2 products of bf16, or 4 of int8, to each lane."""
     accumulator, operand = kinds
     rows, vectors = shape
-    bits, name = (512 if accumulator.startswith("<16") else 256), f"@llvm.x86.{intrinsic}"
+    bits = 512 if accumulator.startswith("<16") else 256
     elements, word = (2, _ONES_BF16) if "bfloat" in operand else (4, _ONES_I8)
-    call = f"{accumulator} {{c}}, {operand} {{a}}, {operand} {{b}}"
     return Tile(
         instruction=f"{instruction}, {bits} bits",
         features=frozenset({feature}),
@@ -84,8 +88,9 @@ def _dot(
         operand=operand,
         operations=2 * elements * bits // 32,
         word=word,
-        declare=f"declare {accumulator} {name}({accumulator}, {operand}, {operand})",
-        multiply_add=f"{{d}} = call {accumulator} {name}({call})",
+        multiply_add=lambda f, total, a, b: f.intrinsic(
+            f"llvm.x86.{intrinsic}", accumulator, [total, a, b]
+        ),
     )
 
 
@@ -99,10 +104,8 @@ _PAIRS = Tile(
     operand="<16 x i16>",
     operations=32,
     word=_ONES_I16,
-    declare="declare <8 x i32> @llvm.x86.avx2.pmadd.wd(<16 x i16>, <16 x i16>)",
-    multiply_add=(
-        "{d}.p = call <8 x i32> @llvm.x86.avx2.pmadd.wd(<16 x i16> {a}, <16 x i16> {b})\n"
-        "  {d} = add <8 x i32> {c}, {d}.p"
+    multiply_add=lambda f, total, a, b: f.binary(
+        "add", total, f.intrinsic("llvm.x86.avx2.pmadd.wd", total.type, [a, b])
     ),
 )
 
@@ -139,50 +142,36 @@ def tile_code(tile: Tile) -> str:
 
     Layouts: A is STEPS × rows words, B is STEPS × vectors registers, C takes the accumulators.
     """
-    lines = [tile.declare, *_tile_function(tile), *_repeat_function()]
-    return "\n".join(lines) + "\n"
+    module = Module()
+    _write_tile(module, tile)
+    pointers = [(name, "ptr") for name in "abc"]
+    f = Function(module, "peak", [*pointers, ("calls", "i64")], internal=False)
+    with f.loop(0, f.arguments[3]):
+        f.call_void("tile", f.arguments[:3])
+    f.finish()
+    return module.text()
 
 
-def _tile_function(tile: Tile) -> Iterator[str]:
-    cells = [(m, n) for m in range(tile.rows) for n in range(tile.vectors)]
-    lanes, step_bytes = tile.bits // 32, tile.bits // 8 * tile.vectors
-    words = f"<{lanes} x i32>"
+def _write_tile(module: Module, tile: Tile) -> None:
     # Never inlined: with the outer loop around it, its loads would be moved out of that.
-    yield "define void @tile(ptr noalias %a, ptr noalias %b, ptr noalias %c) noinline {"
-    yield "entry:\n  br label %step"
-    yield "step:\n  %k = phi i64 [0, %entry], [%k.next, %step]"
-    for m, n in cells:
-        yield f"  %c{m}.{n} = phi {tile.accumulator} [zeroinitializer, %entry], [%d{m}.{n}, %step]"
-    yield f"  %b.at = mul i64 %k, {step_bytes}\n  %b.row = getelementptr i8, ptr %b, i64 %b.at"
-    for n in range(tile.vectors):
-        yield f"  %b{n}.p = getelementptr i8, ptr %b.row, i64 {n * tile.bits // 8}"
-        yield f"  %b{n} = load {tile.operand}, ptr %b{n}.p, align {tile.bits // 8}"
-    yield f"  %a.at = mul i64 %k, {4 * tile.rows}\n  %a.row = getelementptr i8, ptr %a, i64 %a.at"
-    for m in range(tile.rows):
-        yield f"  %a{m}.p = getelementptr i8, ptr %a.row, i64 {4 * m}"
-        yield f"  %a{m}.w = load i32, ptr %a{m}.p, align 4"
-        yield f"  %a{m}.i = insertelement {words} poison, i32 %a{m}.w, i32 0"
-        yield (
-            f"  %a{m}.s = shufflevector {words} %a{m}.i, {words} poison, "
-            f"<{lanes} x i32> zeroinitializer"
-        )
-        yield f"  %a{m} = bitcast {words} %a{m}.s to {tile.operand}"
-    for m, n in cells:
-        yield "  " + tile.multiply_add.format(
-            d=f"%d{m}.{n}", c=f"%c{m}.{n}", a=f"%a{m}", b=f"%b{n}"
-        )
-    yield f"  %k.next = add i64 %k, 1\n  %more = icmp ult i64 %k.next, {STEPS}"
-    yield "  br i1 %more, label %step, label %done\ndone:"
-    for index, (m, n) in enumerate(cells):
-        yield f"  %o{m}.{n} = getelementptr i8, ptr %c, i64 {index * tile.bits // 8}"
-        yield f"  store {tile.accumulator} %d{m}.{n}, ptr %o{m}.{n}, align {tile.bits // 8}"
-    yield "  ret void\n}"
-
-
-def _repeat_function() -> Iterator[str]:
-    yield "define void @peak(ptr %a, ptr %b, ptr %c, i64 %calls) {"
-    yield "entry:\n  br label %again"
-    yield "again:\n  %i = phi i64 [0, %entry], [%i.next, %again]"
-    yield "  call void @tile(ptr %a, ptr %b, ptr %c)"
-    yield "  %i.next = add i64 %i, 1\n  %more = icmp ult i64 %i.next, %calls"
-    yield "  br i1 %more, label %again, label %done\ndone:\n  ret void\n}"
+    f = Function(module, "tile", [(name, "ptr") for name in "abc"], is_apart=True)
+    a, b, c = f.arguments
+    vector_bytes = tile.bits // 8
+    splat = Arithmetic(f, tile.bits // 32).splat
+    zero = Value(tile.accumulator, "zeroinitializer")
+    sums = [[f.slot(zero) for _ in range(tile.vectors)] for _ in range(tile.rows)]
+    with f.loop(0, STEPS) as step:
+        column = f.at(a, f.multiply(step, 4 * tile.rows))
+        row = f.at(b, f.multiply(step, vector_bytes * tile.vectors))
+        right = [
+            f.load(tile.operand, row, n * vector_bytes, align=vector_bytes)
+            for n in range(tile.vectors)
+        ]
+        for m, slots in enumerate(sums):
+            word = splat(f.load("i32", column, 4 * m, align=4))
+            left = f.convert("bitcast", word, tile.operand)
+            for slot, vector in zip(slots, right, strict=True):
+                slot.set(tile.multiply_add(f, slot.get(), left, vector))
+    for index, slot in enumerate(slot for slots in sums for slot in slots):
+        f.store(slot.get(), c, index * vector_bytes, align=vector_bytes)
+    f.finish()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from vermilion.codegen.elf import load_elf
 from vermilion.codegen.isa import Isa
+
+KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+"""A kernel: its argument array, the first unit, and the end of the units."""
 
 
 def load_object(data: bytes, symbols: Iterable[str], isa: Isa) -> tuple[object, Mapping[str, int]]:
@@ -22,3 +27,17 @@ def load_object(data: bytes, symbols: Iterable[str], isa: Isa) -> tuple[object, 
     from vermilion.codegen.object import link_object
 
     return link_object(data, symbols, isa)
+
+
+def load_functions(
+    data: bytes, kinds: Mapping[str, Callable[[int], Any]], isa: Isa
+) -> dict[str, Callable[..., Any]]:
+    """Load an object file; return its functions by name, each of a `ctypes.CFUNCTYPE`.
+
+    The code lives as long as any of them. Raises: DeviceError where it cannot be loaded.
+    """
+    library, addresses = load_object(data, kinds, isa)
+    functions = {name: kind(addresses[name]) for name, kind in kinds.items()}
+    for function in functions.values():
+        function.library = library
+    return functions

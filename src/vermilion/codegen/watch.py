@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.codegen.load import KERNEL
 from vermilion.codegen.table import Call, StepTensor
 from vermilion.codegen.tensor import Storage
 
@@ -29,11 +29,6 @@ NUMPY: Mapping[Storage, np.dtype[Any]] = {
 }
 
 
-def kernel_at(address: int) -> Callable[[int, int, int], None]:
-    """Return a kernel as a function of its arguments' address and the range of its units."""
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
-
-
 class StepWatcher:
     """Runs a step table call by call and copies the tensors that it is given.
 
@@ -50,7 +45,7 @@ class StepWatcher:
         entries: int,
         tensors: Sequence[StepTensor],
     ) -> None:
-        self._kernels = [kernel_at(functions[call.function]) for call in calls]
+        self._kernels = [KERNEL(functions[call.function]) for call in calls]
         self._calls = calls
         self._arguments = arguments
         self._arena = arena

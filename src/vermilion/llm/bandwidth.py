@@ -11,11 +11,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
+
+from vermilion.codegen.emit.builder import Function, Module, splat_integer
+from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.codegen.isa import isa_of
+from vermilion.codegen.load import load_functions
+from vermilion.codegen.object import compile_object
+from vermilion.hardware.targets.find import find_target
 
 # More than the last-level cache of a server's core complex, several times over.
 BUFFER_BYTES = 96 << 20
@@ -33,34 +38,13 @@ _STEP_BYTES = _STREAMS * _LINES * _LINE_BYTES
 _own_clock = time.perf_counter if sys.platform == "win32" else time.thread_time
 _TICK_S = 1e-9
 
-_CODE = """
-define i64 @read(ptr %data, i64 %part) {
-entry:
-  br label %loop
-loop:
-  %at = phi i64 [ 0, %entry ], [ %next, %loop ]
-SUMS
-LOADS
-  %next = add i64 %at, STEP
-  %more = icmp ult i64 %next, %part
-  br i1 %more, label %loop, label %end
-end:
-TOTAL
-  ret i64 %sum
-}
-declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
-declare i64 @llvm.vector.reduce.add.v8i64(<8 x i64>)
-"""
-
 
 class MemoryMeter:
     """Threads with a buffer each that read it whole, as often as is asked for."""
 
     def __init__(self, threads: int, buffer_bytes: int) -> None:
         """Make the buffers, of `buffer_bytes` each, rounded up to what a step reads."""
-        self._engine = _compiled()  # owns the function's code
-        kinds = (ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
-        self._read = ctypes.CFUNCTYPE(*kinds)(self._engine.get_function_address("read"))
+        self._read = _compiled()
         self._size = -(-buffer_bytes // _STEP_BYTES) * _STEP_BYTES
         self._buffers = [_buffer(self._size) for _ in range(threads)]
 
@@ -111,44 +95,30 @@ def _buffer(size: int) -> NDArray[np.int64]:
     return whole[start : start + size // 8]
 
 
-def _compiled() -> Any:
-    """Return the engine that owns the machine code."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple()
-    machine = target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2
-    )
-    module = llvm.parse_assembly(_code())
-    module.verify()
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return engine
+def _compiled() -> Callable[..., int]:
+    """Return `read(data, part)`: each of `_STREAMS` parts of the buffer has so many bytes."""
+    isa = isa_of(find_target("cpu"))
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+    return load_functions(compile_object(_code(), isa), {"read": kind}, isa)["read"]
 
 
 def _code() -> str:
     """Return the loop; every load is added up apart, so that no addition is waited for."""
-    names = [(stream, line) for stream in range(_STREAMS) for line in range(_LINES)]
-    sums = [
-        f"  %s{s}_{n} = phi <8 x i64> [ zeroinitializer, %entry ], [ %n{s}_{n}, %loop ]"
-        for s, n in names
-    ]
-    places = [
-        f"  %o{s} = mul i64 %part, {s}\n"
-        f"  %a{s} = add i64 %o{s}, %at\n"
-        f"  %p{s} = getelementptr i8, ptr %data, i64 %a{s}"
-        for s in range(_STREAMS)
-    ]
-    loads = [
-        f"  %f{s}_{n} = getelementptr i8, ptr %p{s}, i64 {_AHEAD_BYTES + _LINE_BYTES * n}\n"
-        f"  call void @llvm.prefetch.p0(ptr %f{s}_{n}, i32 0, i32 0, i32 1)\n"
-        f"  %q{s}_{n} = getelementptr i8, ptr %p{s}, i64 {_LINE_BYTES * n}\n"
-        f"  %v{s}_{n} = load <8 x i64>, ptr %q{s}_{n}, align {_LINE_BYTES}\n"
-        f"  %n{s}_{n} = add <8 x i64> %s{s}_{n}, %v{s}_{n}"
-        for s, n in names
-    ]
-    total = ["  %t0 = add <8 x i64> zeroinitializer, zeroinitializer"]
-    total += [f"  %t{i + 1} = add <8 x i64> %t{i}, %n{s}_{n}" for i, (s, n) in enumerate(names)]
-    total.append(f"  %sum = call i64 @llvm.vector.reduce.add.v8i64(<8 x i64> %t{len(names)})")
-    code = _CODE.replace("SUMS", "\n".join(sums)).replace("LOADS", "\n".join(places + loads))
-    return code.replace("TOTAL", "\n".join(total)).replace("STEP", str(_LINES * _LINE_BYTES))
+    module, kind = Module(), "<8 x i64>"
+    parameters = [("data", "ptr"), ("part", "i64")]
+    f = Function(module, "read", parameters, result="i64", internal=False)
+    data, part = f.arguments
+    sums = [[f.slot(splat_integer(0, 8, "i64")) for _ in range(_LINES)] for _ in range(_STREAMS)]
+    with f.loop(0, part, _LINES * _LINE_BYTES) as at:
+        for number, stream in enumerate(sums):
+            place = f.at(data, f.add(f.multiply(part, number), at))
+            for line, total in enumerate(stream):
+                offset = line * _LINE_BYTES
+                prefetch_line(f, f.at(place, _AHEAD_BYTES + offset), "once")
+                loaded = f.load(kind, place, offset, align=_LINE_BYTES)
+                total.set(f.binary("add", total.get(), loaded))
+    whole = sums[0][0].get()
+    for total in [one for stream in sums for one in stream][1:]:
+        whole = f.binary("add", whole, total.get())
+    f.finish(f.intrinsic("llvm.vector.reduce.add.v8i64", "i64", [whole]))
+    return module.text()

@@ -153,7 +153,7 @@ class _Writer:
         is_last = f.compare("eq", f.index(block), f.index(s.row_blocks - 1))
         with f.when(is_last):
             self._rows(moved, rest)
-        with f.when(f.binary("xor", is_last, Value("i1", "true"))):
+        with f.when(is_last, holds=False):
             self._rows(moved, s.block_rows)
 
     def _moved(self, pointers: Sequence[Value], where: Sequence[Index], row: Value) -> _Pointers:

@@ -97,9 +97,10 @@ class Module:
         text = self._functions[name]
         self._functions[name] = text.replace("define internal ", "define ", 1)
 
-    def add_text(self, name: str, text: str) -> None:
-        """Add functions that are written out as IR."""
-        self._functions[name] = text
+    def add_constants(self, name: str, items: Sequence[Value]) -> None:
+        """Add an array of constants of one type; `@name` is its address."""
+        kind, numbers = f"[{len(items)} x {items[0].type}]", ", ".join(map(str, items))
+        self._functions[name] = f"@{name} = internal constant {kind} [{numbers}], align 64"
 
     @property
     def size(self) -> int:
@@ -139,6 +140,7 @@ class Function:
         self._slots: list[str] = []
         self._lines: list[str] = []
         self._count = 0
+        self._is_open = True  # the block at hand has no jump yet
         self._ended = False
 
     def line(self, text: str) -> None:
@@ -258,6 +260,21 @@ class Function:
         place = self.at(pointer, offset_bytes)
         self.line(f"store {value}, {place}, align {align}")
 
+    def atomic_load(self, type_: str, pointer: Value, offset_bytes: Index = 0) -> Value:
+        """Load what another thread stores; nothing after it is done before it."""
+        place = self.at(pointer, offset_bytes)
+        return self.emit(type_, f"load atomic {type_}, {place} acquire, align 8")
+
+    def atomic_store(self, value: Value, pointer: Value, offset_bytes: Index = 0) -> None:
+        """Store what another thread loads; nothing before it is done after it."""
+        self.line(f"store atomic {value}, {self.at(pointer, offset_bytes)} release, align 8")
+
+    def compare_exchange(self, pointer: Value, old: Value, new: Value) -> Value:
+        """Store `new` if `old` is still there; return whether it was."""
+        kind = f"{{ {old.type}, i1 }}"
+        pair = self.emit(kind, f"cmpxchg {pointer}, {old}, {new} acq_rel monotonic")
+        return self.emit("i1", f"extractvalue {pair}, 1")
+
     def call(self, name: str, result: str, arguments: Sequence[Value]) -> Value:
         """Call a function that gives a value."""
         return self.emit(result, f"call {result} @{name}({', '.join(map(str, arguments))})")
@@ -265,6 +282,14 @@ class Function:
     def call_void(self, name: str, arguments: Sequence[Value]) -> None:
         """Call a function that gives nothing."""
         self.line(f"call void @{name}({', '.join(map(str, arguments))})")
+
+    def call_pointer(self, pointer: Value, arguments: Sequence[Value]) -> None:
+        """Call a function that gives nothing by its address."""
+        self.line(f"call void {pointer.name}({', '.join(map(str, arguments))})")
+
+    def pause(self) -> None:
+        """Tell the core that this thread spins."""
+        self.line('call void asm sideeffect "pause", ""()')
 
     def intrinsic(self, name: str, result: str, arguments: Sequence[Value]) -> Value:
         """Declare and call an LLVM intrinsic."""
@@ -281,14 +306,42 @@ class Function:
     def block(self, name: str) -> None:
         """Begin a block."""
         self._lines.append(f"{name}:")
+        self._is_open = True
 
     def jump(self, name: str) -> None:
-        """End a block with a jump."""
-        self.line(f"br label %{name}")
+        """End the block with a jump; one that has ended stays as it is."""
+        self._end(f"br label %{name}")
 
     def branch(self, condition: Value, yes: str, no: str) -> None:
-        """End a block with a choice."""
-        self.line(f"br {condition}, label %{yes}, label %{no}")
+        """End the block with a choice."""
+        self._end(f"br {condition}, label %{yes}, label %{no}")
+
+    def leave(self, value: Value | None = None) -> None:
+        """End the block with the function's end."""
+        self._end("ret void" if value is None else f"ret {value}")
+
+    def _end(self, text: str) -> None:
+        if self._is_open:
+            self.line(text)
+        self._is_open = False
+
+    @contextmanager
+    def section(self) -> Iterator[str]:
+        """Run the body once; yield the label behind it, to jump to."""
+        done = self.label("done")
+        yield done
+        self.jump(done)
+        self.block(done)
+
+    @contextmanager
+    def repeat(self) -> Iterator[tuple[str, str]]:
+        """Run the body for ever; yield the labels of its begin and of what is behind it."""
+        head, done = self.label("head"), self.label("done")
+        self.jump(head)
+        self.block(head)
+        yield head, done
+        self.jump(head)
+        self.block(done)
 
     @contextmanager
     def loop(self, start: Index, stop: Index, step: Index = 1) -> Iterator[Value]:
@@ -307,8 +360,10 @@ class Function:
         self.block(done)
 
     @contextmanager
-    def when(self, condition: Value) -> Iterator[None]:
-        """Run the body if the condition holds."""
+    def when(self, condition: Value, *, holds: bool = True) -> Iterator[None]:
+        """Run the body if the condition holds, or if it does not."""
+        if not holds:
+            condition = self.binary("xor", condition, constant("i1", 1))
         yes, done = self.label("then"), self.label("after")
         self.branch(condition, yes, done)
         self.block(yes)
@@ -318,7 +373,7 @@ class Function:
 
     def finish(self, value: Value | None = None) -> None:
         """End the function and add it to the module."""
-        self.line("ret void" if value is None else f"ret {value}")
+        self.leave(value)
         self._ended = True
         self.module.add(self)
 
@@ -326,10 +381,7 @@ class Function:
         """Return the whole function."""
         assert self._ended, f"function {self.name} is not finished"
         kind = "internal " if self._internal else ""
-        parameters = ", ".join(
-            f"{a.type} noundef {a.name}" if a.type != "ptr" else f"ptr noundef {a.name}"
-            for a in self.arguments
-        )
+        parameters = ", ".join(f"{a.type} noundef {a.name}" for a in self.arguments)
         apart = "noinline " if self._is_apart else ""
         head = f"define {kind}{self.result} @{self.name}({parameters}) {apart}nounwind {{"
         return "\n".join([head, "entry:", *self._slots, *self._lines, "}"])

@@ -21,7 +21,7 @@ from vermilion.codegen.emit.builder import (
     splat_integer,
 )
 from vermilion.codegen.isa import isa_of
-from vermilion.codegen.load import load_object
+from vermilion.codegen.load import load_functions
 from vermilion.codegen.object import compile_object
 from vermilion.hardware.targets.find import find_target
 
@@ -35,11 +35,8 @@ def called(body: Body, a: int = 0, b: int = 0) -> int:
     f = Function(module, "f", [("a", "i64"), ("b", "i64")], result="i64")
     f.finish(f.index(body(f, *f.arguments)))
     module.export("f")
-    library, addresses = load_object(compile_object(module.text(), ISA), {"f"}, ISA)
-    signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-    result = int(signature(addresses["f"])(a, b))
-    del library
-    return result
+    kinds = {"f": ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)}
+    return int(load_functions(compile_object(module.text(), ISA), kinds, ISA)["f"](a, b))
 
 
 @pytest.mark.parametrize(
@@ -133,6 +130,73 @@ def test_memory_is_read_where_it_was_written() -> None:
     assert called(body, 100, 5) == 25 + 100
 
 
+def test_a_repeated_body_ends_where_it_jumps_out() -> None:
+    """The steps of the Collatz sequence of `a`, at most `b`."""
+
+    def body(f: Function, a: Value, b: Value) -> Value:
+        number, steps = f.slot(a), f.slot(constant("i64", 0))
+        with f.repeat() as (again, done):
+            with f.when(f.compare("eq", number.get(), constant("i64", 1))):
+                f.jump(done)
+            with f.when(f.compare("sge", steps.get(), b)):
+                f.leave(constant("i64", -1))
+            steps.set(f.add(steps.get(), 1))
+            is_odd = f.convert("trunc", number.get(), "i1")
+            with f.when(is_odd, holds=False):
+                number.set(f.divide(number.get(), 2))
+                f.jump(again)
+            number.set(f.add(f.multiply(number.get(), 3), 1))
+        return steps.get()
+
+    assert [called(body, number, 200) for number in (1, 2, 3, 27)] == [0, 1, 7, 111]
+    assert called(body, 27, 110) == -1
+
+
+def test_the_rest_of_a_section_is_left_out() -> None:
+    def body(f: Function, a: Value, b: Value) -> Value:
+        found = f.slot(a)
+        with f.section() as done:
+            with f.when(f.compare("slt", a, b)):
+                f.jump(done)
+            found.set(b)
+        return found.get()
+
+    assert (called(body, 3, 5), called(body, 7, 5)) == (3, 5)
+
+
+def test_an_exchange_is_made_once() -> None:
+    def body(f: Function, a: Value, b: Value) -> Value:
+        place = f.scratch(64)
+        f.atomic_store(a, place, 8)
+        one, two = (f.compare_exchange(f.at(place, 8), a, b) for _ in range(2))
+        f.pause()
+        won = f.add(f.convert("zext", one, "i64"), f.convert("zext", two, "i64"))
+        return f.add(f.multiply(won, 1000), f.atomic_load("i64", place, 8))
+
+    assert called(body, 3, 5) == 1005
+
+
+def test_constants_lie_side_by_side() -> None:
+    def body(f: Function, a: Value, b: Value) -> Value:
+        f.module.add_constants("table", [constant("i64", n * n) for n in range(8)])
+        return f.load("i64", Value("ptr", "@table"), f.multiply(a, 8))
+
+    assert called(body, 5) == 25
+
+
+def test_a_function_is_called_by_its_address() -> None:
+    module = Module()
+    inner = Function(module, "inner", [("at", "ptr"), ("x", "i64")])
+    inner.store(inner.multiply(inner.arguments[1], 3), inner.arguments[0])
+    inner.finish()
+    outer = Function(module, "f", [("a", "i64")], result="i64", internal=False)
+    place = outer.scratch(8)
+    outer.call_pointer(Value("ptr", "@inner"), [place, outer.arguments[0]])
+    outer.finish(outer.load("i64", place))
+    kinds = {"f": ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)}
+    assert load_functions(compile_object(module.text(), ISA), kinds, ISA)["f"](14) == 42
+
+
 def test_a_function_calls_another_of_its_module() -> None:
     module = Module()
     inner = Function(module, "inner", [("x", "i64")], result="i64")
@@ -147,9 +211,8 @@ def test_a_function_calls_another_of_its_module() -> None:
     text = module.text()
     assert "define internal i64 @inner" in text
     assert "define i64 @outer" in text
-    library, addresses = load_object(compile_object(text, ISA), {"outer"}, ISA)
-    assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(addresses["outer"])(14) == 42
-    del library
+    kinds = {"outer": ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)}
+    assert load_functions(compile_object(text, ISA), kinds, ISA)["outer"](14) == 42
 
 
 def test_a_function_is_written_once_a_name_and_only_when_it_ends() -> None:

@@ -106,7 +106,7 @@ class DepthwiseSpec:
         is_full = f.compare("slt", where[1], f.index(self.rows - 1))
         with f.when(is_full):
             self._row(f, making, where, pointers, self.tile_rows, tail)
-        with f.when(f.binary("xor", is_full, Value("i1", "true"))):
+        with f.when(is_full, holds=False):
             self._row(f, making, where, pointers, 1, tail)
 
     def _row(

@@ -20,8 +20,9 @@ and leaves.
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 
-from vermilion.codegen.emit.builder import Module
+from vermilion.codegen.emit.builder import Function, Module, Slot, Value, constant
 from vermilion.codegen.layout import (
     CLOSING,
     CONTEXT_LINE_BYTES,
@@ -36,223 +37,188 @@ from vermilion.codegen.layout import (
 # threads want to run than there are cores, the one that is waited for may need this very core.
 _SPINS_BEFORE_YIELD = 500
 _YIELD = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
-_YIELD_CALL = f"%yielded = call i32 @{_YIELD}()"
-
+_FINISHED = "vermilion_finished"
+_ZERO = constant("i64", 0)
 # The halves of a counter.
-_TAG, _UNITS = -(1 << 32), (1 << 32) - 1
-
-_TEXT = f"""
-define internal i1 @finished(ptr %context, i64 %tag, i64 %wanted, i64 %workers) nounwind {{
-entry:
-  br label %spin
-spin:
-  %spun = phi i64 [ 0, %entry ], [ %spun_next, %again ]
-  br label %look
-look:
-  %worker = phi i64 [ 0, %spin ], [ %worker_next, %add ]
-  %sum = phi i64 [ 0, %spin ], [ %sum_next, %add ]
-  %line = mul i64 %worker, {CONTEXT_LINE_BYTES}
-  %offset = add i64 %line, {FINISHED}
-  %at = getelementptr i8, ptr %context, i64 %offset
-  %now = load atomic i64, ptr %at acquire, align 8
-  %now_tag = and i64 %now, {_TAG}
-  %newer = icmp ugt i64 %now_tag, %tag
-  br i1 %newer, label %late, label %add
-add:
-  %current = icmp eq i64 %now_tag, %tag
-  %units = and i64 %now, {_UNITS}
-  %counted = select i1 %current, i64 %units, i64 0
-  %sum_next = add i64 %sum, %counted
-  %worker_next = add i64 %worker, 1
-  %more = icmp slt i64 %worker_next, %workers
-  br i1 %more, label %look, label %sum_up
-sum_up:
-  %done = icmp sge i64 %sum_next, %wanted
-  br i1 %done, label %leave, label %waiting
-waiting:
-  call void asm sideeffect "pause", ""()
-  %spun_next = add i64 %spun, 1
-  %patient = icmp slt i64 %spun, {_SPINS_BEFORE_YIELD}
-  br i1 %patient, label %again, label %yield
-yield:
-  {_YIELD_CALL}
-  br label %again
-again:
-  br label %spin
-leave:
-  ret i1 true
-late:
-  ret i1 false
-}}
-
-define void @{RUN}(ptr %context, ptr %table, i64 %steps, i64 %tag, i64 %total, i64 %worker,
-                   i64 %workers) nounwind {{
-entry:
-  %alone = icmp eq i64 %tag, 0
-  %line = mul i64 %worker, {CONTEXT_LINE_BYTES}
-  %mine_offset = add i64 %line, {FINISHED}
-  %mine_at = getelementptr i8, ptr %context, i64 %mine_offset
-  %step_bytes = mul i64 %workers, {CONTEXT_LINE_BYTES}
-  %counters_offset = add i64 %step_bytes, {FINISHED}
-  %counters = getelementptr i8, ptr %context, i64 %counters_offset
-  %calls = icmp ne i64 %total, 0
-  br i1 %calls, label %announce, label %start
-announce:
-  %generation = lshr i64 %tag, 32
-  store atomic i64 %generation, ptr %context release, align 8
-  br label %start
-start:
-  br label %head
-head:
-  %step = phi i64 [ 0, %start ], [ %step_next, %after ]
-  %mine = phi i64 [ 0, %start ], [ %mine_after, %after ]
-  %more = icmp slt i64 %step, %steps
-  br i1 %more, label %body, label %finish
-body:
-  %row_at = mul i64 %step, {ROW_WORDS * 8}
-  %row = getelementptr i8, ptr %table, i64 %row_at
-  %function = load ptr, ptr %row, align 8
-  %arguments_at = getelementptr i8, ptr %row, i64 8
-  %arguments = load ptr, ptr %arguments_at, align 8
-  %units_at = getelementptr i8, ptr %row, i64 16
-  %units = load i64, ptr %units_at, align 8
-  br i1 %alone, label %single, label %shared
-single:
-  call void %function(ptr %arguments, i64 0, i64 %units)
-  br label %after
-shared:
-  %chunk_at = getelementptr i8, ptr %row, i64 24
-  %chunk = load i64, ptr %chunk_at, align 8
-  %before_at = getelementptr i8, ptr %row, i64 32
-  %before = load i64, ptr %before_at, align 8
-  %must_wait = icmp ne i64 %before, 0
-  br i1 %must_wait, label %barrier, label %work
-barrier:
-  %in_time = call i1 @finished(ptr %context, i64 %tag, i64 %before, i64 %workers)
-  br i1 %in_time, label %work, label %exit
-work:
-  %whole = icmp sge i64 %chunk, %units
-  %first_counter = mul i64 %step, %step_bytes
-  br label %next
-next:
-  %others = phi i64 [ 0, %work ], [ %others_next, %empty ]
-  %mine_here = phi i64 [ %mine, %work ], [ %mine_taken, %empty ]
-  %straight = add i64 %worker, %others
-  %beyond = icmp sge i64 %straight, %workers
-  %wrapped = sub i64 %straight, %workers
-  %owner = select i1 %beyond, i64 %wrapped, i64 %straight
-  %owner_next = add i64 %owner, 1
-  %low_product = mul i64 %units, %owner
-  %high_product = mul i64 %units, %owner_next
-  %low_part = udiv i64 %low_product, %workers
-  %high_part = udiv i64 %high_product, %workers
-  %is_first = icmp eq i64 %owner, 0
-  %all_or_none = select i1 %is_first, i64 %units, i64 0
-  %low = select i1 %whole, i64 0, i64 %low_part
-  %high = select i1 %whole, i64 %all_or_none, i64 %high_part
-  %share = sub i64 %high, %low
-  %owner_line = mul i64 %owner, {CONTEXT_LINE_BYTES}
-  %counter_offset = add i64 %first_counter, %owner_line
-  %counter = getelementptr i8, ptr %counters, i64 %counter_offset
-  br label %take
-take:
-  %mine_taken = phi i64 [ %mine_here, %next ], [ %mine_taken, %try ], [ %mine_next, %compute ]
-  %value = load atomic i64, ptr %counter acquire, align 8
-  %value_tag = and i64 %value, {_TAG}
-  %late = icmp ugt i64 %value_tag, %tag
-  br i1 %late, label %exit, label %in_run
-in_run:
-  %seen = icmp eq i64 %value_tag, %tag
-  %value_units = and i64 %value, {_UNITS}
-  %taken = select i1 %seen, i64 %value_units, i64 0
-  %left = sub i64 %share, %taken
-  %wanted = icmp sgt i64 %left, 0
-  br i1 %wanted, label %try, label %empty
-try:
-  %half = lshr i64 %left, 1
-  %enough = icmp sgt i64 %half, %chunk
-  %some = select i1 %enough, i64 %half, i64 %chunk
-  %fits = icmp slt i64 %some, %left
-  %size = select i1 %fits, i64 %some, i64 %left
-  %taken_next = add i64 %taken, %size
-  %value_next = or i64 %taken_next, %tag
-  %pair = cmpxchg ptr %counter, i64 %value, i64 %value_next acq_rel monotonic
-  %won = extractvalue {{ i64, i1 }} %pair, 1
-  br i1 %won, label %compute, label %take
-compute:
-  %begin = add i64 %low, %taken
-  %end = add i64 %begin, %size
-  call void %function(ptr %arguments, i64 %begin, i64 %end)
-  %mine_next = add i64 %mine_taken, %size
-  br label %take
-empty:
-  %others_next = add i64 %others, 1
-  %more_owners = icmp slt i64 %others_next, %workers
-  br i1 %more_owners, label %next, label %leave
-leave:
-  %worked = icmp ne i64 %mine_taken, %mine
-  br i1 %worked, label %tell, label %after
-tell:
-  %told = or i64 %mine_taken, %tag
-  store atomic i64 %told, ptr %mine_at release, align 8
-  br label %after
-after:
-  %mine_after = phi i64 [ 0, %single ], [ %mine_taken, %leave ], [ %mine_taken, %tell ]
-  %step_next = add i64 %step, 1
-  br label %head
-finish:
-  br i1 %calls, label %last, label %exit
-last:
-  %all = call i1 @finished(ptr %context, i64 %tag, i64 %total, i64 %workers)
-  br label %exit
-exit:
-  ret void
-}}
-
-define i64 @{WAIT}(ptr %context, i64 %seen, i64 %spins) nounwind {{
-entry:
-  br label %head
-head:
-  %spin = phi i64 [ 0, %entry ], [ %spin_next, %again ]
-  %now = load atomic i64, ptr %context acquire, align 8
-  %changed = icmp ne i64 %now, %seen
-  br i1 %changed, label %exit, label %check
-check:
-  %more = icmp slt i64 %spin, %spins
-  br i1 %more, label %again, label %exit
-again:
-  call void asm sideeffect "pause", ""()
-  %spin_next = add i64 %spin, 1
-  br label %head
-exit:
-  ret i64 %now
-}}
-
-define i64 @{SERVE}(ptr %context, ptr %table, i64 %steps, i64 %seen, i64 %spins, i64 %worker,
-                    i64 %workers) nounwind {{
-entry:
-  %closing_at = getelementptr i8, ptr %context, i64 {CLOSING}
-  br label %idle
-idle:
-  %last = phi i64 [ %seen, %entry ], [ %now, %work ]
-  %now = call i64 @{WAIT}(ptr %context, i64 %last, i64 %spins)
-  %closing = load atomic i64, ptr %closing_at acquire, align 8
-  %is_closing = icmp ne i64 %closing, 0
-  %is_same = icmp eq i64 %now, %last
-  %is_over = or i1 %is_closing, %is_same
-  br i1 %is_over, label %exit, label %work
-work:
-  %tag = shl i64 %now, 32
-  call void @{RUN}(ptr %context, ptr %table, i64 %steps, i64 %tag, i64 0, i64 %worker,
-                   i64 %workers)
-  br label %idle
-exit:
-  ret i64 %now
-}}
-"""
+_TAG, _UNITS = constant("i64", -(1 << 32)), constant("i64", (1 << 32) - 1)
 
 
 def write_driver(module: Module) -> None:
     """Add the driver to a module."""
     module.declare(_YIELD, "i32", [])
-    module.add_text("driver", _TEXT)
+    _write_finished(module)
+    _Run(module).write()
+    _write_wait(module)
+    _write_serve(module)
+
+
+def _write_finished(module: Module) -> None:
+    """Write the wait until `wanted` units are finished; false: a later run has begun."""
+    numbers = [(name, "i64") for name in ("tag", "wanted", "workers")]
+    f = Function(module, _FINISHED, [("context", "ptr"), *numbers], result="i1")
+    context, tag, wanted, workers = f.arguments
+    spins = f.slot(_ZERO)
+    with f.repeat() as (_, done):
+        total, worker = f.slot(_ZERO), f.slot(_ZERO)
+        with f.repeat() as (_, summed):
+            now = f.atomic_load("i64", _line(f, context, worker.get(), FINISHED))
+            with f.when(f.compare("ugt", f.binary("and", now, _TAG), tag)):
+                f.leave(constant("i1", 0))
+            total.set(f.add(total.get(), _units(f, now, tag)))
+            worker.set(f.add(worker.get(), 1))
+            with f.when(f.compare("sge", worker.get(), workers)):
+                f.jump(summed)
+        with f.when(f.compare("sge", total.get(), wanted)):
+            f.jump(done)
+        f.pause()
+        with f.when(f.compare("sge", spins.get(), constant("i64", _SPINS_BEFORE_YIELD))):
+            f.call(_YIELD, "i32", [])
+        spins.set(f.add(spins.get(), 1))
+    f.finish(constant("i1", 1))
+
+
+def _line(f: Function, base: Value, number: Value, offset_bytes: int = 0) -> Value:
+    """Return where the cache line of a worker is."""
+    return f.at(base, f.add(f.multiply(number, CONTEXT_LINE_BYTES), offset_bytes))
+
+
+def _units(f: Function, counter: Value, tag: Value) -> Value:
+    """Return the units of a counter: none where its tag is of an earlier run."""
+    is_current = f.compare("eq", f.binary("and", counter, _TAG), tag)
+    return f.select(is_current, f.binary("and", counter, _UNITS), _ZERO)
+
+
+class _Run:
+    """What one worker does in a run. `tag` is 0 where it is alone, `total` but for the caller."""
+
+    def __init__(self, module: Module) -> None:
+        numbers = [(name, "i64") for name in ("steps", "tag", "total", "worker", "workers")]
+        pointers = [("context", "ptr"), ("table", "ptr")]
+        self.f = Function(module, RUN, [*pointers, *numbers], internal=False)
+        arguments = self.f.arguments
+        self.context, self.table, self.steps, self.tag, self.total = arguments[:5]
+        self.worker, self.workers = arguments[5:]
+
+    def write(self) -> None:
+        """Write the function: announce the run, compute all steps, wait for the others."""
+        f = self.f
+        is_alone = f.compare("eq", self.tag, _ZERO)
+        own = _line(f, self.context, self.worker, FINISHED)
+        step_bytes = f.multiply(self.workers, CONTEXT_LINE_BYTES)
+        counters = f.at(self.context, f.add(step_bytes, FINISHED))
+        is_caller = f.compare("ne", self.total, _ZERO)
+        with f.when(is_caller):
+            f.atomic_store(f.binary("lshr", self.tag, constant("i64", 32)), self.context)
+        mine = f.slot(_ZERO)
+        with f.section() as over:
+            with f.loop(0, self.steps) as step, f.section() as done:
+                row = f.at(self.table, f.multiply(step, ROW_WORDS * 8))
+                function, arguments = (f.load("ptr", row, at, align=8) for at in (0, 8))
+                units = f.load("i64", row, 16, align=8)
+                with f.when(is_alone):
+                    f.call_pointer(function, [arguments, _ZERO, units])
+                    f.jump(done)
+                chunk, before = (f.load("i64", row, at, align=8) for at in (24, 32))
+                self._wait(before, over)
+                here = f.at(counters, f.multiply(step, step_bytes))
+                start = mine.get()
+                self._share(_Row(function, arguments, units, chunk), here, mine, over)
+                with f.when(f.compare("ne", mine.get(), start)):
+                    f.atomic_store(f.binary("or", mine.get(), self.tag), own)
+            with f.when(is_caller):
+                f.call(_FINISHED, "i1", [self.context, self.tag, self.total, self.workers])
+        f.finish()
+
+    def _wait(self, before: Value, over: str) -> None:
+        """Wait for the units of earlier steps that this one needs."""
+        f = self.f
+        with f.when(f.compare("ne", before, _ZERO)):
+            in_time = f.call(_FINISHED, "i1", [self.context, self.tag, before, self.workers])
+            with f.when(in_time, holds=False):
+                f.jump(over)
+
+    def _share(self, row: _Row, counters: Value, mine: Slot, over: str) -> None:
+        """Take units of this worker's share, then of the others', and count them in `mine`."""
+        f, units = self.f, row.units
+        is_whole = f.compare("sge", row.chunk, units)
+        others = f.slot(_ZERO)
+        with f.repeat() as (_, empty):
+            straight = f.add(self.worker, others.get())
+            wrapped = f.subtract(straight, self.workers)
+            owner = f.select(f.compare("sge", straight, self.workers), wrapped, straight)
+            low, high = (
+                f.binary("udiv", f.multiply(units, end), self.workers)
+                for end in (owner, f.add(owner, 1))
+            )
+            whole = f.select(f.compare("eq", owner, _ZERO), units, _ZERO)
+            low, high = f.select(is_whole, _ZERO, low), f.select(is_whole, whole, high)
+            self._take(row, _line(f, counters, owner), (low, f.subtract(high, low)), mine, over)
+            others.set(f.add(others.get(), 1))
+            with f.when(f.compare("sge", others.get(), self.workers)):
+                f.jump(empty)
+
+    def _take(
+        self, row: _Row, counter: Value, share: tuple[Value, Value], mine: Slot, over: str
+    ) -> None:
+        """Take half of what is left of a share, a chunk at least, until there is nothing."""
+        f, (low, size) = self.f, share
+        with f.repeat() as (again, empty):
+            now = f.atomic_load("i64", counter)
+            with f.when(f.compare("ugt", f.binary("and", now, _TAG), self.tag)):
+                f.jump(over)
+            taken = _units(f, now, self.tag)
+            left = f.subtract(size, taken)
+            with f.when(f.compare("sle", left, _ZERO)):
+                f.jump(empty)
+            half = f.binary("lshr", left, constant("i64", 1))
+            some = f.select(f.compare("sgt", half, row.chunk), half, row.chunk)
+            some = f.minimum(some, left)
+            then = f.binary("or", f.add(taken, some), self.tag)
+            with f.when(f.compare_exchange(counter, now, then), holds=False):
+                f.jump(again)
+            begin = f.add(low, taken)
+            f.call_pointer(row.function, [row.arguments, begin, f.add(begin, some)])
+            mine.set(f.add(mine.get(), some))
+
+
+@dataclass(frozen=True)
+class _Row:
+    function: Value
+    arguments: Value
+    units: Value
+    chunk: Value
+
+
+def _write_wait(module: Module) -> None:
+    """Write the wait for another generation than was seen, `spins` times at most."""
+    parameters = [("context", "ptr"), ("seen", "i64"), ("spins", "i64")]
+    f = Function(module, WAIT, parameters, result="i64", internal=False)
+    context, seen, spins = f.arguments
+    spin = f.slot(_ZERO)
+    with f.repeat():
+        now = f.atomic_load("i64", context)
+        is_new = f.compare("ne", now, seen)
+        with f.when(f.binary("or", is_new, f.compare("sge", spin.get(), spins))):
+            f.leave(now)
+        f.pause()
+        spin.set(f.add(spin.get(), 1))
+    f.finish(_ZERO)
+
+
+def _write_serve(module: Module) -> None:
+    """Write the work in one run after the other, until none comes or the pool closes."""
+    numbers = [(name, "i64") for name in ("steps", "seen", "spins", "worker", "workers")]
+    parameters = [("context", "ptr"), ("table", "ptr"), *numbers]
+    f = Function(module, SERVE, parameters, result="i64", internal=False)
+    context, table, steps, seen, spins, worker, workers = f.arguments
+    last = f.slot(seen)
+    with f.repeat():
+        now = f.call(WAIT, "i64", [context, last.get(), spins])
+        is_closing = f.compare("ne", f.atomic_load("i64", context, CLOSING), _ZERO)
+        is_same = f.compare("eq", now, last.get())
+        with f.when(f.binary("or", is_closing, is_same)):
+            f.leave(now)
+        tag = f.binary("shl", now, constant("i64", 32))
+        f.call_void(RUN, [context, table, steps, tag, _ZERO, worker, workers])
+        last.set(now)
+    f.finish(_ZERO)

@@ -139,7 +139,7 @@ class _Writer:
         is_last = f.compare("eq", f.index(block), f.index(s.blocks - 1))
         with f.when(is_last):
             self._rows(f, shapes[1], (first, last), [left, right, *others])
-        with f.when(f.binary("xor", is_last, Value("i1", "true"))):
+        with f.when(is_last, holds=False):
             self._rows(f, shapes[0], (first, last), [left, right, *others])
 
     def _right(self, f: Function, base: Value, where: Sequence[Value | int], block: Value) -> Value:

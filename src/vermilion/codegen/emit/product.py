@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Slot, Value, splat_integer
 from vermilion.codegen.emit.epilogue import Epilogue, PixelAccess
+from vermilion.codegen.emit.register_tile import prefetch_line
 from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, Numeric, NumericName
@@ -158,7 +159,7 @@ class _Writer:
             is_full = f.compare("sle", where[1], f.index(s.rows - s.tile.rows))
             with f.when(is_full):
                 self._choose_vectors(f, s.tile.rows, where, pointers)
-            with f.when(f.binary("xor", is_full, Value("i1", "true"))):
+            with f.when(is_full, holds=False):
                 self._choose_vectors(f, rest, where, pointers)
 
     def _choose_vectors(
@@ -178,7 +179,7 @@ class _Writer:
         is_full = f.compare("slt", where[4], f.index(full_blocks))
         with f.when(is_full):
             self._columns(f, (rows, s.tile.vectors, 0), where, pointers)
-        with f.when(f.binary("xor", is_full, Value("i1", "true"))):
+        with f.when(is_full, holds=False):
             self._columns(f, shape, where, pointers)
 
     def _columns(
@@ -292,10 +293,8 @@ class _Writer:
         if not (self._pixels_first() or self.spec.weights_per_image):
             return
         ahead = self._block_bytes() if self._block_bytes() <= _PREFETCH_BYTES else _PREFETCH_NEAR
-        name = f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
-        hints = [Value("i32", "0"), Value("i32", "2"), Value("i32", "1")]  # read, level 2, data
         for line in range(0, vectors * self._vector_bytes(), 64):
-            f.call_void(name, [f.at(panel, ahead + line), *hints])
+            prefetch_line(f, f.at(panel, ahead + line))
 
     def _pixels_first(self) -> bool:
         """Say whether a unit's neighbours share its weights rather than its pixels."""

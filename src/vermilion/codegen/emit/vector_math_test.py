@@ -17,7 +17,8 @@ from vermilion.codegen.emit.builder import Module
 from vermilion.codegen.emit.map import Access, MapSpec
 from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.isa import isa_of
-from vermilion.codegen.object import compile_object, link_object
+from vermilion.codegen.load import KERNEL, load_functions
+from vermilion.codegen.object import compile_object
 from vermilion.hardware.targets.find import find_target
 
 Floats = NDArray[np.float32]
@@ -36,12 +37,10 @@ def computed(operation: str, x: Floats, target: str) -> Floats:
     module = Module(has_scale=isa.lanes == 16)
     spec.write(module, "kernel", isa)
     module.export("kernel")
-    library, functions = link_object(compile_object(module.text(), isa), ["kernel"], isa)
+    functions = load_functions(compile_object(module.text(), isa), {"kernel": KERNEL}, isa)
     result = np.empty_like(x)
     pointers = np.array([x.ctypes.data, result.ctypes.data], np.int64)
-    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    signature(functions["kernel"])(pointers.ctypes.data, 0, spec.units)
-    del library
+    functions["kernel"](pointers.ctypes.data, 0, spec.units)
     return result
 
 
@@ -118,11 +117,10 @@ def coarse(function: str, x: Floats) -> Floats:
         arithmetic.store("f32", found, f.at(target, f.multiply(at, 4)))
     f.finish()
     module.export("kernel")
-    library, functions = link_object(compile_object(module.text(), isa), ["kernel"], isa)
+    kinds = {"kernel": ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)}
+    functions = load_functions(compile_object(module.text(), isa), kinds, isa)
     result = np.empty_like(x)
-    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    signature(functions["kernel"])(x.ctypes.data, result.ctypes.data, x.size)
-    del library
+    functions["kernel"](x.ctypes.data, result.ctypes.data, x.size)
     return result
 
 

@@ -376,6 +376,4 @@ def _write_table(module: Module) -> None:
         high = float(turns)
         numbers += [high, float(turns - Fraction(high))]
     bits = (struct.unpack("<Q", struct.pack("<d", number))[0] for number in numbers)
-    items = ", ".join(f"double 0x{b:016X}" for b in bits)
-    kind = f"[{len(numbers)} x double]"
-    module.add_text(_TABLE, f"@{_TABLE} = internal constant {kind} [{items}], align 64")
+    module.add_constants(_TABLE, [Value("double", f"0x{b:016X}") for b in bits])

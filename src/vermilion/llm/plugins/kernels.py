@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.isa import isa_of
-from vermilion.codegen.load import load_object
+from vermilion.codegen.load import KERNEL, load_functions
 from vermilion.codegen.tensor import SLACK_BYTES
 from vermilion.codegen.workers import aligned_bytes
 from vermilion.errors import ArtifactError, DeviceError
@@ -38,16 +37,12 @@ class Kernels:
                 hint="compile the operators for `--target cpu`, which is what this machine is",
             )
         try:
-            self._library, addresses = load_object(data, tuple(names), isa_of(target))
+            self._functions = load_functions(data, dict.fromkeys(names, KERNEL), isa_of(target))
         except DeviceError as error:
             raise ArtifactError(
                 f"the object is not that of {identity.words()}: {error.message}",
                 hint="compile the operators again with this version",
             ) from error
-        signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        self._functions: dict[str, Callable[[int, int, int], None]] = {
-            name: signature(address) for name, address in addresses.items()
-        }
 
     def call(self, name: str, arguments: Sequence[Array], units: int) -> None:
         """Compute all units; each argument is an array in the order of the kernel's."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -14,7 +12,8 @@ from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.decoder.dequant_lut import OddMultiples
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.isa import isa_of
-from vermilion.codegen.object import compile_object, link_object
+from vermilion.codegen.load import KERNEL, load_functions
+from vermilion.codegen.object import compile_object
 from vermilion.hardware.targets.find import find_target
 
 Floats = NDArray[np.float32]
@@ -40,14 +39,12 @@ def products(codes: NDArray[np.uint8], scales: Floats) -> Floats:
             f.store(pair, f.at(out, f.multiply(line, 4)), 64 * number, align=1)
     f.finish()
     module.export("kernel")
-    library, functions = link_object(compile_object(module.text(), isa), ["kernel"], isa)
+    functions = load_functions(compile_object(module.text(), isa), {"kernel": KERNEL}, isa)
     # The first four values in the low halves of a lane's bytes, the next four in the high ones.
     lanes = np.ascontiguousarray(codes[..., :4] | codes[..., 4:] << 4)
     result = np.empty((len(codes), 4, LANES, 2), ml_dtypes.bfloat16)
     places = np.array([one.ctypes.data for one in (lanes, scales, result)], np.int64)
-    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    signature(functions["kernel"])(places.ctypes.data, 0, len(codes))
-    del library
+    functions["kernel"](places.ctypes.data, 0, len(codes))
     return result.astype(np.float32).transpose(0, 2, 1, 3).reshape(codes.shape)
 
 
