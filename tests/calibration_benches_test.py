@@ -13,7 +13,6 @@ import pytest
 
 import models
 from readme_test import ROOT
-from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 
 BENCH = ROOT / "bench"
 
@@ -30,7 +29,6 @@ def run(script: str, *words: str, folder: Path) -> tuple[str, list[dict[str, Any
     return done.stdout, json.loads(file.read_text("utf-8"))["results"]
 
 
-@pytest.mark.skipif(not processor_has_bfloat16(), reason="this CPU has no products of bfloat16")
 def test_samples_in_our_kernels_and_in_onnx_runtime(tmp_path: Path) -> None:
     printed, found = run("calibration_bench.py", "--samples", "5", "--turns", "1", folder=tmp_path)
     assert [one["engine"] for one in found] == ["onnxruntime", "own kernels", "quantize"]

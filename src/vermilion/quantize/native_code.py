@@ -25,6 +25,7 @@ from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.isa import Isa, isa_of
 from vermilion.codegen.load import load_object
 from vermilion.codegen.object import compile_object
+from vermilion.hardware.cpu import detect_cpu
 from vermilion.hardware.targets.cpu import resolve_cpu
 from vermilion.store.cache_dir import default_root
 from vermilion.store.signature import signed_bytes, unsigned_bytes
@@ -86,15 +87,28 @@ _LOADED: list[object] = []
 
 @cache
 def this_isa() -> Isa:
-    """Return what this processor has; of one that no target describes, what LLVM says of it."""
-    target = resolve_cpu()
-    if target.features:
-        return isa_of(target)
-    features: str = llvm.get_host_cpu_features().flatten()
-    return Isa(
-        llvm_cpu=llvm.get_host_cpu_name(), lanes=8, registers=16, has_bf16=False, has_vnni=False,
-        llvm_features=features,
-    )  # fmt: skip
+    """Return what this processor has."""
+    return isa_with(detect_cpu().features)
+
+
+def isa_with(features: frozenset[str]) -> Isa:
+    """Return what a processor with these features has.
+
+    Of one that no target describes: what LLVM says of this machine.
+    """
+    target = resolve_cpu(features)
+    if not target.features:
+        own: str = llvm.get_host_cpu_features().flatten()
+        return Isa(
+            llvm_cpu=llvm.get_host_cpu_name(), lanes=8, registers=16, has_bf16=False,
+            has_vnni=False, llvm_features=own,
+        )  # fmt: skip
+    isa = isa_of(target)
+    if isa.has_bf16 or isa.lanes < LANES or "avx512bf16" not in features:
+        return isa
+    # Intel's processors, which no target describes, have it without what came before it at AMD.
+    more = ",".join(filter(None, (isa.llvm_features, "+avx512bf16")))
+    return replace(isa, has_bf16=True, llvm_features=more)
 
 
 def _key(text: str, isa: Isa) -> str:

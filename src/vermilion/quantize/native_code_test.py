@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from vermilion.codegen.emit.builder import Function, Module
+from vermilion.codegen.emit.register_tile import RegisterTile, Side
 from vermilion.codegen.isa import Isa
-from vermilion.codegen.object import compile_object
+from vermilion.codegen.load import load_object
+from vermilion.codegen.object import assembly, compile_object
+from vermilion.hardware.targets.find import find_target
 from vermilion.quantize import native_code
-from vermilion.quantize.native_code import FILE, KIND, machine_code
+from vermilion.quantize.native_code import FILE, KIND, isa_with, machine_code
 from vermilion.runtime.cache import Cache
 from vermilion.runtime.engine_cache import CALIBRATION
 
@@ -95,3 +99,25 @@ def test_the_cache_lists_and_checks_it(root: Path) -> None:
     assert "not written by this user" in check.problem
     assert Cache(root).prune(older_than_days=0).keys == (row.key,)
     assert not row.path.exists()
+
+
+def test_products_of_bfloat16_are_used_where_no_target_describes_the_processor() -> None:
+    features = find_target("x86-64-v4").features
+    assert not isa_with(features).has_bf16
+    isa = isa_with(features | {"avx512bf16"})
+    assert isa.has_bf16
+    module = Module(has_bf16=True)
+    f = Function(module, "add_pairs", [("sums", "ptr"), ("pairs", "ptr")], internal=False)
+    tile = RegisterTile(f, isa, "bf16", 1, 1)
+    tile.multiply(Side(f.arguments[1]), Side(f.arguments[1], 64), 2)
+    f.store(tile.accumulators[0][0].get(), f.arguments[0])
+    f.finish()
+    assert "vdpbf16ps" in assembly(module.text(), isa)
+
+
+def test_of_an_unknown_processor_llvm_says_what_it_has(root: Path) -> None:
+    assert isa_with(frozenset()).llvm_cpu
+    data = compile_object(TEXT, isa_with(frozenset()))
+    library, addresses = load_object(data, KINDS, isa_with(frozenset()))
+    assert library
+    assert KINDS["twice"](addresses["twice"])(8) == 16

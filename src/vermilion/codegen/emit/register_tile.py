@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Index, Slot, Value, constant
+from vermilion.codegen.emit.builder import (
+    Function,
+    Index,
+    Slot,
+    Value,
+    constant,
+    splat_integer,
+)
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 
@@ -61,7 +68,9 @@ class RegisterTile:
     @property
     def _weight_type(self) -> str:
         lanes = self.isa.lanes
-        return f"<{lanes} x float>" if self.numeric.group == 1 else f"<{lanes * 2} x bfloat>"
+        if self.numeric.group == 1:
+            return f"<{lanes} x float>"
+        return f"<{lanes * 2} x bfloat>" if self.isa.has_bf16 else f"<{lanes} x i32>"
 
     def multiply(
         self,
@@ -207,15 +216,29 @@ class RegisterTile:
             word = f.convert("zext", f.load("i16", pointer, offset, align=2), "i32")
         else:
             word = f.load("i32", pointer, offset, align=2)
-        return f.convert("bitcast", self._arithmetic.splat(word), self._weight_type)
+        pairs = self._arithmetic.splat(word)
+        return f.convert("bitcast", pairs, self._weight_type) if self.isa.has_bf16 else pairs
 
     def _multiply_add(self, total: Value, value: Value, vector: Value) -> Value:
         lanes = self.isa.lanes
         if self.numeric.group == 1:
             return self.f.intrinsic(f"llvm.fma.v{lanes}f32", total.type, [value, vector, total])
-        assert lanes == 16, "bfloat16 products need 512-bit registers"
+        if not self.isa.has_bf16:
+            return self._multiply_pairs(total, value, vector)
+        assert lanes == 16, "the instruction has 512-bit registers"
         name = "llvm.x86.avx512bf16.dpbf16ps.512"
         return self.f.intrinsic(name, total.type, [total, value, vector])
+
+    def _multiply_pairs(self, total: Value, value: Value, vector: Value) -> Value:
+        """Add the products of pairs where no instruction does: the upper ones first, as it does."""
+        upper, lower = splat_integer(-(1 << 16), self.isa.lanes), splat_integer(16, self.isa.lanes)
+        for operation, bits in (("and", upper), ("shl", lower)):
+            a, b = (
+                self.f.convert("bitcast", self.f.binary(operation, pairs, bits), total.type)
+                for pairs in (value, vector)
+            )
+            total = self._arithmetic.math.fma(a, b, total)
+        return total
 
 
 def prefetch_line(

@@ -9,7 +9,8 @@ from vermilion.quantize.algorithms.native_moments import native_draw, native_fol
 
 
 @pytest.mark.parametrize(
-    ("groups", "rows", "width"), [(2, 7, 5), (1, 1, 1), (3, 50, 147), (2, 128, 48), (1, 9, 49)]
+    ("groups", "rows", "width"),
+    [(2, 7, 5), (1, 1, 1), (3, 50, 147), (2, 128, 48), (1, 9, 49), (1, 1300, 20)],
 )
 def test_folding(groups: int, rows: int, width: int) -> None:
     rng = np.random.default_rng(0)

@@ -9,12 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.quantize.llvm_text import LANES
+from vermilion.quantize.native_code import LANES
 from vermilion.quantize.native_run.epilogue import Ending
-from vermilion.quantize.native_run.kernels import functions, pack, pack_channelwise
+from vermilion.quantize.native_run.kernels import (
+    ARGUMENTS,
+    PIXEL_WORDS,
+    Kernel,
+    functions,
+    pack,
+    pack_channelwise,
+)
 from vermilion.quantize.native_run.product import Product
 from vermilion.quantize.native_run.tensors import Picture, Shape, pixels_of
-from vermilion.quantize.native_run.text import ARGUMENTS, PIXEL_WORDS, Kernel
 
 Real = NDArray[np.float32]
 
@@ -70,15 +76,16 @@ def calls_of(
     pixels = _pixels(product, places, shape)
     taps = np.ascontiguousarray(product.tap_bytes(places.source), np.int64)
     steps = -(-product.run // 2)
-    parts = (pack_channelwise if product.channelwise else pack)(product.weights())
+    panels = (pack_channelwise if product.channelwise else pack)(product.weights())
     calls = []
-    for kernel, vector, blocks, packed in parts:
-        for share in _shares(kernel, blocks, pixel_count, shares):
-            channel = (vector + share.first_block * kernel.vectors) * LANES
+    for panel in panels:
+        kernel = panel.kernel
+        for share in _shares(kernel, panel.blocks, pixel_count, shares):
+            channel = (panel.first_vector + share.first_block * kernel.vectors) * LANES
             block_bytes = kernel.step_bytes * len(taps) * steps
             values = {
                 "input": _at(places.source.memory, channel if product.channelwise else 0),
-                "weights": packed.ctypes.data + share.first_block * block_bytes,
+                "weights": panel.packed.ctypes.data + share.first_block * block_bytes,
                 "bias": _at(bias, channel),
                 "masks": _at(masks, channel // LANES),
                 "taps": _at(taps, 0),
@@ -96,7 +103,7 @@ def calls_of(
             }
             arguments = np.array([values[name] for name in ARGUMENTS], np.int64)
             calls.append(Call(functions()[kernel.name], arguments))
-    return calls, [bias, masks, pixels, taps, places, *(part[3] for part in parts)]
+    return calls, [bias, masks, pixels, taps, places, panels]
 
 
 def _pixels(product: Product, places: Places, shape: Shape) -> NDArray[np.int64]:

@@ -13,7 +13,6 @@ import onnx_ir as ir
 from vermilion.errors import Refusal
 from vermilion.ir.execute import Array
 from vermilion.quantize.native_run.kernel_step import Places, calls_of
-from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 from vermilion.quantize.native_run.product import Product
 from vermilion.quantize.native_run.tasks import Task, borders, multiplications, tasks_of
 from vermilion.quantize.native_run.tensors import Shape, Tensors, channels_last
@@ -104,9 +103,8 @@ class NativeRun:
         self._tensors.real(task.result)
         out = arrays[task.result]
         given = [
-            str(value.name) if value.const_value is None else value.const_value.numpy()
+            value and (str(value.name) if value.const_value is None else value.const_value.numpy())
             for value in task.node.inputs
-            if value is not None
         ]
 
         def call() -> None:
@@ -159,8 +157,6 @@ def network_of(
     model: ir.Model, wanted: frozenset[str], shapes: Mapping[str, Shape]
 ) -> Network | Refusal:
     """Return what makes the `wanted` tensors of `model` from inputs of these shapes."""
-    if not processor_has_bfloat16():
-        return Refusal("this CPU has no products of bfloat16")
     tasks = tasks_of(model, wanted, shapes)
     if isinstance(tasks, Refusal):
         return tasks

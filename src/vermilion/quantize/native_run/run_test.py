@@ -17,12 +17,7 @@ from vermilion.errors import Refusal
 from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.quantize.calibrate import tensor_facts, with_outputs
 from vermilion.quantize.native_run import run as run_module
-from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 from vermilion.quantize.native_run.run import NativeRun, Network, network_of
-
-pytestmark = pytest.mark.skipif(
-    not processor_has_bfloat16(), reason="this CPU has no products of bfloat16"
-)
 
 RNG = np.random.default_rng(4)
 
