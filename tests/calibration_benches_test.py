@@ -13,6 +13,7 @@ import pytest
 
 import models
 from readme_test import ROOT
+from vermilion.quantize.native_code import this_isa
 
 BENCH = ROOT / "bench"
 
@@ -29,6 +30,7 @@ def run(script: str, *words: str, folder: Path) -> tuple[str, list[dict[str, Any
     return done.stdout, json.loads(file.read_text("utf-8"))["results"]
 
 
+@pytest.mark.skipif(not this_isa().has_bf16, reason="this CPU has no products of bfloat16")
 def test_samples_in_our_kernels_and_in_onnx_runtime(tmp_path: Path) -> None:
     printed, found = run("calibration_bench.py", "--samples", "5", "--turns", "1", folder=tmp_path)
     assert [one["engine"] for one in found] == ["onnxruntime", "own kernels", "quantize"]

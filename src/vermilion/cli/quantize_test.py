@@ -10,7 +10,6 @@ import pytest
 from commands import Command, command_line, wide_enough
 from models import small_cnn
 from vermilion.quantize.native_run import cost_model
-from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 
 
 @pytest.fixture
@@ -65,7 +64,6 @@ def test_the_keys_that_others_rely_on(
     assert compiled["summary"]["offloaded_operators"] > 0
 
 
-@pytest.mark.skipif(not processor_has_bfloat16(), reason="this CPU has no products of bfloat16")
 def test_what_our_own_kernels_ran_is_said(
     vermilion: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

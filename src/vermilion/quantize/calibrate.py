@@ -27,7 +27,6 @@ from vermilion.ir.element_types import numpy_type
 from vermilion.ir.execute import Array, open_fed_session, open_session, run_session
 from vermilion.progress import Progress
 from vermilion.quantize.native_run import cost_model
-from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 from vermilion.quantize.native_run.run import NativeRun, Network, network_of
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.one_thread import one_thread
@@ -284,8 +283,6 @@ class Calibrator:
 
     def _planned(self, sample: Mapping[str, Array], done: int) -> Network | Refusal:
         """Return what our kernels could run once the first samples have passed."""
-        if not processor_has_bfloat16():
-            return Refusal("this CPU has no products of bfloat16")
         shapes = {name: fact.shape for name, fact in self._facts.items()}
         real = all(fact.data_type == ir.DataType.FLOAT for fact in self._facts.values())
         known = {name: shape for name, shape in shapes.items() if shape is not None}

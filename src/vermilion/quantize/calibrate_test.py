@@ -23,8 +23,8 @@ from vermilion.quantize.calibrate import (
     tensor_facts,
     with_outputs,
 )
+from vermilion.quantize.native_code import this_isa
 from vermilion.quantize.native_run import cost_model
-from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.result import OUTPUT_SAMPLES
 
@@ -83,11 +83,6 @@ def whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost_model, "LEAST_SAVED_MS", -math.inf)
 
 
-own_kernels = pytest.mark.skipif(
-    not processor_has_bfloat16(), reason="this CPU has no products of bfloat16"
-)
-
-
 def drawn(count: int, shape: tuple[int, ...] = (2, 3, 16, 16)) -> list[dict[str, Array]]:
     rng = np.random.default_rng(9)
     return [{"input": rng.standard_normal(shape).astype(np.float32)} for _ in range(count)]
@@ -123,7 +118,6 @@ def compare(found: dict[str, Range], exact: dict[str, Range]) -> None:
         assert here.highest == pytest.approx(there.highest, abs=error)
 
 
-@own_kernels
 @pytest.mark.usefixtures("whatever_it_takes")
 @pytest.mark.parametrize("build", [models.small_cnn, models.branching_cnn, models.mobilenet])
 def test_own_kernels_see_what_onnx_runtime_sees(build: Callable[..., ir.Model]) -> None:
@@ -141,7 +135,6 @@ def test_own_kernels_see_what_onnx_runtime_sees(build: Callable[..., ir.Model]) 
             np.testing.assert_allclose(kept[name], expected, rtol=1e-5, atol=1e-6)
 
 
-@own_kernels
 @pytest.mark.usefixtures("whatever_it_takes")
 def test_samples_of_other_shapes_go_through_onnx_runtime() -> None:
     model = models.small_cnn(batch="batch")
@@ -152,7 +145,6 @@ def test_samples_of_other_shapes_go_through_onnx_runtime() -> None:
     compare(ranges, exact_ranges(model, samples))
 
 
-@own_kernels
 def test_a_small_network_stays_in_onnx_runtime(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="vermilion")
     assert calibrated(models.small_cnn(batch="batch"), drawn(32))[0] == 0
@@ -160,7 +152,7 @@ def test_a_small_network_stays_in_onnx_runtime(caplog: pytest.LogCaptureFixture)
     assert [record.getMessage().endswith(reason) for record in caplog.records] == [True]
 
 
-@own_kernels
+@pytest.mark.skipif(not this_isa().has_bf16, reason="this CPU has no products of bfloat16")
 @pytest.mark.parametrize(("total", "own"), [(5, 0), (12, 0), (40, 36), (0, 36)])
 def test_a_large_network_is_laid_out_where_enough_samples_come(total: int, own: int) -> None:
     model = models.resnet18()
@@ -172,7 +164,6 @@ def test_what_results_are_held_to_is_exact() -> None:
     assert OUTPUT_SAMPLES <= EXACT_SAMPLES
 
 
-@own_kernels
 @pytest.mark.usefixtures("whatever_it_takes")
 def test_a_network_that_bfloat16_cannot_carry_stays_in_float32() -> None:
     """Two large parts that nearly cancel each other: what is left is lost in bfloat16."""
@@ -206,11 +197,10 @@ def test_a_sample_with_nan_is_named_whatever_runs_it(place: int) -> None:
         observe(calibrator, samples, total=0, progress=lambda *_: None)
     assert f"`{first}` holds NaN" in str(caught.value)
     assert f"calibration sample {place}" in str(caught.value)
-    if place > EXACT_SAMPLES and processor_has_bfloat16():
+    if place > EXACT_SAMPLES:
         assert calibrator.own_samples == place - EXACT_SAMPLES
 
 
-@own_kernels
 @pytest.mark.usefixtures("whatever_it_takes")
 def test_sessions_are_let_go_once_they_are_not_needed() -> None:
     model = models.small_cnn(batch="batch")

@@ -16,7 +16,6 @@ from vermilion.ir.execute import open_session, run_session, split_weights
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.quantize import quantize_model
 from vermilion.quantize.native_run import cost_model
-from vermilion.quantize.native_run.kernels import processor_has_bfloat16
 from vermilion.quantize.result import OUTPUT_SAMPLES
 
 Sample = dict[str, np.ndarray]
@@ -180,14 +179,14 @@ def test_progress_is_told() -> None:
     assert [("calibrate", n, 3) for n in (1, 2, 3)] == [s for s in told if s[0] == "calibrate"]
 
 
-@pytest.mark.skipif(not processor_has_bfloat16(), reason="this CPU has no products of bfloat16")
 def test_a_large_network_is_as_good_from_our_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = models.resnet18(image=160), noise("input", (1, 3, 160, 160), count=6)
-    samples = [images[number % 6] for number in range(40)]
+    samples = [images[number % 6] for number in range(12)]
+    monkeypatch.setattr(cost_model, "LEAST_SAVED_MS", -math.inf)
     own = quantize_model(model, samples)
     monkeypatch.setattr(cost_model, "LEAST_SAVED_MS", math.inf)
     other = quantize_model(model, samples)
-    assert (own.own_samples, other.own_samples) == (36, 0)
+    assert (own.own_samples, other.own_samples) == (8, 0)
     assert own.outputs[0].sqnr_db == pytest.approx(other.outputs[0].sqnr_db, abs=0.5)
     assert own.outputs[0].sqnr_db > GOOD_DB
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from vermilion.quantize.native_code import this_isa
 from vermilion.quantize.native_run.run import Network
 from vermilion.quantize.native_run.tasks import multiplications
 
@@ -40,7 +41,12 @@ _MILLION = 1e6
 
 
 def saved_ms(network: Network, samples: int) -> float:
-    """Return the CPU time that so many samples will take less than in ONNX Runtime."""
+    """Return the CPU time that so many samples will take less than in ONNX Runtime.
+
+    It is none where the processor has no products of bfloat16: they take several instructions each.
+    """
+    if not this_isa().has_bf16:
+        return -math.inf
     by_kind = {True: 0.0, False: 0.0}
     weights = 0
     for task in network.tasks:

@@ -26,7 +26,7 @@ from vermilion.codegen.emit.product import pack_weights
 from vermilion.codegen.emit.register_tile import RegisterTile, Side
 from vermilion.codegen.emit.rows import for_vectors
 from vermilion.codegen.numeric import NUMERICS
-from vermilion.quantize.native_code import LANES, compiled, new_module, this_isa, wide_isa
+from vermilion.quantize.native_code import LANES, compiled, new_module, wide_isa
 
 PIXEL_WORDS = 3
 """What is known of a pixel: byte where it reads, element where it writes float32, and bfloat16."""
@@ -234,11 +234,6 @@ def functions() -> dict[str, Callable[..., None]]:
     module = new_module()
     kernels = (*PRODUCTS.values(), CHANNELWISE)
     return compiled(*(_KernelWriter(module, one).write() for one in kernels), _round_rows(module))
-
-
-def processor_has_bfloat16() -> bool:
-    """Say whether this CPU multiplies pairs of bfloat16 in 512-bit registers."""
-    return this_isa().has_bf16
 
 
 def round_rows(source: NDArray[np.float32], target: NDArray[np.uint16]) -> None:

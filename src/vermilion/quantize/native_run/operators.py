@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.ir.attributes import integer, integers, number, text
+from vermilion.ir.attributes import integer, number, text
 from vermilion.ir.execute import Array
+from vermilion.ir.literal.call import Call
+from vermilion.ir.literal.table import find_row
+from vermilion.quantize.algorithms.layers import window_of
 from vermilion.quantize.native_run.epilogue import bounds_of
-from vermilion.quantize.native_run.pieces import cut_out, split, spread
 from vermilion.quantize.native_run.pools import average_pool, max_pool
 from vermilion.quantize.native_run.tensors import Shape
 
@@ -26,13 +29,45 @@ def operator_of(node: ir.Node, shapes: Sequence[Shape], results: Sequence[Shape]
     """Return what fills each result of `node` from its inputs, nothing where one is not known."""
     if node.domain not in ("", "ai.onnx"):
         return []
-    if node.op_type == "Split":
-        return split(node, shapes[0], results)
+    if node.op_type in _MOVED:
+        return _moved(node, results)
     maker = _MAKERS.get(node.op_type)
     if maker is None or len(results) != 1:
         return []
     fill = maker(node, shapes, results[0])
     return [] if fill is None else [fill]
+
+
+def _moved(node: ir.Node, results: Sequence[Shape]) -> list[Fill]:
+    """What only moves numbers is done as where models are run literally, constants given."""
+    if node.graph is None or any(v is not None and v.const_value is None for v in node.inputs[1:]):
+        return []
+    version = node.graph.opset_imports.get(node.domain, 1)
+    row = find_row(node.domain, node.op_type, version)
+    if row is None or not row.moves:
+        return []
+    types = tuple(None if value is None else value.dtype for value in node.inputs)
+
+    def result(given: Sequence[Array | None], number: int) -> Array:
+        call = Call(node, version, tuple(given), types, is_wide=False, run_graph=_no_graph)
+        made = row.function(call)
+        found: Array = made[number] if isinstance(made, tuple) else made
+        return found
+
+    return [partial(_copy, result, number) for number in range(len(results))]
+
+
+def _copy(
+    result: Callable[[Sequence[Array | None], int], Array],
+    number: int,
+    given: Sequence[Array],
+    out: Array,
+) -> None:
+    np.copyto(out, result(given, number))
+
+
+def _no_graph(graph: ir.Graph, given: Sequence[object]) -> list[object]:
+    raise AssertionError("what moves numbers has no graph inside")
 
 
 def _always(fill: Fill) -> Callable[[ir.Node, Sequence[Shape], Shape], Fill]:
@@ -150,11 +185,6 @@ def _concatenate(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
     return lambda given, out: _done(np.concatenate(list(given), axis=axis, out=out))
 
 
-def _transpose(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill:
-    order = integers(node, "perm", None)
-    return lambda given, out: np.copyto(out, given[0].transpose(order))
-
-
 def _resize(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
     """Whole multiples by nearest, where both roundings below give ⌊place ÷ factor⌋."""
     words = tuple(
@@ -181,6 +211,31 @@ def _resize(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | Non
     return fill
 
 
+def _transposed(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> Fill | None:
+    """Of a ConvTranspose, only windows that lie side by side."""
+    weight = node.inputs[1]
+    if len(result) != 4 or weight is None or weight.const_value is None:
+        return None
+    channels, outputs, rows, columns = weight.const_value.shape.numpy()
+    window = window_of(node, (rows, columns))
+    side_by_side = window.strides == (rows, columns) and window.dilations == (1, 1)
+    group = integer(node, "group", 1)
+    plain = group == 1 and {"output_padding", "output_shape"}.isdisjoint(node.attributes)
+    if not side_by_side or not plain or window.pads != (0, 0, 0, 0):
+        return None
+
+    def fill(given: Sequence[Array], out: Array) -> None:
+        pixels = given[0].transpose(0, 2, 3, 1)
+        each = pixels.reshape(-1, channels) @ given[1].reshape(channels, -1)
+        placed = each.reshape(*pixels.shape[:3], outputs, rows, columns)
+        into = out.reshape(out.shape[0], outputs, pixels.shape[1], rows, pixels.shape[2], columns)
+        np.copyto(into, placed.transpose(0, 3, 1, 4, 2, 5))
+        if len(given) > 2:
+            np.add(out, given[2][:, None, None], out=out)
+
+    return fill
+
+
 def _power(given: Sequence[Array], out: Array) -> None:
     if given[1].size == 1 and given[1].reshape(()) == 2.0:
         np.square(given[0], out=out)
@@ -188,13 +243,14 @@ def _power(given: Sequence[Array], out: Array) -> None:
         np.power(given[0], given[1], out=out)
 
 
-def _reshaped(given: Sequence[Array], out: Array) -> None:
-    np.copyto(out, given[0].reshape(out.shape))
-
-
 def _done(array: Array) -> None:
     """Forget what numpy gives beside filling the array it was told to fill."""
 
+
+_MOVED = {
+    *("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice"),
+    *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+}
 
 _MAKERS: dict[str, Callable[[ir.Node, Sequence[Shape], Shape], Fill | None]] = {
     "Abs": _one(np.absolute),
@@ -203,14 +259,12 @@ _MAKERS: dict[str, Callable[[ir.Node, Sequence[Shape], Shape], Fill | None]] = {
     "BatchNormalization": _normalize,
     "Clip": _bounded,
     "Concat": _concatenate,
-    "ConvTranspose": spread,
+    "ConvTranspose": _transposed,
     "Div": _two(np.divide),
     "Exp": _one(np.exp),
-    "Flatten": _always(_reshaped),
     "GlobalAveragePool": _mean,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_sigmoid,
-    "Identity": _always(_reshaped),
     "LeakyRelu": _leaky,
     "MatMul": _two(np.matmul),
     "MaxPool": max_pool,
@@ -219,15 +273,10 @@ _MAKERS: dict[str, Callable[[ir.Node, Sequence[Shape], Shape], Fill | None]] = {
     "Pow": _always(_power),
     "ReduceMean": _mean,
     "Relu": _bounded,
-    "Reshape": _always(_reshaped),
     "Resize": _resize,
     "Sigmoid": _always(_sigmoid),
-    "Slice": cut_out,
     "Softmax": _softmax,
     "Sqrt": _one(np.sqrt),
-    "Squeeze": _always(_reshaped),
     "Sub": _two(np.subtract),
     "Tanh": _one(np.tanh),
-    "Transpose": _transpose,
-    "Unsqueeze": _always(_reshaped),
 }

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -102,7 +103,8 @@ class NativeRun:
         assert fill is not None, "what is no product has it"
         self._tensors.real(task.result)
         out = arrays[task.result]
-        given = [
+        # A constant, or the name of what is there by then; None for an input that is left out.
+        given: list[Any] = [
             value and (str(value.name) if value.const_value is None else value.const_value.numpy())
             for value in task.node.inputs
         ]
