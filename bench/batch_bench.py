@@ -25,12 +25,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import psutil
+
+from vermilion.bench.figures import pair_ratios, ratio
+from vermilion.bench.turns import in_rounds
 
 BATCH = 8
 CORES = 2
@@ -212,32 +215,28 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[dict[st
         output=artifact,
     )
     environment = child_environment(folder)
-    taken: dict[str, list[dict[str, float]]] = {}
     with running_cluster(environment) if JOINED in options.ways else nullcontext() as address:
         for name, commands in ways(options, folder, artifact, folder / "few", address).items():
             if name != STARTED:  # loads nothing that the way before it has not
                 timed(commands, environment)
-        order = list(ways(options, folder, artifact, folder / "pictures", address).items())
-        for number in range(options.rounds):
-            for name, commands in order if number % 2 == 0 else order[::-1]:
-                taken.setdefault(name, []).append(timed(commands, environment))
-                print(name, taken[name][-1], file=sys.stderr, flush=True)
-                check = [folder / f"{form}.npz" for form in ("batch", "ray")]
-        check_equal(folder, [path for path in check if path.exists()])
-    return taken
+        measured = ways(options, folder, artifact, folder / "pictures", address)
+
+        def turn(name: str, _: int) -> dict[str, float]:
+            taken = timed(measured[name], environment)
+            print(name, taken, file=sys.stderr, flush=True)
+            return taken
+
+        found = in_rounds(list(measured), turn, options.rounds)
+        results = [folder / f"{form}.npz" for form in ("batch", "ray")]
+        check_equal(folder, [path for path in results if path.exists()])
+    return dict(zip(measured, found, strict=True))
 
 
 def report(taken: Mapping[str, list[dict[str, float]]], pictures: int) -> dict[str, object]:
-    """Return rates, and their ratios to the plain way's.
+    """Return rates, and their ratios to the plain way's."""
 
-    Of medians, and the span of single turns.
-    """
-    plain = taken["direct"]
-
-    def ratio(times: list[dict[str, float]], key: str, of: str) -> dict[str, float]:
-        turns = [before[of] / t[key] for t, before in zip(times, plain, strict=True)]
-        medians = statistics.median(t[of] for t in plain) / statistics.median(t[key] for t in times)
-        return {"of_medians": medians, "least": min(turns), "most": max(turns)}
+    def of_direct(times: list[dict[str, float]], key: str, of: str) -> dict[str, float]:
+        return asdict(ratio(pair_ratios([t[of] for t in taken["direct"]], [t[key] for t in times])))
 
     return {
         name: {
@@ -245,9 +244,9 @@ def report(taken: Mapping[str, list[dict[str, float]]], pictures: int) -> dict[s
             "seconds": statistics.median(t["wall_s"] for t in times),
             "seconds_around_the_job": statistics.median(t["wall_s"] - t["job_s"] for t in times),
             "cpu_s": statistics.median(t["cpu_s"] for t in times),
-            "of_direct_rate": ratio(times, "wall_s", "wall_s"),
-            "of_direct_rate_in_job": ratio(times, "job_s", "wall_s"),
-            "of_direct_cpu": ratio(times, "cpu_s", "cpu_s"),
+            "of_direct_rate": of_direct(times, "wall_s", "wall_s"),
+            "of_direct_rate_in_job": of_direct(times, "job_s", "wall_s"),
+            "of_direct_cpu": of_direct(times, "cpu_s", "cpu_s"),
         }
         for name, times in taken.items()
     }

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING
 
 from quantize_bench import CALIBRATION_SEED, CASES, drawn, prepared
 from quantize_peers import Sample
-from turns import Record, head, in_turns, on_one_core, rows
+
+from vermilion.bench.records import Record, head, in_turns, on_one_core, rows, save_json
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -147,7 +148,7 @@ def main() -> None:
     for line in rows(found, ("model", "engine"), MEASURED):
         print(line)
     if options.json:
-        options.json.write_text(json.dumps({"results": found}, indent=2) + "\n", encoding="utf-8")
+        save_json(options.json, {"results": found})
 
 
 def of_model(name: str, options: argparse.Namespace) -> list[Record]:
@@ -159,7 +160,7 @@ def of_model(name: str, options: argparse.Namespace) -> list[Record]:
     with tempfile.TemporaryDirectory() as folder:
         ir.save(prepared(CASES[name]), Path(folder) / "float.onnx")
         commands = [[*passed_on, "--folder", folder, "--engine", engine] for engine in ENGINES]
-        return list(in_turns(__file__, commands, options.turns))
+        return in_turns(__file__, commands, options.turns)
 
 
 if __name__ == "__main__":

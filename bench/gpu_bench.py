@@ -22,6 +22,7 @@ from typing import Any
 
 from models import default_cache, model_file, workload_of
 from vermilion import compile_model
+from vermilion.bench.records import save_json
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import symbolic_names
 
@@ -155,9 +156,7 @@ def main() -> int:
         key = f"{name} {options.gpus}"
         if key not in done:
             done[key] = run_case(name, options.gpus, options.models)
-            aside = options.output.with_suffix(".part")
-            aside.write_text(json.dumps(done, indent=1))
-            aside.replace(options.output)
+            save_json(options.output, done)
         print(f"{name}: {done[key]['seconds']:.0f} s", file=sys.stderr, flush=True)
     rows = [done[f"{name} {options.gpus}"] for name in wanted]
     print(markdown(rows))

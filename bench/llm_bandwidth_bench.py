@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vermilion.bench.figures import ratio, spread
 from vermilion.llm.bandwidth import MemoryMeter
 from vermilion.llm.engine.decoder import NativeDecoder
 from vermilion.llm.genai_config import read_genai_config
@@ -131,10 +132,9 @@ def line(name: str, pairs: Sequence[Pair]) -> str:
     read = statistics.median(one.read_gb_per_s for one in pairs)
     stored = statistics.median(one.stored_share for one in pairs)
     memory = [one.memory_gb_per_s for one in pairs]
-    low, middle, high = statistics.quantiles([one.share for one in pairs], method="inclusive")
-    spread = f"{statistics.median(memory):.1f} ({min(memory):.1f}–{max(memory):.1f})"
-    shares = f"{middle:.1%} ({low:.1%}–{high:.1%})"
-    rates = f"{name:16}  {tokens:8.1f}  {read:15.1f}  {spread:>22}"
+    share = ratio([one.share for one in pairs])
+    shares = f"{share.median:.1%} ({share.q1:.1%}–{share.q3:.1%})"
+    rates = f"{name:16}  {tokens:8.1f}  {read:15.1f}  {spread(memory):>22}"
     return f"{rates}  {shares:25}  {stored:.1%}"
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,9 +30,11 @@ from pathlib import Path
 from typing import Any
 
 from llm_markdown import pages
-from llm_report import Record, report
+from llm_report import report
 
 from vermilion.bench.process import EngineProcess
+from vermilion.bench.records import Record, printed_record, save_json
+from vermilion.bench.turns import turn_order
 from vermilion.errors import VermilionError
 from vermilion.llm.speed_engines import OURS, SpeedSetting
 from vermilion.llm.speed_turns import bytes_per_token
@@ -109,16 +110,10 @@ def main() -> None:
         for record in measure(options, first):
             records.append(record)
             if options.json:
-                _keep(options.json, records)
+                save_json(options.json, {"records": records})
     write = pages if options.markdown else report
     for line in write(records, options.clock):
         print(line)
-
-
-def _keep(file: Path, records: list[Record]) -> None:
-    aside = file.with_name(file.name + ".part")
-    aside.write_text(json.dumps({"records": records}, indent=0), "utf-8")
-    aside.replace(file)
 
 
 def _options() -> argparse.Namespace:
@@ -149,8 +144,7 @@ def _options() -> argparse.Namespace:
 def measure(options: argparse.Namespace, first: int) -> Iterator[Record]:
     """Yield every figure as it is found; the turns are counted from `first` on."""
     for turn in range(first, first + options.rounds):
-        at = turn % len(options.only)
-        order = options.only[at:] + options.only[:at]
+        order = [options.only[at] for at in turn_order(len(options.only), turn)]
         for model in options.models:
             for threads in options.threads:
                 yield from _round(Case(options.folder / model, threads), order, turn, options)
@@ -200,13 +194,7 @@ def _turn(case: Case, name: str, turn: int, options: argparse.Namespace) -> Iter
 def _alone(case: Case, name: str, turn: int, options: argparse.Namespace) -> Record:
     model = case.gguf if ENGINES[name].reads_gguf else case.folder
     words = (name, str(model), str(case.threads), str(options.prompts[-1]), str(options.new))
-    done = subprocess.run(
-        [sys.executable, str(ALONE), *words], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:]
-        return case.record(engine=name, turn=turn, failed="".join(last))
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = printed_record([sys.executable, str(ALONE), *words])
     return case.record(engine=name, turn=turn, alone_prompt=options.prompts[-1], **found)
 
 

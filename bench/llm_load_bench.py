@@ -12,15 +12,17 @@ time of all threads of the process, which other work on the machine changes less
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from vermilion.bench.figures import pair_ratios, ratio
+from vermilion.bench.records import printed_record
+from vermilion.bench.turns import in_rounds
 
 PROMPT = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 # What each phase is, in the order of a row; `opened` is all after the imports, numpy's among them.
@@ -77,10 +79,7 @@ class Engine:
         environment = {**os.environ, "VERMILION_CACHE": str(cache)}
         begin = time.time() if clock == "wall" else 0.0
         command = [self.python, "-c", code, self.package, self.folder, PROMPT, clock]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        if done.returncode:
-            raise SystemExit(f"`{self.package}` failed:\n{done.stderr[-2000:]}")
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = printed_record(command, environment)
         times = dict(found["times"])
         return {
             "whole": times["first token"] - begin,
@@ -103,18 +102,17 @@ def main() -> None:
         cache = Path(name)
         first = engines[0].open_once(options.clock, cache)
         print(f"first opening of ours, which packs and compiles: {_row(first)}")
-        for engine in engines:  # whatever else the first opening of a process's files costs
-            engine.open_once(options.clock, cache)
-        rows: dict[str, list[dict[str, float]]] = {engine.package: [] for engine in engines}
-        for _ in range(options.rounds):
-            for engine in engines:
-                rows[engine.package].append(engine.open_once(options.clock, cache))
-    for package, found in rows.items():
-        print(f"{package:20s} {_row({key: _median(found, key) for key in found[0]})}")
-    ours = rows["vermilion.genai"]
-    for package, found in rows.items():
-        if found is not ours:
-            print(f"ours ÷ {package}: " + ", ".join(_ratio(ours, found, key) for key in found[0]))
+        # The round that is left out: whatever else the first opening of a process's files costs.
+        found = in_rounds(
+            engines, lambda engine, _: engine.open_once(options.clock, cache), options.rounds,
+            warm_up=1,
+        )  # fmt: skip
+    for engine, rows in zip(engines, found, strict=True):
+        middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+        print(f"{engine.package:20s} {_row(middle)}")
+    for engine, rows in zip(engines[1:], found[1:], strict=True):
+        ratios = ", ".join(_ratio(found[0], rows, key) for key in rows[0])
+        print(f"ours ÷ {engine.package}: {ratios}")
 
 
 def _options() -> argparse.Namespace:
@@ -126,22 +124,17 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _median(rows: list[dict[str, float]], key: str) -> float:
-    return statistics.median(row[key] for row in rows)
-
-
 def _row(row: dict[str, float]) -> str:
     times = ", ".join(f"{name} {row[name] * 1e3:.0f} ms" for name in PHASES)
     return f"{times}, peak {row['peak_rss_mb']:.0f} MB"
 
 
 def _ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]], key: str) -> str:
-    """Return the ratio of medians, and the quartiles of the ratios of neighbouring turns."""
-    pairs = [a[key] / b[key] for a, b in zip(ours, theirs, strict=True) if b[key]]
-    if len(pairs) < 2:
+    """Return the median and the quartiles of the ratios of neighbouring turns."""
+    if not all(row[key] for row in theirs):
         return f"{key} -"
-    low, _, high = statistics.quantiles(pairs, n=4)
-    return f"{key} {_median(ours, key) / _median(theirs, key):.2f} ({low:.2f}-{high:.2f})"
+    found = ratio(pair_ratios([row[key] for row in ours], [row[key] for row in theirs]))
+    return f"{key} {found.median:.2f} ({found.q1:.2f}-{found.q3:.2f})"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
-from llm_report import OURS, Case, Record
+from llm_report import OURS, Case
+
+from vermilion.bench.records import Record
 
 # How many tokens a second, of the turns of one engine on one length.
 Rate = Callable[[Case, Sequence[Record]], float]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
-Record = dict[str, Any]
+from vermilion.bench.figures import pair_ratios, ratio, spread
+from vermilion.bench.records import Record
 
 OURS = ("bf16", "bfp16", "int8")
 STOCK = "onnxruntime-genai"
@@ -88,19 +88,16 @@ def _case(case: Case) -> Iterator[str]:
             peak = statistics.median(one["alone_peak_rss_mb"] for one in found)
             yield f"        {engine:19}  {load:6.2f} s to the first token, {peak:5.0f} MB at most"
     if case.rates:
-        yield (
-            f"        bandwidth {statistics.median(case.rates):.1f} GB/s"
-            f" ({min(case.rates):.1f}–{max(case.rates):.1f})"
-        )
+        yield (f"        bandwidth, GB/s: {spread(case.rates)}")
     for engine, reason in case.failures.items():
         yield f"        {engine}: failed: {reason}"
     yield from _goals(case)
 
 
 def _rates(values: Iterable[float]) -> str:
-    found = list(values)
-    spread = f"({min(found):.0f}–{max(found):.0f})"
-    return f"{statistics.median(found):7.1f} {spread:13}"
+    found = ratio(list(values))
+    ends = f"({found.least:.0f}–{found.most:.0f})"
+    return f"{found.median:7.1f} {ends:13}"
 
 
 def _goals(case: Case) -> Iterator[str]:
@@ -140,13 +137,14 @@ def _against(
     if not ours or not peers:
         return
     fastest = min(peers, key=lambda name: statistics.median(peers[name].values()))
-    ratio = statistics.median(ours.values()) / statistics.median(peers[fastest].values())
-    pairs = [ours[turn] / peers[fastest][turn] for turn in ours if turn in peers[fastest]]
-    spread = f" ({min(pairs):.2f}–{max(pairs):.2f})" if pairs else ""
+    both = [turn for turn in ours if turn in peers[fastest]]
+    if not both:
+        return
+    pairs = pair_ratios([ours[turn] for turn in both], [peers[fastest][turn] for turn in both])
     aim = f", goal {goal:.2f}" if goal is not None else ""
-    verdict = _verdict(goal is None or ratio <= goal, goal is not None)
+    verdict = _verdict(goal is None or ratio(pairs).median <= goal, goal is not None)
     yield (
-        f"  {verdict}  {prompt:5} {what:7} {engine:5} {ratio:.2f}{spread} of {fastest}'s time{aim}"
+        f"  {verdict}  {prompt:5} {what:7} {engine:5} {spread(pairs, 2)} of {fastest}'s time{aim}"
     )
 
 
@@ -161,15 +159,15 @@ def _alone_goals(case: Case) -> Iterator[str]:
     for engine in loads:
         if peer_loads:
             fastest = min(peer_loads, key=lambda name: peer_loads[name])
-            ratio = loads[engine] / peer_loads[fastest]
+            share = loads[engine] / peer_loads[fastest]
             yield (
-                f"  {_verdict(ratio <= LOAD_GOAL)}  load to first token {engine:5} {ratio:.2f} of"
+                f"  {_verdict(share <= LOAD_GOAL)}  load to first token {engine:5} {share:.2f} of"
                 f" {fastest}'s time, goal {LOAD_GOAL:.2f}"
             )
         if stock:
-            ratio = peaks[engine] / stock[STOCK]
+            share = peaks[engine] / stock[STOCK]
             yield (
-                f"  {_verdict(ratio <= 1)}  peak memory         {engine:5} {ratio:.2f} of"
+                f"  {_verdict(share <= 1)}  peak memory         {engine:5} {share:.2f} of"
                 f" {STOCK}'s, goal 1.00"
             )
 

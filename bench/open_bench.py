@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 from quantize_bench import CASES, prepared
-from turns import Record, head, in_turns, on_one_core, rows
+
+from vermilion.bench.records import Record, head, in_turns, on_one_core, rows, save_json
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -123,7 +124,7 @@ def main() -> None:
     for line in rows(found, ("model", "way"), MEASURED):
         print(line)
     if options.json:
-        options.json.write_text(json.dumps({"results": found}, indent=2) + "\n", encoding="utf-8")
+        save_json(options.json, {"results": found})
 
 
 def of_model(name: str, turns: int) -> list[Record]:
@@ -133,7 +134,7 @@ def of_model(name: str, turns: int) -> list[Record]:
     with tempfile.TemporaryDirectory() as folder:
         ir.save(prepared(CASES[name]), Path(folder) / "float.onnx")
         commands = [["--models", name, "--folder", folder, "--way", way] for way in WAYS]
-        return list(in_turns(__file__, commands, turns))
+        return in_turns(__file__, commands, turns)
 
 
 if __name__ == "__main__":

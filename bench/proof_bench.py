@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import statistics
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ import onnx_ir as ir
 
 from vermilion.api import compile_model
 from vermilion.backends import native
+from vermilion.bench.figures import spread
 from vermilion.bench.net import Net
 from vermilion.bench.networks import NETWORKS
 from vermilion.ir.literal.run import LiteralModel
@@ -163,8 +163,7 @@ def table(name: str, nodes: int, found: list[Spent], memory: list[int]) -> str:
     """Return the table of one model."""
 
     def cell(values: list[float]) -> str:
-        milli = [1e3 * value for value in values]
-        return f"{statistics.median(milli):.0f} ({min(milli):.0f}–{max(milli):.0f})"
+        return spread([1e3 * value for value in values], 0)
 
     lines = [f"| {name}, {nodes} nodes | CPU ms | ms |", "|---|---|---|"]
     for label in (*(part[0] for part in PARTS), "all else", "**together**"):

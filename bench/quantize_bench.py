@@ -278,12 +278,16 @@ def main() -> None:
     if options.engine:
         print(json.dumps(measure(options)))
         return
+    from vermilion.bench.records import save_json  # which a peer's environment does not need
+
     rows = [row for name in options.models.split(",") for row in _rows_of(name, options)]
     if options.json:
-        options.json.write_text(json.dumps({"results": rows}, indent=2) + "\n")
+        save_json(options.json, {"results": rows})
 
 
 def _rows_of(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    from vermilion.bench.records import printed_record
+
     pythons = dict(word.split("=", 1) for word in options.peer_python.split(",") if word)
     with tempfile.TemporaryDirectory() as folder:
         base = [sys.executable, __file__, *_passed_on(options), "--models", name]
@@ -291,8 +295,7 @@ def _rows_of(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
         for engine in options.engines.split(","):
             python = pythons.get(engine.partition(":")[0], sys.executable)
             command = [python, *base[1:], "--engine", engine, "--folder", folder]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            row = json.loads(next(x for x in reversed(done.stdout.splitlines()) if x[:1] == "{"))
+            row = printed_record(command)
             print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
             yield row
 

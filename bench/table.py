@@ -30,6 +30,7 @@ import onnxruntime
 from models import FORMATS, Workload, default_cache, model_file, workload_of
 from vermilion.bench.load import DISTURBED_SHARE
 from vermilion.bench.measure import Plan, bench_models, this_machine
+from vermilion.bench.records import save_json
 from vermilion.bench.report import as_json, concerns
 from vermilion.cli.output import to_json
 from vermilion.errors import VermilionError
@@ -164,13 +165,6 @@ def versions() -> dict[str, str]:
 def load(path: Path) -> list[Stored]:
     """Return what was measured before, nothing where there is no such file."""
     return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
-
-
-def save(path: Path, stored: Sequence[Stored]) -> None:
-    """Write aside and rename: an interrupted run leaves a whole file."""
-    aside = path.with_suffix(".part")
-    aside.write_text(json.dumps({"schema_version": 1, "rows": list(stored)}), encoding="utf-8")
-    aside.replace(path)
 
 
 def key_of(stored: Stored) -> Key:
@@ -339,7 +333,7 @@ def main() -> int:
                 print(f"  {words}", file=sys.stderr, flush=True)
             stored = [one for one in stored if (key_of(one), one["run"]) != (row.key, run)]
             stored.append(new)
-            save(options.out, stored)
+            save_json(options.out, {"schema_version": 1, "rows": stored})
     keys = {row.key: position for position, row in enumerate(wanted)}
     shown = sorted((one for one in stored if key_of(one) in keys), key=lambda s: keys[key_of(s)])
     print(markdown(shown))

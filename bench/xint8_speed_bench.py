@@ -19,18 +19,21 @@ import numpy as np
 from quantize_bench import CALIBRATION_SEED, CASES, drawn, prepared
 from quantize_peers import onnxruntime
 
+from vermilion.bench.turns import in_rounds
+
 CALIBRATED = 4
 
 
 def least_cpu_ms(runs: dict[str, Callable[[], object]], times: int) -> dict[str, float]:
     """Run all in turns; give the least CPU time of each."""
-    least = dict.fromkeys(runs, float("inf"))
-    for _ in range(times):
-        for name, run in runs.items():
-            begin = time.process_time()
-            run()
-            least[name] = min(least[name], 1e3 * (time.process_time() - begin))
-    return least
+
+    def turn(name: str, _: int) -> float:
+        begin = time.process_time()
+        runs[name]()
+        return 1e3 * (time.process_time() - begin)
+
+    names = list(runs)
+    return dict(zip(names, map(min, in_rounds(names, turn, times)), strict=True))
 
 
 def main() -> None:

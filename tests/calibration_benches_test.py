@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -50,32 +49,3 @@ def test_sessions_opened_in_four_ways(tmp_path: Path) -> None:
         # All of them run the same network.
         assert one["outputs"] == pytest.approx(found[0]["outputs"], rel=1e-5)
     assert len(printed.splitlines()) == 1 + len(found)
-
-
-def test_medians_and_spread_of_what_took_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-    turns = importlib.import_module("turns")
-    records = [
-        {"model": "m", "engine": engine, "turn": turn, "ms": ms}
-        for turn, pair in enumerate([(3.0, 30.0), (1.0, 10.0), (8.0, 20.0)])
-        for engine, ms in zip(("ours", "theirs"), pair, strict=True)
-    ]
-    lines = [line.split() for line in turns.rows(records, ("model", "engine"), ("ms",))]
-    assert lines == [
-        ["m", "ours", "3.0", "(1.0–8.0)"],
-        ["m", "theirs", "20.0", "(10.0–30.0)"],
-    ]
-    assert turns.head(("model", "engine"), ("ms",)).split() == ["model", "engine", "ms"]
-
-
-def test_a_turn_that_fails_ends_the_bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-    turns = importlib.import_module("turns")
-    script = tmp_path / "child.py"
-    script.write_text("import sys; print('{\"ms\": 1}'); sys.exit(int(sys.argv[1]))")
-    assert list(turns.in_turns(str(script), [["0"]], 2)) == [
-        {"ms": 1, "turn": 0},
-        {"ms": 1, "turn": 1},
-    ]
-    with pytest.raises(SystemExit, match=r"child.py 3` failed"):
-        list(turns.in_turns(str(script), [["0"], ["3"]], 1))

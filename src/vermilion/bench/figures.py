@@ -44,6 +44,8 @@ class Ratio:
     median: float
     q1: float
     q3: float
+    least: float
+    most: float
     pairs: int
 
     def as_json(self) -> dict[str, float | int]:
@@ -57,9 +59,15 @@ def pair_ratios(ours_ms: Sequence[float], theirs_ms: Sequence[float]) -> tuple[f
 
 
 def ratio(pairs: Sequence[float]) -> Ratio:
-    """Return the median and the quartiles of at least one pair."""
+    """Return the median, the quartiles and the ends of at least one pair."""
     q1, median, q3 = (float(x) for x in np.percentile(np.asarray(pairs), (25, 50, 75)))
-    return Ratio(median, q1, q3, len(pairs))
+    return Ratio(median, q1, q3, min(pairs), max(pairs), len(pairs))
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Say the median, and the least and the most."""
+    middle, low, high = statistics.median(values), min(values), max(values)
+    return f"{middle:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
 
 
 def chance_of_difference(a: Sequence[float], b: Sequence[float]) -> float:

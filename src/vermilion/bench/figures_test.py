@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vermilion.bench.figures import chance_of_difference, latency, pair_ratios, ratio
+from vermilion.bench.figures import chance_of_difference, latency, pair_ratios, ratio, spread
 
 
 def test_latency_gives_percentiles_of_all_runs() -> None:
@@ -28,6 +28,13 @@ def test_rounds_that_do_not_match_are_refused() -> None:
 def test_the_quartiles_say_how_far_pairs_lie_apart() -> None:
     found = ratio([1.0, 2.0, 3.0, 4.0, 5.0])
     assert (found.q1, found.median, found.q3) == (2.0, 3.0, 4.0)
+    assert (found.least, found.most, found.pairs) == (1.0, 5.0, 5)
+    assert set(found.as_json()) == {"median", "q1", "q3", "pairs"}
+
+
+def test_a_spread_is_the_median_and_the_ends() -> None:
+    assert spread([3.0, 1.0, 8.04]) == "3.0 (1.0–8.0)"
+    assert spread([0.5], 2) == "0.50 (0.50–0.50)"
 
 
 def test_chance_matches_the_published_normal_approximation() -> None:

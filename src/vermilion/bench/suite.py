@@ -22,6 +22,7 @@ from vermilion.bench.engines import OURS
 from vermilion.bench.figures import pair_ratios, ratio
 from vermilion.bench.measure import Peaks, Plan, bench_graph, this_machine
 from vermilion.bench.networks import NETWORKS
+from vermilion.bench.records import save_json
 from vermilion.bench.report import as_json, concerns
 from vermilion.errors import OptionError, VermilionError
 from vermilion.progress import Progress, no_progress
@@ -124,7 +125,7 @@ def run_suite(
             failed.append(f"{case.name}: {error.message}" + (f" ({error.hint})" * bool(error.hint)))
             continue
         _log.info("%s: %.0f s", case.name, time.monotonic() - begin)
-        _store(file, {"fingerprint": mark, **measured})
+        save_json(file, {"fingerprint": mark, **measured})
         found.append(measured)
     progress("suite", len(cases), len(cases))
     told = tuple(words for one in found for words in one["concerns"])
@@ -177,13 +178,6 @@ def _stored(file: Path, fingerprint: str) -> Mapping[str, Any] | None:
     if not isinstance(found, dict) or found.get("fingerprint") != fingerprint:
         return None
     return found
-
-
-def _store(file: Path, content: Mapping[str, Any]) -> None:
-    """Write aside and rename: whoever is stopped here leaves no half of a file."""
-    aside = file.with_suffix(".part")
-    aside.write_text(json.dumps(content), encoding="utf-8")
-    aside.replace(file)
 
 
 def _joined(cases: Sequence[SuiteCase], found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from vermilion.bench.process import EngineProcess
 from vermilion.progress import Progress, no_progress
@@ -23,6 +24,9 @@ MAX_RUNS = 200
 LONG_RUN_MS = 250.0
 
 WARM_UP_TURNS = 2
+
+Engine = TypeVar("Engine")
+Taken = TypeVar("Taken")
 
 
 @dataclass(frozen=True)
@@ -53,21 +57,42 @@ def take_turns(
 
     Raises: DeviceError where an engine dies or hangs.
     """
-    counts = [_warm_up(engine) for engine in engines]
-    runs: list[list[float]] = [[] for _ in engines]
-    turns: list[list[float]] = [[] for _ in engines]
-    quiet: list[list[float | None]] = [[] for _ in engines]
-    for number in range(rounds):
-        for index in _order(len(engines), number):
-            settle = 0 if counts[index] == 1 else 1
-            reply = engines[index].ask("turn", runs=counts[index], settle=settle)
-            runs[index] += reply["ms"]
-            turns[index].append(statistics.median(reply["ms"]))
-            quiet[index].append(reply["quiet_after_ms"])
-        progress("take turns", number + 1, rounds)
+    counts = {engine: _warm_up(engine) for engine in engines}
+
+    def turn(engine: EngineProcess, _: int) -> dict[str, Any]:
+        return engine.ask("turn", runs=counts[engine], settle=0 if counts[engine] == 1 else 1)
+
+    taken = in_rounds(engines, turn, rounds, progress=progress)
     return tuple(
-        Timed(tuple(runs[i]), tuple(turns[i]), _longest(quiet[i])) for i in range(len(engines))
+        Timed(
+            run_ms=tuple(ms for reply in replies for ms in reply["ms"]),
+            turn_ms=tuple(statistics.median(reply["ms"]) for reply in replies),
+            quiet_after_ms=_longest([reply["quiet_after_ms"] for reply in replies]),
+        )
+        for replies in taken
     )
+
+
+def in_rounds(
+    engines: Sequence[Engine],
+    turn: Callable[[Engine, int], Taken],
+    rounds: int,
+    *,
+    warm_up: int = 0,
+    progress: Progress = no_progress,
+) -> list[list[Taken]]:
+    """Call `turn` with each engine and the number of the round; return what each engine's gave.
+
+    The results of the first `warm_up` rounds are left out; `rounds` come after them.
+    """
+    found: list[list[Taken]] = [[] for _ in engines]
+    for number in range(warm_up + rounds):
+        for index in turn_order(len(engines), number):
+            taken = turn(engines[index], number)
+            if number >= warm_up:
+                found[index].append(taken)
+        progress("take turns", number + 1, warm_up + rounds)
+    return found
 
 
 def _warm_up(engine: EngineProcess) -> int:
@@ -80,8 +105,11 @@ def _warm_up(engine: EngineProcess) -> int:
     return count
 
 
-def _order(engines: int, number: int) -> Sequence[int]:
-    """Begin with another engine each round, and go round the other way every second time."""
+def turn_order(engines: int, number: int) -> Sequence[int]:
+    """Return the engines in the order of a round.
+
+    Each round begins with another, and goes round the other way every second time.
+    """
     start = (number // 2) % engines
     rotated = [(start + step) % engines for step in range(engines)]
     return rotated if number % 2 == 0 else rotated[::-1]

@@ -6,14 +6,15 @@ taken within a round.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vermilion.bench.figures import pair_ratios, ratio
 from vermilion.bench.process import EngineProcess
+from vermilion.bench.turns import in_rounds
 from vermilion.errors import VermilionError
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.list_operators import Wanted, list_operators
@@ -41,7 +42,7 @@ class EngineSpeed:
 
 
 @dataclass(frozen=True)
-class Ratio:
+class SpeedRatio:
     """Our time over a peer's, the median of the rounds: under 1 is faster.
 
     `prefill_cpu` and `decode_cpu` are of the processor's time, which on one thread holds on a
@@ -78,7 +79,7 @@ class Comparison:
     """Everything that `llm bench` tells."""
 
     engines: tuple[EngineSpeed, ...]
-    ratios: tuple[Ratio, ...]
+    ratios: tuple[SpeedRatio, ...]
     limits: tuple[Limit, ...]  # one a length of prompt
 
 
@@ -147,19 +148,23 @@ def _rounds(
     progress: Progress,
 ) -> tuple[dict[str, dict[int, list[Sample]]], dict[str, dict[int, float]], list[float]]:
     """Return every engine's samples by length, its peak memory, and the rates of the memory."""
-    samples: dict[str, dict[int, list[Sample]]] = {n: {m: [] for m in lengths} for n in opened}
+    names = list(opened)
+    samples: dict[str, dict[int, list[Sample]]] = {name: {} for name in names}
     peaks: dict[str, dict[int, float]] = {name: {} for name in opened}
     rates: list[float] = []
-    rounds = request.warmup + request.repeat
     for at, length in enumerate(lengths):
-        for turn in range(rounds):
-            progress("taking turns", at * rounds + turn, len(lengths) * rounds)
-            order = list(opened) if turn % 2 == 0 else list(opened)[::-1]
-            for name in order:
-                reply = opened[name].ask("once", prompt=length, new=request.new_tokens, seed=turn)
-                peaks[name][length] = reply.pop("peak_rss_mb")
-                if turn >= request.warmup:
-                    samples[name][length].append(Sample(**reply))
+
+        def turn(name: str, number: int, length: int = length) -> Sample:
+            reply = opened[name].ask("once", prompt=length, new=request.new_tokens, seed=number)
+            peaks[name][length] = reply.pop("peak_rss_mb")
+            return Sample(**reply)
+
+        def step(stage: str, done: int, total: int, at: int = at) -> None:
+            progress(stage, at * total + done, len(lengths) * total)
+
+        found = in_rounds(names, turn, request.repeat, warm_up=request.warmup, progress=step)
+        for name, taken in zip(names, found, strict=True):
+            samples[name][length] = taken
         rates.append(meter.ask("bandwidth", threads=max(1, setting.threads))["gb_per_s"])
     return samples, peaks, rates
 
@@ -177,19 +182,17 @@ def _with_results(
     return replace(engine, results=results)
 
 
-def _ratio(peer: str, length: int, ours: Sequence[Sample], theirs: Sequence[Sample]) -> Ratio:
-    pairs = list(zip(ours, theirs, strict=True))
+def _ratio(peer: str, length: int, ours: Sequence[Sample], theirs: Sequence[Sample]) -> SpeedRatio:
+    def median(of: Callable[[Sample], float]) -> float:
+        return ratio(pair_ratios([of(one) for one in ours], [of(one) for one in theirs])).median
 
-    def ratio(of: Callable[[Sample], float]) -> float:
-        return statistics.median(of(a) / of(b) for a, b in pairs)
-
-    return Ratio(
+    return SpeedRatio(
         peer,
         length,
-        prefill=ratio(lambda one: one.first_s),
-        decode=ratio(lambda one: one.rest_s),
-        prefill_cpu=ratio(lambda one: one.first_cpu_s),
-        decode_cpu=ratio(lambda one: one.rest_cpu_s),
+        prefill=median(lambda one: one.first_s),
+        decode=median(lambda one: one.rest_s),
+        prefill_cpu=median(lambda one: one.first_cpu_s),
+        decode_cpu=median(lambda one: one.rest_cpu_s),
     )
 
 
