@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "vermilion"
@@ -81,6 +81,71 @@ def test_the_check_sees_a_wrong_import(tmp_path: Path) -> None:
     file = tmp_path / "x.py"
     file.write_text("from vermilion.cli import main\nimport vermilion.api\n")
     assert list(imported_modules(file)) == [(1, "cli"), (2, "api")]
+
+
+# (file, file it imports inside a function): why the two need each other all the same.
+CIRCLES: Mapping[tuple[str, str], str] = {}
+
+
+def imported_files(path: Path, files: Mapping[str, Path]) -> set[Path]:
+    """Return the files of the package that one imports, at its top or inside a function."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in files else node.module for name in inner}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {files[name] for name in names if name in files} - {path}
+
+
+def circle_in(imports: Mapping[Path, set[Path]]) -> list[Path]:
+    """Return files that import each other in a circle, none where there is no circle."""
+    left = {path: set(others) for path, others in imports.items()}
+    while ready := {path for path, others in left.items() if not others & left.keys()}:
+        left = {path: others for path, others in left.items() if path not in ready}
+    if not left:
+        return []
+    way = [next(iter(left))]
+    while way.count(way[-1]) == 1:
+        way.append(sorted(left[way[-1]] & left.keys())[0])
+    return way[way.index(way[-1]) :]
+
+
+def imports_of(source: Path) -> dict[Path, set[Path]]:
+    """Return what each file below `source`, a package's folder, imports of the package."""
+    paths = [path for path in sorted(source.rglob("*.py")) if not path.name.endswith("_test.py")]
+    files = {}
+    for path in paths:
+        parts = path.relative_to(source.parent).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return {path: imported_files(path, files) for path in paths}
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    imports = imports_of(SOURCE)
+    for (importer, imported), reason in CIRCLES.items():
+        assert SOURCE / imported in imports[SOURCE / importer], "no longer imported: drop its row"
+        assert len(reason) > 20
+        imports[SOURCE / importer].discard(SOURCE / imported)
+    circle = [str(path.relative_to(SOURCE)) for path in circle_in(imports)]
+    assert not circle, "move what they share to the lower file: " + " → ".join(circle)
+
+
+def test_the_check_sees_a_circle(tmp_path: Path) -> None:
+    package = tmp_path / "vermilion"
+    package.mkdir()
+    for name, text in {
+        "top": "from vermilion import one\n",
+        "one": "def f():\n    from vermilion.two import g\n",
+        "two": "from vermilion.low import h\nimport vermilion.one\n",
+        "low": "",
+    }.items():
+        (package / f"{name}.py").write_text(text)
+    circle = circle_in(imports_of(package))
+    assert {path.stem for path in circle} == {"one", "two"}
+    (package / "two.py").write_text("from vermilion.low import h\n")
+    assert circle_in(imports_of(package)) == []
 
 
 def test_files_stay_readable() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from vermilion.batch.devices import Kind
 from vermilion.batch.job import (
     Job,
     Program,
+    Range,
     Slot,
     Source,
     fingerprint,
     range_length,
     seen,
 )
-from vermilion.batch.source import count_inputs, find_source
+from vermilion.batch.source import Reader, count_inputs, find_source
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.element_types import numpy_type
@@ -26,6 +28,9 @@ from vermilion.ir.pictures import PictureOptions
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.manifest import TensorRecord
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 # Taken where the model leaves its batch open and the user names none.
 BATCH = 8
@@ -76,10 +81,7 @@ def plan(request: Request, *, progress: Progress = no_progress) -> Planned:
         raise OptionError(f"a batch of {request.batch} holds nothing", where="--batch")
     if request.model.is_dir() or request.model.suffix == ".rai":
         return _plan_bundle(request)
-    # The compiler's libraries take as long to load as a small job takes to compute.
-    from vermilion.batch.plan_model import plan_model
-
-    return plan_model(request, progress)
+    return _plan_model(request, progress)
 
 
 def _plan_bundle(request: Request) -> Planned:
@@ -92,14 +94,78 @@ def _plan_bundle(request: Request) -> Planned:
     # Only its manifest is read here; workers compare the rest with the digests, as they read it.
     manifest = open_artifact(request.model, verify="as read").manifest
     slots = tuple(_slot(record) for record in manifest.inputs)
-    batch = settled_batch(slots, request.batch)
+    batch = _settled_batch(slots, request.batch)
     program = Program("bundle", str(request.model.resolve()))
     source = find_source(request.input, slots, request.pictures)
-    job = planned_job(request, program, source, slots, manifest.outputs, batch, manifest.digest)
+    job = _planned_job(request, program, source, slots, manifest.outputs, batch, manifest.digest)
     return Planned(job, find_target(manifest.target).kind)
 
 
-def planned_job(
+def _plan_model(request: Request, progress: Progress) -> Planned:
+    # The compiler's libraries take as long to load as a small job takes to compute.
+    from vermilion.api import compile_model
+    from vermilion.ir.load import load_model
+    from vermilion.ir.passes.bind_dimensions import bind_dimensions
+    from vermilion.runtime.cache import model_digest
+
+    model = load_model(request.model)
+    named = {name: size for name, size in request.dims.items() if isinstance(size, int)}
+    whole = {name: size for name, size in request.dims.items() if not isinstance(size, int)}
+    slots = _model_slots(bind_dimensions(model, {**named, **whole}))
+    batch = _settled_batch(slots, request.batch)
+    source = find_source(request.input, slots, request.pictures)
+    shapes = _row_shapes(source, slots)
+    # Every size is bound: what is compiled then has no open dimension left.
+    dims: Dims = {**named, **{name: (batch, *row) for name, row in shapes.items()}}
+    bound = bind_dimensions(model, dims)
+    slots = _model_slots(bound)
+    if request.as_it_is:
+        program = Program("onnx", str(request.model.resolve()), dims)
+        outputs, digest = _session_outputs(bound), model_digest(model)
+        kind: Kind = "cpu"
+    else:
+        compiled = compile_model(
+            request.model,
+            target=request.target,
+            precision=request.precision,
+            dims=dims,
+            cache_dir=request.cache_dir,
+            progress=progress,
+        )
+        program = Program("bundle", str(compiled.artifact.resolve()))
+        outputs = open_artifact(compiled.artifact).manifest.outputs
+        digest, kind = compiled.digest, compiled.target.kind
+    return Planned(_planned_job(request, program, source, slots, outputs, batch, digest), kind)
+
+
+def _session_outputs(model: ir.Model) -> tuple[TensorRecord, ...]:
+    """Return the outputs as the model declares them; fails where ONNX Runtime does not run it."""
+    from vermilion.ir.execute import open_session
+    from vermilion.runtime.write import tensor_record
+
+    open_session(model, quiet=True)
+    return tuple(tensor_record(value) for value in model.graph.outputs)
+
+
+def _model_slots(model: ir.Model) -> tuple[Slot, ...]:
+    from vermilion.quantize.feeds import input_slots
+
+    return tuple(Slot(slot.name, slot.dtype, slot.shape) for slot in input_slots(model))
+
+
+def _row_shapes(source: Source, slots: Sequence[Slot]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of one input by name, as the first one that can be read has it."""
+    reader = Reader(source, slots)
+    reason = ""
+    for at in range(count_inputs(source, slots)):
+        read = reader.read(Range(at, at + 1))
+        if read.live:
+            return {name: array.shape[1:] for name, array in read.arrays.items()}
+        reason = reason or read.failed[at]
+    raise OptionError("no input can be read", where=source.folder, hint=reason)
+
+
+def _planned_job(
     request: Request,
     program: Program,
     source: Source,
@@ -146,7 +212,7 @@ def _slot(record: TensorRecord) -> Slot:
     return Slot(record.name, dtype, lengths)
 
 
-def settled_batch(slots: Sequence[Slot], wanted: int | None) -> int:
+def _settled_batch(slots: Sequence[Slot], wanted: int | None) -> int:
     """Return the batch: the model's own where it is fixed.
 
     Raises: OptionError where the model's inputs have no batch axis, or another one.

@@ -11,8 +11,7 @@ import pytest
 import models
 from vermilion.api import compile_model
 from vermilion.bench.engines import Request
-from vermilion.bench.events import profile_engine
-from vermilion.bench.events_ours import native_events
+from vermilion.bench.events import native_events, profile_engine
 from vermilion.bench.profile import Event, Run, summed, trace
 from vermilion.codegen.profile import StepTime
 from vermilion.errors import UnsupportedError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ import typer
 from vermilion.cli.options import CacheDir, Dims, Inputs, load_inputs, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
+from vermilion.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -70,9 +71,7 @@ def run(
     Without `--input`, sample inputs with a fixed seed are used, and a warning says so.
     """
     if bucket:
-        from vermilion.cli.bucket_run import run_bucketed
-
-        return run_bucketed([model, *bucket], input, pad, output)
+        return _run_bucketed([model, *bucket], input, pad, output)
     from vermilion.ir.value_files import check_form, write_values
 
     if output is not None:
@@ -106,9 +105,75 @@ def run(
         "modelled": side.modelled,
         "milliseconds": milliseconds,
         "output": output,
-        "outputs": described_outputs(outputs),
+        "outputs": _described(outputs),
     }
     return Result(data, lambda: _view(side, outputs, milliseconds, output))
+
+
+def _run_bucketed(
+    programs: Sequence[str | Path],
+    words: Sequence[str] | None,
+    pad: Sequence[str] | None,
+    output: Path | None,
+) -> Result:
+    """Run inputs on the program for their size, or padded on the next."""
+    from vermilion.ir.value_files import check_form, write_values
+    from vermilion.runtime.buckets import BucketSession
+
+    if output is not None:
+        check_form(output)
+    inputs = load_inputs(words)
+    if not inputs:
+        raise OptionError("inputs say which program is run", hint="give `--input`")
+    session = BucketSession([Path(program) for program in programs], pad=_padding(pad))
+    at, is_padded = session.choose(inputs)
+    begin = time.perf_counter()
+    outputs = session.run(None, inputs)
+    milliseconds = (time.perf_counter() - begin) * 1e3
+    runs_on = "; ".join(session.runs_on(at))
+    session.close()
+    if output is not None:
+        write_values(output, outputs)
+    data = {
+        "model": str(programs[at]),
+        "padded": is_padded,
+        "runs_on": runs_on,
+        "milliseconds": milliseconds,
+        "output": output,
+        "outputs": _described(outputs),
+    }
+    return Result(data, lambda: _bucket_view(data, outputs))
+
+
+def _padding(words: Sequence[str] | None) -> float | dict[str, float] | None:
+    """Read `--pad 0`, or `--pad mask=0 --pad ids=1`. Raises: OptionError."""
+    named: dict[str, float] = {}
+    for word in words or ():
+        name, equals, value = word.rpartition("=")
+        try:
+            number = float(value)
+        except ValueError as error:
+            raise OptionError(
+                f"`{value}` is no number", where=f"--pad {word}", hint="write `--pad 0`"
+            ) from error
+        if not equals and len(words or ()) == 1:
+            return number
+        if not name:
+            raise OptionError("a number for all inputs stands alone", where=f"--pad {word}")
+        named[name] = number
+    return named or None
+
+
+def _bucket_view(data: dict[str, object], outputs: dict[str, Array]) -> RenderableType:
+    from rich.console import Group
+
+    how = "padded, and cut" if data["padded"] else "exactly its size"
+    shapes = (
+        f"{name}  {array.dtype}  {'×'.join(map(str, array.shape))}"
+        for name, array in outputs.items()
+    )
+    where = f"written to {data['output']}" if data["output"] else "not written: give --output"
+    return Group(f"ran on {data['model']} ({how}): {data['runs_on']}", *shapes, where)
 
 
 def _tell_notes(terminal: Terminal, side: Side | BundleRunner) -> None:
@@ -151,7 +216,7 @@ def _schema(side: Side) -> Result:
     return Result({"inputs": rows}, view)
 
 
-def described_outputs(outputs: Mapping[str, object]) -> list[dict[str, object]]:
+def _described(outputs: Mapping[str, object]) -> list[dict[str, object]]:
     """Return name, type and shape of each output; of what is no array, how many it has."""
     import numpy as np
 
@@ -176,7 +241,7 @@ def _view(
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("output", "type", "shape", "min", "mean", "max"):
         table.add_column(column, justify="left" if column in ("output", "type") else "right")
-    for row, value in zip(described_outputs(outputs), outputs.values(), strict=True):
+    for row, value in zip(_described(outputs), outputs.values(), strict=True):
         sizes = row["shape"] if isinstance(row["shape"], list) else []
         table.add_row(
             str(row["name"]),

@@ -141,8 +141,8 @@ def _opened(folder: Path, options: EngineOptions) -> tuple[Any, str]:
     if not is_hybrid(folder) or options.engine == "onnxruntime":
         own = open_own_model(config, options)
         return own, own.reason
-    place = hybrid_place(folder, options)
-    own = open_own_model(place.config, place.options)
+    place = hybrid_place(folder, options.cache)
+    own = open_own_model(place.config, options.of_hybrid(place))
     own_code = f"its code was compiled at load: {place.reason}" if place.reason else ""
     return own, own.reason or own_code
 

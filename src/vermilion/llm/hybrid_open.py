@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from vermilion.errors import ModelError, OptionError
 from vermilion.llm.genai_config import GenaiConfig, read_genai_config
 from vermilion.llm.hybrid_config import DECODE
 from vermilion.llm.json_file import read_object
-from vermilion.llm.open_decoder import EngineOptions
-from vermilion.llm.plugins.identity import parse_number
+from vermilion.llm.plugins.identity import Number, parse_number
 from vermilion.runtime.cache import default_root
 from vermilion.store.signature import is_signed_here
 
@@ -29,10 +28,14 @@ _MAX_FILES, _MAX_FILE_BYTES = 256, 64 << 20
 
 @dataclass(frozen=True)
 class HybridPlace:
-    """Where the engine finds a hybrid model, how it is to open it, and why code was left out."""
+    """Where the engine finds a hybrid model, how it is to open it, and why code was left out.
+
+    `prefill` is in what prompts are computed, `cache` where the programs that came with it lie.
+    """
 
     config: GenaiConfig
-    options: EngineOptions
+    prefill: Number
+    cache: Path
     reason: str = ""
 
 
@@ -41,11 +44,11 @@ def is_hybrid(folder: Path) -> bool:
     return (folder / REPORT).is_file() and (folder / DECODE).is_dir()
 
 
-def hybrid_place(folder: Path, options: EngineOptions) -> HybridPlace:
+def hybrid_place(folder: Path, cache: Path | None = None) -> HybridPlace:
     """Return what the engine opens instead of a hybrid folder: the same model, prompts as it says.
 
-    Machine code that this machine's plugins brought is put where the engine looks for it; code
-    from elsewhere is not, and the engine compiles its own.
+    Machine code that this machine's plugins brought is put where the engine looks for it, in
+    `cache`, by default the user's own; code from elsewhere is not, and the engine compiles its own.
 
     Raises: ModelError for a folder that is damaged, or of another version.
     """
@@ -65,11 +68,10 @@ def hybrid_place(folder: Path, options: EngineOptions) -> HybridPlace:
             where=str(where),
             hint="make it again with `vermilion model_generate --hybrid`",
         ) from error
-    cache = options.cache or default_root() / "engine"
+    cache = cache or default_root() / "engine"
     reason = _install(folder / OPERATORS, data, cache)
     config = read_genai_config(folder / DECODE)
-    prefill = number if options.prefill == "auto" else options.prefill
-    return HybridPlace(config, replace(options, prefill=prefill, cache=cache), reason)
+    return HybridPlace(config, number, cache, reason)
 
 
 def programs_digest(digests: Mapping[str, str]) -> str:

@@ -106,11 +106,11 @@ def test_the_engine_compiles_nothing_with_the_plugins_programs(ready: Path, tmp_
     out = made_with_programs(ready, tmp_path)
     assert is_hybrid(out)
     brought = {path.name for path in (out / "operators" / "decoder").iterdir()}
-    opened = hybrid_place(out, EngineOptions(threads=1))
+    opened = hybrid_place(out)
     assert opened.reason == ""
-    assert opened.options.prefill == "bf16"
-    cache = opened.options.cache
-    assert cache is not None
+    cache = opened.cache
+    assert EngineOptions().of_hybrid(opened) == EngineOptions(prefill="bf16", cache=cache)
+    assert EngineOptions(prefill="int8").of_hybrid(opened).prefill == "int8"
     decoder = open_native_decoder(opened.config.folder, threads=1, prefill="bf16", cache=cache)
     assert {path.name for path in (cache / "decoder").iterdir()} == brought
     got = decoder.start(1, 64).forward(PROMPT)
@@ -126,7 +126,7 @@ def test_programs_from_elsewhere_are_left_out(ready: Path, tmp_path: Path) -> No
     def reason(**changes: object) -> str:
         (out / REPORT).write_text(json.dumps({**whole, **changes}))
         shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-        return hybrid_place(out, EngineOptions()).reason
+        return hybrid_place(out).reason
 
     assert "compiled elsewhere" in reason(seal="0" * 64)
     assert "compiled elsewhere" in reason(programs={"../../evil": "0" * 64})
@@ -145,10 +145,10 @@ def test_a_folder_of_another_version(ready: Path, tmp_path: Path) -> None:
     report = json.loads((out / REPORT).read_text())
     (out / REPORT).write_text(json.dumps({**report, "format": 9}))
     with pytest.raises(ModelError, match="format 9, this version reads 1"):
-        hybrid_place(out, EngineOptions())
+        hybrid_place(out)
     (out / REPORT).write_text(json.dumps({**report, "number": "fp3"}))
     with pytest.raises(ModelError, match="prompts in 'fp3'"):
-        hybrid_place(out, EngineOptions())
+        hybrid_place(out)
 
 
 @pytest.mark.needs("onnxruntime_genai")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.llm.decoder import Decoder
 from vermilion.llm.genai_config import GenaiConfig
 from vermilion.version import VERSION
+
+if TYPE_CHECKING:
+    from vermilion.llm.hybrid_open import HybridPlace
 
 EngineName = Literal["auto", "native", "onnxruntime", "onnxruntime-genai"]
 Prefill = Literal["auto", "bf16", "int8", "bfp16", "fp32"]
@@ -41,6 +44,11 @@ class EngineOptions:
         ):
             if value not in known:
                 raise OptionError(f"`{name} {value}`", hint=f"there are {', '.join(known)}")
+
+    def of_hybrid(self, place: HybridPlace) -> EngineOptions:
+        """Return the options for what stands for a hybrid folder; `auto` takes what it names."""
+        prefill = place.prefill if self.prefill == "auto" else self.prefill
+        return replace(self, prefill=prefill, cache=place.cache)
 
 
 @dataclass(frozen=True)
@@ -98,8 +106,8 @@ def _native(config: GenaiConfig, options: EngineOptions) -> Decoder:
 
     if is_hybrid(config.folder):
         # One set of weights serves both of its stages, with the programs that it came with.
-        place = hybrid_place(config.folder, options)
-        config, options = place.config, place.options
+        place = hybrid_place(config.folder, options.cache)
+        config, options = place.config, options.of_hybrid(place)
     known, opening = open_known_decoder(
         config, threads=options.threads, prefill=options.prefill, cache=options.cache
     )

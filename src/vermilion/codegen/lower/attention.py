@@ -23,8 +23,9 @@ from vermilion.codegen.lower.gemm_operands import (
     packed,
     right_side,
 )
-from vermilion.codegen.lower.groups import Group
-from vermilion.codegen.lower.matmul import choose_patch, close_rows, open_rows, row_operand
+from vermilion.codegen.lower.groups import Attention, Group
+from vermilion.codegen.lower.matmul import close_rows, open_rows, row_operand
+from vermilion.codegen.lower.matmul_step import choose_patch
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
 from vermilion.codegen.tile import Tile
@@ -35,15 +36,6 @@ from vermilion.ir.opset import is_operator, static_shape
 _BLOCK_ROWS = 32
 _WHOLE_KEYS = 512
 _BLOCK_KEYS = 256
-
-
-@dataclass(frozen=True)
-class Attention:
-    """The parts: scores and what is done to them, the softmax, the product with the values."""
-
-    scores: Group
-    softmax: ir.Node
-    context: ir.Node
 
 
 def find_attentions(graph: ir.Graph, groups: Mapping[ir.Node, Group]) -> dict[ir.Node, Attention]:

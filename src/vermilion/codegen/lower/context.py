@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
 from vermilion.codegen.emit.fill import BorderSpec
 from vermilion.codegen.emit.interleave import interleave_step
 from vermilion.codegen.emit.map import map_step
@@ -17,7 +18,7 @@ from vermilion.codegen.expression import Convert, Expression, Operand
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.dequantized import dequantized_constant
-from vermilion.codegen.lower.groups import Group
+from vermilion.codegen.lower.groups import Attention, Group
 from vermilion.codegen.tensor import (
     STORAGE_BYTES,
     Buffer,
@@ -30,9 +31,6 @@ from vermilion.codegen.tensor import (
 from vermilion.errors import UnsupportedError
 from vermilion.ir.cost import node_cost
 from vermilion.ir.opset import is_operator, static_shape
-
-if TYPE_CHECKING:
-    from vermilion.codegen.lower.attention import Attention
 
 FloatStorage = Literal["f32", "bf16"]
 Array = NDArray[Any]
@@ -267,15 +265,11 @@ def copy_step(view: View, target: View, label: str) -> Step:
 
 def identity(view: View) -> Expression:
     """Return the expression that passes a tensor through."""
-    from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
-
     return Operand(0, KIND_OF_STORAGE[view.storage])
 
 
 def converted(source: View, target: View) -> Expression:
     """Return the expression that copies `source` to the storage type of `target`."""
-    from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
-
     kind = KIND_OF_STORAGE[target.storage]
     expression = identity(source)
     return expression if KIND_OF_STORAGE[source.storage] == kind else Convert(expression, kind)

@@ -53,6 +53,15 @@ class Group:
         return sorted(self.members, key=self.members.__getitem__)
 
 
+@dataclass(frozen=True)
+class Attention:
+    """Softmax between two products: the scores' group, the softmax, the product with the values."""
+
+    scores: Group
+    softmax: ir.Node
+    context: ir.Node
+
+
 def find_groups(
     graph: ir.Graph,
     is_elementwise: Callable[[ir.Node], bool],

@@ -8,7 +8,7 @@ import pytest
 from float_graphs import TOLERANCE, WAYS, Array, error_of, families, graph, node, run_native, steps
 from vermilion.codegen.emit.matmul import MatmulSpec
 from vermilion.codegen.isa import isa_of
-from vermilion.codegen.lower.matmul import choose_patch
+from vermilion.codegen.lower.matmul_step import choose_patch
 from vermilion.hardware.targets.find import find_target
 
 SHAPES = (

@@ -36,7 +36,7 @@ from vermilion.codegen.lower.rules import RULES, is_elementwise, is_product
 from vermilion.codegen.lower.transposed import transposed_border
 from vermilion.codegen.lower.wide_product import emit_wide_product, wide_product
 from vermilion.codegen.lower.winograd import Shape, needed_border
-from vermilion.codegen.tensor import STORAGE_BYTES, Buffer, View, contiguous_strides
+from vermilion.codegen.tensor import STORAGE_BYTES, Buffer, View, allocate, contiguous_strides
 from vermilion.ir.opset import static_shape
 
 
@@ -171,8 +171,6 @@ def _imported(lowering: Lowering, view: View) -> View:
     if border is not None and not border.is_empty and order is not None:
         target = lowering.bordered(view.buffer.name, "bf16", view.shape, border)
     else:
-        from vermilion.codegen.tensor import allocate
-
         target = allocate(view.buffer.name, "bf16", view.shape, order)
     label = f"input {view.buffer.name}"
     if order is not None:

@@ -11,8 +11,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.expression import Constant, Expression, Operand, apply
-from vermilion.codegen.lower.context import Lowering
+from vermilion.codegen.lower.attention import emit_attention
+from vermilion.codegen.lower.context import Lowering, converted
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.geometry import (
     ConvGeometry,
@@ -38,6 +40,10 @@ def emit_product(lowering: Lowering, group: Group) -> None:
     """Write the group's product with all of the group in its epilogue."""
     node = group.anchor
     assert node is not None
+    attention = lowering.attentions.get(node)
+    if attention is not None:
+        emit_attention(lowering, group, attention)
+        return
     lower = {
         "Conv": _emit_conv,
         "ConvTranspose": _emit_transposed,
@@ -186,9 +192,6 @@ def _image_of(
     lowering: Lowering, value: ir.Value, geometry: ConvGeometry, storage: Storage
 ) -> View:
     """Return a (N, C, W) tensor as an image of one row with the border that is needed."""
-    from vermilion.codegen.emit.map import map_step
-    from vermilion.codegen.lower.context import converted
-
     view = as_image(lowering.demand(value))
     n, c, h, w = view.shape
     if geometry.border.is_empty and view.strides[1] == 1 and view.storage == storage:

@@ -30,6 +30,9 @@ from vermilion.codegen.expression import (
 )
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.lower.context import Lowering, operations_of
+from vermilion.codegen.lower.gemm_operands import RightSide
+from vermilion.codegen.lower.matmul_step import matmul_step
+from vermilion.codegen.numeric import NUMERICS
 from vermilion.codegen.strassen import PRODUCTS, RESULTS, Sum
 from vermilion.codegen.tensor import View, allocate
 
@@ -78,10 +81,6 @@ def strassen_steps(
     Shapes: left (…rows, K), right (K, N), target and operands (…rows, N); rows have a
     `halved_axis`, and K and N are even. `key` names the right side.
     """
-    from vermilion.codegen.lower.gemm_operands import RightSide
-    from vermilion.codegen.lower.matmul import matmul_step
-    from vermilion.codegen.numeric import NUMERICS
-
     axis = halved_axis(left.shape)
     assert axis is not None, "rows that have no halves"
     names = tuple(str(node.name) for node in nodes)

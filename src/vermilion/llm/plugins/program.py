@@ -15,7 +15,7 @@ from vermilion.codegen.emit.walk import Matrices
 from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.matmul import SEGMENT_ROWS, choose_patch
+from vermilion.codegen.lower.matmul_step import SEGMENT_ROWS, choose_patch
 from vermilion.codegen.numeric import NUMERICS, Numeric, numeric_for
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage, View, allocate
 from vermilion.codegen.tile import choose_tile
