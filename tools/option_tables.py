@@ -13,8 +13,9 @@ from vermilion.hardware.options.gpu_rules import plugin_name
 from vermilion.hardware.options.option import Option, OptionTable
 from vermilion.hardware.options.vitisai import RELEASES, all_options
 from vermilion.hardware.options.vitisai_build import Precision, Request, build_options
+from vermilion.hardware.targets.npu import TARGETS
 
-_DEVICES = ("phoenix", "strix", "krackan")
+_DEVICES = tuple(t.name for t in TARGETS if t.npu is not None and t.npu.first_release)
 _PRECISIONS: tuple[Precision, ...] = ("int8", "bf16")
 
 

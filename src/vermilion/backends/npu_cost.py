@@ -18,6 +18,7 @@ import onnx_ir as ir
 from vermilion.backends.npu_fit import DISPATCH_MS, LayerTable, Rates
 from vermilion.backends.npu_published import Layer
 from vermilion.backends.npu_rules import column_of
+from vermilion.hardware.targets.npu import npu_facts
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.attributes import integer
 from vermilion.ir.ops import dimensions, elements, find_operator
@@ -25,37 +26,7 @@ from vermilion.ir.ops import dimensions, elements, find_operator
 NEWEST = "1.7"
 
 
-@dataclass(frozen=True)
-class ArrayFacts:
-    """The size and clock of an array.
-
-    Units: `int8_per_clock` is operations a compute tile and clock; `memory_kib` is that of all
-    memory tiles.
-    """
-
-    columns: int
-    rows: int
-    int8_per_clock: int
-    megahertz: int
-    memory_kib: int
-    source: str
-
-    @property
-    def int8_tops(self) -> float:
-        """The most that the array can do, in 10^12 operations a second."""
-        return self.columns * self.rows * self.int8_per_clock * self.megahertz / 1e6
-
-
-# Clock: the step below the highest, at which `xrt-smi validate --run gemm` reports 51.3 TOPS on
-# Strix, 99 % of what these figures give.
-_DRIVER = "amd/xdna-driver at 856409c"
-ARRAYS: Mapping[str, ArrayFacts] = MappingProxyType(
-    {
-        "strix": ArrayFacts(8, 4, 1024, 1584, 4096, f"{_DRIVER}, npu4_regs.c, amdnpu.rst"),
-        "krackan": ArrayFacts(8, 4, 1024, 1584, 4096, f"{_DRIVER}, npu6_regs.c, amdnpu.rst"),
-        "phoenix": ArrayFacts(4, 4, 512, 1309, 2560, f"{_DRIVER}, npu1_regs.c, amdnpu.rst"),
-    }
-)
+# Whose published latencies the rates are fitted to.
 _FITTED_ON = "strix"
 
 # What `fit` gives for the tables of `npu_published.py`; a test holds them to it.
@@ -192,12 +163,15 @@ def predict(
 
     Counted are convolutions and matrix products; what lies between them is taken as fused.
     """
-    array = ARRAYS.get(target.name)
+    array = None if target.npu is None else target.npu.array
+    fitted_on = npu_facts(_FITTED_ON)
     is_float = column_of(number_format) == "bf16"
     rates = (BF16_RATES if is_float else INT8_RATES).get(release)
-    if array is None or rates is None or (is_float and target.name == "phoenix"):
+    if array is None or rates is None or (is_float and "bf16" not in target.formats):
         return None
-    slower = ARRAYS[_FITTED_ON].int8_tops / array.int8_tops
+    assert fitted_on is not None
+    assert fitted_on.array is not None
+    slower = fitted_on.array.int8_tops / array.int8_tops
     rates = replace(
         rates,
         dense_ms_per_gop=rates.dense_ms_per_gop * slower,

@@ -7,7 +7,6 @@ import pytest
 
 from models import mobilenet, resnet18, resnet50
 from vermilion.backends.npu_cost import (
-    ARRAYS,
     BF16_ERRORS,
     BF16_RATES,
     INT8_ERRORS,
@@ -128,4 +127,4 @@ def test_other_chips_are_scaled_by_their_array_and_say_so() -> None:
 
 
 def test_the_array_of_strix_gives_what_the_vendors_test_measures() -> None:
-    assert ARRAYS["strix"].int8_tops == pytest.approx(51.3, rel=0.02)
+    assert STRIX.npu.array.int8_tops == pytest.approx(51.3, rel=0.02)

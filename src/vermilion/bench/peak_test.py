@@ -7,7 +7,7 @@ from vermilion.bench import peak
 from vermilion.bench.peak_code import STEPS, TILES, Tile
 from vermilion.errors import Refusal
 from vermilion.hardware.cpu import detect_cpu
-from vermilion.hardware.x86 import ZEN2, ZEN4, ZEN5
+from vermilion.hardware.targets.x86 import ZEN2, ZEN4, ZEN5
 
 HERE = detect_cpu().features
 EVERY = [(precision, tile) for precision, tiles in TILES.items() for tile in tiles]

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vermilion.hardware.targets.target import Target
-
-# LLVM's generic level splits vectors of 512 bits into halves, and has no VNNI.
-# Source: LLVM, llvm/lib/Target/X86/X86.td, x86-64-v4: TuningPrefer256Bit.
-_LLVM_FEATURES = {"x86-64-v4": "+avx512vnni,-prefer-256-bit"}
+from vermilion.hardware.targets.target import CpuFacts, Target
 
 
 @dataclass(frozen=True)
@@ -33,12 +29,13 @@ class Isa:
 
 def isa_of(target: Target) -> Isa:
     """Return the instruction set of a CPU target."""
-    wide = "avx512f" in target.features
+    core = target.cpu or CpuFacts()
+    wide = "avx512f" in core.features
     return Isa(
-        llvm_cpu=target.llvm_cpu,
+        llvm_cpu=core.llvm_cpu,
         lanes=16 if wide else 8,
         registers=32 if wide else 16,
-        has_bf16="avx512_bf16" in target.features or "avx512bf16" in target.features,
-        has_vnni="avx512_vnni" in target.features or "avx512vnni" in target.features,
-        llvm_features=_LLVM_FEATURES.get(target.llvm_cpu, ""),
+        has_bf16="avx512bf16" in core.features,
+        has_vnni="avx512vnni" in core.features,
+        llvm_features=core.llvm_features,
     )

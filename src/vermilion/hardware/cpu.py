@@ -8,10 +8,32 @@ import platform
 import re
 import struct
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vermilion.hardware.x86 import CORES, amd_core, features_from_linux
+from vermilion.hardware.targets.x86 import amd_core, features_by_core
+
+# Names in /proc/cpuinfo where they differ from LLVM's.
+# Source: Linux, arch/x86/include/asm/cpufeatures.h.
+_LINUX_NAMES = {
+    "abm": "lzcnt",
+    "avx512_bf16": "avx512bf16",
+    "avx512_bitalg": "avx512bitalg",
+    "avx512_vbmi2": "avx512vbmi2",
+    "avx512_vnni": "avx512vnni",
+    "avx512_vpopcntdq": "avx512vpopcntdq",
+    "avx_vnni": "avxvnni",
+    "bmi1": "bmi",
+    "pclmulqdq": "pclmul",
+    "pni": "sse3",
+    "sha_ni": "sha",
+    "sse4_1": "sse4.1",
+    "sse4_2": "sse4.2",
+}
+
+_CORES = features_by_core()
+_KNOWN_FEATURES = frozenset().union(*_CORES.values())
 
 
 @dataclass(frozen=True)
@@ -85,6 +107,11 @@ def parse_proc(cpuinfo: str, meminfo: str) -> CpuInfo:
     )
 
 
+def features_from_linux(flags: Iterable[str]) -> frozenset[str]:
+    """Translate the flags of /proc/cpuinfo; those that no core of ours asks for are dropped."""
+    return frozenset(_LINUX_NAMES.get(flag, flag) for flag in flags) & _KNOWN_FEATURES
+
+
 def parse_processor_identifier(identifier: str) -> tuple[str, int, int]:
     """Read Windows' `AMD64 Family 25 Model 116 Stepping 1, AuthenticAMD` → vendor, family, model.
 
@@ -103,7 +130,7 @@ def features_on_windows(core: str, has_avx2: bool, has_avx512: bool) -> frozense
     """
     if not has_avx2:
         return frozenset()
-    features = CORES.get(core, CORES["zen5"] if core == "zen6" else CORES["x86-64-v3"])
+    features = _CORES.get(core, _CORES["zen5"] if core == "zen6" else _CORES["x86-64-v3"])
     if has_avx512:
         return features
     return frozenset(name for name in features if not name.startswith("avx512"))

@@ -10,7 +10,8 @@ from vermilion.hardware.cpu import (
     parse_proc,
     parse_processor_identifier,
 )
-from vermilion.hardware.x86 import X86_64_V3, ZEN2, ZEN4, ZEN5, amd_core, newest_core
+from vermilion.hardware.targets.find import resolve_cpu
+from vermilion.hardware.targets.x86 import X86_64_V3, ZEN2, ZEN4, ZEN5, amd_core
 
 ZEN4_FLAGS = (
     "fpu sse sse2 pni pclmulqdq ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes avx f16c abm sse4a"
@@ -36,7 +37,7 @@ def test_parse_proc():
     )
     assert (cpu.brand, cpu.family, cpu.model) == ("AMD Ryzen 7 7840HS", 25, 116)
     assert cpu.core == "zen4"
-    assert newest_core(cpu.features) == "zen4"
+    assert resolve_cpu(cpu.features).name == "zen4"
     assert (cpu.physical_cores, cpu.logical_cores) == (2, 4)
     assert cpu.memory_bytes == 32000 * 1024
     assert cpu.available_memory_bytes == 16000 * 1024
@@ -90,7 +91,7 @@ def test_processor_identifier_of_windows():
 def test_features_on_windows():
     assert features_on_windows("zen4", has_avx2=True, has_avx512=True) == ZEN4
     # Hyper-V may hide AVX-512: what is left must not hold any of it.
-    assert newest_core(features_on_windows("zen4", has_avx2=True, has_avx512=False)) == "zen3"
+    assert resolve_cpu(features_on_windows("zen4", has_avx2=True, has_avx512=False)).name == "zen3"
     assert features_on_windows("zen2", has_avx2=True, has_avx512=False) == ZEN2
     assert features_on_windows("", has_avx2=True, has_avx512=True) == X86_64_V3
     assert features_on_windows("zen6", has_avx2=True, has_avx512=True) == ZEN5

@@ -8,7 +8,7 @@ from vermilion.hardware.checks.npu import OLDEST_DRIVERS, oldest_driver
 from vermilion.hardware.devices import CpuInfo, GpuInfo, Machine, NpuInfo, ProviderInfo
 from vermilion.hardware.devices import detect_machine as detect
 from vermilion.hardware.doctor import Environment, collect_environment, diagnose
-from vermilion.hardware.x86 import ZEN2, ZEN5
+from vermilion.hardware.targets.x86 import ZEN2, ZEN5
 
 CPU = CpuInfo("AMD Ryzen AI 9 HX 370", "AuthenticAMD", 26, 36, "zen5", ZEN5, 12, 24, 64 * 10**9, 0)
 STRIX = NpuInfo(

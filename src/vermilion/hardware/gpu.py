@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from vermilion.hardware.pci import ATI, DISPLAY_CLASS, PciDevice
+from vermilion.hardware.targets.gpu import BY_DEVICE
 
 
 @dataclass(frozen=True)
@@ -42,31 +43,6 @@ class GpuInfo:
             "driver_version": self.driver_version,
         }
 
-
-# Device → gfx, for systems where no compute driver tells. Source: pci.ids, vendor 1002, for the
-# chip; LLVM AMDGPUUsage, processors, for the chip's gfx.
-_GFX_BY_DEVICE: Mapping[int, tuple[str, str]] = {
-    0x7408: ("gfx90a", "Instinct MI250X"),
-    0x740C: ("gfx90a", "Instinct MI250X or MI250"),
-    0x740F: ("gfx90a", "Instinct MI210"),
-    0x74A0: ("gfx942", "Instinct MI300A"),
-    0x74A1: ("gfx942", "Instinct MI300X"),
-    0x74A5: ("gfx942", "Instinct MI325X"),
-    0x75A0: ("gfx950", "Instinct MI350X"),
-    0x75A3: ("gfx950", "Instinct MI355X"),
-    0x744C: ("gfx1100", "Radeon RX 7900 series"),
-    0x7448: ("gfx1100", "Radeon PRO W7900"),
-    0x745E: ("gfx1100", "Radeon PRO W7800"),
-    0x15BF: ("gfx1103", "Radeon 780M (Phoenix)"),
-    0x15C8: ("gfx1103", "Radeon 740M (Phoenix 2)"),
-    0x1900: ("gfx1103", "Radeon 780M (Hawk Point)"),
-    0x150E: ("gfx1150", "Radeon 890M or 880M (Strix Point)"),
-    0x1586: ("gfx1151", "Radeon 8060S or 8050S (Strix Halo)"),
-    0x1114: ("gfx1152", "Radeon 860M or 840M (Krackan Point)"),
-    0x7550: ("gfx1201", "Radeon RX 9070 series"),
-    0x7551: ("gfx1201", "Radeon AI PRO R9700"),
-    0x7590: ("gfx1200", "Radeon RX 9060 series"),
-}
 
 _DISPLAY_CLASSES = (0x03, 0x12)  # display; Instinct cards are `processing accelerator`
 _LOCAL_HEAPS = ("1", "2")  # public and private video memory. Source: hsakmttypes.h, HSA_HEAPTYPE
@@ -140,7 +116,7 @@ def _compute_units(properties: Mapping[str, int]) -> int:
 
 
 def _from_bus(device: PciDevice, properties: Mapping[str, int] | None) -> GpuInfo:
-    gfx, title = _GFX_BY_DEVICE.get(device.device, ("", f"AMD GPU {device.ids}"))
+    gfx, title = BY_DEVICE.get(device.device, ("", f"AMD GPU {device.ids}"))
     product = device.fact("product_name")
     memory = device.fact("mem_info_vram_total")
     if properties is None:
@@ -161,7 +137,7 @@ def _from_bus(device: PciDevice, properties: Mapping[str, int] | None) -> GpuInf
 def _from_kfd(address: str, properties: Mapping[str, int]) -> GpuInfo:
     device = properties.get("device_id", 0)
     gfx = gfx_name(properties["gfx_target_version"])
-    _, title = _GFX_BY_DEVICE.get(device, (gfx, f"AMD GPU {gfx}"))
+    _, title = BY_DEVICE.get(device, (gfx, f"AMD GPU {gfx}"))
     return GpuInfo(
         title=title,
         gfx=gfx,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from vermilion.hardware.pci import ACCELERATOR_CLASS, AMD, PciDevice
+from vermilion.hardware.targets.npu import TARGETS
 
 Recognition = Literal["known", "newer", "unknown"]
 
@@ -47,17 +48,16 @@ class NpuInfo:
         }
 
 
-# (device, revision) → title, target. Sources: Ryzen AI documentation, app_development.rst, "APU
-# Types"; amd/xdna-driver 856409c, amdxdna_pci_drv.c (17f0:11 is its npu5, Strix Halo).
+# (device, revision) → title, target.
 _KNOWN: Mapping[tuple[int, int], tuple[str, str]] = {
-    (0x1502, 0x00): ("Phoenix or Hawk Point NPU (XDNA 1)", "phoenix"),
-    (0x17F0, 0x00): ("Strix Point NPU (XDNA 2, early revision)", "strix"),
-    (0x17F0, 0x10): ("Strix Point NPU (XDNA 2)", "strix"),
-    (0x17F0, 0x11): ("Strix Halo NPU (XDNA 2)", "strix"),
-    (0x17F0, 0x20): ("Krackan Point NPU (XDNA 2)", "krackan"),
+    key: (title, target.name)
+    for target in TARGETS
+    if target.npu is not None
+    for key, title in target.npu.pci.items()
 }
 
-# (device, revision) → the driver's name for it. Source: as above. No Ryzen AI release names them.
+# (device, revision) → the driver's name for it. Source: amd/xdna-driver 856409c,
+# amdxdna_pci_drv.c. No Ryzen AI release names them.
 _NEWER: Mapping[tuple[int, int], str] = {
     **{(device, 0x10): "npu3" for device in (0x17F1, 0x17F2, 0x17F3)},
     **{(device, 0x00): "npu3" for device in (0x1B0A, 0x1B0B, 0x1B0C)},

@@ -20,6 +20,7 @@ from vermilion.backends.base import (
 from vermilion.backends.npu_model import predict_ms
 from vermilion.errors import OptionError, Refusal, UnsupportedError
 from vermilion.hardware.targets.find import find_target
+from vermilion.hardware.targets.npu import TARGETS as NPUS
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.literal.types import complete_types
 from vermilion.ir.numbers import number_format
@@ -212,7 +213,8 @@ def backends_for(target: Target, wanted: str = "") -> tuple[Backend, Backend, Av
             where="--backend",
             hint=f"it is one of {', '.join(f'`{name}`' for name in by_name)}",
         )
-    reasons, hint = [], "compile for `cpu`, or for an NPU: strix, krackan, phoenix, ve2"
+    npus = ", ".join(target.name for target in NPUS)
+    reasons, hint = [], f"compile for `cpu`, or for an NPU: {npus}"
     for name in (wanted,) if wanted else known:
         chosen = backend(name)
         availability = chosen.available(target)

@@ -25,7 +25,7 @@ def summarize(model: ir.Model, placement: Placement, label: str, digest: str) ->
     return Summary(
         model=label,
         model_signature=digest[:32],
-        device=target.device_code or target.name,
+        device=target.npu.summary_codes[0] if target.npu is not None else target.name,
         model_data_type=data_type_words(model),
         device_data_type=device_data_type(model, placement),
         operators=len(cost.nodes),

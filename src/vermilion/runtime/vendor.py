@@ -25,6 +25,7 @@ import onnx
 from vermilion.backends.vitisai.evidence import read_ep_report
 from vermilion.backends.vitisai.found import Stack
 from vermilion.errors import ArtifactError, VermilionError
+from vermilion.hardware.targets.npu import TARGETS
 from vermilion.runtime.summary import HEADER, Summary, parse_summary
 
 Kind = Literal["cache folder", "EP-context model", "rai file"]
@@ -121,7 +122,12 @@ def why_not_reusable(artifact: VendorArtifact, stack: Stack | None) -> tuple[str
     return tuple(reasons)
 
 
-_TARGETS = {"stx": "strix", "krk": "krackan", "phx": "phoenix", "ve2": "ve2", "ryzen-ai": "strix"}
+_TARGETS = {
+    code: target.name
+    for target in TARGETS
+    if target.npu is not None
+    for code in target.npu.summary_codes
+}
 
 
 class _Members:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from vermilion.backends.iree.machine_code import Kernel, read_kernels
 from vermilion.errors import Refusal, UnsupportedError
-from vermilion.hardware.targets.gfx import nearest_architecture
+from vermilion.hardware.targets.gpu import nearest_architecture
 from vermilion.progress import Progress
 
 PACKAGES = ("iree-base-compiler", "iree-base-runtime")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from vermilion.hardware.checks.finding import Finding
 from vermilion.hardware.devices import Machine
 from vermilion.hardware.environment import Environment
+from vermilion.hardware.targets.npu import not_on_system, npu_facts
 from vermilion.hardware.versions import is_older, version_fields
 
 # Release of the VitisAI provider → the oldest NPU driver that it accepts (Windows' numbers).
@@ -190,25 +191,28 @@ def check_installation_path(machine: Machine, environment: Environment) -> Itera
         yield Finding("npu.installation-path-unset", "warning", what, fix)
 
 
-def check_phoenix(machine: Machine, environment: Environment) -> Iterator[Finding]:
-    """Say what Phoenix and Hawk Point cannot do, before a long load fails at it."""
-    if not any(npu.target == "phoenix" for npu in machine.npus):
-        return
-    yield Finding(
-        "npu.phoenix-int8-only",
-        "note",
-        "Phoenix and Hawk Point run convolutional networks in INT8 and nothing else: no BF16, no"
-        " LLM (those fail late, with `invalid unordered_map<K, T> key`)",
-        "vermilion quantize MODEL --scheme xint8 --calib DIR -o OUT.onnx; run LLMs with"
-        " `--target cpu`",
-    )
-    if environment.system == "Linux":
-        yield Finding(
-            "npu.phoenix-linux",
-            "warning",
-            "Ryzen AI for Linux supports Strix and Krackan, not Phoenix and Hawk Point",
-            "use Windows for this NPU, or `--target cpu` here",
-        )
+def check_limits(machine: Machine, environment: Environment) -> Iterator[Finding]:
+    """Say what a chip cannot do, before a long load fails at it."""
+    for name in dict.fromkeys(npu.target for npu in machine.npus):
+        npu = npu_facts(name or "")
+        if npu is None:
+            continue
+        if "bf16" not in npu.operators:
+            yield Finding(
+                f"npu.{name}-int8-only",
+                "note",
+                f"{npu.chips} run convolutional networks in INT8 and nothing else: no BF16, no"
+                " LLM (those fail late, with `invalid unordered_map<K, T> key`)",
+                "vermilion quantize MODEL --scheme xint8 --calib DIR -o OUT.onnx; run LLMs with"
+                " `--target cpu`",
+            )
+        if environment.system in npu.not_on:
+            yield Finding(
+                f"npu.{name}-{environment.system.lower()}",
+                "warning",
+                not_on_system(npu, environment.system),
+                "use Windows for this NPU, or `--target cpu` here",
+            )
 
 
 def check_memory(machine: Machine, _: Environment) -> Iterator[Finding]:
@@ -257,6 +261,6 @@ CHECKS = (
     check_memlock,
     check_xrt,
     check_installation_path,
-    check_phoenix,
+    check_limits,
     check_memory,
 )

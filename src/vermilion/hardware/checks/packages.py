@@ -9,6 +9,7 @@ from vermilion.hardware.checks.finding import Finding
 from vermilion.hardware.devices import Machine, ProviderInfo
 from vermilion.hardware.environment import Environment
 from vermilion.hardware.providers import ONNXRUNTIME_WHEELS, PLACEHOLDER_VERSION
+from vermilion.hardware.targets.npu import npu_facts
 from vermilion.hardware.versions import is_older
 
 # Source: onnxruntime/onnxruntime-ep-amdgpu, README.
@@ -150,7 +151,7 @@ def check_genai(machine: Machine, environment: Environment) -> Iterator[Finding]
     """Find the public LLM runtime where AMD's own is needed."""
     public = environment.distributions.get("onnxruntime-genai")
     amds = any(name.endswith("-ryzenai") for name in environment.distributions)
-    if public and not amds and any(npu.target in ("strix", "krackan") for npu in machine.npus):
+    if public and not amds and any(_runs_language_models(npu.target) for npu in machine.npus):
         yield Finding(
             "packages.public-genai",
             "note",
@@ -158,6 +159,11 @@ def check_genai(machine: Machine, environment: Environment) -> Iterator[Finding]
             "pip install onnxruntime-genai-directml-ryzenai --extra-index-url"
             " https://pypi.amd.com/simple",
         )
+
+
+def _runs_language_models(target: str | None) -> bool:
+    facts = npu_facts(target or "")
+    return facts is not None and facts.language_models
 
 
 def check_conda(_: Machine, environment: Environment) -> Iterator[Finding]:

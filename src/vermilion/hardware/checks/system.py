@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vermilion.hardware.checks.finding import Finding
 from vermilion.hardware.devices import Machine
 from vermilion.hardware.environment import Environment
-from vermilion.hardware.x86 import X86_64_V3
+from vermilion.hardware.targets.x86 import X86_64_V3
 
 # Variable → since when it is ignored, what to use instead. Sources: Ryzen AI documentation,
 # relnotes.rst, 1.5; ROCm 6.4, MIGraphX provider (microsoft/onnxruntime#25379).

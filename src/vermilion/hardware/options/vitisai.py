@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vermilion.hardware.options.option import Option, OptionTable, Values
+from vermilion.hardware.targets.npu import ryzen_ai_chips
 from vermilion.hardware.versions import is_older, version_fields
 
 PROVIDER = "VitisAIExecutionProvider"
@@ -18,16 +19,16 @@ PROVIDER = "VitisAIExecutionProvider"
 RELEASES = ("1.2", "1.3", "1.3.1", "1.4", "1.4.1", "1.5", "1.6", "1.7", "1.8")
 NEWEST = RELEASES[-1]
 
-# First release that drives a chip, and first that compiles BF16 on it. Source: relnotes.rst (1.2:
-# Strix Point; 1.4: Krackan Point, "Public release for compilation of BF16 CNN and NLP models").
-FIRST_RELEASE: Mapping[str, str] = {"phoenix": "1.2", "strix": "1.2", "krackan": "1.4"}
+# Source: relnotes.rst, 1.4: "Public release for compilation of BF16 CNN and NLP models".
 FIRST_BF16_RELEASE = "1.4"
+
+_NAMING_BINARY = ryzen_ai_chips(lambda npu: bool(npu.binary(NEWEST)))
 
 # In 1.4 environment variables became options; in 1.5 these stopped being read (relnotes.rst).
 REMOVED_VARIABLES: Mapping[str, str] = {
     "XLNX_ENABLE_CACHE": "delete the folder `cache_dir/cache_key` to compile again",
     "XLNX_TARGET_NAME": "set the option `target`",
-    "XLNX_VART_FIRMWARE": "set the option `xclbin`, on Phoenix and Hawk Point only",
+    "XLNX_VART_FIRMWARE": f"set the option `xclbin`, on {_NAMING_BINARY} only",
 }
 VARIABLES_REMOVED_IN = "1.5"
 
@@ -73,8 +74,9 @@ _ROWS: tuple[Option, ...] = (
     Option(
         "target",
         "choice",
-        "the compiler: X2 for INT8 on Strix and Krackan; X1 the older one, the only one for Phoenix"
-        " and Hawk Point; VAIML on Versal",
+        f"the compiler: X2 for INT8 on {ryzen_ai_chips(lambda npu: npu.compilers[0] == 'X2')}; X1"
+        f" the older one, the only one for {ryzen_ai_chips(lambda npu: npu.compilers == ('X1',))};"
+        " VAIML on Versal",
         default="X2",
         choices=("X1", "X2", "VAIML"),
         since="1.6",
@@ -82,7 +84,8 @@ _ROWS: tuple[Option, ...] = (
     Option(
         "xclbin",
         "path",
-        "the NPU binary: needed on Phoenix and Hawk Point, forbidden on Strix and Krackan from 1.6",
+        f"the NPU binary: needed on {_NAMING_BINARY}, forbidden on"
+        f" {ryzen_ai_chips(lambda npu: not npu.binary(NEWEST))} from 1.6",
         since="1.4",
     ),
     Option(

@@ -12,25 +12,22 @@ from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hardware.options.vaiml import build_config
 from vermilion.hardware.options.vitisai import (
     FIRST_BF16_RELEASE,
-    FIRST_RELEASE,
+    NEWEST,
     release_row,
     vitisai_table,
 )
+from vermilion.hardware.targets.npu import (
+    TARGETS,
+    listed,
+    not_on_system,
+    npu_facts,
+    ryzen_ai_chips,
+)
+from vermilion.hardware.targets.target import NpuFacts
 from vermilion.hardware.versions import is_older
 
 Precision = Literal["int8", "bf16"]
 
-# What stands in `vaiml_config.device`. Source: modelrun.rst, the example for Strix; UG1787.
-DEVICE_CODES: Mapping[str, str] = {"strix": "stx", "krackan": "stx", "ve2": "ve2", "phoenix": "phx"}
-
-# Below the installation folder. Sources: modelrun.rst, runtime_setup.rst; relnotes.rst 1.5 (the
-# 4x4 binary is the only one left for Phoenix), 1.6 (Strix and Krackan must name none).
-_XCLBINS: Mapping[str, str] = {
-    "phoenix": "voe-4.0-win_amd64/xclbins/phoenix/4x4.xclbin",
-    "strix": "voe-4.0-win_amd64/xclbins/strix/AMD_AIE2P_4x4_Overlay.xclbin",
-    "krackan": "voe-4.0-win_amd64/xclbins/strix/AMD_AIE2P_4x4_Overlay.xclbin",
-}
-_PHOENIX_XCLBIN_BEFORE_15 = "voe-4.0-win_amd64/xclbins/phoenix/1x4.xclbin"
 _DEFAULT_CONFIG = "voe-4.0-win_amd64/vaip_config.json"
 INSTALLATION = "%RYZEN_AI_INSTALLATION_PATH%"
 
@@ -76,16 +73,22 @@ def build_options(request: Request) -> BuiltOptions:
     Raises: UnsupportedError where the release does not do that on the device; OptionError for a
     value that it would not take.
     """
-    row = release_row(request.release) if request.device != "ve2" else "1.8"
-    _check_pair(request, row)
+    npu = npu_facts(request.device)
+    if npu is None:
+        raise UnsupportedError(
+            f"the VitisAI provider does not drive `{request.device}`",
+            hint=f"its devices are {', '.join(target.name for target in TARGETS)}",
+        )
+    row = release_row(request.release) if npu.first_release else NEWEST
+    _check_pair(request, npu, row)
     options: dict[str, str] = {}
     reasons: dict[str, str] = {}
     environment: dict[str, str] = {}
     config: dict[str, object] | None = None
     if request.precision == "bf16":
-        config = _bf16(request, row, options, reasons)
+        config = _bf16(request, npu, row, options, reasons)
     else:
-        _int8(request, row, options, reasons, environment)
+        _int8(request, npu, row, options, reasons, environment)
     _cache(request, row, options, reasons)
     if request.encryption_key:
         options["encryption_key"] = request.encryption_key
@@ -101,29 +104,24 @@ def build_options(request: Request) -> BuiltOptions:
     return BuiltOptions(_spelt_for(options, row), reasons, environment, config)
 
 
-def _check_pair(request: Request, row: str) -> None:
-    first = FIRST_RELEASE.get(request.device)
-    if first is None and request.device != "ve2":
-        raise UnsupportedError(
-            f"the VitisAI provider does not drive `{request.device}`",
-            hint=f"its devices are {', '.join([*FIRST_RELEASE, 've2'])}",
-        )
+def _check_pair(request: Request, npu: NpuFacts, row: str) -> None:
+    first = npu.first_release
     where = f"{request.device}, Ryzen AI {row}"
-    if first is not None and is_older(row, first):
+    if first and is_older(row, first):
         raise UnsupportedError(
             f"Ryzen AI {row} does not support {request.device}",
             where=where,
             hint=f"install Ryzen AI {first} or newer",
         )
-    if request.device == "phoenix" and request.precision == "bf16":
+    if request.precision == "bf16" and "bf16" not in npu.operators:
         raise UnsupportedError(
-            "Phoenix and Hawk Point run INT8 convolutional networks and nothing else",
+            f"{npu.chips} run INT8 convolutional networks and nothing else",
             where=where,
             hint="quantize: `vermilion quantize MODEL --scheme xint8 --calib DIR`",
         )
-    if request.device == "phoenix" and request.system == "Linux":
+    if request.system in npu.not_on:
         raise UnsupportedError(
-            "Ryzen AI for Linux supports Strix and Krackan, not Phoenix and Hawk Point",
+            not_on_system(npu, request.system),
             where=where,
             hint="use Windows for this NPU",
         )
@@ -136,61 +134,56 @@ def _check_pair(request: Request, row: str) -> None:
 
 
 def _bf16(
-    request: Request, row: str, options: dict[str, str], reasons: dict[str, str]
+    request: Request, npu: NpuFacts, row: str, options: dict[str, str], reasons: dict[str, str]
 ) -> dict[str, object]:
     options["config_file"] = request.config_path
     reasons["config_file"] = "BF16 models are compiled by what stands in this file"
-    if request.device == "ve2":
-        options["target"] = "VAIML"
-        reasons["target"] = "the only compiler for Versal"
+    _only_compiler(npu, options, reasons)
     with_targets = not is_older(row, "1.6")
     if with_targets:
         reasons["config_file"] += "; since 1.6 with `target` and `targets`, or none is found"
         reasons["no xclbin"] = f"{row} refuses it on {request.device}"
-    settings = {"device": DEVICE_CODES[request.device], "optimize_level": 1} | dict(
-        request.settings
-    )
+    settings = {"device": npu.vaiml_code, "optimize_level": 1} | dict(request.settings)
     return build_config(settings, with_targets=with_targets)
+
+
+def _only_compiler(npu: NpuFacts, options: dict[str, str], reasons: dict[str, str]) -> None:
+    if len(npu.compilers) == 1:
+        options["target"] = npu.compilers[0]
+        reasons["target"] = f"the only compiler for {npu.chips}"
 
 
 def _int8(
     request: Request,
+    npu: NpuFacts,
     row: str,
     options: dict[str, str],
     reasons: dict[str, str],
     environment: dict[str, str],
 ) -> None:
     if is_older(row, "1.4"):
-        options["config_file"] = _below(request.installation, _DEFAULT_CONFIG)
+        options["config_file"] = below(request.installation, _DEFAULT_CONFIG)
         reasons["config_file"] = f"must be there in {row}, for every model"
-    xclbin = _xclbin(request.device, row)
+    xclbin = npu.binary(row)
     if not xclbin:
         reasons["no xclbin"] = f"{row} refuses it on {request.device}"
     elif is_older(row, "1.4"):
-        environment["XLNX_VART_FIRMWARE"] = _below(request.installation, xclbin)
+        environment["XLNX_VART_FIRMWARE"] = below(request.installation, xclbin)
         reasons["environment XLNX_VART_FIRMWARE"] = f"{row} takes the NPU binary from it"
     else:
-        options["xclbin"] = _below(request.installation, xclbin)
+        options["xclbin"] = below(request.installation, xclbin)
         reasons["xclbin"] = f"the NPU binary that {row} wants named on {request.device}"
     if not is_older(row, "1.6"):
-        options["target"] = "X1" if request.device == "phoenix" else "X2"
+        options["target"], *others = npu.compilers
         reasons["target"] = (
-            "the only compiler for Phoenix and Hawk Point"
-            if request.device == "phoenix"
-            else "the INT8 compiler for Strix and Krackan; X1 is allowed where it does better"
+            f"the INT8 compiler for {ryzen_ai_chips(lambda one: one.compilers == npu.compilers)};"
+            f" {listed(others)} is allowed where it does better"
+            if others
+            else f"the only compiler for {npu.chips}"
         )
-    if request.device == "ve2":
-        options["target"] = "VAIML"
-        reasons["target"] = "the only compiler for Versal"
     if request.opt_level:
         options["opt_level"] = request.opt_level
         reasons["opt_level"] = "as asked"
-
-
-def _xclbin(device: str, row: str) -> str:
-    if device == "phoenix":
-        return _PHOENIX_XCLBIN_BEFORE_15 if is_older(row, "1.5") else _XCLBINS[device]
-    return _XCLBINS.get(device, "") if is_older(row, "1.6") else ""
 
 
 def _cache(request: Request, row: str, options: dict[str, str], reasons: dict[str, str]) -> None:
@@ -218,6 +211,7 @@ def _spelt_for(options: Mapping[str, str], row: str) -> dict[str, str]:
     return {old.get(name, name): value for name, value in options.items()}
 
 
-def _below(folder: str, path: str) -> str:
+def below(folder: str, path: str) -> str:
+    """Return a path below a folder, spelt as the folder's system does."""
     windows = "%" in folder or "\\" in folder or PurePath(folder).drive
     return f"{folder}\\" + path.replace("/", "\\") if windows else f"{folder}/{path}"

@@ -20,15 +20,13 @@ from vermilion.hardware.options.vitisai import (
     release_row,
     vitisai_table,
 )
-from vermilion.hardware.options.vitisai_build import DEVICE_CODES, INSTALLATION
+from vermilion.hardware.options.vitisai_build import INSTALLATION, below
+from vermilion.hardware.targets.npu import TARGETS, not_on_system, npu_facts
 from vermilion.hardware.versions import is_older
 
-_STRIX_LIKE = ("strix", "krackan")
-_DEVICES = (*_STRIX_LIKE, "phoenix", "ve2")
 # Retired in 1.5, all but Phoenix' 4x4 (relnotes.rst).
 _RETIRED_BINARY = re.compile(r"(?:1x4|5x4|Nx4)[^/\\]*\.xclbin$", re.IGNORECASE)
-_PHOENIX_BINARY = rf"{INSTALLATION}\voe-4.0-win_amd64\xclbins\phoenix\4x4.xclbin"
-_DEFAULT_CONFIG = rf"{INSTALLATION}\voe-4.0-win_amd64\vaip_config.json"
+_DEFAULT_CONFIG = below(INSTALLATION, "voe-4.0-win_amd64/vaip_config.json")
 
 Rule = Callable[[Draft, Setting], None]
 
@@ -107,22 +105,27 @@ def _values(draft: Draft, setting: Setting) -> None:
 
 
 def _device(draft: Draft, setting: Setting) -> None:
-    if setting.device and setting.device not in _DEVICES:
-        what = f"the VitisAI provider does not drive `{setting.device}`"
-        draft.note("vitisai.device", "error", "", what, f"its devices are {', '.join(_DEVICES)}")
-    if setting.device == "phoenix" and setting.precision == "bf16":
+    npu = npu_facts(setting.device)
+    if npu is None:
+        if setting.device:
+            what = f"the VitisAI provider does not drive `{setting.device}`"
+            names = ", ".join(target.name for target in TARGETS)
+            draft.note("vitisai.device", "error", "", what, f"its devices are {names}")
+        return
+    if setting.precision == "bf16" and "bf16" not in npu.operators:
         draft.note(
-            "vitisai.phoenix-bf16",
+            f"vitisai.{setting.device}-bf16",
             "error",
             "config_file",
-            "Phoenix and Hawk Point run INT8 convolutional networks; this configures BF16",
+            f"{npu.chips} run INT8 convolutional networks; this configures BF16",
             "quantize the model to INT8 and leave the file out",
         )
         draft.options.pop("config_file", None)
         draft.config = None
-    if setting.device == "phoenix" and setting.system == "Linux":
-        what = "Ryzen AI for Linux supports Strix and Krackan, not Phoenix and Hawk Point"
-        draft.note("vitisai.phoenix-linux", "error", "", what, "use Windows for this NPU")
+    if setting.system in npu.not_on:
+        note_id = f"vitisai.{setting.device}-{setting.system.lower()}"
+        what = not_on_system(npu, setting.system)
+        draft.note(note_id, "error", "", what, "use Windows for this NPU")
 
 
 def _target(draft: Draft, setting: Setting) -> None:
@@ -134,7 +137,8 @@ def _target(draft: Draft, setting: Setting) -> None:
             draft.note("vitisai.target", "error", "target", what, f"write {known.expected}")
             _set_near_target(draft, written)
         return
-    wanted = {"phoenix": "X1", "ve2": "VAIML"}.get(setting.device, "")
+    npu = npu_facts(setting.device)
+    wanted = npu.compilers[0] if npu is not None and len(npu.compilers) == 1 else ""
     written = draft.options.get("target", "")
     if wanted and written != wanted:
         what = (
@@ -159,25 +163,30 @@ def _set_near_target(draft: Draft, written: str) -> None:
 
 def _binary(draft: Draft, setting: Setting) -> None:
     written = draft.options.get("xclbin", "")
-    if setting.device in _STRIX_LIKE and written and not is_older(setting.build, "1.6"):
-        what = f"`xclbin` must not be set on {setting.device} since 1.6"
-        draft.note("vitisai.xclbin-forbidden", "error", "xclbin", what, "remove it")
-        del draft.options["xclbin"]
+    npu = npu_facts(setting.device)
+    if npu is None or not npu.binaries:
         return
-    if setting.device != "phoenix" or is_older(setting.build, "1.4"):
+    since, named = npu.binaries[-1]
+    if not named:
+        if written and not is_older(setting.build, since):
+            what = f"`xclbin` must not be set on {setting.device} since {since}"
+            draft.note("vitisai.xclbin-forbidden", "error", "xclbin", what, "remove it")
+            del draft.options["xclbin"]
         return
+    if is_older(setting.build, "1.4"):
+        return
+    wanted = below(INSTALLATION, named)
+    fix = f"`xclbin` = `{wanted}`"
     if not written:
-        what = "Phoenix and Hawk Point need their NPU binary named"
-        fix = f"`xclbin` = `{_PHOENIX_BINARY}`"
+        what = f"{npu.chips} need their NPU binary named"
         draft.note("vitisai.xclbin-missing", "error", "xclbin", what, fix)
-        draft.options["xclbin"] = _PHOENIX_BINARY
-    elif not is_older(setting.build, "1.5") and (
-        _RETIRED_BINARY.search(written) or "phoenix" not in written.lower()
+        draft.options["xclbin"] = wanted
+    elif not is_older(setting.build, since) and (
+        _RETIRED_BINARY.search(written) or setting.device not in written.lower()
     ):
-        what = f"`{written}` is no binary for Phoenix and Hawk Point since 1.5"
-        fix = f"`xclbin` = `{_PHOENIX_BINARY}`"
+        what = f"`{written}` is no binary for {npu.chips} since {since}"
         draft.note("vitisai.xclbin-retired", "error", "xclbin", what, fix)
-        draft.options["xclbin"] = _PHOENIX_BINARY
+        draft.options["xclbin"] = wanted
 
 
 def _cache(draft: Draft, setting: Setting) -> None:
@@ -239,7 +248,8 @@ def _configuration(draft: Draft, setting: Setting) -> None:
     if draft.config is None or not is_vaiml_config(draft.config):
         return
     needs_targets = not is_older(setting.build, "1.6")
-    code = DEVICE_CODES.get(setting.device, "")
+    npu = npu_facts(setting.device)
+    code = npu.vaiml_code if npu is not None else ""
     found = list(check_config(draft.config, needs_targets=needs_targets, device_code=code))
     draft.problems.extend(found)
     if found:

@@ -5,18 +5,34 @@ from __future__ import annotations
 import difflib
 
 from vermilion.errors import OptionError
-from vermilion.hardware.targets import gfx, zen
-from vermilion.hardware.targets.cpu import CPU, resolve_cpu
-from vermilion.hardware.targets.krackan import KRACKAN
-from vermilion.hardware.targets.phoenix import PHOENIX
-from vermilion.hardware.targets.strix import STRIX
+from vermilion.hardware.cpu import detect_cpu
+from vermilion.hardware.targets import gpu, npu, x86
 from vermilion.hardware.targets.target import Target
-from vermilion.hardware.targets.ve2 import VE2
+
+# `cpu`: stands in the list of targets, and for processors below x86-64-v3 or not x86 at all:
+# nothing is known of them, so nothing but ONNX Runtime is used on them.
+CPU = Target(
+    name="cpu",
+    kind="cpu",
+    title="The processor of this machine",
+    source="resolved when asked for, from the features that the processor reports",
+    aliases=("host", "native"),
+)
 
 
 def all_targets() -> tuple[Target, ...]:
     """Return every target, processors first; `cpu` stands unresolved."""
-    return (CPU, *zen.TARGETS, PHOENIX, STRIX, KRACKAN, VE2, *gfx.TARGETS)
+    return (CPU, *x86.TARGETS, *npu.TARGETS, *gpu.TARGETS)
+
+
+def resolve_cpu(features: frozenset[str] | None = None) -> Target:
+    """Return the newest core whose features this machine has, or the bare `cpu` where none fits.
+
+    The features decide, not the name: a hypervisor may hide some, and code must not use those.
+    `features` are LLVM's names; None looks at this machine.
+    """
+    present = detect_cpu().features if features is None else features
+    return next((core for core in x86.newest_first() if core.features <= present), CPU)
 
 
 def find_target(name: str) -> Target:
@@ -46,13 +62,13 @@ def _several(name: str) -> Target:
                 where=f"target `{name}`",
                 hint="several at once are for GPUs: `gfx942,gfx1100`",
             )
-    return targets[0] if len(targets) == 1 else gfx.several(targets)
+    return targets[0] if len(targets) == 1 else gpu.several(targets)
 
 
 def _nearest(wanted: str, named: dict[str, Target]) -> str:
     if wanted.startswith("gfx") and wanted[3:].isalnum():
         return (
-            f"the nearest that works is `{gfx.nearest_architecture(wanted)}`; "
+            f"the nearest that works is `{gpu.nearest_architecture(wanted)}`; "
             "a program for one GPU does not run on another"
         )
     close = difflib.get_close_matches(wanted, named, n=1, cutoff=0.6)

@@ -1,9 +1,8 @@
 import pytest
 
 from vermilion.errors import OptionError
-from vermilion.hardware.targets.cpu import CPU, resolve_cpu
-from vermilion.hardware.targets.find import all_targets, find_target
-from vermilion.hardware.x86 import X86_64_V3, ZEN2, ZEN3, ZEN4, ZEN5
+from vermilion.hardware.targets.find import CPU, all_targets, find_target, resolve_cpu
+from vermilion.hardware.targets.x86 import X86_64_V3, ZEN2, ZEN3, ZEN4, ZEN5
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.isa import Isa, isa_of
 from vermilion.codegen.workers import usable_cores
 from vermilion.errors import OptionError, UnsupportedError
-from vermilion.hardware.targets.cpu import resolve_cpu
+from vermilion.hardware.targets.find import resolve_cpu
 from vermilion.llm.engine.cached_image import Opening, kept_image, known_image
 from vermilion.llm.engine.decoder import NativeDecoder
 from vermilion.llm.engine.image import Image, Prefill

@@ -111,11 +111,9 @@ def cpu_target(name: str) -> Target:
     target = find_target(name)
     if target.kind == "cpu":
         return target
-    if target.name == "phoenix":
-        # Source: https://ryzenai.docs.amd.com, release notes, which models run where: language
-        # models on Strix and Krackan, INT8 vision models alone on Phoenix and Hawk Point.
+    if target.npu is not None and not target.npu.language_models:
         raise UnsupportedError(
-            "Phoenix and Hawk Point run no language models on their NPU: the vendor supports them"
+            f"{target.npu.chips} run no language models on their NPU: the vendor supports them"
             " from Strix on",
             where=f"--target {name}",
             hint="`--target cpu` compiles the operators for the CPU",
