@@ -24,9 +24,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.codegen.lower.block_rounding import DOMAIN, OPERATOR
-from vermilion.codegen.lower.elementwise import ELEMENTWISE
 from vermilion.codegen.lower.rules import PRODUCTS
 from vermilion.ir.attributes import flag
+from vermilion.ir.elementwise import elementwise
 from vermilion.ir.numbers import number_format
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 from vermilion.quantize.blocks import FORMATS, round_to
@@ -157,7 +157,7 @@ class _Writer:
         for node in list(self.graph):
             if is_operator(node, *_EXACT) or node.domain not in ("", "ai.onnx"):
                 continue
-            if stores_bf16 and node.op_type not in ELEMENTWISE and node.op_type not in PRODUCTS:
+            if stores_bf16 and elementwise(node) is None and node.op_type not in PRODUCTS:
                 continue
             for value in node.outputs:
                 if value.name and _is_float(value):

@@ -38,12 +38,12 @@ from vermilion.codegen.emit.resize import ResizeSpec
 from vermilion.codegen.emit.scan import ScanSpec
 from vermilion.codegen.emit.softmax import SoftmaxSpec
 from vermilion.codegen.emit.winograd import InputTransformSpec, OutputTransformSpec
-from vermilion.codegen.expression import Operand
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.reach import Reach, dense, span, with_tables
 from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View
 from vermilion.errors import UnsupportedError
+from vermilion.ir.expression import Operand
 
 Kept = Sequence[tuple[int, Sequence[int]]]  # dimensions: size, one stride for each argument
 

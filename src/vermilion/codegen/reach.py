@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from vermilion.codegen.emit.epilogue import PixelAccess
 from vermilion.codegen.emit.walk import Matrices
-from vermilion.codegen.expression import Apply, Convert, Element, Expression
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.expression import Apply, Convert, Element, Expression
 
 Dimensions = Iterable[tuple[int, int]]  # size, stride in elements
 

@@ -19,6 +19,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from vermilion.ir.attributes import integer, integers, text
+from vermilion.ir.elementwise import ELEMENTWISE, Elementwise
 
 Rule = Callable[[ir.Node], int]
 Family = Literal["product", "elementwise", "reduction", "normalization", "movement", "control"]
@@ -185,6 +186,15 @@ def _row(names: str, family: Family, rule: Rule, counting: str, domain: str = ""
     return [Operator(name, family, rule, counting, domain) for name in names.split()]
 
 
+def _elementwise(row: Elementwise) -> Operator:
+    if row.steps < 0:
+        return Operator(row.name, "elementwise", _variadic, "(inputs - 1) × output", row.domain)
+    if not row.steps:
+        return Operator(row.name, "movement", _nothing, "0", row.domain)
+    counting = row.counting or f"{row.steps} × output"
+    return Operator(row.name, "elementwise", _per_output(row.steps), counting, row.domain)
+
+
 _MS = "com.microsoft"
 
 _ROWS: list[Operator] = [
@@ -212,31 +222,8 @@ _ROWS: list[Operator] = [
         "4 × S × T × D a head, + softmax",
         _MS,
     ),
-    # One step an element.
-    *_row(
-        "Add Sub Mul Div Pow Mod Relu Abs Neg Sqrt Exp Log Sin Cos Tan Asin Acos Atan Sinh Cosh "
-        "Asinh Acosh Atanh Tanh Erf Ceil Floor Round Sign Reciprocal Not IsNaN IsInf And Or Xor "
-        "BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot Equal Greater GreaterOrEqual Less "
-        "LessOrEqual Where CumSum CumProd",
-        "elementwise",
-        _per_output(1),
-        "1 × output",
-    ),
-    *_row("Max Min Sum Mean", "elementwise", _variadic, "(inputs - 1) × output"),
-    # A few steps an element, from the definition's formula.
-    *_row(
-        "LeakyRelu PRelu ThresholdedRelu Clip Shrink", "elementwise", _per_output(2), "2 × output"
-    ),
-    *_row(
-        "Sigmoid Elu Selu Softplus Softsign HardSigmoid Celu",
-        "elementwise",
-        _per_output(3),
-        "3 × output",
-    ),
-    *_row("HardSwish Swish", "elementwise", _per_output(4), "4 × output"),
-    *_row("Gelu Mish", "elementwise", _per_output(5), "5 × output"),
-    *_row("QuantizeLinear", "elementwise", _per_output(3), "3 × output: scale, round, saturate"),
-    *_row("DequantizeLinear", "elementwise", _per_output(2), "2 × output: zero point, scale"),
+    *(_elementwise(row) for row in ELEMENTWISE.values()),
+    *_row("BitShift CumSum CumProd", "elementwise", _per_output(1), "1 × output"),
     *_row("DynamicQuantizeLinear", "elementwise", _per_output(5), "5 × output"),
     *_row("RotaryEmbedding", "elementwise", _per_output(3), "3 × output"),
     *_row("Gelu FastGelu BiasGelu QuickGelu", "elementwise", _per_output(5), "5 × output", _MS),
@@ -281,7 +268,7 @@ _ROWS: list[Operator] = [
     *_row("Resize Upsample", "movement", _resize, "2 × output × taps; nearest 0"),
     *_row("GridSample", "movement", _per_output(8), "8 × output: four taps"),
     *_row(
-        "Cast CastLike Concat Constant ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten "
+        "CastLike Concat Constant ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten "
         "Gather GatherElements GatherND Identity OneHot Pad Range Reshape ReverseSequence "
         "ScatterElements ScatterND Scatter Shape Size Slice SpaceToDepth Split Squeeze Tile "
         "Transpose Trilu Unsqueeze Compress Unique NonMaxSuppression RoiAlign MaxUnpool "

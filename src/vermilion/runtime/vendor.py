@@ -25,7 +25,7 @@ import onnx
 from vermilion.backends.vitisai.evidence import read_ep_report
 from vermilion.backends.vitisai.found import Stack
 from vermilion.errors import ArtifactError, VermilionError
-from vermilion.hardware.targets.npu import TARGETS
+from vermilion.hardware.targets.npu import TARGET_OF_CODE
 from vermilion.runtime.summary import HEADER, Summary, parse_summary
 
 Kind = Literal["cache folder", "EP-context model", "rai file"]
@@ -116,18 +116,10 @@ def why_not_reusable(artifact: VendorArtifact, stack: Stack | None) -> tuple[str
         reasons.append(f"it was written by {written}, the provider here is {stack.release}")
     if artifact.summary is not None:
         device = artifact.summary.device
-        if device and stack.device not in (device, _TARGETS.get(device.split(" ")[0], "")):
+        if device and stack.device not in (device, TARGET_OF_CODE.get(device.split(" ")[0], "")):
             reasons.append(f"it was compiled for `{device}`, this machine has {stack.device}")
     reasons.append("it does not say for which driver and firmware it was compiled")
     return tuple(reasons)
-
-
-_TARGETS = {
-    code: target.name
-    for target in TARGETS
-    if target.npu is not None
-    for code in target.npu.summary_codes
-}
 
 
 class _Members:

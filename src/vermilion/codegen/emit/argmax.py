@@ -10,9 +10,9 @@ from typing import Literal
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant, splat_integer
 from vermilion.codegen.emit.rows import across, load, outer_rows, store
-from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.expression import Operand, apply
 
 
 @dataclass(frozen=True)

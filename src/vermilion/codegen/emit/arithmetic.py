@@ -9,7 +9,8 @@ from functools import cached_property
 from vermilion.codegen.emit.builder import Function, Index, Value, splat_integer
 from vermilion.codegen.emit.operations import float_operation, integer_operation
 from vermilion.codegen.emit.vector_math import VectorMath
-from vermilion.codegen.expression import (
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.expression import (
     COMPARISONS,
     Apply,
     Constant,
@@ -19,7 +20,6 @@ from vermilion.codegen.expression import (
     Kind,
     Operand,
 )
-from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
 KIND_OF_STORAGE: Mapping[Storage, Kind] = {
     "f32": "float",

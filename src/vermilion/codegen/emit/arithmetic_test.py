@@ -16,7 +16,10 @@ from kernels import DTYPES, TARGETS, Memory, isa_for
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant
 from vermilion.codegen.emit.map import map_step
-from vermilion.codegen.expression import (
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage, allocate
+from vermilion.ir.expression import (
     Apply,
     Constant,
     Convert,
@@ -25,9 +28,6 @@ from vermilion.codegen.expression import (
     Operand,
     apply,
 )
-from vermilion.codegen.isa import Isa
-from vermilion.codegen.kernel import Step
-from vermilion.codegen.tensor import STORAGE_BYTES, Storage, allocate
 
 Array = NDArray[Any]
 How = Literal["side by side", "apart", "the same"]

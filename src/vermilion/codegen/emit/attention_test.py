@@ -15,11 +15,11 @@ from vermilion.codegen.emit.attention import AttentionSpec, Patch
 from vermilion.codegen.emit.matmul import Panels
 from vermilion.codegen.emit.pack import PackSpec
 from vermilion.codegen.emit.walk import matrices
-from vermilion.codegen.expression import Constant, Operand, apply
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.numeric import NumericName
 from vermilion.codegen.tensor import Storage, View, allocate
+from vermilion.ir.expression import Constant, Operand, apply
 
 Array = NDArray[Any]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value
 from vermilion.codegen.emit.epilogue import Epilogue, PixelAccess
-from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.expression import Expression
 
 # Units below which the channels are shared too, and the channels of such a part.
 _MANY_UNITS = 16

@@ -8,9 +8,9 @@ import pytest
 from kernels import DTYPES, TARGETS, Memory, isa_for
 from vermilion.codegen.emit.depthwise import DepthwiseSpec
 from vermilion.codegen.emit.epilogue import PixelAccess
-from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import Storage, allocate
+from vermilion.ir.expression import Operand, apply
 
 LAST = (0, 2, 3, 1)
 

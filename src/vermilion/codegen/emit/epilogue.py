@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Value
-from vermilion.codegen.expression import Expression
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.expression import Expression
 
 
 @dataclass(frozen=True)

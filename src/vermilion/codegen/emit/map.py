@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Index, Module, Value
-from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage, View
+from vermilion.ir.expression import Expression
 
 # Elements in one unit of work where rows are long; shorter rows are taken several at a time.
 _UNIT_ELEMENTS = 4096

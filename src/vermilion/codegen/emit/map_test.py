@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kernels import DTYPES, TARGETS, Memory, isa_for
 from vermilion.codegen.emit.map import collapse, map_step
-from vermilion.codegen.expression import Apply, Constant, Convert, Expression, Operand, apply
 from vermilion.codegen.tensor import Storage, allocate
+from vermilion.ir.expression import Apply, Constant, Convert, Expression, Operand, apply
 
 A, B = Operand(0), Operand(1)
 

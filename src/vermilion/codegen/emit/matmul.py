@@ -17,10 +17,10 @@ from vermilion.codegen.emit.builder import Function, Module, Value
 from vermilion.codegen.emit.register_tile import RegisterTile, Side, prefetch_line
 from vermilion.codegen.emit.row_epilogue import RowEpilogue
 from vermilion.codegen.emit.walk import Matrices, positions
-from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tensor import STORAGE_BYTES
+from vermilion.ir.expression import Expression
 
 
 @dataclass(frozen=True)

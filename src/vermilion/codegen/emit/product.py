@@ -22,11 +22,11 @@ from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Slot, Value, splat_integer
 from vermilion.codegen.emit.epilogue import Epilogue, PixelAccess
 from vermilion.codegen.emit.register_tile import prefetch_line
-from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, Numeric, NumericName
 from vermilion.codegen.tile import Tile
 from vermilion.codegen.workers import aligned_bytes
+from vermilion.ir.expression import Expression
 
 # Weights up to this size stay in the second-level cache while pixels pass by.
 _CACHED_WEIGHT_BYTES = 512 * 1024

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from kernels import TARGETS, Memory, isa_for
 from vermilion.codegen.emit.epilogue import PixelAccess
 from vermilion.codegen.emit.product import ProductSpec, pack_weights
-from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tensor import Storage, View, allocate, weight
 from vermilion.codegen.tile import Tile
+from vermilion.ir.expression import Operand, apply
 
 Array = NDArray[Any]
 LAST = (0, 2, 3, 1)

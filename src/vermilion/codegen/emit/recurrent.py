@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Index, Module, Value
-from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.expression import Expression
 
 # Sums that hide the latency of a fused multiply-add: 4 cycles, 2 started in each.
 _SUMS = 8

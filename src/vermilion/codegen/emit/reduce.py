@@ -10,9 +10,9 @@ from typing import Literal
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Index, Module, Value, constant
 from vermilion.codegen.emit.rows import across
-from vermilion.codegen.expression import Constant, Expression, Operand, apply
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.expression import Constant, Expression, Operand, apply
 
 Combine = Literal["add", "max", "min", "mul"]
 _SAME: Expression = Operand(0)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from kernels import TARGETS, Memory, isa_for
 from vermilion.codegen.emit.reduce import ReduceSpec, mean_of
-from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import allocate
+from vermilion.ir.expression import Operand, apply
 
 Array = NDArray[Any]
 NUMPY: dict[str, Callable[..., Array]] = {

@@ -9,8 +9,8 @@ from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Value
 from vermilion.codegen.emit.register_tile import RegisterTile
 from vermilion.codegen.emit.walk import Matrices
-from vermilion.codegen.expression import Apply, Convert, Expression
 from vermilion.codegen.tensor import STORAGE_BYTES
+from vermilion.ir.expression import Apply, Convert, Expression
 
 # Operations from which on an expression is written once, in a loop over a tile's rows, rather than
 # for each vector: LLVM would interleave all of them and spill.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Index, Value, constant
-from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.expression import Operand, apply
 
 # Sums that run side by side, so that an addition does not wait for the one before.
 _SUMS = 4

@@ -9,9 +9,9 @@ from typing import Literal
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant
 from vermilion.codegen.emit.rows import load, outer_rows, store
-from vermilion.codegen.expression import Constant, Operand, apply
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.expression import Constant, Operand, apply
 
 
 @dataclass(frozen=True)

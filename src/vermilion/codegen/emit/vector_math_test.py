@@ -15,11 +15,11 @@ from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function as Code
 from vermilion.codegen.emit.builder import Module
 from vermilion.codegen.emit.map import Access, MapSpec
-from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.load import KERNEL, load_functions
 from vermilion.codegen.object import compile_object
 from vermilion.hardware.targets.find import find_target
+from vermilion.ir.expression import Operand, apply
 
 Floats = NDArray[np.float32]
 Exact = Callable[[float], float]

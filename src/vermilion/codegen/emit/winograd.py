@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant
 from vermilion.codegen.emit.epilogue import PixelAccess
-from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.expression import Expression
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from vermilion.codegen.emit.winograd import (
     OutputTransformSpec,
     transform_weights,
 )
-from vermilion.codegen.expression import Constant, Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import allocate
+from vermilion.ir.expression import Constant, Operand, apply
 
 Array = NDArray[Any]
 LAST = (0, 2, 3, 1)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.expression import Apply, Expression, apply
+from vermilion.ir.expression import Apply, Expression, apply
 
 Factor = NDArray[Any]  # float64: a number, or one for each output channel
 

@@ -11,7 +11,6 @@ import onnx_ir as ir
 from vermilion.codegen.emit.attention import AttentionSpec, Patch
 from vermilion.codegen.emit.matmul import Panels
 from vermilion.codegen.emit.walk import Matrices, matrices
-from vermilion.codegen.expression import Operand
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import GroupExpression
@@ -30,6 +29,7 @@ from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
 from vermilion.codegen.tile import Tile
 from vermilion.ir.attributes import integer
+from vermilion.ir.expression import Operand
 from vermilion.ir.opset import is_operator, static_shape
 
 # Rows whose scores stay near; keys up to which a row of scores is one block, and the block beyond.

@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.expression import Constant, Expression, apply
 from vermilion.codegen.lower.shapes import given_input
 from vermilion.ir.attributes import integer, number, text
+from vermilion.ir.expression import Constant, Expression, apply
 from vermilion.ir.opset import constant_of, static_shape
 
 Array = NDArray[Any]

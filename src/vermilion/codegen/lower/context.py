@@ -14,7 +14,6 @@ from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
 from vermilion.codegen.emit.fill import BorderSpec
 from vermilion.codegen.emit.interleave import interleave_step
 from vermilion.codegen.emit.map import map_step
-from vermilion.codegen.expression import Convert, Expression, Operand
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.dequantized import dequantized_constant
@@ -30,6 +29,7 @@ from vermilion.codegen.tensor import (
 )
 from vermilion.errors import UnsupportedError
 from vermilion.ir.cost import node_cost
+from vermilion.ir.expression import Convert, Expression, Operand
 from vermilion.ir.opset import is_operator, static_shape
 
 FloatStorage = Literal["f32", "bf16"]

@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.codegen.emit.map import map_step
-from vermilion.codegen.expression import Apply, Constant, Operand
 from vermilion.codegen.lower.context import Lowering, identity, key_of
 from vermilion.codegen.lower.elementwise import kind_of, layout_like
 from vermilion.codegen.lower.shapes import constant_ints, given_input
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import integer, text
+from vermilion.ir.expression import Apply, Constant, Operand
 from vermilion.ir.opset import constant_of, static_shape
 
 

@@ -1,9 +1,8 @@
-"""Elementwise ONNX operators as expressions, and groups of them as kernels."""
+"""Groups of elementwise nodes as kernels: their expressions, and the numbers these read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +10,14 @@ import onnx_ir as ir
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
 from vermilion.codegen.emit.interleave import interleave_step
 from vermilion.codegen.emit.map import map_step
-from vermilion.codegen.expression import (
+from vermilion.codegen.lower.affine import Affine
+from vermilion.codegen.lower.checks import check_divisor
+from vermilion.codegen.lower.context import STORAGE_OF, Lowering, operations_of, refuse
+from vermilion.codegen.lower.groups import Extent, Group
+from vermilion.codegen.lower.quantized import QuantizedValues
+from vermilion.codegen.tensor import Buffer, Storage, View, allocate
+from vermilion.ir.elementwise import elementwise
+from vermilion.ir.expression import (
     Apply,
     Constant,
     Convert,
@@ -21,167 +27,22 @@ from vermilion.codegen.expression import (
     Operand,
     apply,
 )
-from vermilion.codegen.lower.affine import Affine
-from vermilion.codegen.lower.checks import check_divisor
-from vermilion.codegen.lower.composed import COMPOSED, FUNCTIONS, WRAPPING, wrapped
-from vermilion.codegen.lower.context import Lowering, operations_of
-from vermilion.codegen.lower.groups import Group
-from vermilion.codegen.lower.power import power
-from vermilion.codegen.lower.quantized import QuantizedValues
-from vermilion.codegen.tensor import Buffer, View, allocate
-from vermilion.ir.attributes import number, text
-from vermilion.ir.opset import constant_of, is_operator, static_shape
+from vermilion.ir.opset import constant_of, static_shape
 
-Build = Callable[[ir.Node, list[Expression]], Expression]
+# Divide, cut off on both sides, round, add the zero point.
+_QUANTIZING = 5
 
 
-def _unary(operation: str) -> Build:
-    return lambda node, a: apply(operation, a[0])
-
-
-def _binary(operation: str) -> Build:
-    return lambda node, a: apply(operation, a[0], a[1])
-
-
-def _chain(operation: str) -> Build:
-    def build(node: ir.Node, a: list[Expression]) -> Expression:
-        result = a[0]
-        for item in a[1:]:
-            result = apply(operation, result, item)
-        return result
-
-    return build
-
-
-def _add(node: ir.Node, a: list[Expression]) -> Expression:
-    """Add; 1 + erf(x ÷ c), of which exporters make GELU, is one operation."""
-    for one, other in (a, a[::-1]):
-        if one == Constant(1.0) and isinstance(other, Apply) and other.operation == "erf":
-            return apply("one_plus_erf", _times_inverse(other.arguments[0]))
-    return apply("add", a[0], a[1])
-
-
-def _times_inverse(x: Expression) -> Expression:
-    """Return x ÷ c as a product."""
-    if isinstance(x, Apply) and x.operation == "div" and isinstance(x.arguments[1], Constant):
-        return apply("mul", x.arguments[0], Constant(1.0 / x.arguments[1].value))
-    return x
-
-
-def _mean(node: ir.Node, a: list[Expression]) -> Expression:
-    return apply("mul", _chain("add")(node, a), Constant(1.0 / len(a)))
-
-
-def _relu(node: ir.Node, a: list[Expression]) -> Expression:
-    return apply("max", a[0], Constant(0.0, a[0].kind))
-
-
-def _clip(node: ir.Node, a: list[Expression]) -> Expression:
-    """Bound by inputs; by attributes before opset 11. Where they cross, the upper holds."""
-    result = a[0]
-    for name, operation in (("min", "max"), ("max", "min")):
-        if name in node.attributes:
-            result = apply(operation, result, Constant(number(node, name, 0.0)))
-    if len(a) > 1 and node.inputs[1] is not None:
-        result = apply("max", result, a[1])
-    if len(a) > 2 and node.inputs[2] is not None:
-        result = apply("min", result, a[2])
-    return result
-
-
-def _leaky_relu(node: ir.Node, a: list[Expression]) -> Expression:
-    slope = Constant(number(node, "alpha", 0.01))
-    return Apply("select", (apply("less", a[0], Constant(0.0)), apply("mul", a[0], slope), a[0]))
-
-
-def _prelu(node: ir.Node, a: list[Expression]) -> Expression:
-    return Apply("select", (apply("less", a[0], Constant(0.0)), apply("mul", a[0], a[1]), a[0]))
-
-
-def _elu(node: ir.Node, a: list[Expression]) -> Expression:
-    grown = apply("exp_minus_one", a[0])
-    scaled = apply("mul", grown, Constant(number(node, "alpha", 1.0)))
-    return Apply("select", (apply("less", a[0], Constant(0.0)), scaled, a[0]))
-
-
-def _hard_sigmoid_of(x: Expression, alpha: float, beta: float) -> Expression:
-    line = Apply("fma", (x, Constant(alpha), Constant(beta)))
-    return apply("min", apply("max", line, Constant(0.0)), Constant(1.0))
-
-
-def _hard_sigmoid(node: ir.Node, a: list[Expression]) -> Expression:
-    return _hard_sigmoid_of(a[0], number(node, "alpha", 0.2), number(node, "beta", 0.5))
-
-
-def _hard_swish(node: ir.Node, a: list[Expression]) -> Expression:
-    return apply("mul", a[0], _hard_sigmoid_of(a[0], 1.0 / 6.0, 0.5))
-
-
-def _gelu(node: ir.Node, a: list[Expression]) -> Expression:
-    x = a[0]
-    half = apply("mul", x, Constant(0.5))
-    if text(node, "approximate", "none") == "tanh":
-        cube = apply("mul", apply("mul", x, x), x)
-        inner = apply("mul", Constant(math.sqrt(2.0 / math.pi)),
-                      apply("add", x, apply("mul", Constant(0.044715), cube)))  # fmt: skip
-        return apply("mul", half, apply("add", Constant(1.0), apply("tanh", inner)))
-    inner = apply("mul", x, Constant(math.sqrt(0.5)))
-    return apply("mul", half, apply("one_plus_erf", inner))
-
-
-def _where(node: ir.Node, a: list[Expression]) -> Expression:
-    return Apply("select", (a[0], a[1], a[2]), a[1].kind)
-
-
-def _unreached(node: ir.Node, a: list[Expression]) -> Expression:
-    raise AssertionError(f"{node.op_type} is written by `quantized`")
-
-
-def _cast(node: ir.Node, a: list[Expression]) -> Expression:
-    """Round where the type is narrower than the kind that it is computed in.
-
-    What is float16 is computed in float32 and rounded when stored, and here: a Cast asks for it.
-    """
-    source, target = node.inputs[0], node.outputs[0].dtype
-    x = a[0]
-    if source is not None and source.dtype in _ROUNDINGS and not _is_stored(source, x):
-        x = _rounded(_ROUNDINGS[source.dtype], x)
-    if target in _ROUNDINGS:
-        return _rounded(_ROUNDINGS[target], x if x.kind == "float" else Convert(x, "float"))
-    return x  # `expression_of` converts every result to the kind of its type
-
-
-_ROUNDINGS = {ir.DataType.BFLOAT16: "bf16", ir.DataType.FLOAT16: "f16"}
-
-
-def _is_stored(value: ir.Value, x: Expression) -> bool:
-    """Say whether an expression reads a tensor, not what a product has summed."""
-    return isinstance(x, Operand) and not is_operator(
-        value.producer(), "Conv", "ConvTranspose", "Gemm", "MatMul"
-    )
-
-
-def _rounded(operation: str, x: Expression) -> Expression:
-    is_round = isinstance(x, Apply) and x.operation == operation
-    return x if is_round else apply(operation, x)
-
-
-ELEMENTWISE: Mapping[str, Build] = {
-    "Add": _add, "Sub": _binary("sub"), "Mul": _binary("mul"), "Div": _binary("div"),
-    "Max": _chain("max"), "Min": _chain("min"), "Sum": _chain("add"), "Mean": _mean,
-    "Neg": _unary("neg"), "Abs": _unary("abs"), "Sqrt": _unary("sqrt"), "Exp": _unary("exp"),
-    "Log": _unary("log"), "Tanh": _unary("tanh"), "Erf": _unary("erf"),
-    "Sigmoid": _unary("sigmoid"), "Floor": _unary("floor"), "Ceil": _unary("ceil"),
-    "Round": _unary("round"), "Reciprocal": _unary("reciprocal"), "Sign": _unary("sign"),
-    "Softplus": _unary("softplus"), "Relu": _relu, "Clip": _clip, "LeakyRelu": _leaky_relu,
-    "PRelu": _prelu, "Elu": _elu, "HardSigmoid": _hard_sigmoid, "HardSwish": _hard_swish,
-    "Gelu": _gelu, "Where": _where, "Cast": _cast, "Not": _unary("not"),
-    "And": _binary("and"), "Or": _binary("or"), "Xor": _binary("xor"),
-    "Equal": _binary("equal"), "Less": _binary("less"), "LessOrEqual": _binary("less_equal"),
-    "Greater": _binary("greater"), "GreaterOrEqual": _binary("greater_equal"),
-    "QuantizeLinear": _unreached, "DequantizeLinear": _unreached, "Pow": power, **COMPOSED,
-    **{name: _unary(name.lower()) for name in FUNCTIONS},
-}  # fmt: skip
+def wrapped(value: Expression, storage: Storage) -> Expression:
+    """Bring the result of integer arithmetic into the range of a small type, as storing it does."""
+    if storage in ("u8", "u16"):
+        return apply("and", value, Constant({"u8": 0xFF, "u16": 0xFFFF}[storage], "int"))
+    if storage in ("s8", "s16"):
+        half = {"s8": 0x80, "s16": 0x8000}[storage]
+        low = apply("and", value, Constant(2 * half - 1, "int"))
+        half_constant = Constant(half, "int")
+        return apply("sub", apply("xor", low, half_constant), half_constant)
+    return value
 
 
 def kind_of(lowering: Lowering, value: ir.Value) -> Kind:
@@ -266,9 +127,12 @@ class GroupExpression:
             kind = kind_of(self.lowering, value)
             if producer.op_type in ("Div", "Mod") and kind != "float":
                 check_divisor(self.lowering, producer)
-            result = ELEMENTWISE[producer.op_type](producer, arguments)
+            row = elementwise(producer)
+            if row is None or row.define is None:
+                raise refuse(producer, "no row says what it computes of these inputs")
+            result = row.define(producer, arguments)
             result = result if result.kind == kind else Convert(result, kind)
-            is_inside = producer is not self.group.root and producer.op_type in WRAPPING
+            is_inside = producer is not self.group.root and row.wraps
             return wrapped(result, self.lowering.storage(value)) if is_inside else result
         kind = kind_of(self.lowering, value)
         constant = constant_of(value)
@@ -276,6 +140,39 @@ class GroupExpression:
             return Constant(constant.numpy().reshape(-1)[0].item(), kind)
         self.views.append(self.lowering.demand(value))
         return Operand(self._first + len(self.views) - 1, kind)
+
+
+def extent_of(node: ir.Node) -> Extent:
+    """Return how often each input of an elementwise node stands in its expression, and its size."""
+    row = elementwise(node)
+    if row is None or row.define is None:
+        return Extent((1,) * len(node.inputs), _QUANTIZING, _QUANTIZING)
+    copies = [0] * len(node.inputs)
+    operations, deepest = 1, 1
+    leaves = [_leaf(index, value) for index, value in enumerate(node.inputs)]
+    pending = [(row.define(node, leaves), 2)]
+    while pending:
+        part, level = pending.pop()
+        match part:
+            case Operand(index=index):
+                copies[index] += 1
+            case Apply(arguments=arguments):
+                operations += 1
+                deepest = max(deepest, level)
+                pending.extend((argument, level + 1) for argument in arguments)
+            case Convert(argument=argument):
+                pending.append((argument, level + 1))
+    return Extent(tuple(copies), operations, deepest)
+
+
+def _leaf(index: int, value: ir.Value | None) -> Expression:
+    if value is None or value.dtype is None:
+        return Constant(0.0)
+    kind = KIND_OF_STORAGE[STORAGE_OF[value.dtype]]
+    constant = constant_of(value)
+    if constant is not None and constant.size == 1:
+        return Constant(constant.numpy().reshape(-1)[0].item(), kind)
+    return Operand(index, kind)
 
 
 def emit_elementwise(lowering: Lowering, group: Group) -> None:

@@ -11,11 +11,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.depthwise import DepthwiseSpec
-from vermilion.codegen.expression import Expression
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.geometry import ConvGeometry, access
 from vermilion.codegen.tensor import View
+from vermilion.ir.expression import Expression
 
 Array = NDArray[Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from float_graphs import families
 from native_text import normal, read
-from vermilion.codegen.lower.extent import extent_of
+from vermilion.codegen.lower.elementwise import extent_of
 from vermilion.codegen.lower.groups import find_groups
 from vermilion.codegen.lower.rules import is_elementwise, is_product
 

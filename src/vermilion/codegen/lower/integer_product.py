@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.codegen.emit.map import map_step
-from vermilion.codegen.expression import Convert, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower import product
 from vermilion.codegen.lower.affine import Affine, Term
@@ -21,6 +20,7 @@ from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.quantized import IntegerProduct
 from vermilion.codegen.numeric import Numeric, numeric_for
 from vermilion.codegen.tensor import Storage, View, allocate
+from vermilion.ir.expression import Convert, Expression, Operand, apply
 
 
 def emit_integer_product(lowering: Lowering, group: Group, integer: IntegerProduct) -> None:

@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.codegen.expression import Constant, Expression, Operand, apply, substitute
 from vermilion.codegen.lower.context import Lowering
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.gemm_operands import (
@@ -29,6 +28,7 @@ from vermilion.codegen.lower.strassen import halved_axis, is_cheaper, strassen_s
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.attributes import flag, number
+from vermilion.ir.expression import Constant, Expression, Operand, apply, substitute
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 # Bytes of a segment's rows from which on the depth is cut. Measured on Zen 5: 128 × 3072 in float32

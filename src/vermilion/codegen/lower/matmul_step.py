@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from vermilion.codegen.emit.matmul import MatmulSpec, Panels
 from vermilion.codegen.emit.walk import Matrices
-from vermilion.codegen.expression import Expression
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, operations_of
@@ -17,6 +16,7 @@ from vermilion.codegen.lower.gemm_operands import RightSide, is_in_place, packed
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
 from vermilion.codegen.tile import Tile, candidates, cost
+from vermilion.ir.expression import Expression
 
 # Rows of the left side that pass by each panel before the next.
 SEGMENT_ROWS = 128

@@ -6,12 +6,12 @@ import onnx_ir as ir
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
 from vermilion.codegen.emit.map import map_step
-from vermilion.codegen.expression import Constant
 from vermilion.codegen.lower.context import Lowering, identity
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.lower.shapes import constant_ints, given_input
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import text
+from vermilion.ir.expression import Constant
 from vermilion.ir.opset import constant_of, static_shape
 
 _MODES = ("constant", "reflect", "edge", "wrap")

@@ -21,8 +21,7 @@ from vermilion.codegen.lower.context import (
     copy_step,
     refuse,
 )
-from vermilion.codegen.lower.elementwise import emit_elementwise
-from vermilion.codegen.lower.extent import extent_of
+from vermilion.codegen.lower.elementwise import emit_elementwise, extent_of
 from vermilion.codegen.lower.geometry import conv_geometry, conv_shape
 from vermilion.codegen.lower.groups import Group, find_groups
 from vermilion.codegen.lower.integer_product import emit_integer_product
@@ -32,7 +31,7 @@ from vermilion.codegen.lower.patterns.normalization import join_normalizations
 from vermilion.codegen.lower.product import emit_product, winograd_scheme
 from vermilion.codegen.lower.quantized import integer_product
 from vermilion.codegen.lower.result_shapes import contradiction
-from vermilion.codegen.lower.rules import RULES, is_elementwise, is_product
+from vermilion.codegen.lower.rules import is_elementwise, is_product, lowering_of
 from vermilion.codegen.lower.transposed import transposed_border
 from vermilion.codegen.lower.wide_product import emit_wide_product, wide_product
 from vermilion.codegen.lower.winograd import Shape, needed_border
@@ -76,9 +75,7 @@ def lower_part(
         lowering.views[view.buffer.name] = _imported(lowering, view)
     for node in graph:
         if node not in groups and node not in inside:
-            lower = RULES[node.op_type].lower
-            assert lower is not None, f"{node.op_type} has no lowering"
-            lower(lowering, node)
+            lowering_of(node)(lowering, node)
     results = [(lowering.demand(value), _external(value, "output")) for value in graph.outputs]
     direct = [_can_be_output(lowering, results, number) for number in range(len(results))]
     outputs = []

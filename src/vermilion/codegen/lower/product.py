@@ -12,7 +12,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.map import map_step
-from vermilion.codegen.expression import Constant, Expression, Operand, apply
 from vermilion.codegen.lower.attention import emit_attention
 from vermilion.codegen.lower.context import Lowering, converted
 from vermilion.codegen.lower.elementwise import GroupExpression
@@ -31,6 +30,7 @@ from vermilion.codegen.lower.transposed import transposed_border, transposed_ste
 from vermilion.codegen.lower.winograd import Shape, choose_scheme, needed_border, winograd_steps
 from vermilion.codegen.numeric import Numeric, multiplied_storage, numeric_for, stored_weights
 from vermilion.codegen.tensor import Storage, View
+from vermilion.ir.expression import Constant, Expression, Operand, apply
 from vermilion.ir.opset import constant_of, static_shape
 
 Array = NDArray[Any]

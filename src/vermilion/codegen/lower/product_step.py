@@ -10,13 +10,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.product import ProductSpec, pack_weights
-from vermilion.codegen.expression import Expression
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.geometry import ConvGeometry, access
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View
 from vermilion.codegen.tile import choose_tile
+from vermilion.ir.expression import Expression
 
 Array = NDArray[Any]
 

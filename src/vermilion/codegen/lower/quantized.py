@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.expression import Convert, Expression, Kind, apply
 from vermilion.codegen.lower.affine import (
     Affine,
     Factor,
@@ -27,6 +26,7 @@ from vermilion.codegen.lower.dequantized import dequantized_constant, quantized_
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import flag
+from vermilion.ir.expression import Convert, Expression, Kind, apply
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 Array = NDArray[Any]

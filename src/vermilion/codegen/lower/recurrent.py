@@ -14,7 +14,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.recurrent import RecurrentSpec, RowAccess, pack_gates
-from vermilion.codegen.expression import Apply, Constant, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.cells import FUNCTIONS, Cell, read_cell
 from vermilion.codegen.lower.context import Lowering, key_of
@@ -24,6 +23,7 @@ from vermilion.codegen.lower.shapes import given_input
 from vermilion.codegen.numeric import multiplied_storage, numeric_for, stored_weights
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.attributes import integer
+from vermilion.ir.expression import Apply, Constant, Expression, Operand, apply
 from vermilion.ir.opset import static_shape
 
 Array = NDArray[Any]

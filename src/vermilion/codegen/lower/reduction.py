@@ -10,13 +10,13 @@ from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
 from vermilion.codegen.emit.map import collapse
 from vermilion.codegen.emit.pool import PoolSpec
 from vermilion.codegen.emit.reduce import ReduceSpec, mean_of
-from vermilion.codegen.expression import Convert, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
 from vermilion.codegen.lower.geometry import as_image, channels_last_order, explicit_pads
 from vermilion.codegen.lower.shapes import constant_ints
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import flag, integer, integers, text
+from vermilion.ir.expression import Convert, Expression, Operand, apply
 from vermilion.ir.opset import static_shape
 
 _REDUCTIONS = {

@@ -48,6 +48,7 @@ from vermilion.codegen.lower.window_shapes import (
     transposed,
 )
 from vermilion.ir.attributes import integer
+from vermilion.ir.elementwise import elementwise
 from vermilion.ir.opset import constant_of, static_shape
 
 Results = list[Shape]
@@ -91,13 +92,6 @@ def _rule_of(node: ir.Node) -> Rule:
 
 # Types ------------------------------------------------------------------------------------------
 
-_BOOLEAN = frozenset(
-    {
-        "And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not",
-        "Or", "Xor",
-    }
-)  # fmt: skip
-
 
 def _dtype_of(node: ir.Node, value: ir.Value) -> ir.DataType | None:
     """Return the element type of one of a node's results."""
@@ -109,7 +103,8 @@ def _dtype_of(node: ir.Node, value: ir.Value) -> ir.DataType | None:
             return ir.DataType.BOOL
         if kind in ("LayerNormalization", "RMSNormalization"):
             return ir.DataType(integer(node, "stash_type", ir.DataType.FLOAT))
-    if kind in _BOOLEAN:
+    row = elementwise(node)
+    if row is not None and row.gives_bool:
         return ir.DataType.BOOL
     if kind in ("ArgMax", "ArgMin"):
         return ir.DataType.INT64

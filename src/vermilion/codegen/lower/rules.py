@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -16,10 +17,8 @@ from vermilion.codegen.lower import (
     transformer,
 )
 from vermilion.codegen.lower.cells import check_recurrent
-from vermilion.codegen.lower.composed import COMPOSED_OF_FLOATS
-from vermilion.codegen.lower.context import STORAGE_OF, Lowering
+from vermilion.codegen.lower.context import STORAGE_OF, Lowering, refuse
 from vermilion.codegen.lower.dequantized import is_constant
-from vermilion.codegen.lower.elementwise import ELEMENTWISE
 from vermilion.codegen.lower.padding import check_pad, lower_pad
 from vermilion.codegen.lower.patterns.definitions import DEFINITIONS, check_definition
 from vermilion.codegen.lower.quantized import (
@@ -33,20 +32,30 @@ from vermilion.codegen.lower.transposed import check_transposed
 from vermilion.codegen.lower.versions import check_version
 from vermilion.errors import Refusal, VermilionError
 from vermilion.ir.attributes import integer
-from vermilion.ir.opset import constant_of, is_inference_dropout, static_shape
+from vermilion.ir.elementwise import ELEMENTWISE, elementwise
+from vermilion.ir.opset import constant_of, is_inference_dropout, is_operator, static_shape
 
 Check = Callable[[ir.Node], str]
+# What writes a node that has no lowering of its own: its group as an expression, or as a product
+# with the group in its epilogue; the operators that define it (`patterns.definitions`); those of a
+# quantized model that say the same (`integers`).
+Written = Literal["expression", "product", "definition", "integers"]
+
+
+def _any(node: ir.Node) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How one operator is generated. `check` gives why a node is not, empty if it is.
+    """How one operator is generated: what writes it, of which first input, and what else is asked.
 
-    Elementwise operators and products have no lowering of their own: they are written in groups.
+    `check` gives why a node is not taken, empty if it is.
     """
 
-    check: Check
-    lower: Callable[[Lowering, ir.Node], None] | None = None
+    lower: Callable[[Lowering, ir.Node], None] | Written
+    takes: Literal["floats", "any"] = "any"
+    check: Check = _any
 
 
 OPEN_SHAPE = "generated code needs fixed shapes; a dimension here is open"
@@ -54,12 +63,37 @@ OPEN_SHAPE = "generated code needs fixed shapes; a dimension here is open"
 
 def refusal(node: ir.Node) -> Refusal | None:
     """Say why the generator does not take a node, None where it does."""
-    rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    rule = _rule(node)
     if rule is None:
         name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         return Refusal(f"the code generator has no `{name}`", "ONNX Runtime runs it on the CPU")
-    reason = _checked(node, _unfit_values, check_version, rule.check, contradiction)
+    reason = _checked(node, _unfit_values, check_version, _takes, rule.check, contradiction)
     return Refusal(reason, "ONNX Runtime runs it on the CPU") if reason else None
+
+
+def lowering_of(node: ir.Node) -> Callable[[Lowering, ir.Node], None]:
+    """Return what writes a node that is in no group.
+
+    Raises: UnsupportedError where no row has it, or the claim should have kept the node out.
+    """
+    rule = _rule(node)
+    if rule is not None and callable(rule.lower):
+        return rule.lower
+    refused = refusal(node)
+    raise refuse(node, refused.reason if refused else "it is written with others, and is in none")
+
+
+def _rule(node: ir.Node) -> Rule | None:
+    if node.domain in ("", "ai.onnx"):
+        return RULES.get(node.op_type)
+    return _EXPRESSION if elementwise(node) is not None else None
+
+
+def _takes(node: ir.Node) -> str:
+    rule = _rule(node)
+    if rule is not None and rule.takes == "floats" and not _is_float(node.inputs[0]):
+        return f"{node.op_type} of integers"
+    return ""
 
 
 def _checked(node: ir.Node, *checks: Check) -> str:
@@ -111,7 +145,7 @@ def _unfit(value: ir.Value) -> str:
 
 def is_elementwise(node: ir.Node) -> bool:
     """Say whether a node is written as part of an expression."""
-    return node.domain in ("", "ai.onnx") and node.op_type in ELEMENTWISE
+    return elementwise(node) is not None
 
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -119,11 +153,9 @@ PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 def is_product(node: ir.Node) -> bool:
     """Say whether a node is written as a product kernel."""
-    return node.op_type in PRODUCTS and not _checked(node, RULES[node.op_type].check)
-
-
-def _any(node: ir.Node) -> str:
-    return ""
+    if not is_operator(node, *PRODUCTS):
+        return False
+    return not _checked(node, _takes, RULES[node.op_type].check)
 
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.FLOAT16)
@@ -134,25 +166,20 @@ def _is_float(value: ir.Value | None) -> bool:
 
 
 def _elementwise(node: ir.Node) -> str:
+    row = elementwise(node)
     kinds = {value.dtype for value in node.inputs if value is not None}
-    floats = all(dtype in _FLOATS for dtype in kinds)
-    if node.op_type in _NEEDS_FLOAT and not floats:
-        return f"{node.op_type} of integers"
-    if node.op_type == "Mod" and floats:
-        return "Mod of floats"
-    if node.op_type == "Pow" and not _is_float(node.inputs[0]):
-        return "Pow of integers"
-    if ir.DataType.BOOL in kinds and node.op_type in ("Max", "Min", "Cast"):
-        return "" if node.op_type == "Cast" else f"{node.op_type} of booleans"
-    return ""
-
-
-_NEEDS_FLOAT = frozenset(
-    {
-        "Sqrt", "Exp", "Log", "Tanh", "Erf", "Sigmoid", "Floor", "Ceil", "Round", "Reciprocal",
-        "Sign", "Softplus", "LeakyRelu", "PRelu", "Elu", "HardSigmoid", "HardSwish", "Gelu", "Mean",
-    }
-) | COMPOSED_OF_FLOATS  # fmt: skip
+    is_of_floats = all(dtype in _FLOATS for dtype in kinds)
+    match row.takes if row is not None else "any":
+        case "floats":
+            return "" if is_of_floats else f"{node.op_type} of integers"
+        case "float first":
+            return "" if _is_float(node.inputs[0]) else f"{node.op_type} of integers"
+        case "integers":
+            return f"{node.op_type} of floats" if is_of_floats else ""
+        case "numbers":
+            return f"{node.op_type} of booleans" if ir.DataType.BOOL in kinds else ""
+        case _:
+            return ""
 
 
 # Groups that are written as one product each; depthwise has a kernel of its own.
@@ -160,9 +187,7 @@ _MOST_GROUPS = 64
 
 
 def _conv(node: ir.Node) -> str:
-    data, kernel = node.inputs[0], node.inputs[1]
-    if not _is_float(data):
-        return "Conv of integers"
+    kernel = node.inputs[1]
     if not is_constant(kernel):
         return "Conv with weights that are not constant"
     if len(node.inputs) > 2 and node.inputs[2] is not None and not is_constant(node.inputs[2]):
@@ -178,42 +203,24 @@ def _conv(node: ir.Node) -> str:
     return ""
 
 
-def _transposed(node: ir.Node) -> str:
-    return check_transposed(node) if _is_float(node.inputs[0]) else "ConvTranspose of integers"
-
-
 def _gemm(node: ir.Node) -> str:
-    if not (_is_float(node.inputs[0]) and _is_float(node.inputs[1])):
-        return "Gemm of integers"
-    return ""
+    return "" if _is_float(node.inputs[1]) else "Gemm of integers"
 
 
 def _matmul(node: ir.Node) -> str:
-    if not (_is_float(node.inputs[0]) and _is_float(node.inputs[1])):
+    if not _is_float(node.inputs[1]):
         return "MatMul of integers"
     if 0 in (len(static_shape(value) or ()) for value in node.inputs):
         return "MatMul of a number"
     return ""
 
 
-def _pool(node: ir.Node) -> str:
-    if not _is_float(node.inputs[0]):
-        return f"{node.op_type} of integers"
-    return reduction.check_pool(node)
-
-
 def _reduce(node: ir.Node) -> str:
-    if not _is_float(node.inputs[0]):
-        return f"{node.op_type} of integers"
     if len(node.inputs) > 1 and node.inputs[1] is not None and constant_of(node.inputs[1]) is None:
         return f"{node.op_type} over axes that are not constant"
     if integer(node, "noop_with_empty_axes", 0):
         return f"{node.op_type} with noop_with_empty_axes"
     return ""
-
-
-def _definition(node: ir.Node) -> str:
-    return check_definition(node) if _is_float(node.inputs[0]) else f"{node.op_type} of integers"
 
 
 def _dropout(node: ir.Node) -> str:
@@ -232,63 +239,56 @@ def _slice(node: ir.Node) -> str:
     return "" if min(steps) > 0 else "Slice that runs backwards"
 
 
-def _softmax(node: ir.Node) -> str:
-    return "" if _is_float(node.inputs[0]) else f"{node.op_type} of integers"
-
-
-def _normalization(node: ir.Node) -> str:
-    if not _is_float(node.inputs[0]):
-        return f"{node.op_type} of integers"
-    return transformer.check_normalization(node)
-
+_EXPRESSION = Rule("expression", check=_elementwise)
 
 RULES: Mapping[str, Rule] = {
-    **{name: Rule(_elementwise) for name in ELEMENTWISE},
-    "QuantizeLinear": Rule(check_quantization),
-    "DequantizeLinear": Rule(check_quantization),
-    "QLinearConv": Rule(check_linear),
-    "QLinearMatMul": Rule(check_linear),
-    "Conv": Rule(_conv),
-    "ConvTranspose": Rule(_transposed),
-    "Gemm": Rule(_gemm),
-    "MatMul": Rule(_matmul),
-    "Resize": Rule(check_resize, lower_resize),
-    "MaxPool": Rule(_pool, reduction.lower_pool),
-    "AveragePool": Rule(_pool, reduction.lower_pool),
+    **{name: _EXPRESSION for domain, name in ELEMENTWISE if not domain},
+    "QuantizeLinear": Rule("expression", check=check_quantization),
+    "DequantizeLinear": Rule("expression", check=check_quantization),
+    "QLinearConv": Rule("integers", check=check_linear),
+    "QLinearMatMul": Rule("integers", check=check_linear),
+    "Conv": Rule("product", "floats", _conv),
+    "ConvTranspose": Rule("product", "floats", check_transposed),
+    "Gemm": Rule("product", "floats", _gemm),
+    "MatMul": Rule("product", "floats", _matmul),
+    **{name: Rule("definition", "floats", check_definition) for name in DEFINITIONS},
+    "Resize": Rule(lower_resize, check=check_resize),
+    "MaxPool": Rule(reduction.lower_pool, "floats", reduction.check_pool),
+    "AveragePool": Rule(reduction.lower_pool, "floats", reduction.check_pool),
     **{
-        name: Rule(_reduce, reduction.lower_reduce)
+        name: Rule(reduction.lower_reduce, "floats", _reduce)
         for name in (
             "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceSum", "ReduceMax",
             "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceL2",
         )
     },
     **{
-        name: Rule(_any, shapes.lower_reshape)
-        for name in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+        name: Rule(shapes.lower_reshape) for name in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
     },
-    "Identity": Rule(_any, shapes.lower_identity),
-    "Transpose": Rule(_any, shapes.lower_transpose),
-    "Slice": Rule(_slice, shapes.lower_slice),
-    "Split": Rule(_any, shapes.lower_split),
-    "Concat": Rule(_any, shapes.lower_concat),
-    "Expand": Rule(_any, shapes.lower_expand),
-    "Gather": Rule(_any, transformer.lower_any_gather),
-    "Softmax": Rule(_softmax, transformer.lower_softmax),
-    "LogSoftmax": Rule(_softmax, transformer.lower_softmax),
-    "LayerNormalization": Rule(_normalization, transformer.lower_normalization),
-    "RMSNormalization": Rule(_normalization, transformer.lower_normalization),
-    "Pad": Rule(check_pad, lower_pad),
-    **{name: Rule(check_recurrent, lower_recurrent) for name in ("LSTM", "GRU", "RNN")},
-    "DepthToSpace": Rule(_any, data_movement.lower_depth_to_space),
-    "SpaceToDepth": Rule(_any, data_movement.lower_space_to_depth),
-    "Tile": Rule(data_movement.check_tile, data_movement.lower_tile),
-    "Trilu": Rule(data_movement.check_trilu, data_movement.lower_trilu),
-    "Dropout": Rule(_dropout, shapes.lower_identity),
-    **{name: Rule(_definition) for name in DEFINITIONS},
-    "ArgMax": Rule(_any, scan.lower_extreme_place),
-    "ArgMin": Rule(_any, scan.lower_extreme_place),
-    "CumSum": Rule(scan.check_scan, scan.lower_scan),
-    "CumProd": Rule(scan.check_scan, scan.lower_scan),
-    "GatherElements": Rule(_any, scan.lower_pick),
-    block_rounding.OPERATOR: Rule(_any, block_rounding.lower_block_rounding),
+    "Identity": Rule(shapes.lower_identity),
+    "Dropout": Rule(shapes.lower_identity, check=_dropout),
+    "Transpose": Rule(shapes.lower_transpose),
+    "Slice": Rule(shapes.lower_slice, check=_slice),
+    "Split": Rule(shapes.lower_split),
+    "Concat": Rule(shapes.lower_concat),
+    "Expand": Rule(shapes.lower_expand),
+    "Gather": Rule(transformer.lower_any_gather),
+    "Softmax": Rule(transformer.lower_softmax, "floats"),
+    "LogSoftmax": Rule(transformer.lower_softmax, "floats"),
+    **{
+        name: Rule(transformer.lower_normalization, "floats", transformer.check_normalization)
+        for name in ("LayerNormalization", "RMSNormalization")
+    },
+    "Pad": Rule(lower_pad, check=check_pad),
+    **{name: Rule(lower_recurrent, check=check_recurrent) for name in ("LSTM", "GRU", "RNN")},
+    "DepthToSpace": Rule(data_movement.lower_depth_to_space),
+    "SpaceToDepth": Rule(data_movement.lower_space_to_depth),
+    "Tile": Rule(data_movement.lower_tile, check=data_movement.check_tile),
+    "Trilu": Rule(data_movement.lower_trilu, check=data_movement.check_trilu),
+    "ArgMax": Rule(scan.lower_extreme_place),
+    "ArgMin": Rule(scan.lower_extreme_place),
+    "CumSum": Rule(scan.lower_scan, check=scan.check_scan),
+    "CumProd": Rule(scan.lower_scan, check=scan.check_scan),
+    "GatherElements": Rule(scan.lower_pick),
+    block_rounding.OPERATOR: Rule(block_rounding.lower_block_rounding),
 }  # fmt: skip

@@ -20,14 +20,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.map import map_step
-from vermilion.codegen.expression import (
-    Apply,
-    Convert,
-    Element,
-    Expression,
-    Operand,
-    apply,
-)
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.gemm_operands import RightSide
@@ -35,6 +27,14 @@ from vermilion.codegen.lower.matmul_step import matmul_step
 from vermilion.codegen.numeric import NUMERICS
 from vermilion.codegen.strassen import PRODUCTS, RESULTS, Sum
 from vermilion.codegen.tensor import View, allocate
+from vermilion.ir.expression import (
+    Apply,
+    Convert,
+    Element,
+    Expression,
+    Operand,
+    apply,
+)
 
 Array = NDArray[Any]
 # Vectors that a core moves through its second-level cache in a cycle, the sums included.

@@ -14,7 +14,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.expression import Expression
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Border, Lowering, key_of
 from vermilion.codegen.lower.dequantized import is_constant
@@ -23,6 +22,7 @@ from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.numeric import numeric_for
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import integer, integers
+from vermilion.ir.expression import Expression
 from vermilion.ir.opset import static_shape
 
 Array = NDArray[Any]

@@ -18,6 +18,8 @@ _OLDEST = 7
 
 def check_version(node: ir.Node) -> str:
     """Say why the version of a node is not read, empty where it is."""
+    if node.domain not in ("", "ai.onnx"):
+        return ""
     version = version_of(node)
     if version < _OLDEST:
         return f"{node.op_type} of opset {version}, older than {_OLDEST}"

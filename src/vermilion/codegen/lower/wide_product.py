@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from vermilion.codegen.emit.exact_sums import ExactSumsSpec
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.emit.product import ProductSpec
-from vermilion.codegen.expression import Constant, Convert, Expression, Operand, apply
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.affine import Affine, Factor, Term, number
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
@@ -36,6 +35,7 @@ from vermilion.codegen.lower.quantized import (
 )
 from vermilion.codegen.numeric import Numeric, numeric_for
 from vermilion.codegen.tensor import View, allocate
+from vermilion.ir.expression import Constant, Convert, Expression, Operand, apply
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 Array = NDArray[Any]

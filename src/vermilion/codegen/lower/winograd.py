@@ -18,7 +18,6 @@ from vermilion.codegen.emit.winograd import (
     OutputTransformSpec,
     transform_weights,
 )
-from vermilion.codegen.expression import Expression, Operand
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Border, Lowering, operations_of
@@ -26,6 +25,7 @@ from vermilion.codegen.lower.geometry import ConvGeometry, access
 from vermilion.codegen.numeric import NUMERICS
 from vermilion.codegen.tensor import View, allocate
 from vermilion.codegen.tile import choose_tile
+from vermilion.ir.expression import Expression, Operand
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ modelrun.rst (the example for Strix) and UG1787.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from vermilion.hardware.targets.npu_operators import OPERATORS
@@ -126,6 +126,14 @@ TARGETS = (
         ),
     ),
 )
+
+# What the vendor's summary prints after `Device:` → target.
+TARGET_OF_CODE: Mapping[str, str] = {
+    code: target.name
+    for target in TARGETS
+    if target.npu is not None
+    for code in target.npu.summary_codes
+}
 
 
 def npu_facts(name: str) -> NpuFacts | None:

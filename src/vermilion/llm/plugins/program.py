@@ -12,13 +12,13 @@ from vermilion.codegen.emit.epilogue import PixelAccess
 from vermilion.codegen.emit.matmul import MatmulSpec, Panels
 from vermilion.codegen.emit.product import ProductSpec
 from vermilion.codegen.emit.walk import Matrices
-from vermilion.codegen.expression import Operand, apply
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.matmul_step import SEGMENT_ROWS, choose_patch
 from vermilion.codegen.numeric import NUMERICS, Numeric, numeric_for
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage, View, allocate
 from vermilion.codegen.tile import choose_tile
+from vermilion.ir.expression import Operand, apply
 from vermilion.llm.plugins.identity import Number
 
 _STORED: dict[str, Storage] = {"f32": "f32", "bf16": "u16", "u8s8": "s8", "u8s8_wide": "s16"}

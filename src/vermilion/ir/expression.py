@@ -12,60 +12,6 @@ from typing import Literal
 
 Kind = Literal["float", "int", "long", "bool"]
 
-Unary = Literal[
-    "neg",
-    "abs",
-    "sqrt",
-    "exp",
-    "log",
-    "tanh",
-    "erf",
-    "one_plus_erf",
-    "sigmoid",
-    "floor",
-    "ceil",
-    "round",
-    "reciprocal",
-    "not",
-    "sign",
-    "softplus",
-    "exp_minus_one",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "bf16",
-    "f16",
-]
-Binary = Literal[
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "max",
-    "min",
-    "top",  # the greater, in one instruction: the second where either is NaN
-    "pow",
-    "mod",
-    "equal",
-    "less",
-    "less_equal",
-    "greater",
-    "greater_equal",
-    "and",
-    "or",
-    "xor",
-]
-
-UNARY = frozenset(Unary.__args__)  # type: ignore[attr-defined]
-BINARY = frozenset(Binary.__args__)  # type: ignore[attr-defined]
 COMPARISONS = frozenset({"equal", "less", "less_equal", "greater", "greater_equal"})
 
 

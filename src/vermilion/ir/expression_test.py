@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vermilion.codegen.expression import (
+from vermilion.ir.expression import (
     Apply,
     Constant,
     Convert,
