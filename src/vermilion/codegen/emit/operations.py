@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from vermilion.codegen.emit.builder import Function, Value, splat_integer
 from vermilion.codegen.emit.vector_math import VectorMath
 from vermilion.codegen.emit.wide_math import WideMath
@@ -18,7 +16,7 @@ _INTRINSICS = {
 
 
 def float_operation(m: VectorMath, operation: str, a: list[Value]) -> Value:
-    """Write one operation on float32 vectors."""
+    """Write one operation on float32 vectors; those not named here are functions of their name."""
     binary = {
         "add": m.add,
         "sub": m.subtract,
@@ -28,12 +26,6 @@ def float_operation(m: VectorMath, operation: str, a: list[Value]) -> Value:
     }
     if operation in binary:
         return binary[operation](a[0], a[1])
-    unary: dict[str, Callable[[Value], Value]] = {
-        "exp": m.exp, "log": m.log, "tanh": m.tanh, "erf": m.erf, "sigmoid": m.sigmoid,
-        "one_plus_erf": m.one_plus_erf, "exp_minus_one": m.exp_minus_one, "softplus": m.softplus,
-    }  # fmt: skip
-    if operation in unary:
-        return unary[operation](a[0])
     if operation in _INTRINSICS:
         return m.unary(_INTRINSICS[operation], a[0])
     match operation:
@@ -47,9 +39,9 @@ def float_operation(m: VectorMath, operation: str, a: list[Value]) -> Value:
             return _sign(m, a[0])
         case "pow":
             return WideMath(m).power(a[0], a[1])
-    wide = getattr(WideMath(m), operation, None)
-    assert wide is not None, f"no float operation {operation}"
-    result: Value = wide(a[0])
+    function = getattr(m, operation, None) or getattr(WideMath(m), operation, None)
+    assert function is not None, f"no float operation {operation}"
+    result: Value = function(*a)
     return result
 
 
