@@ -67,7 +67,7 @@ def _lint_view(linted: Sequence[Linted], setting: Setting, *, as_json: bool) -> 
     from rich.table import Table
     from rich.text import Text
 
-    from vermilion.hardware.options.corrected import corrected_text
+    from vermilion.hardware.options.lint import corrected_text
 
     views: list[RenderableType] = []
     for one in linted:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vermilion.errors import OptionError
+from vermilion.genai.generator import Tensor
 from vermilion.genai.model import Model, own_model
-from vermilion.genai.tensor import Tensor
 from vermilion.llm.tokenizer import TextStream
 
 

@@ -16,7 +16,7 @@ from vermilion.hipify.check.check import CheckResult, check_sources
 from vermilion.hipify.files import SourceFile, collect
 from vermilion.hipify.finding import Finding, order
 from vermilion.hipify.process import FileResult, process_file
-from vermilion.hipify.torch_table import torch_names
+from vermilion.hipify.tables import torch_names
 from vermilion.progress import Progress, no_progress
 
 # Below this, starting processes takes longer than the work.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes import common
 
 from vermilion.errors import UnsupportedError
-from vermilion.hardware.targets.npu_operators import OPERATORS as TAKEN
+from vermilion.hardware.targets.npu import OPERATORS as TAKEN
 from vermilion.ir.attributes import flag
 from vermilion.quantize.blocks import FORMATS, round_to
 from vermilion.quantize.cost import PRODUCTS

@@ -26,7 +26,7 @@ from vermilion.codegen.isa import Isa, isa_of
 from vermilion.codegen.load import load_object
 from vermilion.codegen.object import compile_object
 from vermilion.hardware.cpu import detect_cpu
-from vermilion.hardware.targets.cpu import resolve_cpu
+from vermilion.hardware.targets.find import resolve_cpu
 from vermilion.store.cache_dir import default_root
 from vermilion.store.signature import signed_bytes, unsigned_bytes
 

@@ -20,7 +20,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from vermilion.hardware.targets.npu_operators import DOCUMENTED
+from vermilion.hardware.targets.npu import DOCUMENTED
 from vermilion.ir.attributes import text
 from vermilion.quantize.formats import Scheme
 

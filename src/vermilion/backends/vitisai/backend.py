@@ -46,9 +46,9 @@ from vermilion.backends.vitisai.evidence import (
     read_console,
     read_ep_report,
     read_summary_counts,
+    submitted_commands,
 )
 from vermilion.backends.vitisai.found import WORDS, Stack, find_stack
-from vermilion.backends.vitisai.xrt import submitted_commands
 from vermilion.errors import DeviceError, Refusal
 from vermilion.hardware.options.vitisai_build import (
     INSTALLATION,

@@ -10,13 +10,14 @@ from vermilion.backends.process.profile import CPU
 from vermilion.backends.vitisai.evidence import (
     NPU,
     Evidence,
+    find_xrt_smi,
     judge,
     read_console,
     read_ep_report,
     read_partitions,
     read_summary_counts,
+    submitted_commands,
 )
-from vermilion.backends.vitisai.xrt import find_xrt_smi, submitted_commands
 from vermilion.errors import ArtifactError
 
 BOTH = (NPU, CPU)

@@ -17,7 +17,7 @@ from vermilion.hardware.providers import (
     probe_providers,
 )
 from vermilion.hardware.targets.target import Target
-from vermilion.hardware.versions import version_fields
+from vermilion.version import version_fields
 
 INSTALLATION_VARIABLE = "RYZEN_AI_INSTALLATION_PATH"
 _INSTALL_PAGE = "https://ryzenai.docs.amd.com/en/latest/inst.html"

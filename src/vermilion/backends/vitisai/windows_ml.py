@@ -19,7 +19,7 @@ from pathlib import PureWindowsPath
 
 from vermilion.hardware.options.vitisai import PROVIDER
 from vermilion.hardware.providers import ProviderInfo
-from vermilion.hardware.versions import version_fields
+from vermilion.version import version_fields
 
 ORIGIN = "Windows ML"
 # Of one package each: from release 1.8 on, the same as an optional feature of Windows, before.

@@ -29,11 +29,59 @@ from vermilion.codegen.lower.recurrent import lower_recurrent
 from vermilion.codegen.lower.resize import check_resize, lower_resize
 from vermilion.codegen.lower.result_shapes import contradiction
 from vermilion.codegen.lower.transposed import check_transposed
-from vermilion.codegen.lower.versions import check_version
 from vermilion.errors import Refusal, VermilionError
 from vermilion.ir.attributes import integer
 from vermilion.ir.elementwise import ELEMENTWISE, elementwise
-from vermilion.ir.opset import constant_of, is_inference_dropout, is_operator, static_shape
+from vermilion.ir.opset import (
+    constant_of,
+    is_inference_dropout,
+    is_operator,
+    static_shape,
+    version_of,
+)
+
+# Before it, an operator has broadcasting, training and sizes of its own way.
+_OLDEST = 7
+
+
+def check_version(node: ir.Node) -> str:
+    """Say why the version of a node is not read, empty where it is."""
+    if node.domain not in ("", "ai.onnx"):
+        return ""
+    version = version_of(node)
+    if version < _OLDEST:
+        return f"{node.op_type} of opset {version}, older than {_OLDEST}"
+    last, differs = _CHANGED.get(node.op_type, (0, None))
+    if version <= last and (differs is None or differs(node)):
+        return f"{node.op_type} of opset {version}, which meant another thing"
+    return ""
+
+
+def _takes_axes_together(node: ir.Node) -> bool:
+    """Say whether an old Softmax has more than one axis (`settle_softmax` writes it otherwise)."""
+    shape = static_shape(node.inputs[0]) or ()
+    axis = integer(node, "axis", 1)
+    return "axis" not in node.attributes or any(n != 1 for n in shape[axis % len(shape) + 1 :])
+
+
+def _is_in_training(node: ir.Node) -> bool:
+    """Say whether an old BatchNormalization has results of its training, or one mean a place."""
+    results = [value for value in node.outputs if value.name]
+    return len(results) > 1 or not integer(node, "spatial", 1)
+
+
+_ANY: Callable[[ir.Node], bool] | None = None
+
+# The last version of another meaning, and whether a node has it; source: ONNX's changelog.
+_CHANGED: Mapping[str, tuple[int, Callable[[ir.Node], bool] | None]] = {
+    "Softmax": (12, _takes_axes_together),
+    "LogSoftmax": (12, _takes_axes_together),
+    "BatchNormalization": (13, _is_in_training),
+    "Resize": (10, _ANY),  # no coordinates but asymmetric ones, scales as second input
+    "Slice": (9, _ANY),  # bounds as attributes
+    "Pad": (10, _ANY),  # amounts as an attribute
+}
+
 
 Check = Callable[[ir.Node], str]
 # What writes a node that has no lowering of its own: its group as an expression, or as a product

@@ -8,7 +8,7 @@ from vermilion.hardware.checks.finding import Finding
 from vermilion.hardware.devices import Machine
 from vermilion.hardware.environment import Environment
 from vermilion.hardware.targets.npu import not_on_system, npu_facts
-from vermilion.hardware.versions import is_older, version_fields
+from vermilion.version import is_older, version_fields
 
 # Release of the VitisAI provider → the oldest NPU driver that it accepts (Windows' numbers).
 # Source: Ryzen AI documentation 1.8, app_development.rst, "VitisAI EP / NPU Driver Compatibility".

@@ -10,7 +10,7 @@ from vermilion.hardware.devices import Machine, ProviderInfo
 from vermilion.hardware.environment import Environment
 from vermilion.hardware.providers import ONNXRUNTIME_WHEELS, PLACEHOLDER_VERSION
 from vermilion.hardware.targets.npu import npu_facts
-from vermilion.hardware.versions import is_older
+from vermilion.version import is_older
 
 # Source: onnxruntime/onnxruntime-ep-amdgpu, README.
 _OLDEST_FOR_PLUGINS = "1.24"

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from vermilion.hardware.options.corrected import corrected_text
 from vermilion.hardware.options.gpu import AMDGPU, BUILT_IN_WHEEL, MIGRAPHX, PLUGIN, ROCM, TABLES
-from vermilion.hardware.options.lint import lint
+from vermilion.hardware.options.lint import corrected_text, lint
 from vermilion.hardware.options.option import OptionSet, Setting
 from vermilion.hardware.options.vitisai import PROVIDER, RELEASES, vitisai_table
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from vermilion.hardware.options.option import Option, OptionTable, Values
 from vermilion.hardware.targets.npu import ryzen_ai_chips
-from vermilion.hardware.versions import is_older, version_fields
+from vermilion.version import is_older, version_fields
 
 PROVIDER = "VitisAIExecutionProvider"
 

@@ -24,7 +24,7 @@ from vermilion.hardware.targets.npu import (
     ryzen_ai_chips,
 )
 from vermilion.hardware.targets.target import NpuFacts
-from vermilion.hardware.versions import is_older
+from vermilion.version import is_older
 
 Precision = Literal["int8", "bf16"]
 

@@ -7,7 +7,7 @@ from vermilion.hardware.options.lint import lint
 from vermilion.hardware.options.option import OptionSet, Setting
 from vermilion.hardware.options.vitisai import PROVIDER, RELEASES, release_row
 from vermilion.hardware.options.vitisai_build import Request, build_options
-from vermilion.hardware.versions import is_older
+from vermilion.version import is_older
 
 DEVICES = ("phoenix", "strix", "krackan")
 

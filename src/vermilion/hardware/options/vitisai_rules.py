@@ -22,7 +22,7 @@ from vermilion.hardware.options.vitisai import (
 )
 from vermilion.hardware.options.vitisai_build import INSTALLATION, below
 from vermilion.hardware.targets.npu import TARGETS, not_on_system, npu_facts
-from vermilion.hardware.versions import is_older
+from vermilion.version import is_older
 
 # Retired in 1.5, all but Phoenix' 4x4 (relnotes.rst).
 _RETIRED_BINARY = re.compile(r"(?:1x4|5x4|Nx4)[^/\\]*\.xclbin$", re.IGNORECASE)

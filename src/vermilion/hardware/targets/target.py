@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vermilion.hardware.versions import is_older
+from vermilion.version import is_older
 
 Kind = Literal["cpu", "gpu", "npu"]
 

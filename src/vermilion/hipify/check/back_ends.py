@@ -1,4 +1,9 @@
-"""Processes that run the back end: one a thread, started when first needed, again after a crash."""
+"""LLVM IR → an object file for an AMD GPU, in processes: what they read can abort them.
+
+Each thread has one, started when first needed, and again after a crash. Run as a program, this
+module reads requests from stdin, one JSON list a line: bitcode file, GPU, object file. It answers
+each with a line: `ok`, or what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +55,7 @@ class BackEnds:
         process: subprocess.Popen[str] | None = getattr(self._own, "process", None)
         if process is None or process.poll() is not None:
             process = subprocess.Popen(
-                [sys.executable, "-m", "vermilion.hipify.check.back_end"],
+                [sys.executable, "-m", "vermilion.hipify.check.back_ends"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 text=True, encoding="utf-8", errors="replace",
             )  # fmt: skip
@@ -64,3 +69,44 @@ class BackEnds:
         code = process.wait()
         lines = process.stderr.read().strip().splitlines() if process.stderr is not None else []
         return lines[-1] if lines else f"it ended with code {code}"
+
+
+def emit_object(ir_file: Path, architecture: str, object_file: Path) -> None:
+    """Optimise a module and write its machine code."""
+    import llvmlite.binding as llvm
+
+    module = llvm.parse_bitcode(ir_file.read_bytes())
+    module.verify()
+    # clang's own back end drops what only other files of a program could call; kernels stay.
+    for function in module.functions:
+        if not function.is_declaration and function.visibility != llvm.Visibility.protected:
+            function.linkage = llvm.Linkage.internal
+    target = llvm.Target.from_triple("amdgcn-amd-amdhsa")
+    machine = target.create_target_machine(
+        cpu=architecture, opt=2, reloc="pic", codemodel="default"
+    )
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    object_file.write_bytes(machine.emit_object(module))
+
+
+def serve() -> None:
+    """Answer requests until stdin ends."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    for line in sys.stdin:
+        ir_file, architecture, object_file = json.loads(line)
+        try:
+            emit_object(Path(ir_file), architecture, Path(object_file))
+            answer = "ok"
+        except (RuntimeError, OSError) as error:
+            answer = " ".join(str(error).split()) or type(error).__name__
+        sys.stdout.write(answer + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve()

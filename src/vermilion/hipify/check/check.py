@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vermilion.hipify.check.bindings import LIBRARY_HEADERS
-from vermilion.hipify.check.compile import Compiled, Compiler, open_compiler
-from vermilion.hipify.check.diagnostics import Diagnostic
+from vermilion.hipify.check.compile import Compiled, Compiler, Diagnostic, open_compiler
 from vermilion.hipify.finding import Finding
 from vermilion.hipify.lint import silence
 from vermilion.hipify.process import FileResult, original_position

@@ -11,9 +11,8 @@ from vermilion.hipify.check import compile as compile_module
 from vermilion.hipify.check import toolchain
 from vermilion.hipify.check.back_ends import BackEnds
 from vermilion.hipify.check.bindings import c_header
-from vermilion.hipify.check.compile import open_compiler
-from vermilion.hipify.check.diagnostics import Diagnostic, read_diagnostics
-from vermilion.hipify.check.sysroot import isa_number
+from vermilion.hipify.check.compile import Diagnostic, open_compiler, read_diagnostics
+from vermilion.hipify.check.toolchain import isa_number
 from vermilion.hipify.hipify import Options, hipify
 
 needs_chain = pytest.mark.needs("triton", "rocm", "llvmlite")

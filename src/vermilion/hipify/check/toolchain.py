@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sysconfig
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from vermilion.errors import UnsupportedError
+from vermilion.hipify.check.bindings import write_library_headers
 
 INSTALL = "pip install 'vermilion[hipify]'"
 
@@ -61,3 +63,73 @@ def _package(name: str) -> Path:
     spec = find_spec(name)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return Path(places[0]) if places else Path(os.devnull) / name
+
+
+# Control constants of AMD's device library: clang links one file of each pair, by its options
+# (clang, AMDGPU.cpp: RocmInstallationDetector).
+_SWITCHES = {
+    "daz_opt": "__oclc_daz_opt",
+    "finite_only": "__oclc_finite_only_opt",
+    "unsafe_math": "__oclc_unsafe_math_opt",
+    "wavefrontsize64": "__oclc_wavefrontsize64",
+    "correctly_rounded_sqrt": "__oclc_correctly_rounded_sqrt32",
+}
+_ABI_VERSIONS = (400, 500, 600)
+_DATA_LAYOUT = "e-p:64:64-p1:64:64-p2:32:32-p3:32:32-p4:64:64-p5:32:32-p6:32:32"
+_STUBS = Path(__file__).parent / "stubs"
+
+
+def write_sysroot(folder: Path, tools: Toolchain, architectures: tuple[str, ...]) -> None:
+    """Write `include/`, `stubs/` and `amdgcn/bitcode/` into a folder."""
+    _link_or_copy(tools.hip_include, folder / "include")
+    shutil.copytree(_STUBS, folder / "stubs")
+    write_library_headers(folder / "stubs", tools.bindings)
+    version = folder / "share" / "hip" / "version"
+    version.parent.mkdir(parents=True)
+    version.write_text("HIP_VERSION_MAJOR=7\nHIP_VERSION_MINOR=1\nHIP_VERSION_PATCH=0\n", "utf-8")
+    bitcode = folder / "amdgcn" / "bitcode"
+    bitcode.mkdir(parents=True)
+    for name in ("ocml.bc", "ockl.bc"):
+        shutil.copyfile(tools.bitcode / name, bitcode / name)
+    _write_constants(bitcode, architectures)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        target.symlink_to(source, target_is_directory=True)
+    except OSError:  # Windows without the right to make links
+        shutil.copytree(source, target)
+
+
+def isa_number(architecture: str) -> int:
+    """Return the number that the device library knows a GPU by: gfx942 → 9402, gfx90a → 9010."""
+    digits = architecture.removeprefix("gfx")
+    major, minor, stepping = int(digits[:-2]), int(digits[-2], 16), int(digits[-1], 16)
+    return major * 1000 + minor * 100 + stepping
+
+
+def _write_constants(folder: Path, architectures: tuple[str, ...]) -> None:
+    for name, symbol in _SWITCHES.items():
+        for state, value in (("on", 1), ("off", 0)):
+            _write_constant(folder / f"oclc_{name}_{state}.bc", symbol, "i8", value)
+    for architecture in architectures:
+        file = folder / f"oclc_isa_version_{architecture.removeprefix('gfx')}.bc"
+        _write_constant(file, "__oclc_ISA_version", "i32", isa_number(architecture))
+    for version in _ABI_VERSIONS:
+        file = folder / f"oclc_abi_version_{version}.bc"
+        _write_constant(file, "__oclc_ABI_version", "i32", version)
+    # clang asks for these two files; nothing in them is used.
+    for name in ("hip", "opencl"):
+        _write_constant(folder / f"{name}.bc", f"__vermilion_no_{name}", "i8", 0)
+
+
+def _write_constant(file: Path, symbol: str, kind: str, value: int) -> None:
+    import llvmlite.binding as llvm
+
+    text = (
+        f'target datalayout = "{_DATA_LAYOUT}"\n'
+        'target triple = "amdgcn-amd-amdhsa"\n'
+        f"@{symbol} = linkonce_odr protected local_unnamed_addr addrspace(4) "
+        f"constant {kind} {value}\n"
+    )
+    file.write_bytes(llvm.parse_assembly(text).as_bitcode())

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from vermilion.hipify.calls import Span, closing, split_arguments, text_of
 from vermilion.hipify.finding import Edit
-from vermilion.hipify.tokens import Tokens
+from vermilion.hipify.tokens import Span, Tokens, closing, split_arguments, text_of
 
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F']+|0[bB][01']+|[0-9][0-9']*)([uUlLzZ]*)")
 _ARITHMETIC = re.compile(r"[-+*/%()<>|&^~0-9xXa-fA-F\s]+")

@@ -1,7 +1,7 @@
 import pytest
 
 from vermilion.hardware.targets.find import all_targets, find_target
-from vermilion.hardware.targets.npu_operators import (
+from vermilion.hardware.targets.npu import (
     BF16_THROUGH_FUSION,
     DOCUMENTED,
     OPERATORS,

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from vermilion.errors import UnsupportedError
-from vermilion.hipify import torch_table
+from vermilion.hipify.tables import torch_names
 
 
 @pytest.mark.needs("torch")
 def test_its_names_come_without_importing_torch() -> None:
     before = "torch" in sys.modules
-    names = torch_table.torch_names()
+    names = torch_names()
     assert len(names) > 1000
     assert names["cudaMalloc"] == "hipMalloc"
     assert ("torch" in sys.modules) == before
@@ -23,4 +23,4 @@ def test_its_names_come_without_importing_torch() -> None:
 def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match="needs torch"):
-        torch_table.torch_names()
+        torch_names()
