@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
-_FLOAT = (
-    "Abs", "Ceil", "Celu", "Elu", "Erf", "Exp", "Floor", "HardSigmoid", "HardSwish", "Identity",
-    "LeakyRelu", "Log", "LogSoftmax", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Shrink",
-    "Sigmoid", "Sign", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu",
-    "LpNormalization", "Trilu", "Dropout",
-)  # fmt: skip
-_ANGLES = (
-    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan",
-)  # fmt: skip
-_LATER = (
-    "Gelu", "Mish", "Swish",
-)  # fmt: skip
+from vermilion.ir.elementwise import ELEMENTWISE
+
+_VERSIONS = onnx.defs.get_all_schemas_with_history()
+
+_FLOAT = ("Abs", "Dropout", "Identity", "LogSoftmax", "LpNormalization", "Neg", "Relu", "Softmax",
+          "Trilu")  # fmt: skip
 _PAIRS = (
     "Add", "Div", "Max", "Mean", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum",
 )  # fmt: skip
@@ -113,12 +108,22 @@ _NEWER = {
 }  # fmt: skip
 
 
+def functions() -> Mapping[str, int]:
+    """Return every operator whose row says that it is a function of a float, and an opset of it."""
+    found = {}
+    for (domain, name), row in ELEMENTWISE.items():
+        if domain or row.takes != "floats" or row.gives_bool:
+            continue
+        schema = onnx.defs.get_schema(name)
+        if schema.min_input == schema.max_input == 1:
+            is_old = any(s.since_version <= 17 for s in _VERSIONS if s.name == name)
+            found[name] = 17 if is_old else schema.since_version
+    return found
+
+
 def texts() -> Iterator[tuple[str, int, str]]:
     """Go through operators, opsets and models as text."""
-    for name in (*_FLOAT, *_ANGLES):
-        yield name, 17, f"(float[4,6] x) => (float[4,6] y) {{ y = {name}(x) }}"
-    for name in _LATER:
-        opset = {"Gelu": 20, "Mish": 18, "Swish": 24}[name]
+    for name, opset in (*dict.fromkeys(_FLOAT, 17).items(), *functions().items()):
         yield name, opset, f"(float[4,6] x) => (float[4,6] y) {{ y = {name}(x) }}"
     for name in _PAIRS:
         other = "two" if name == "Pow" else "row"

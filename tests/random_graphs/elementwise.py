@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
+from claimed_operators import functions
 from random_graphs.graph_writer import GraphWriter, IllegalError, Value
 from random_graphs.reference import is_float
 
@@ -291,6 +292,7 @@ BUILDERS: Mapping[str, tuple[int, Build]] = {
     **{name: (7, _comparison(name)) for name in ("Equal", "Less", "Greater")},
     **{name: (12, _comparison(name)) for name in ("LessOrEqual", "GreaterOrEqual")},
     **{name: (7, _logical(name)) for name in ("Not", "And", "Or", "Xor")},
+    **{name: (since, _unary(name)) for name, since in functions().items() if name not in _UNARY},
     **{
         name: (18, _bitwise(name))
         for name in ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
