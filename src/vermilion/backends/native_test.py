@@ -17,6 +17,7 @@ from vermilion.api import Compiled, compile_model
 from vermilion.backends.native import NativeBackend
 from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.find import find_target
+from vermilion.hardware.targets.target import CpuFacts
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.measure import agreement
@@ -135,7 +136,7 @@ def test_code_of_another_chip_is_not_for_this_one() -> None:
     strange = find_target("zen5")
     missing = NativeBackend().available(
         type(strange)(
-            name="next", kind="cpu", title="", source="", features=frozenset({"avx-1024"})
+            name="next", kind="cpu", title="", source="", cpu=CpuFacts(frozenset({"avx-1024"}))
         )
     )
     assert not missing.usable
