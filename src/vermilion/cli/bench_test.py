@@ -50,12 +50,18 @@ def test_json_then_the_gate_against_it(
     ]
 
 
-def test_the_table_for_people(small: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_the_table_for_people(
+    columns: str, small: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
     assert main(bench(small, "--pairs", "1")) == 0
     shown = capfd.readouterr().out
     assert "small, fp32, batch 1, 1 thread" in shown
-    for words in ("vermilion@fp32", "ort@fp32", "ours ÷ peer", "cosine"):
+    for words in ("vermilion@fp32", "ort@fp32", "p50 ms", "ours ÷ peer", "cosine"):
         assert words in shown
+    assert "…" not in shown
+    assert ("no room for: " in shown) == (columns == "80")
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ class Session(OrtNames):
         Raises: OptionError for wrong inputs or names, and what the backends raise.
         """
         check_run_options(run_options)
+        steps = self._steps  # before the question: another thread may close it meanwhile
         if self._reader is None:
             raise OptionError("the session is closed")
         known = [record.name for record in self.manifest.outputs]
@@ -133,7 +134,7 @@ class Session(OrtNames):
                 )
         tensors = checked_feeds(inputs, self.manifest.inputs)
         tensors.update(self._constants)
-        for step in self._steps:
+        for step in steps:
             tensors.update(_run_step(step, tensors))
             for name in step.dropped:
                 del tensors[name]
@@ -169,8 +170,8 @@ class Session(OrtNames):
 
     def close(self) -> None:
         """Let go of the parts and of the bundle's files."""
-        self._steps = ()
         self._reader = None
+        self._steps = ()
 
     def __enter__(self) -> Session:
         return self
