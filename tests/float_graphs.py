@@ -27,7 +27,7 @@ from vermilion.ir.passes.pipeline import simplify
 Array = NDArray[Any]
 
 # What a test runs on: the target, and the precision of floats in it.
-WAYS = (("cpu", "fp32"), ("cpu", "bf16"), ("zen3", "fp32"), ("zen3", "bf16"))
+WAYS = (("cpu", "fp32"), ("cpu", "bf16"), ("x86-64-v3", "fp32"), ("x86-64-v3", "bf16"))
 
 # Of the largest value. float32: sums of up to a thousand products; bfloat16: 8 bits of mantissa,
 # rounded at the inputs, between kernels and at the result.

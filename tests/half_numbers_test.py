@@ -26,7 +26,7 @@ from vermilion.ir.passes.pipeline import simplify
 
 Array = NDArray[Any]
 EXAMPLES = settings(max_examples=6, deadline=None, derandomize=True)
-TARGETS = ["cpu", "zen3"]
+TARGETS = ["cpu", "x86-64-v3"]
 # How a model says it: its own type, and the precision asked for.
 FORMS = {
     "bf16 asked for": (np.dtype(np.float32), "bf16"),

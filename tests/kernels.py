@@ -26,7 +26,7 @@ DTYPES: dict[Storage, Any] = {
     "s8": np.int8, "u16": np.uint16, "s16": np.int16, "i32": np.int32, "i64": np.int64,
     "bool": np.bool_,
 }  # fmt: skip
-TARGETS = ("cpu", "zen3")
+TARGETS = ("cpu", "x86-64-v3")
 
 
 def isa_for(target: str) -> Isa:

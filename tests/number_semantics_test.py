@@ -17,7 +17,7 @@ from vermilion.ir.execute import open_session, run_session
 
 Array = NDArray[Any]
 EXAMPLES = settings(max_examples=12, deadline=None, derandomize=True)
-TARGETS = ["cpu", "zen3"]
+TARGETS = ["cpu", "x86-64-v3"]
 NAN = float("nan")
 # numpy warns of what is tested here: casts of NaN, powers of 0.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -140,7 +140,7 @@ def failure(ready: Ready, target: str) -> str:
 
 def _targets() -> list[str]:
     here = find_target("cpu").features
-    return ["cpu", *(name for name in ("zen3",) if find_target(name).features <= here)]
+    return ["cpu", *(name for name in ("x86-64-v3",) if find_target(name).features <= here)]
 
 
 def _marked(module: str) -> Any:

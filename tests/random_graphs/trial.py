@@ -51,7 +51,7 @@ def way_of(seed: int, number_format: str) -> Way:
     """Draw how a graph is run: target, threads, sharing."""
     random = np.random.default_rng([seed, 77])
     return Way(
-        target="cpu" if random.random() < 0.6 else "avx2",
+        target="cpu" if random.random() < 0.6 else "x86-64-v3",
         precision="bf16" if number_format == "bf16" else "auto",
         threads=int(random.integers(1, 4)),
         shares_all=bool(random.random() < 0.6),

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
+from vermilion.ir.resized import Scales, scales_to_change, with_scales, without_scales
+
 MAX_FOLLOWED = 4096
 """Elements of a followed vector. Shapes have rank elements, lists of indices some hundreds."""
 
@@ -66,6 +68,20 @@ def _infer(model: onnx.ModelProto, *, follow: bool, strict: bool) -> onnx.ModelP
     inferred: onnx.ModelProto = onnx.shape_inference.infer_shapes(
         model, data_prop=follow, strict_mode=strict
     )
+    changed: dict[int, tuple[int, Scales]] = {}
+    for _ in range(_MAX_ROUNDS):
+        # One Resize after the other: a size that changes changes what the next one reads.
+        more = {
+            at: row for at, row in scales_to_change(inferred.graph).items() if at not in changed
+        }
+        if not more:
+            break
+        changed |= more
+        other = onnx.ModelProto()
+        other.CopyFrom(model)
+        with_scales(other, changed)
+        inferred = onnx.shape_inference.infer_shapes(other, data_prop=follow, strict_mode=strict)
+        without_scales(inferred, model)
     return inferred
 
 

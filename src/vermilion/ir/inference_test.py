@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import hostile
@@ -97,3 +98,25 @@ def test_bodies_that_would_be_followed_turn_it_off() -> None:
         }"""
     )
     assert infer(model).graph.node
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_resized_lengths_are_those_of_float32_products(opset: int) -> None:
+    """10 · float32(0.7) is below 7 in double, and ONNX Runtime gives 7; then 7 · 0.7 is 4."""
+    text = f"""<ir_version: 8, opset_import: ["" : {opset}]>
+    g (float[1,1,10,3] x) => (float[a,b,c,d] z) <float[4] s = {{1.0, 1.0, 0.7, 1.0}}> {{
+        y = Resize <mode = "linear"> (x, , s)
+        z = Resize <mode = "linear"> (y, , s)
+    }}"""
+    model = onnx.parser.parse_model(text)
+    inferred = infer(model)
+    sizes = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in (*inferred.graph.value_info, *inferred.graph.output)
+    }
+    assert sizes == {"y": [1, 1, 7, 3], "z": [1, 1, 4, 3]}
+    assert [list(node.input) for node in inferred.graph.node] == [["x", "", "s"], ["y", "", "s"]]
+    assert [t.name for t in inferred.graph.initializer] == ["s"]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    found = session.run(["z"], {"x": np.ones((1, 1, 10, 3), np.float32)})[0]
+    assert found.shape == (1, 1, 4, 3)

@@ -22,7 +22,7 @@ def model_of(channels: int, outputs: int, group: int):  # type: ignore[no-untype
     )
 
 
-@pytest.mark.parametrize("target", ["cpu", "zen3"])
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
 @pytest.mark.parametrize(
     ("channels", "outputs", "group", "family"),
     [

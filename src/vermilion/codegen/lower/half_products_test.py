@@ -34,7 +34,7 @@ PRODUCTS: dict[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[tuple[int,
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("name", PRODUCTS)
-@pytest.mark.parametrize("target", ["cpu", "avx2"])
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
 def test_a_product_of_halves_is_generated_and_right(name: str, kind: Any, target: str) -> None:
     operator, attributes, shape, constants = PRODUCTS[name]
     random = np.random.default_rng(7)

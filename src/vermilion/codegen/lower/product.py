@@ -227,8 +227,11 @@ def _as_operand(lowering: Lowering, view: View, result: View) -> View:
     wide = view.broadcast(result.shape)
     channels = wide.strides[1]
     if channels not in (0, 1) and wide.shape[1] != 1:
-        rank = len(view.shape)
-        view = lowering.copied(view, _channels_last_order(rank) if rank in (3, 4) else None)
+        missing = len(result.shape) - len(view.shape)
+        view = replace(
+            view, shape=(1,) * missing + view.shape, strides=(0,) * missing + view.strides
+        )
+        view = lowering.copied(view, _channels_last_order(len(view.shape)))
         wide = view.broadcast(result.shape)
     if wide.shape[1] == 1:
         wide = replace(wide, strides=(wide.strides[0], 0, *wide.strides[2:]))

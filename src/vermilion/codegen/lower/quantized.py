@@ -172,6 +172,8 @@ def _bias(node: ir.Node, factor: Array) -> tuple[Array, Factor] | None:
     nothing = np.zeros(factor.shape, np.int64)
     if bias is None:
         return nothing, number(0.0)
+    if not is_one_a_channel(bias):
+        return None
     parts = quantized_constant(bias)
     if parts is not None:
         integers, scale, _ = parts
@@ -186,6 +188,12 @@ def _bias(node: ir.Node, factor: Array) -> tuple[Array, Factor] | None:
     if floats is None:
         return None
     return nothing, np.broadcast_to(floats.reshape(-1).astype(np.float64), factor.shape)
+
+
+def is_one_a_channel(bias: ir.Value) -> bool:
+    """Say whether a bias is one number, or one for each output channel: Gemm's may be a matrix."""
+    shape = static_shape(bias)
+    return shape is not None and all(size == 1 for size in shape[:-1])
 
 
 class Builder(Protocol):

@@ -16,7 +16,7 @@ from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session
 
 Array = NDArray[Any]
-TARGETS = ("cpu", "zen3")
+TARGETS = ("cpu", "x86-64-v3")
 
 
 @pytest.fixture(params=TARGETS)

@@ -89,7 +89,7 @@ def model_of(case: Case) -> tuple[ir.Model, dict[str, Array]]:
     return read(text, **constants), inputs
 
 
-@pytest.mark.parametrize("target", ["cpu", "zen3"])
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_all_results(case: Case, target: str) -> None:
     model, inputs = model_of(case)

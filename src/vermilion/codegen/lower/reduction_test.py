@@ -25,7 +25,7 @@ POOLS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("target", ["cpu", "zen3"])
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
 @pytest.mark.parametrize("name", POOLS)
 def test_pools(name: str, target: str) -> None:
     operator, attributes, shape, result = POOLS[name]

@@ -14,7 +14,7 @@ MODES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("target", ["cpu", "zen3"])
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
 @pytest.mark.parametrize("scales", [(2.0, 2.0), (0.5, 1.5), (3.0, 0.6), (1.0, 1.0)])
 @pytest.mark.parametrize("rule", ["half_pixel", "asymmetric", "pytorch_half_pixel"])
 @pytest.mark.parametrize("mode", MODES[:6])

@@ -77,7 +77,7 @@ def model(name: str):  # type: ignore[no-untyped-def]
     return read(f"{head}{', ' if inputs else ''}{inputs}){rest}", **arrays)
 
 
-@pytest.mark.parametrize("target", ["cpu", "zen3"])
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
 @pytest.mark.parametrize("name", MODELS)
 def test_equal_to_the_reference(name: str, target: str) -> None:
     made = model(name)

@@ -35,7 +35,7 @@ def feed_forward(rows: str, depth: int, columns: int):  # type: ignore[no-untype
     )
 
 
-@pytest.mark.parametrize("target", ["cpu", "zen3"])
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"),
     [((128,), 512, 512), ((1, 130), 514, 384), ((2, 1, 96), 384, 1056)],

@@ -32,6 +32,7 @@ from vermilion.codegen.lower.quantized import (
     Grid,
     channel_axis,
     grid_of,
+    is_one_a_channel,
 )
 from vermilion.codegen.numeric import Numeric, numeric_for
 from vermilion.codegen.tensor import View, allocate
@@ -102,6 +103,8 @@ def _bias(node: ir.Node, factor: Array) -> tuple[Array, Factor] | None:
     nothing = np.zeros(factor.shape, np.int64)
     if bias is None:
         return nothing, number(0.0)
+    if not is_one_a_channel(bias):
+        return None
     parts = quantized_constant(bias)
     if parts is not None:
         integers, scale, _ = parts

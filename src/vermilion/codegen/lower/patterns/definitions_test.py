@@ -23,7 +23,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("target", ["cpu", "zen3"])
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
 @pytest.mark.parametrize("is_last", [False, True], ids=["planes", "channels last"])
 @pytest.mark.parametrize("name", CASES)
 def test_images(name: str, is_last: bool, target: str) -> None:
