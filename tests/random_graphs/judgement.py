@@ -98,7 +98,10 @@ def _is_exact(
         allowed = 64 * _LAST_BIT[number_format] * np.linalg.norm(c[known])
         return bool(np.linalg.norm((a - c)[known]) <= allowed)
     ours, theirs = np.abs(a - c)[known], np.abs(b - c)[known]
-    return bool(np.linalg.norm(ours) <= np.linalg.norm(theirs) and ours.max() <= theirs.max())
+    return bool(
+        np.linalg.norm(ours) <= np.linalg.norm(theirs)
+        and ours.max(initial=0.0) <= theirs.max(initial=0.0)
+    )
 
 
 def noisy_runs(

@@ -186,9 +186,12 @@ def _lp_normalization(w: _Writer, node: ir.Node) -> ir.Value:
         norm = w.reduced("ReduceSum", w("Abs", shape, x), axes)
     else:
         norm = w.reduced("ReduceL2", x, axes)
-    # Where the norm is 0, so is every element: 0 ÷ the smallest number is 0.
-    tiny = w.number(float(np.finfo(np.float32).tiny), x)
-    return w("Div", shape, x, w("Max", _sizes(norm), norm, tiny))
+    # A row whose norm is 0 gives zeros, also where squares were too small to be numbers: x ÷ ∞.
+    is_nought = w("Equal", _sizes(norm), norm, w.number(0.0, x))
+    is_nought.type = ir.TensorType(ir.DataType.BOOL)
+    norm = w("Where", _sizes(norm), is_nought, w.number(math.inf, x), norm)
+    norm.type = x.type
+    return w("Div", shape, x, norm)
 
 
 def _axes_of(node: ir.Node, rank: int) -> list[int]:

@@ -103,3 +103,22 @@ def test_what_is_refused(text: str, reason: str) -> None:
         f"(float[2,6,5,7] x, float[6] x0, {DECLARED}) => (float[2,6,5,7] y) {{ {text} }}", **C
     )
     assert refusals(model) == [reason]
+
+
+@pytest.mark.parametrize("kind", ["float", "float16"])
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_row_of_zeros_has_no_norm_and_stays_zero(p: int, kind: str) -> None:
+    """Nor has one whose squares are smaller than any number."""
+    from float_graphs import run_native
+
+    model = read(f"({kind}[3,5] x) => ({kind}[3,5] y) {{ y = LpNormalization<axis=1, p={p}>(x) }}")
+    x = normal(3, 5)
+    x[1] = 0.0
+    x[2] = 1e-30 if kind == "float" else 0.0
+    x = x.astype({"float": np.float32, "float16": np.float16}[kind])
+    got = run_native(model, {"x": x}, "cpu", "fp32")["y"]
+    wide = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        norm = np.abs(x).sum(1) if p == 1 else np.sqrt(np.square(x.astype(np.float32)).sum(1))
+        wanted = np.where(norm[:, None] == 0, 0.0, wide / norm[:, None])
+    np.testing.assert_allclose(got, wanted, rtol=1e-3 if kind == "float16" else 1e-5)
