@@ -248,3 +248,18 @@ def test_a_device_s_numbers_excuse_no_wrong_graph(tmp_path: Path) -> None:
     mixed = CompiledPart(right.part, wrong.program, wrong.folder)
     proof = prove(right.part.model, [mixed], STRIX, no_progress)
     assert "another `y`" in proof.wrong["vaiml_par_0"].refusal.reason
+
+
+def test_what_overflows_in_half_precision_is_no_changed_model(tmp_path: Path) -> None:
+    """Squares of the samples' large values are infinite, in ONNX Runtime only where it stores."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    f (float16[8,16] x) => (float16[8,16] y, float16[8,1] m, float16[8,3] z) {
+      [s] s = Mul (x, x) [m] m = ReduceMean <axes = [-1]> (s) [e] e = Add (m, eps)
+      [r] r = Sqrt (e) [i] i = Div (one, r) [y] y = Mul (x, i) [z] z = MatMul (m, w)
+    }"""
+    half = {"eps": np.float16(1e-3), "one": np.float16(1), "w": np.ones((1, 3), np.float16)}
+    model = bundles.model_from_text(text, half)
+    part = native(model, tmp_path / "part")
+    proof = prove(model, [part], find_target("cpu"), no_progress)
+    assert not proof.wrong
+    assert "edges" in proof.samples
