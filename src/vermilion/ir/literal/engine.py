@@ -26,7 +26,7 @@ INTERPRETER = "interpreter"
 # How ONNX Runtime says that it is behind the standard. All else that it refuses is refused.
 _BEHIND = re.compile(
     r"NOT_IMPLEMENTED|No Op registered|Unsupported model IR version|is till opset"
-    r"|under development"
+    r"|under development|(is|are) not supported|[Nn]ot (yet )?implemented"
 )
 # Types that numpy itself has; what is not declared is nearly always one of them.
 _NUMPY = frozenset(

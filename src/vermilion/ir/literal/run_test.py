@@ -256,3 +256,18 @@ def test_what_the_engine_prints_stays_out_of_the_terminal(
     with pytest.raises(UnsupportedError):
         run_literally(loop("3", "w = Reshape (v, n) "), ONES)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_a_layout_that_onnx_runtime_does_not_support_is_interpreted(kind: str, gates: int) -> None:
+    model = model_of(
+        f"g (float[2,3,4] x, float[1,{gates},4] w, float[1,{gates},1] r) => (float[2,3,1,1] y)"
+        f" {{ y = {kind} <hidden_size = 1, layout = 1> (x, w, r) }}"
+    )
+    given = {
+        "x": np.ones((2, 3, 4), np.float32), "w": np.ones((1, gates, 4), np.float32),
+        "r": np.ones((1, gates, 1), np.float32),
+    }  # fmt: skip
+    opened = open_literally(model)
+    assert opened.engine == INTERPRETER
+    assert opened.run(given)["y"].shape == (2, 3, 1, 1)
