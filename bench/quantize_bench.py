@@ -33,7 +33,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +58,7 @@ ENGINES = ("vermilion", "vermilion:scheme=a8w8", "onnxruntime", "onnxruntime:per
 class Case:
     """A model and the data that it is made for."""
 
-    package_model: str  # as the tests name it, or PACKAGE/FILE; empty: built here
+    package_model: str  # as the tests name it, or DISTRIBUTION/FILE; empty: built here
     input_name: str
     shape: tuple[int, ...]
     draw: Draw
@@ -76,25 +75,18 @@ CASES = {
 }
 
 
-def packaged(package: str, file: str) -> ir.Model:
-    """Load a file that an installed package ships."""
-    import onnx_ir as ir
-
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise SystemExit(f"the package `{package}` is not installed")
-    return ir.load(Path(found.submodule_search_locations[0]) / file)
-
-
 def prepared(case: Case) -> ir.Model:
     """Return the simplified float model with static shapes."""
+    import onnx_ir as ir
+
     import models
+    from model_wheels import package_file
     from vermilion.ir.passes.pipeline import simplify
 
     if not case.package_model:
         return simplify(models.resnet50()).model
     package, _, file = case.package_model.partition("/")
-    loaded = packaged(package, file) if file else models.package_model(package)
+    loaded = ir.load(package_file(package, file)) if file else models.package_model(package)
     model = simplify(loaded, dims={case.input_name: case.shape}).model
     if case.last_node:
         node = next(n for n in reversed(list(model.graph)) if n.op_type == case.last_node)

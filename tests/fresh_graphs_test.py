@@ -24,7 +24,7 @@ from random_graphs.quantized import quantize_after
 from random_graphs.shrinking import described
 from vermilion.codegen.lower.rules import RULES
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="guard pages and forks are Linux's")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="this system has no guard pages")
 
 # On two idle cores about all of them fit into the time; on a busy machine some are tried anyhow.
 GRAPHS, ANYHOW, SECONDS = 200, 40, 75.0

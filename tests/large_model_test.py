@@ -43,7 +43,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a lookup in a table of 2.18 GB and a product, on a file that is nearly all hole."""
     folder = tmp_path_factory.mktemp("large")
     if sys.platform == "win32":
-        pytest.skip("a file with a hole takes its whole size on this system")
+        pytest.skip("this system gives a hole in a file its whole size")
     graph = helper.make_graph(
         [
             helper.make_node("Gather", ["table", "ids"], ["rows"], name="look up"),

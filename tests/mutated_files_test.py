@@ -12,7 +12,7 @@ from mutated_files import path_child
 from mutated_files.files import Mutated, file_of, sources, table, try_files
 from mutated_files.wire import every, parse, written
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="files are tried in forks")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="this system does not fork")
 
 
 def test_a_message_taken_apart_and_put_together_is_the_same() -> None:

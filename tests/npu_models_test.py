@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from importlib.util import find_spec
 from pathlib import Path
 
 import onnx
@@ -12,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from commands import Command, command_line
+from model_wheels import package_file
 from models import small_cnn
 from vermilion.api import Compiled, compile_model
 from vermilion.errors import VermilionError
@@ -85,12 +85,7 @@ def test_all_models_of_the_onnx_suite(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RAPIDOCR)
 def test_the_models_of_rapidocr(name: str, tmp_path: Path) -> None:
-    package = find_spec("rapidocr")
-    if package is None or package.origin is None:
-        pytest.skip("the package `rapidocr` is not installed, so there is no such model")
-    file = Path(package.origin).parent / "models" / name
-    if not file.is_file():
-        pytest.skip(f"the installed `rapidocr` has no {name}: 3.10 has")
+    file = package_file("rapidocr", f"models/{name}")
     found = compiled(file, tmp_path, dims={"x": RAPIDOCR[name]})
     assert isinstance(found, Compiled), str(found)
     assert found.report.summary.offloaded_operators > 0

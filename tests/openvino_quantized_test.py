@@ -16,7 +16,7 @@ from vermilion.ir.measure import sqnr_from_sums
 from vermilion.quantize import quantize_model
 from vermilion.quantize.formats import SCHEMES, DynamicScheme, WeightScheme
 
-openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed")
+pytestmark = pytest.mark.needs("openvino")
 
 MATRICES = """<ir_version: 10, opset_import: ["" : 17]>
     g (float[1,6,64] input) => (float[1,6,48] y) {
@@ -54,6 +54,8 @@ CASES = [
 
 
 def in_openvino(file: Path, feed: dict[str, Array], low_precision: bool) -> list[Array]:
+    import openvino
+
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
         "LP_TRANSFORMS_MODE": "YES" if low_precision else "NO",

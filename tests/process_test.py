@@ -19,7 +19,7 @@ import vermilion
 from models import Array, Net, conv
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="Windows has no alarms and no forks"),
+    pytest.mark.skipif(sys.platform == "win32", reason="this system has no alarms and no forks"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
 SIZE, CHANNELS = 40, 32

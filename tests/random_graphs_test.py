@@ -19,7 +19,7 @@ from random_graphs.shrinking import Specimen, shrink
 from random_graphs.tally import faults, table, tally
 from random_graphs.trial import Outcome
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="guard pages need mprotect of Linux")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="this system has no mprotect of Linux")
 
 
 def model_of(text: str) -> onnx.ModelProto:

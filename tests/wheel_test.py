@@ -12,16 +12,15 @@ import pytest
 
 import vermilion
 
+pytestmark = pytest.mark.needs("hatchling")
+
 ROOT = Path(__file__).parent.parent
 MARK = "vermilion/py.typed"
 
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    try:
-        build = importlib.import_module("hatchling.build")
-    except ImportError:
-        pytest.skip("hatchling is not installed, which builds the wheel")
+    build = importlib.import_module("hatchling.build")
     folder, before = tmp_path_factory.mktemp("wheel"), Path.cwd()
     os.chdir(ROOT)
     try:

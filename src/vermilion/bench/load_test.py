@@ -13,7 +13,7 @@ from vermilion.bench.load import Usage, share_of_others, usage
 STAT = "cpu  100 20 30 900 50 5 6 7 11 12\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
 
 
-@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="ticks are counted where sysconf is")
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="this system has no sysconf")
 def test_idle_waiting_and_guests_are_not_counted(tmp_path: Path) -> None:
     stat = tmp_path / "stat"
     stat.write_text(STAT)

@@ -114,8 +114,8 @@ def test_the_report_has_the_keys_that_others_rely_on(found: tuple[CaseResult, ..
     }
 
 
+@pytest.mark.needs("openvino")
 def test_openvino_runs_beside_us(small: Path) -> None:
-    pytest.importorskip("openvino", reason="OpenVINO is not installed")
     (case,) = bench_models(
         [small], Plan(batches=(1,), threads=(1,), against=("openvino",), pairs=1)
     )

@@ -177,7 +177,7 @@ def test_libraries_warn_only_when_asked_to() -> None:
     assert "old" in carry_out(work, verbose=True).stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no POSIX shell")
 def test_a_reader_that_leaves_early_is_not_an_error() -> None:
     command = f"{sys.executable} -m vermilion devices --json | true"
     done = subprocess.run(

@@ -180,7 +180,7 @@ def test_the_vendors_tools_are_not_here(run: Command, monkeypatch: pytest.Monkey
         assert f"the vendor's `{words[0]}` is not on the path" in done.err
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no POSIX shell")
 def test_the_vendors_tools_are_given_the_command(
     run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from vermilion.errors import DeviceError
 from vermilion.hardware.targets.find import find_target
 
 pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="ELF is Linux's format"
+    not sys.platform.startswith("linux"), reason="this system has another format than ELF"
 )
 
 IR = """

@@ -233,7 +233,7 @@ def test_closing_during_a_run_leaves_its_numbers_right() -> None:
     assert not wrong
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_has_workers_of_its_own() -> None:
     program = Program(2)
@@ -253,7 +253,7 @@ def test_a_forked_process_has_workers_of_its_own() -> None:
     program.pool.close()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_process_forked_while_another_thread_runs_has_workers_of_its_own() -> None:
     program, stop = Program(3), threading.Event()

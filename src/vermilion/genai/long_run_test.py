@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,15 +13,15 @@ import pytest
 
 import tiny_llama
 import vermilion.genai as og
-from vermilion.errors import UnsupportedError
 
-# A folder of a real model makes the long run one on it (10,000 tokens of SmolLM2 take a minute).
-FOLDER = os.environ.get("VERMILION_LLM_FOLDER", "")
 # Generators come and go, and take most at the end of their room: one in each window at least.
 SETTLED, WHOLE, WINDOW, SAMPLE = 4_000, 10_000, 1_000, 100
 # What a window may take beyond the one before: a token that leaked 60 bytes would be over this.
 MOST_GROWTH_BYTES = 60 * WINDOW
 STATUS = Path("/proc/self/status")
+has_status = pytest.mark.skipif(not STATUS.exists(), reason="this system has no /proc/self/status")
+
+pytestmark = pytest.mark.needs("avx512bf16")
 
 
 def own_bytes() -> int:
@@ -35,17 +34,10 @@ def own_bytes() -> int:
     return int(rows["RssAnon"].split()[0]) * 1024
 
 
-def open_folder(folder: Path, cache: Path) -> og.Model:
-    try:
-        return og.Model(folder, engine="native", cache=cache)
-    except UnsupportedError as error:
-        pytest.skip(f"needs generated code: {error.message}")
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> og.Model:
     folder = tiny_llama.write_folder(tmp_path / "model", tiny_llama.Tiny(bits=4, end=4))
-    return open_folder(folder, tmp_path / "cache")
+    return og.Model(folder, engine="native", cache=tmp_path / "cache")
 
 
 def generated(model: og.Model, prompt: list[int], room: int) -> Iterator[int]:
@@ -83,18 +75,9 @@ def check_memory(model: og.Model, prompt: list[int], room: int) -> None:
     assert np.median(np.diff(most[SETTLED // WINDOW - 1 :])) < MOST_GROWTH_BYTES
 
 
-@pytest.mark.skipif(not STATUS.exists(), reason="needs /proc/self/status")
+@has_status
 def test_memory_stays_over_ten_thousand_tokens(model: og.Model) -> None:
     check_memory(model, list(range(20, 44)), 250)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not STATUS.exists(), reason="needs /proc/self/status")
-@pytest.mark.skipif(not FOLDER, reason="VERMILION_LLM_FOLDER names no folder of a model")
-def test_ten_thousand_tokens_of_a_real_model(tmp_path: Path) -> None:
-    model = open_folder(Path(FOLDER), tmp_path / "cache")
-    tokenizer = og.Tokenizer(model)
-    check_memory(model, tokenizer.encode("Once upon a time there was").tolist(), 1024)
 
 
 def texts(model: og.Model, prompts: list[list[int]], count: int) -> list[list[int]]:

@@ -93,7 +93,7 @@ def test_a_placeholder_is_told_without_loading_it(tmp_path, monkeypatch):
         ("def get_library_path():\n    raise OSError('no ROCm here')\n", "no ROCm here"),
     ],
 )
-@pytest.mark.skipif(sys.platform == "win32", reason="exit codes of signals")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no signals in exit codes")
 def test_a_crash_stays_in_the_child(body, reason, tmp_path, monkeypatch):
     write_package(tmp_path, body)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -17,7 +17,9 @@ from vermilion.errors import ModelError
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.load import load_model
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need rights on Windows")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="this system lets nobody make links"
+)
 
 WEIGHTS = np.random.default_rng(3).standard_normal((64, 48), np.float32)
 DATA = "m.onnx.data"

@@ -100,7 +100,7 @@ def _run(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=_environment(),
+        env=offline_environment(),
         encoding="utf-8",
         errors="replace",
     )
@@ -130,7 +130,7 @@ def _run(
         )
 
 
-def _environment() -> dict[str, str]:
+def offline_environment() -> dict[str, str]:
     """Return an environment in which nothing is downloaded or reported to anybody."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import tiny_llama
-from vermilion.errors import OptionError, UnsupportedError
+from vermilion.errors import OptionError
 from vermilion.llm.decoder import Decoder
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.generation import Ends, Generation
@@ -23,22 +23,21 @@ from vermilion.llm.tokenizer import open_tokenizer
 NO_END = Ends((tiny_llama.END,), 0)
 LONG = tiny_llama.Tiny(layers=1, heads=2, kv_heads=1, context=16384)
 
+ENGINES = [pytest.param("native", marks=pytest.mark.needs("avx512bf16")), "onnxruntime"]
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama.write_folder(tmp_path_factory.mktemp("long") / "tiny", LONG)
 
 
-@pytest.fixture(scope="module", params=["native", "onnxruntime"])
+@pytest.fixture(scope="module", params=ENGINES)
 def decoder(
     folder: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Decoder:
     cache = tmp_path_factory.mktemp("code")
     options = EngineOptions(1, engine=request.param, prefill="fp32", cache=cache)
-    try:
-        return open_decoder(read_genai_config(folder), options).decoder
-    except UnsupportedError as error:
-        pytest.skip(f"needs generated code: {error.message}")
+    return open_decoder(read_genai_config(folder), options).decoder
 
 
 def generate(decoder: Decoder, first: int, count: int) -> list[int]:

@@ -49,6 +49,7 @@ def test_what_generated_code_does_not_take_runs_on_onnx_runtime_with_the_reason(
         open_decoder(config, EngineOptions(threads=1, engine="native"))
 
 
+@pytest.mark.needs("avx512bf16")
 def test_a_hybrid_folder_runs_on_generated_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,10 +57,7 @@ def test_a_hybrid_folder_runs_on_generated_code(
     tiny = tiny_llama.write_folder(tmp_path / "tiny", tiny_llama.Tiny(bits=4))
     operators = OperatorRequest("bf16", context=64)
     options = EngineOptions(1, engine="native")
-    try:
-        plain = open_decoder(read_genai_config(tiny), options).decoder
-    except UnsupportedError as error:
-        pytest.skip(f"needs generated code: {error.message}")
+    plain = open_decoder(read_genai_config(tiny), options).decoder
     compile_plugin(needs_of(tiny, operators), "p", tmp_path / "plugins")
     monkeypatch.setenv("DD_PLUGINS_ROOT", str(tmp_path / "plugins"))
     request = HybridRequest(tiny, tmp_path / "hybrid", operators, "stock")
@@ -69,21 +67,19 @@ def test_a_hybrid_folder_runs_on_generated_code(
     assert np.abs(logits[0] - logits[1]).max() < 1e-5
 
 
+@pytest.mark.needs("avx512bf16")
 @pytest.mark.parametrize("bits", [32, 4])
 def test_floats_stay_floats_and_few_bits_are_multiplied_in_bf16(tmp_path: Path, bits: int) -> None:
     config = read_genai_config(tiny_llama.write_folder(tmp_path, tiny_llama.Tiny(bits=bits)))
     chosen = "fp32" if bits == 32 else "bf16"
-    try:
-        logits = {
-            prefill: open_decoder(
-                config, EngineOptions(1, engine="native", prefill=prefill, cache=tmp_path / "cache")
-            )
-            .decoder.start(1, 32)
-            .forward(PROMPT)
-            for prefill in ("auto", "fp32", "bf16")
-        }
-    except UnsupportedError as error:
-        pytest.skip(f"needs generated code: {error.message}")
+    logits = {
+        prefill: open_decoder(
+            config, EngineOptions(1, engine="native", prefill=prefill, cache=tmp_path / "cache")
+        )
+        .decoder.start(1, 32)
+        .forward(PROMPT)
+        for prefill in ("auto", "fp32", "bf16")
+    }
     assert np.array_equal(logits["auto"], logits[chosen])
     assert not np.array_equal(logits["fp32"], logits["bf16"])
 
@@ -107,14 +103,13 @@ def test_a_folder_with_search_options_of_a_wrong_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("tokenizers", "jinja2")
-@pytest.mark.parametrize("engine", ["onnxruntime", "native"])
+@pytest.mark.parametrize(
+    "engine", ["onnxruntime", pytest.param("native", marks=pytest.mark.needs("avx512bf16"))]
+)
 def test_a_turn_is_the_same_with_the_cache_as_without(tmp_path: Path, engine: str) -> None:
     folder = tiny_llama.write_folder(tmp_path, tiny_llama.Tiny(end=4))
-    try:
-        options = EngineOptions(1, engine=engine, cache=tmp_path / "cache")  # type: ignore[arg-type]
-        opened = open_model(folder, options)
-    except UnsupportedError as error:
-        pytest.skip(f"needs generated code: {error.message}")
+    options = EngineOptions(1, engine=engine, cache=tmp_path / "cache")  # type: ignore[arg-type]
+    opened = open_model(folder, options)
     talk = Conversation(opened, Sampling(new_tokens=6))
     first = talk.answer("hello")
     second = talk.answer("again")

@@ -183,7 +183,7 @@ class Late(Exception):
     """What the handler of an alarm raises."""
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no alarms")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no alarms")
 def test_an_interrupted_wait_leaves_the_worker_and_the_next_answer_is_its_own(child: Child) -> None:
     def late(signum: int, frame: object) -> None:
         os.kill(child.process, signal.SIGINT)  # as Ctrl-C does: it reaches both
@@ -249,7 +249,7 @@ def test_it_ends_with_its_parent(how: signal.Signals, forked: str, tmp_path: Pat
         parent.stdout.close()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system does not fork")
 def test_a_forked_process_neither_uses_nor_ends_it() -> None:
     script = textwrap.dedent(
         """

@@ -152,7 +152,7 @@ def test_a_small_network_stays_in_onnx_runtime(caplog: pytest.LogCaptureFixture)
     assert [record.getMessage().endswith(reason) for record in caplog.records] == [True]
 
 
-@pytest.mark.skipif(not this_isa().has_bf16, reason="this CPU has no products of bfloat16")
+@pytest.mark.skipif(not this_isa().has_bf16, reason="this machine has no AVX-512 BF16")
 @pytest.mark.parametrize(("total", "own"), [(5, 0), (12, 0), (40, 36), (0, 36)])
 def test_a_large_network_is_laid_out_where_enough_samples_come(total: int, own: int) -> None:
     model = models.resnet18()

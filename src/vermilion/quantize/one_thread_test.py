@@ -11,7 +11,7 @@ from vermilion.quantize.one_thread import _functions, one_thread
 def test_numpy_as_it_comes_is_found_and_put_back() -> None:
     functions = _functions()
     if functions is None:
-        pytest.skip("numpy does not come with OpenBLAS here")
+        pytest.skip("this system has a numpy without OpenBLAS")
     before = functions[0]()
     with pytest.raises(ZeroDivisionError), one_thread():  # noqa: PT012
         assert functions[0]() == 1
@@ -21,7 +21,7 @@ def test_numpy_as_it_comes_is_found_and_put_back() -> None:
 
 def test_products_cost_no_more_than_one_thread_can_do() -> None:
     if _functions() is None:
-        pytest.skip("numpy does not come with OpenBLAS here")
+        pytest.skip("this system has a numpy without OpenBLAS")
     a = np.ones((600, 600), np.float32)
     with one_thread():
         cpu, wall = time.process_time(), time.perf_counter()

@@ -30,7 +30,7 @@ def test_another_machine_has_another_signature(home: Path, monkeypatch: pytest.M
     assert not is_signed_here("a" * 64, signature)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other file rights")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has other file rights")
 def test_the_secret_is_for_its_user_alone(home: Path) -> None:
     signature_of("a" * 64)
     assert stat.S_IMODE(key_file().stat().st_mode) == 0o600

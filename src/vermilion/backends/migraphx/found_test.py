@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from model_wheels import wheel_folder
 from vermilion.backends.base import Availability
 from vermilion.backends.migraphx.found import (
     WORDS,
@@ -33,7 +35,7 @@ from vermilion.hardware.options.gpu import (
     PLUGIN,
     TABLES,
 )
-from vermilion.hardware.providers import ProviderInfo, find_providers
+from vermilion.hardware.providers import ProviderInfo
 from vermilion.hardware.targets.find import find_target
 
 BUILT = ProviderInfo(MIGRAPHX, "built in", "onnxruntime-migraphx", "1.27.1", "x/migraphx.so")
@@ -43,9 +45,17 @@ PLACEHOLDER = replace(
     AS_PLUGIN, origin="onnxruntime_ep_migraphx", loads=False, reason="an empty placeholder"
 )
 HIP = Hip(2, "70051831", paths={"libmigraphx_c.so.3": "/opt/rocm/lib/libmigraphx_c.so.3.0.70000"})
+ASK_THE_WHEEL = """
+from vermilion.backends.migraphx.found import build_of, find_stack
+from vermilion.hardware.providers import find_providers
+from vermilion.hardware.targets.find import find_target
+found = find_stack(find_target("gfx1100"))
+[built_in] = [one for one in find_providers() if one.name == "MIGraphXExecutionProvider"]
+print(found.reason, found.hint, build_of(built_in), sep="\\n")
+"""
 COMPILER = shutil.which("cc")
 needs_compiler = pytest.mark.skipif(
-    COMPILER is None or sys.platform != "linux", reason="no C compiler that makes Linux libraries"
+    COMPILER is None or sys.platform != "linux", reason="this machine has no C compiler for Linux"
 )
 
 
@@ -236,12 +246,20 @@ def test_this_machine_is_asked_and_not_believed() -> None:
 @pytest.mark.skipif(
     Path("/opt/rocm/lib/libmigraphx_c.so.3").exists(), reason="this machine has ROCm"
 )
+@pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"),
+    reason="this system has no wheel of onnxruntime-migraphx",
+)
 def test_the_wheel_without_rocm_names_both_libraries() -> None:
-    installed = [p for p in find_providers() if p.name == MIGRAPHX and p.kind == "built in"]
-    if not installed or find_spec("onnxruntime") is None:
-        pytest.skip("the wheel onnxruntime-migraphx is not installed")
-    found = find_stack(find_target("gfx1100"))
-    assert isinstance(found, Availability)
-    assert "`libmigraphx_c.so.3` and `libamdhip64.so.7`" in found.reason
-    assert "sudo apt install migraphx hip-runtime-amd" in found.hint
-    assert build_of(installed[0]) == BUILT_IN_WHEEL
+    """A process of its own has the wheel's ONNX Runtime before the one that is installed."""
+    path = [str(wheel_folder("onnxruntime-migraphx")), *sys.path]
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_THE_WHEEL],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    reason, hint, build = done.stdout.splitlines()
+    assert "`libmigraphx_c.so.3` and `libamdhip64.so.7`" in reason
+    assert "sudo apt install migraphx hip-runtime-amd" in hint
+    assert build == BUILT_IN_WHEEL

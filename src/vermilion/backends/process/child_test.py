@@ -29,7 +29,7 @@ def slow(tmp_path: Path) -> ProviderProcess:
     return ProviderProcess(request, tmp_path, worker=worker, open_limit_s=60, run_limit_s=60)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no alarms")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no alarms")
 def test_a_run_after_one_that_was_interrupted_gets_its_own_outputs(slow: ProviderProcess) -> None:
     def late(signum: int, frame: object) -> None:
         os.kill(slow.process, signal.SIGINT)  # as Ctrl-C does: it reaches both
@@ -46,7 +46,7 @@ def test_a_run_after_one_that_was_interrupted_gets_its_own_outputs(slow: Provide
     slow.stop()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_neither_uses_nor_ends_its_parents_child(slow: ProviderProcess) -> None:
     fork = os.fork()

@@ -68,7 +68,7 @@ def test_no_answer_is_a_reason() -> None:
     assert "did not answer" in found.reason
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="asks this machine on Windows")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system is asked on Windows")
 def test_only_windows_is_asked() -> None:
     assert find_windows_ml() is None
 

@@ -51,15 +51,16 @@ def test_whole_images(operator: str, is_last: bool) -> None:
     assert differences(model, {"x": normal(*shape) + 2})["y"] < 2e-6
 
 
-@pytest.mark.parametrize("opset", [17, 18])
-@pytest.mark.parametrize("axes", [None, [], [1], [-1, 0]])
+# An attribute cannot be an empty list.
+@pytest.mark.parametrize(
+    ("opset", "axes"),
+    [(17, None), (17, [1]), (17, [-1, 0]), (18, None), (18, []), (18, [1]), (18, [-1, 0])],
+)
 def test_axes_as_attribute_or_input(axes: list[int] | None, opset: int) -> None:
     whole = (3, 4, 5)
     gone = [0, 1, 2] if not axes else [a % 3 for a in axes]
     result = ",".join("1" if i in gone else str(n) for i, n in enumerate(whole))
     if opset == 17:
-        if axes == []:
-            pytest.skip("an attribute cannot be an empty list")
         words = "" if axes is None else f"<axes = {axes}>"
         model = read(f"(float[3,4,5] x) => (float[{result}] y) {{ y = ReduceMean{words}(x) }}")
     else:

@@ -1,12 +1,10 @@
-from importlib.util import find_spec
-from pathlib import Path
-
 import numpy as np
 import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model_wheels import package_file
 from vermilion.errors import ModelError, OptionError
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.inputs import sample_inputs
@@ -123,10 +121,7 @@ def written_page(*shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("name", "shape", "nodes"), OCR)
 def test_pp_ocr_loses_its_shape_chains(name, shape, nodes) -> None:
-    spec = find_spec("rapidocr_onnxruntime")
-    if spec is None or spec.origin is None:
-        pytest.skip("the package rapidocr-onnxruntime is missing")
-    model = ir.load(Path(spec.origin).parent / "models" / name)
+    model = ir.load(package_file("rapidocr-onnxruntime", f"models/{name}"))
     simplified = simplify(model, dims={"x": shape})
     after = simplified.model
     assert opset_of(after) == 17

@@ -50,7 +50,7 @@ def node_of(shape: dict[str, int], scale: type = np.float32, spread: float = 1.0
 def test_one_row_times_codes(shape: dict[str, int], scale: type, spread: float) -> None:
     reason = why_not(shape, isa_of(find_target("cpu")))
     if reason:
-        pytest.skip(reason)
+        pytest.skip(f"this machine has no AVX-512 VNNI: {reason}")
     identity = Identity("MatMulNBits", shape, 1, DECODE, "cpu")
     node = node_of(shape, scale, spread)
     row = np.random.default_rng(1).standard_normal(shape["K"], dtype=np.float32)
@@ -74,7 +74,7 @@ def test_code_of_another_operator_is_refused() -> None:
     identity = Identity("MatMulNBits", SHAPE, 1, DECODE, "cpu")
     reason = why_not(SHAPE, isa_of(find_target("cpu")))
     if reason:
-        pytest.skip(reason)
+        pytest.skip(f"this machine has no AVX-512 VNNI: {reason}")
     data = compile_operator(identity)
     other = Identity("MatMulNBits", {**SHAPE, "N": 80}, 1, DECODE, "cpu")
     with pytest.raises(ArtifactError, match="not that of MatMulNBits K 64 N 80"):

@@ -1,0 +1,109 @@
+"""The documentation tells the truth: its commands and programs run, and end as it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pages import ROOT, Reader, Step, steps
+from vermilion.bench.profiling import GPU_LINE
+
+GUIDE = ("verify", "basic", "transformers", "precision", "memory", "shapes")
+pytestmark = pytest.mark.needs("torch", "iree", "sympy", "pygal")
+Carry = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    reader = Reader()
+    yield reader
+    reader.close()
+
+
+@pytest.fixture
+def carry_out(reader: Reader, tmp_path: Path) -> Carry:
+    """Return what carries out a page in an empty folder, and counts its steps."""
+
+    def carried_out(page: str, *, programs: bool = True) -> int:
+        count = 0
+        for step in steps((ROOT / page).read_text(encoding="utf-8"), tmp_path):
+            if step.words or programs:
+                reader.carry_out(step, tmp_path)
+                count += 1
+        return count
+
+    return carried_out
+
+
+def test_the_readme(carry_out: Carry) -> None:
+    assert carry_out("README.md") >= 10
+
+
+def test_the_code_generator(carry_out: Carry) -> None:
+    assert carry_out("docs/code-generator.md", programs=False) >= 2  # it shows some of ours
+
+
+def test_gpus(carry_out: Carry) -> None:
+    assert carry_out("docs/gpu.md") >= 3
+
+
+@pytest.mark.parametrize("page", GUIDE)
+def test_the_guide_to_gpus(carry_out: Carry, page: str) -> None:
+    assert carry_out(f"docs/gpu-{page}.md") >= 3
+
+
+def test_quantizing(carry_out: Carry) -> None:
+    assert carry_out("docs/quantize.md") == 2  # the tour, and a promise that is kept
+
+
+@pytest.mark.slow
+def test_benchmarks(carry_out: Carry, tmp_path: Path) -> None:
+    assert carry_out("docs/benchmarks.md") == 4
+    written = {path.name for path in (tmp_path / "suite").iterdir()}
+    assert written == {"cases", "suite.csv", "suite.html", "suite.json", "suite.md"}
+    suite = json.loads((tmp_path / "suite" / "suite.json").read_text(encoding="utf-8"))
+    ours = suite["results"][0]
+    assert (ours["engine"], ours["model"], ours["agrees"]) == ("vermilion", "resnet50", True)
+    assert ours["runs_on"].startswith("CPU (native code")
+    # The second time it was there already, so that nothing has changed.
+    assert {delta["engine"] for delta in suite["compared"]} >= {"vermilion", "ort"}
+    assert {delta["change_percent"] for delta in suite["compared"]} == {0.0}
+
+
+def test_profiles(carry_out: Carry, tmp_path: Path) -> None:
+    assert carry_out("docs/profiling.md") == 3
+    trace = json.loads((tmp_path / "tour" / "trace.json").read_text(encoding="utf-8"))
+    assert len(trace["traceEvents"]) > 10
+    assert GPU_LINE in (ROOT / "docs" / "profiling.md").read_text(encoding="utf-8")
+
+
+def test_batches(carry_out: Carry, tmp_path: Path) -> None:
+    assert carry_out("docs/batch.md") == 8
+    assert len(list((tmp_path / "each").iterdir())) == 50
+    assert (tmp_path / "means.npz.failed.json").exists()
+
+
+def test_steps_of_a_page(tmp_path: Path) -> None:
+    page = (
+        "```python\n# x.py\nprint(1)\n```\n"
+        "```sh\nvermilion doctor --options x.py   # exits 1\n```\n"
+        "```sh exit=2\nvermilion cache\n```\n"
+    )
+    assert list(steps(page, tmp_path)) == [
+        Step("vermilion doctor --options x.py   # exits 1", ("doctor", "--options", "x.py"), 1),
+        Step("vermilion cache", ("cache",), 2),
+    ]
+    assert (tmp_path / "x.py").read_text() == "print(1)\n"
+
+
+def test_a_step_that_ends_otherwise_is_shown(reader: Reader, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="vermilion nothing"):
+        reader.carry_out(Step("vermilion nothing", ("nothing",)), tmp_path)
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        reader.carry_out(Step("print(1 // 0)"), tmp_path)
+    with pytest.raises(AssertionError, match="as if it were ill"):
+        reader.carry_out(Step("print('as if it were ill')", code=3), tmp_path)
+    reader.carry_out(Step("raise SystemExit(3)", code=3), tmp_path)
