@@ -75,7 +75,7 @@ def test_a_worker_that_ends_is_one_clear_error_and_stays_one(child: Child) -> No
     assert not child.is_alive
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no such signals")
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGKILL])
 def test_a_crash_is_named_by_its_signal(number: signal.Signals, child: Child) -> None:
     with pytest.raises(ChildError, match=f"while doing `end_by`: {number.name}") as caught:
@@ -115,7 +115,7 @@ def test_one_that_takes_too_much_memory_is_ended(child: Child) -> None:
     assert waited == sorted(waited)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone bounds it")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="this system bounds no memory")
 def test_a_worker_can_bound_its_own_memory(child: Child) -> None:
     with pytest.raises(ChildError, match="Unable to allocate") as caught:
         child.ask("grow_bounded", {"most_bytes": 256 << 20}, limit_s=60)
@@ -141,7 +141,7 @@ def test_a_long_log_is_emptied(child: Child) -> None:
     assert child.log.read_text().startswith("again\n"), "it goes on at the new end"
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="macOS has no affinity")
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinity")
 def test_it_stays_on_its_cores(tmp_path: Path) -> None:
     mine = sorted(os.sched_getaffinity(0))
     with Child(FAKE, tmp_path / "log", who="a fake", cores=mine[-1:]) as child:
@@ -217,7 +217,7 @@ child.ask("sleep", {"seconds": 100}, limit_s=200)
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no such signals")
 @pytest.mark.parametrize("forked", ["forked", ""])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_it_ends_with_its_parent(how: signal.Signals, forked: str, tmp_path: Path) -> None:
