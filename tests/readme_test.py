@@ -15,7 +15,7 @@ def test_the_set_up_commands_are_those_that_ci_runs() -> None:
     assert lines >= SET_UP
     assert "pip install --quiet . && vermilion hello" in script
     assert "pip install --quiet '.[test]'" in script
-    assert re.search(r"^pytest --complete$", script, re.MULTILINE)
+    assert re.search(r"^pytest$", script, re.MULTILINE)
 
 
 def test_the_tables_are_those_of_the_code() -> None:
