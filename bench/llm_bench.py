@@ -38,7 +38,7 @@ from vermilion.bench.turns import turn_order
 from vermilion.errors import VermilionError
 from vermilion.llm.speed_engines import OURS, SpeedSetting
 from vermilion.llm.speed_turns import bytes_per_token
-from vermilion.llm.speed_worker import COMMAND
+from vermilion.llm.speed_worker import SPEED_WORKER
 
 # Opening a model of a billion weights for the first time compiles it.
 TIMEOUT_S = 600.0
@@ -203,7 +203,7 @@ def _process(label: str) -> Iterator[EngineProcess]:
     """Start a worker, and end it."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        EngineProcess(label, Path(folder), timeout_s=TIMEOUT_S, command=COMMAND) as process,
+        EngineProcess(label, Path(folder), timeout_s=TIMEOUT_S, worker=SPEED_WORKER) as process,
     ):
         yield process
 

@@ -20,6 +20,8 @@ from vermilion.process.worker import bound_memory
 
 class Worker:
     def __init__(self, folder: str = "", *more: str) -> None:
+        if folder == "none":  # what a library does that does not load
+            os._exit(11)
         self.folder, self.more = Path(folder), more
 
     # A session, as `backends.process.contract` has it: it takes a while to double its input.

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import fake_worker
 import models
 from vermilion.bench import measure
 from vermilion.bench.cases import Sizes, prepare_case
@@ -126,26 +127,27 @@ def test_openvino_runs_beside_us(small: Path) -> None:
 def test_a_peer_whose_process_dies_leaves_the_others_their_figures(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The peer is a program that ends when it is first asked: what a crash looks like."""
+    """The peer is a program that ends when it starts: what a crash looks like."""
     real = EngineProcess.__init__
 
     def start(self: EngineProcess, label: str, folder: Path, **how: Any) -> None:
-        command = {"command": ("-c", "raise SystemExit(11)")} if label == "ort@fp32" else {}
-        real(self, label, folder, **how, **command)
+        worker = {"worker": (fake_worker.__name__, "none")} if label == "ort@fp32" else {}
+        real(self, label, folder, **how, **worker)
 
     monkeypatch.setattr(EngineProcess, "__init__", start)
     (case,) = bench_models([small], Plan(batches=(1,), threads=(1,), pairs=1))
     ours, peer = case.engines
     assert ours.timed is not None
     assert peer.error is not None
-    assert peer.error.message == "the process of the engine `ort@fp32` ended with code 11"
+    words = "the engine `ort@fp32`: the process ended while doing `open`: exit code 11"
+    assert peer.error.message == words
     assert case.ratios == {}
     assert case.best_peer is None
 
 
 def test_our_own_engine_has_to_answer_in_time(small: Path) -> None:
     plan = Plan(batches=(1,), threads=(1,), pairs=1, timeout_s=0.05)
-    with pytest.raises(DeviceError, match=r"`vermilion@fp32.*did not answer") as raised:
+    with pytest.raises(DeviceError, match=r"`vermilion@fp32.*took more than") as raised:
         list(bench_models([small], plan))
     assert "--timeout" in raised.value.hint
 

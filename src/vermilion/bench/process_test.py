@@ -5,24 +5,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+import fake_worker
 from vermilion.bench.process import EngineProcess
 from vermilion.errors import DeviceError, OptionError, UnsupportedError
 
-ANSWERS = """
-import sys, json
-for line in sys.stdin:
-    message = json.loads(line)
-    print(json.dumps({"ok": True, "echo": message}), flush=True)
-"""
-DIES = "import os, sys; sys.stderr.write('free(): invalid pointer\\n'); sys.stderr.flush(); "
-DIES += "sys.stdin.readline(); os._exit(3)"
-HANGS = "import time; time.sleep(60)"
 
-
-def process(code: str, folder: Path, timeout_s: float = 30.0) -> EngineProcess:
-    return EngineProcess("peer@fp32", folder, timeout_s=timeout_s, command=("-c", code))
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[EngineProcess]:
+    worker = (fake_worker.__name__,)
+    with EngineProcess("peer@fp32", tmp_path, timeout_s=60.0, worker=worker) as started:
+        yield started
 
 
 @pytest.fixture
@@ -31,47 +26,40 @@ def worker(tmp_path: Path) -> Iterator[EngineProcess]:
         yield started
 
 
-def test_a_question_reaches_the_worker_and_its_answer_comes_back(tmp_path: Path) -> None:
-    with process(ANSWERS, tmp_path) as engine:
-        assert engine.ask("turn", runs=3) == {"echo": {"do": "turn", "runs": 3}}
+def test_a_question_reaches_the_worker_and_its_answer_comes_back(fake: EngineProcess) -> None:
+    assert fake.ask("echo", runs=3) == {"runs": 3}
 
 
-def test_a_worker_that_dies_is_one_clear_error(tmp_path: Path) -> None:
-    with (
-        process(DIES, tmp_path) as engine,
-        pytest.raises(DeviceError) as raised,
-    ):
-        engine.ask("turn", runs=3)
-    assert raised.value.message == "the process of the engine `peer@fp32` ended with code 3"
-    assert raised.value.where == "turn: free(): invalid pointer"
-    assert "--against" in raised.value.hint
-
-
-def test_a_dead_worker_stays_an_error_when_asked_again(tmp_path: Path) -> None:
-    with process(DIES, tmp_path) as engine:
-        for _ in range(2):
-            with pytest.raises(DeviceError, match="ended with code"):
-                engine.ask("turn", runs=3)
+def test_a_worker_that_dies_is_one_clear_error_however_often_it_is_asked(
+    fake: EngineProcess,
+) -> None:
+    for _ in range(2):
+        with pytest.raises(DeviceError) as raised:
+            fake.ask("end", code=3)
+        words = "the engine `peer@fp32`: the process ended while doing `end`: exit code 3"
+        assert raised.value.message == words
+        assert raised.value.where == "free(): invalid pointer"
+        assert "--against" in raised.value.hint
 
 
 def test_a_worker_that_hangs_is_ended_in_time(tmp_path: Path) -> None:
     begin = time.perf_counter()
+    worker = (fake_worker.__name__,)
     with (
-        process(HANGS, tmp_path, timeout_s=0.3) as engine,
-        pytest.raises(DeviceError, match=r"did not answer within 0\.3 s"),
+        EngineProcess("peer@fp32", tmp_path, timeout_s=0.3, worker=worker) as engine,
+        pytest.raises(DeviceError, match=r"`peer@fp32`: .* took more than 0\.3 s") as raised,
     ):
-        engine.ask("open")
+        engine.ask("sleep", seconds=60)
     assert time.perf_counter() - begin < 10.0
-    assert engine._process.poll() is not None
+    assert "--timeout" in raised.value.hint
+    assert not psutil.pid_exists(engine.process)
 
 
 def test_leaving_ends_the_process(tmp_path: Path) -> None:
-    with process(HANGS, tmp_path) as engine:
-        number = engine._process.pid
-    assert engine._process.poll() is not None
-    if os.name == "posix":
-        with pytest.raises(ProcessLookupError):
-            os.kill(number, 0)
+    worker = (fake_worker.__name__,)
+    with EngineProcess("peer@fp32", tmp_path, timeout_s=60.0, worker=worker) as engine:
+        assert psutil.pid_exists(engine.process)
+    assert not psutil.pid_exists(engine.process)
 
 
 def test_the_real_worker_passes_errors_on_by_their_kind(worker: EngineProcess) -> None:

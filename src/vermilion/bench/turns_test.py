@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import fake_worker
 from vermilion.bench.process import EngineProcess
 from vermilion.bench.turns import (
     MAX_RUNS,
@@ -15,22 +16,11 @@ from vermilion.bench.turns import (
     take_turns,
 )
 
-# Answers every turn with runs of a set length, and writes down who was asked.
-SAYS = """
-import json, sys
-label, ms, log, quiet = sys.argv[1], float(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
-for line in sys.stdin:
-    message = json.loads(line)
-    with open(log, "a") as file:
-        file.write(json.dumps([label, message["runs"], message["settle"]]) + "\\n")
-    reply = {"ok": True, "ms": [ms] * message["runs"], "quiet_after_ms": quiet}
-    print(json.dumps(reply), flush=True)
-"""
-
 
 def engine(folder: Path, label: str, ms: float, quiet: float | None = 0.5) -> EngineProcess:
-    words = ("-c", SAYS, label, str(ms), str(folder / "log"), json.dumps(quiet))
-    return EngineProcess(label, folder, timeout_s=30.0, command=words)
+    """An engine whose runs take a set time, and which writes down who was asked."""
+    worker = (fake_worker.__name__, "", label, str(ms), str(folder / "log"), json.dumps(quiet))
+    return EngineProcess(label, folder, timeout_s=30.0, worker=worker)
 
 
 @pytest.mark.parametrize(

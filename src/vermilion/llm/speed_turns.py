@@ -21,7 +21,7 @@ from vermilion.llm.list_operators import Wanted, list_operators
 from vermilion.llm.open_model import check_room
 from vermilion.llm.speed import Sample, Speed, SpeedRequest, medians
 from vermilion.llm.speed_engines import OURS, SpeedSetting
-from vermilion.llm.speed_worker import COMMAND
+from vermilion.llm.speed_worker import SPEED_WORKER
 from vermilion.progress import Progress, no_progress
 
 # A model of a few billion weights may take minutes to open on a slow disk.
@@ -103,13 +103,13 @@ def compare_speed(
         for name in names:
             progress(f"opening {name}", len(about), len(names))
             process = stack.enter_context(
-                EngineProcess(name, folder, timeout_s=TIMEOUT_S, command=COMMAND)
+                EngineProcess(name, folder, timeout_s=TIMEOUT_S, worker=SPEED_WORKER)
             )
             about[name] = _open(name, process, setting)
             if not about[name].failed:
                 opened[name] = process
         meter = stack.enter_context(
-            EngineProcess("bandwidth", folder, timeout_s=TIMEOUT_S, command=COMMAND)
+            EngineProcess("bandwidth", folder, timeout_s=TIMEOUT_S, worker=SPEED_WORKER)
         )
         samples, peaks, rates = _rounds(opened, meter, lengths, request, setting, progress)
     engines = tuple(

@@ -268,6 +268,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONIOENCODING": "utf-8"}
 
 
+def error_of(kind: type[VermilionError], message: str, *, where: str, hint: str) -> VermilionError:
+    """Return an error of any kind: some are made with other things than these."""
+    error = kind.__new__(kind)
+    VermilionError.__init__(error, message, where=where, hint=hint)
+    return error
+
+
 def last_words(log: Path) -> str:
     """Return the last lines of a log, on one line."""
     if not log.is_file():
@@ -316,10 +323,8 @@ def _parsed(line: bytes) -> Message | None:
 def _rebuilt(described: Mapping[str, Any]) -> VermilionError:
     """Return the error that the worker described, of its kind where it is known here."""
     kind = _kinds(VermilionError).get(str(described.get("kind")), DeviceError)
-    error = kind.__new__(kind)  # not the kind's own `__init__`: some take other things
     message, where, hint = (str(described.get(key, "")) for key in ("message", "where", "hint"))
-    VermilionError.__init__(error, message, where=where, hint=hint)
-    return error
+    return error_of(kind, message, where=where, hint=hint)
 
 
 def _kinds(kind: type[VermilionError]) -> dict[str, type[VermilionError]]:
