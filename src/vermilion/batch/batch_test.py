@@ -134,7 +134,7 @@ def test_inputs_that_end_a_worker_or_fail_are_found_and_the_rest_is_done(
     )
     done = run_batch(asked, devices="cpu")
     assert [(one.index, one.name) for one in done.failed] == [(5, "in.npz[5]"), (18, "in.npz[18]")]
-    assert "its process ended" in done.failed[0].reason
+    assert "the process ended while doing `compute`: SIGFPE" in done.failed[0].reason
     assert "division by zero" in done.failed[1].reason.lower()
     assert done.devices[0].restarts
     assert not done.devices[0].left_out

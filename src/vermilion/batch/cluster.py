@@ -22,9 +22,15 @@ from vermilion import errors
 from vermilion.batch.devices import ALL, KINDS, BatchDevice, Kind, own_cores
 from vermilion.batch.job import Job, Range
 from vermilion.batch.journal import Computed, write_range
-from vermilion.batch.standby import environment
-from vermilion.batch.worker_contract import OPEN_LIMIT_S, RangeFailed, Report, WorkerDied
+from vermilion.batch.worker_contract import (
+    OPEN_LIMIT_S,
+    BatchError,
+    RangeFailed,
+    Report,
+    WorkerDied,
+)
 from vermilion.errors import DeviceError, OptionError, VermilionError
+from vermilion.process.child import environment
 
 _CONNECT_LIMIT_S = 10.0
 
@@ -54,7 +60,6 @@ class Actor:
 
     def compute(self, start: int, stop: int) -> tuple[Computed, Report] | Failure:
         """Return a range's outputs, or why there are none."""
-        from vermilion.batch.compute import BatchError
         from vermilion.memory import peak_rss_mb
 
         try:

@@ -21,8 +21,8 @@ from vermilion.batch.batch_test import LOWEST, divider, outputs
 from vermilion.batch.cluster import _runtime_environment
 from vermilion.batch.journal import RANGES_FOLDER
 from vermilion.batch.plan import Request
-from vermilion.batch.standby import environment
 from vermilion.errors import DeviceError
+from vermilion.process.child import environment
 
 ROOT = Path(__file__).parents[3]
 TWO = "cpu:0,cpu:1"

@@ -17,14 +17,10 @@ from vermilion.backends.base import Array
 from vermilion.batch.job import Job, Program, Range
 from vermilion.batch.journal import Computed
 from vermilion.batch.source import Read, Reader
-from vermilion.errors import UnsupportedError
+from vermilion.batch.worker_contract import BatchError
 from vermilion.ir.value_files import plain_array
 
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]
-
-
-class BatchError(UnsupportedError):
-    """The model's outputs cannot be taken apart into inputs' shares: no input is at fault."""
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import queue
-import subprocess
-import threading
 from pathlib import Path
-from typing import IO, Any
 
 from vermilion.batch.devices import BatchDevice
 from vermilion.batch.job import Range
 from vermilion.batch.standby import start_process
-from vermilion.batch.worker_contract import OPEN_LIMIT_S, RangeFailed, Report, WorkerDied
-from vermilion.exits import exit_words
-from vermilion.process.child import last_words
+from vermilion.batch.worker_contract import (
+    OPEN_LIMIT_S,
+    BatchError,
+    RangeFailed,
+    Report,
+    WorkerDied,
+)
+from vermilion.errors import DeviceError, VermilionError
+from vermilion.process.child import Child, ChildError
 
 LOGS_FOLDER = "logs"
 
@@ -23,14 +24,9 @@ class LocalWorker:
     """A process on this machine."""
 
     def __init__(
-        self,
-        folder: Path,
-        device: BatchDevice,
-        *,
-        limit_s: float,
-        process: subprocess.Popen[str] | None = None,
+        self, folder: Path, device: BatchDevice, *, limit_s: float, process: Child | None = None
     ) -> None:
-        """Return it the job, and wait until its model is open.
+        """Hand it the job, and wait until its model is open.
 
         `process` is one that was started ahead, and is taken over.
 
@@ -38,28 +34,23 @@ class LocalWorker:
         where the model itself is at fault.
         """
         self._limit_s = limit_s
-        self._log = folder / LOGS_FOLDER / f"{device.name.replace(':', '-')}.log"
-        self._replies: queue.Queue[str | None] = queue.Queue()
-        self._log.write_bytes(b"")
-        self._process = process or start_process(device, self._log)
-        assert self._process.stdout is not None, "stdout is a pipe"
-        # A pipe cannot be read with a time limit on Windows; a thread and a queue can.
-        self._listener = threading.Thread(
-            target=_listen, args=(self._process.stdout, self._replies), daemon=True
-        )
-        self._listener.start()
+        log = folder / LOGS_FOLDER / f"{device.name.replace(':', '-')}.log"
+        log.write_bytes(b"")
+        self._child = process or start_process(device, log)
+        self._child.log = log
+        job = {"folder": str(folder), "log": str(log)}
         try:
-            self._say(
-                folder=str(folder),
-                log=str(self._log),
-                threads=device.threads,
-                device=device.index,
+            said = self._child.ask(
+                "open",
+                {**job, "threads": device.threads, "device": device.index},
+                limit_s=OPEN_LIMIT_S,
             )
-            said = self._reply(OPEN_LIMIT_S)
-        except RangeFailed as error:
+        except ChildError as error:
             self.close()
-            words = f"the model could not be opened: {error}"
-            if error.fatal:
+            if error.raised is None:
+                raise _died(error) from error
+            words = f"the model could not be opened: {_words(error.raised)}"
+            if not isinstance(error.raised, DeviceError):
                 raise RangeFailed(words, fatal=True) from error
             raise WorkerDied(words) from error
         self.runs_on = str(said["runs_on"])
@@ -68,15 +59,21 @@ class LocalWorker:
     @property
     def process(self) -> int:
         """The process id."""
-        return self._process.pid
+        return self._child.process
 
     def begin(self, wanted: Range, *, keep: bool = True) -> None:
-        """Ask for a range. Raises: WorkerDied."""
-        self._say(start=wanted.start, stop=wanted.stop, keep=keep)
+        """Ask for a range."""
+        self._child.send("compute", {"start": wanted.start, "stop": wanted.stop, "keep": keep})
 
     def finish(self) -> Report:
         """Return what became of the first range. Raises: WorkerDied, RangeFailed."""
-        said = self._reply(self._limit_s)
+        try:
+            said = self._child.receive(self._limit_s)
+        except ChildError as error:
+            if error.raised is None:
+                raise _died(error) from error
+            fatal = isinstance(error.raised, BatchError)
+            raise RangeFailed(_words(error.raised), fatal=fatal) from error
         return Report(
             {int(at): str(why) for at, why in said["failed"].items()},
             float(said["read_s"]),
@@ -86,48 +83,12 @@ class LocalWorker:
 
     def close(self) -> None:
         """End the process and wait until it is gone."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._listener.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None, "both are pipes"
-            try:
-                pipe.close()
-            except OSError:  # what was still to be written to a dead process
-                continue
-
-    def _say(self, **facts: object) -> None:
-        assert self._process.stdin is not None, "stdin is a pipe"
-        try:
-            self._process.stdin.write(json.dumps(facts) + "\n")
-            self._process.stdin.flush()
-        except OSError as error:
-            raise self._gone() from error
-
-    def _reply(self, limit_s: float) -> dict[str, Any]:
-        try:
-            line = self._replies.get(timeout=limit_s)
-        except queue.Empty:
-            self.close()
-            raise WorkerDied(f"it took more than {limit_s:g} s and was ended") from None
-        if line is None:
-            raise self._gone()
-        said: dict[str, Any] = json.loads(line)
-        if not said["ok"]:
-            raise RangeFailed(str(said["reason"]), fatal=bool(said["fatal"]))
-        return said
-
-    def _gone(self) -> WorkerDied:
-        code = self._process.wait()
-        self.close()
-        words = last_words(self._log)
-        return WorkerDied(
-            f"its process ended: {exit_words(code)}" + (f": {words}" if words else "")
-        )
+        self._child.stop()
 
 
-def _listen(pipe: IO[str], replies: queue.Queue[str | None]) -> None:
-    for line in pipe:
-        replies.put(line)
-    replies.put(None)
+def _died(error: ChildError) -> WorkerDied:
+    return WorkerDied(f"{error.message}: {error.log}" if error.log else error.message)
+
+
+def _words(error: VermilionError) -> str:
+    return str(error).splitlines()[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ import models
 from vermilion.api import compile_model
 from vermilion.batch.batch import run_batch
 from vermilion.batch.plan import Request
-from vermilion.batch.standby import environment, standing_by
+from vermilion.batch.standby import standing_by
 from vermilion.errors import OptionError
+from vermilion.process.child import environment
 
 TWO = "cpu:0,cpu:1"
 HEAVY = (
@@ -78,8 +80,8 @@ from pathlib import Path
 from vermilion.batch.compute import Computer, open_program
 from vermilion.batch.job import Range
 from vermilion.batch.plan import Request, plan
-from vermilion.batch.worker import _load_libraries
-_load_libraries()
+import vermilion.batch.worker
+import vermilion.process.child
 job = plan(Request(Path("small.rai"), Path({inputs!r}), Path("never.npz"))).job
 computed, _ = Computer(job, open_program(job.program, job.outputs, 1, 0)).compute(Range(0, 6))
 assert len(computed.live) == 6, computed.failed
@@ -101,21 +103,24 @@ def test_processes_that_stand_by_do_the_job_and_a_dead_one_is_replaced(
     with standing_by(TWO) as standby:
         started = {child.pid for child in psutil.Process().children()}
         first, second = standby._processes.values()
-        assert {first.pid, second.pid} <= started
-        first.kill()
-        first.wait()
+        assert {first.process, second.process} <= started
+        psutil.Process(first.process).kill()
+        while first.is_alive:
+            time.sleep(0.01)
         done = run_batch(asked, devices=TWO, standby=standby)
-        assert second.poll() is not None, "taken, and ended with its work"
+        assert not second.is_alive, "taken, and ended with its work"
     assert done.total == 6
     assert not any(record.restarts for record in done.devices), "a dead one was not taken"
-    assert not {first.pid, second.pid} & {child.pid for child in psutil.Process().children()}
+    assert not {first.process, second.process} & {
+        child.pid for child in psutil.Process().children()
+    }
 
 
 def test_processes_that_nobody_takes_are_ended() -> None:
     with standing_by("cpu") as standby:
         (process,) = standby._processes.values()
-        assert process.poll() is None
-    assert process.poll() is not None
+        assert process.is_alive
+    assert not process.is_alive
 
 
 @pytest.mark.parametrize("devices", ["gpu:0", "npu"])

@@ -10,8 +10,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from vermilion.batch.job import Range
+from vermilion.errors import UnsupportedError
 
 OPEN_LIMIT_S = 600.0
+
+
+class BatchError(UnsupportedError):
+    """No input is at fault: the model's outputs cannot be taken apart, or written."""
 
 
 class WorkerDied(Exception):

@@ -5,7 +5,7 @@
 
 A message is a line of JSON on the worker's stdin, `{"do": METHOD, "with": {…}}`. Each is answered
 in order with a line on its stdout: `{"ok": {…}}` with what the method returned, or
-`{"error": {"kind": …, "message": …, "where": …, "hint": …}}` with what it raised. Arrays lie in
+`{"error": {"kinds": […], "message": …, "where": …, "hint": …}}` with what it raised. Arrays lie in
 files (`arrays`), which both map. All else that is printed, by native libraries too, goes to a log:
 a file, because a provider hangs where its stderr is a pipe
 (https://github.com/microsoft/winml-cli/issues/1265).

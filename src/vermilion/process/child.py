@@ -37,8 +37,8 @@ _GLANCE_S = 0.25
 class ChildError(DeviceError):
     """The worker did not do what it was asked for. `kind` is what it did instead.
 
-    `log` is the last that it printed, `raised` what its method raised, None where the process is
-    gone.
+    `log` is the last that it printed, `ended` what its exit code means; `raised` what its method
+    raised, None where the process is gone.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class ChildError(DeviceError):
         who: str,
         stage: str,
         log: str,
+        ended: str = "",
         raised: VermilionError | None = None,
     ) -> None:
-        self.kind, self.stage, self.log, self.raised = kind, stage, log, raised
+        self.kind, self.stage, self.log, self.ended, self.raised = kind, stage, log, ended, raised
         hint = f"its last words: {log}" if log else "it wrote nothing"
         super().__init__(message, where=f"{who}, {stage}", hint=hint)
 
@@ -176,7 +177,8 @@ class Child:
                 self._ending = exit_words(self._process.wait())
             self.stop()
             self._replies.put(None)  # for whoever asks again
-            raise self._error("crashed", stage, f"the process ended while {stage}: {self._ending}")
+            words = f"the process ended while {stage}: {self._ending}"
+            raise self._error("crashed", stage, words, ended=self._ending)
         answer = _parsed(line)
         if answer is None:
             self.stop()
@@ -187,7 +189,7 @@ class Child:
             found: Message = answer["ok"]
             return found
         raised = _rebuilt(answer["error"])
-        raise self._error("raised", stage, raised.message, raised)
+        raise self._error("raised", stage, raised.message, raised=raised)
 
     def stop(self) -> None:
         """End the process, whatever it is doing, and wait until it is gone."""
@@ -255,10 +257,16 @@ class Child:
         watch.waiting(waited_s)
 
     def _error(
-        self, kind: Kind, stage: str, words: str, raised: VermilionError | None = None
+        self,
+        kind: Kind,
+        stage: str,
+        words: str,
+        *,
+        ended: str = "",
+        raised: VermilionError | None = None,
     ) -> ChildError:
-        log = last_words(self.log)
-        return ChildError(kind, words, who=self._who, stage=stage, log=log, raised=raised)
+        log, who = last_words(self.log), self._who
+        return ChildError(kind, words, who=who, stage=stage, log=log, ended=ended, raised=raised)
 
 
 def environment() -> dict[str, str]:
@@ -322,7 +330,8 @@ def _parsed(line: bytes) -> Message | None:
 
 def _rebuilt(described: Mapping[str, Any]) -> VermilionError:
     """Return the error that the worker described, of its kind where it is known here."""
-    kind = _kinds(VermilionError).get(str(described.get("kind")), DeviceError)
+    known = _kinds(VermilionError)
+    kind = next((known[name] for name in described["kinds"] if name in known), DeviceError)
     message, where, hint = (str(described.get(key, "")) for key in ("message", "where", "hint"))
     return error_of(kind, message, where=where, hint=hint)
 

@@ -121,9 +121,11 @@ def _method(worker: object, name: str) -> Any:
     return partial(method, worker)
 
 
-def _described(error: Exception) -> dict[str, str]:
-    kind = type(error).__name__
+def _described(error: Exception) -> Message:
+    name = type(error).__name__
     if isinstance(error, VermilionError):
-        return {"kind": kind, "message": error.message, "where": error.where, "hint": error.hint}
+        # Its kind, and what to take it for where that is not known.
+        kinds = [k.__name__ for k in type(error).__mro__ if issubclass(k, VermilionError)]
+        return {"kinds": kinds, "message": error.message, "where": error.where, "hint": error.hint}
     words = " ".join(str(error).split())[:_MOST_CHARACTERS]
-    return {"kind": "DeviceError", "message": words or kind, "where": kind, "hint": ""}
+    return {"kinds": ["DeviceError"], "message": words or name, "where": name, "hint": ""}

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from vermilion.errors import UnsupportedError, VermilionError
 from vermilion.ir.execute import Array, stripped_proto, weights_folder
 from vermilion.ir.limits import Limits, TimeLimitError
-from vermilion.ir.literal.child import Child, CrashError, Order, the_child
+from vermilion.ir.literal.child import CrashError, LiteralProcess, Order, the_child
 from vermilion.ir.literal.engine import (
     BehindError,
     Engine,
@@ -306,7 +306,7 @@ class _InChild:
 class _Files:
     """Where a model and what goes in and out lie in the child's folder."""
 
-    def __init__(self, child: Child, number: int) -> None:
+    def __init__(self, child: LiteralProcess, number: int) -> None:
         self._child, self._number = child, number
         self.model, self.weights, self.inputs, self.outputs = (
             child.folder / f"{number}.{kind}" for kind in ("onnx", "weights", "in", "out")
