@@ -32,7 +32,7 @@ import numpy as np
 import psutil
 
 from vermilion.bench.figures import pair_ratios, ratio
-from vermilion.bench.turns import in_rounds
+from vermilion.rounds import in_rounds
 
 BATCH = 8
 CORES = 2

@@ -34,11 +34,11 @@ from llm_report import report
 
 from vermilion.bench.process import EngineProcess
 from vermilion.bench.records import Record, printed_record, save_json
-from vermilion.bench.turns import turn_order
 from vermilion.errors import VermilionError
 from vermilion.llm.speed_engines import OURS, SpeedSetting
 from vermilion.llm.speed_turns import bytes_per_token
 from vermilion.llm.speed_worker import SPEED_WORKER
+from vermilion.rounds import turn_order
 
 # Opening a model of a billion weights for the first time compiles it.
 TIMEOUT_S = 600.0

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from vermilion.bench.figures import pair_ratios, ratio
 from vermilion.bench.records import printed_record
-from vermilion.bench.turns import in_rounds
+from vermilion.rounds import in_rounds
 
 PROMPT = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 # What each phase is, in the order of a row; `opened` is all after the imports, numpy's among them.

@@ -19,7 +19,7 @@ import numpy as np
 from quantize_bench import CALIBRATION_SEED, CASES, drawn, prepared
 from quantize_peers import onnxruntime
 
-from vermilion.bench.turns import in_rounds
+from vermilion.rounds import in_rounds
 
 CALIBRATED = 4
 

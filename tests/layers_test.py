@@ -15,6 +15,7 @@ LEVELS: dict[str, int] = {
     "memory": 0,
     "exits": 0,
     "forks": 0,
+    "rounds": 1,
     "store": 1,
     "process": 1,
     "ir": 2,

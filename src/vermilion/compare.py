@@ -30,6 +30,7 @@ from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.ir.samples import draw_accepted, open_axes
 from vermilion.progress import Progress, no_progress
+from vermilion.rounds import in_rounds
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.bundle_runner import is_artifact, open_bundle_runner
 from vermilion.runtime.feeds import checked_feeds
@@ -279,14 +280,17 @@ def _take_turns(
 ) -> tuple[Latency, Latency]:
     """Time both in turn, so that a machine that slows down slows both."""
     sides = ((reference, given), (other, _renamed(given, reference, other)))
-    times: tuple[list[float], list[float]] = ([], [])
-    for turn in range(runs + 1):
-        for (side, feed), kept in zip(sides, times, strict=True):
-            begin = time.perf_counter()
-            side.run(feed)
-            if turn:  # the first turn warms caches
-                kept.append((time.perf_counter() - begin) * 1e3)
-        progress("time", turn, runs)
+
+    def turn(side: tuple[Side, Tensors], _: int) -> float:
+        begin = time.perf_counter()
+        side[0].run(side[1])
+        return (time.perf_counter() - begin) * 1e3
+
+    def tell(stage: str, done: int, total: int) -> None:
+        progress("time", done, total)
+
+    # The first turn warms caches.
+    times = in_rounds(sides, turn, runs, warm_up=1, progress=tell)
     return _latency(times[0]), _latency(times[1])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,6 +20,7 @@ from vermilion.hello_network import INPUT_SHAPE, hello_network
 from vermilion.ir.measure import Agreement, agreement
 from vermilion.progress import Progress, no_progress
 from vermilion.quantization import QuantizedFile, quantize_file, save_model
+from vermilion.rounds import in_rounds
 from vermilion.runtime.cache import Cache
 from vermilion.runtime.session import Session
 
@@ -145,11 +146,14 @@ def hello(folder: Path, *, progress: Progress = no_progress) -> HelloReport:
     with clock.stage("run on the CPU and compare"):
         feed = {"input": np.random.default_rng(7).random(INPUT_SHAPE, dtype=np.float32)}
         with on_cpu.session() as float_session, int8_on_cpu.session() as int8_session:
-            float_ms, int8_ms = _take_turns(float_session, int8_session, feed)
+            float_ms, int8_ms = _median_ms((float_session, int8_session), feed)
             expected, found_on_cpu = _run(float_session, feed), _run(int8_session, feed)
         with first.session() as device_session:
             is_modelled = any(part.modelled for part in device_session.manifest.parts)
-            device_ms = first.report.predicted_ms if is_modelled else _median(device_session, feed)
+            if is_modelled:
+                device_ms = first.report.predicted_ms
+            else:
+                [device_ms] = _median_ms((device_session,), feed)
             found = _run(device_session, feed)
         reference = _quantized_reference(quantized.output, feed)
     return HelloReport(
@@ -197,20 +201,15 @@ def _run(session: Session, feed: Tensors) -> Array:
     return session.run(None, feed)[0]
 
 
-def _take_turns(one: Session, other: Session, feed: Tensors) -> tuple[float, float]:
-    """Return the median milliseconds of both; they run in turn, the first turn does not count."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for turn in range(_RUNS + 1):
-        for session, kept in zip((one, other), times, strict=True):
-            begin = time.perf_counter()
-            session.run(None, feed)
-            if turn:
-                kept.append((time.perf_counter() - begin) * 1e3)
-    return statistics.median(times[0]), statistics.median(times[1])
+def _median_ms(sessions: Sequence[Session], feed: Tensors) -> list[float]:
+    """Return the median milliseconds of each; they run in turn, the first turn does not count."""
 
+    def turn(session: Session, _: int) -> float:
+        begin = time.perf_counter()
+        session.run(None, feed)
+        return (time.perf_counter() - begin) * 1e3
 
-def _median(session: Session, feed: Tensors) -> float:
-    return _take_turns(session, session, feed)[0]
+    return [statistics.median(ms) for ms in in_rounds(sessions, turn, _RUNS, warm_up=1)]
 
 
 def _quantized_reference(model: Path, feed: Tensors) -> Array:

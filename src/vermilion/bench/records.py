@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 
 from vermilion.bench.figures import spread
-from vermilion.bench.turns import in_rounds
 from vermilion.errors import DeviceError
+from vermilion.rounds import in_rounds
 
 Record = dict[str, Any]
 

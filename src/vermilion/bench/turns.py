@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from vermilion.bench.process import EngineProcess
 from vermilion.progress import Progress, no_progress
+from vermilion.rounds import in_rounds
 
 # A turn is long enough for a clock speed to settle, and has enough runs for a median.
 TURN_MS = 20.0
@@ -24,9 +25,6 @@ MAX_RUNS = 200
 LONG_RUN_MS = 250.0
 
 WARM_UP_TURNS = 2
-
-Engine = TypeVar("Engine")
-Taken = TypeVar("Taken")
 
 
 @dataclass(frozen=True)
@@ -73,28 +71,6 @@ def take_turns(
     )
 
 
-def in_rounds(
-    engines: Sequence[Engine],
-    turn: Callable[[Engine, int], Taken],
-    rounds: int,
-    *,
-    warm_up: int = 0,
-    progress: Progress = no_progress,
-) -> list[list[Taken]]:
-    """Call `turn` with each engine and the number of the round; return what each engine's gave.
-
-    The results of the first `warm_up` rounds are left out; `rounds` come after them.
-    """
-    found: list[list[Taken]] = [[] for _ in engines]
-    for number in range(warm_up + rounds):
-        for index in turn_order(len(engines), number):
-            taken = turn(engines[index], number)
-            if number >= warm_up:
-                found[index].append(taken)
-        progress("take turns", number + 1, warm_up + rounds)
-    return found
-
-
 def _warm_up(engine: EngineProcess) -> int:
     count = 1
     for _ in range(WARM_UP_TURNS):
@@ -103,16 +79,6 @@ def _warm_up(engine: EngineProcess) -> int:
         if count == 1:
             break
     return count
-
-
-def turn_order(engines: int, number: int) -> Sequence[int]:
-    """Return the engines in the order of a round.
-
-    Each round begins with another, and goes round the other way every second time.
-    """
-    start = (number // 2) % engines
-    rotated = [(start + step) % engines for step in range(engines)]
-    return rotated if number % 2 == 0 else rotated[::-1]
 
 
 def _longest(quiet_after_ms: Sequence[float | None]) -> float | None:

@@ -7,14 +7,7 @@ import pytest
 
 import fake_worker
 from vermilion.bench.process import EngineProcess
-from vermilion.bench.turns import (
-    MAX_RUNS,
-    MIN_RUNS,
-    WARM_UP_TURNS,
-    in_rounds,
-    runs_in_a_turn,
-    take_turns,
-)
+from vermilion.bench.turns import MAX_RUNS, MIN_RUNS, WARM_UP_TURNS, runs_in_a_turn, take_turns
 
 
 def engine(folder: Path, label: str, ms: float, quiet: float | None = 0.5) -> EngineProcess:
@@ -55,16 +48,6 @@ def test_every_engine_has_one_turn_a_round_and_none_is_always_first(tmp_path: Pa
     assert [len(t.run_ms) for t in timed] == [rounds * 4, rounds * 10, rounds * MIN_RUNS]
     assert [t.turn_ms[0] for t in timed] == [5.0, 2.0, 40.0]
     assert [t.quiet_after_ms for t in timed] == [0.5, 0.5, None]
-
-
-def test_rounds_to_warm_up_are_left_out() -> None:
-    told: list[tuple[int, int]] = []
-    found = in_rounds(
-        ["a", "b"], lambda name, number: f"{name}{number}", 2, warm_up=1,
-        progress=lambda _, done, total: told.append((done, total)),
-    )  # fmt: skip
-    assert found == [["a1", "a2"], ["b1", "b2"]]
-    assert told == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_long_run_is_a_turn_and_needs_little_warming_up(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from vermilion.llm.build_plan import BuildRequest, plan_build
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.generate import Sampling, generate
 from vermilion.llm.list_operators import Wanted, list_operators
-from vermilion.llm.speed import SpeedRequest, measure_speed
+from vermilion.llm.speed import SpeedRequest
+from vermilion.llm.speed_engines import SpeedSetting
+from vermilion.llm.speed_turns import compare_speed
 from vermilion.llm.stock_engine import EngineOptions
 
 pytestmark = [pytest.mark.needs("onnxruntime_genai", "transformers", "torch"), pytest.mark.slow]
@@ -76,15 +78,16 @@ def test_a_prompt_over_the_context(folder: Path) -> None:
     with pytest.raises(OptionError, match=r"context is 128"):
         generate(folder, "the weather " * 100, GREEDY, ONE_THREAD)
     with pytest.raises(OptionError, match=r"context is 128"):
-        measure_speed(folder, SpeedRequest((120,), 64), ONE_THREAD)
+        compare_speed(SpeedRequest((120,), 64), SpeedSetting(folder))
     with pytest.raises(OptionError, match="empty"):
         generate(folder, "", GREEDY, ONE_THREAD)
 
 
 def test_speeds_are_of_the_lengths_asked_for(folder: Path) -> None:
-    measured = measure_speed(folder, SpeedRequest((32, 8), 4, repeat=2), ONE_THREAD)
-    assert [one.prompt_tokens for one in measured.results] == [8, 32]
-    assert all(one.decode_tokens_per_s > 0 for one in measured.results)
+    measured = compare_speed(SpeedRequest((32, 8), 4, repeat=2), SpeedSetting(folder))
+    [ours] = measured.engines
+    assert [one.prompt_tokens for one in ours.results] == [8, 32]
+    assert all(one.decode_tokens_per_s > 0 for one in ours.results)
 
 
 def test_a_provider_that_is_not_here_is_named(folder: Path, tmp_path: Path) -> None:

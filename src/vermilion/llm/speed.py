@@ -10,16 +10,12 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
-from vermilion.llm.open_decoder import EngineOptions
-from vermilion.llm.open_model import AnyModel, check_room, open_model
-from vermilion.memory import peak_rss_mb
-from vermilion.progress import Progress, no_progress
+from vermilion.llm.open_model import AnyModel
 
 # Ids below are often special tokens.
 _FIRST_ID = 100
@@ -63,40 +59,6 @@ class Speed:
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
     peak_rss_mb: float
-
-
-@dataclass(frozen=True)
-class Speeds:
-    """All that one measurement gives, shortest prompt first."""
-
-    engine: str
-    engine_reason: str
-    load_s: float
-    results: tuple[Speed, ...]
-
-
-def measure_speed(
-    folder: Path, request: SpeedRequest, options: EngineOptions, progress: Progress = no_progress
-) -> Speeds:
-    """Measure a folder in this process.
-
-    Raises: OptionError for prompts over the model's context, and what `open_model` raises.
-    """
-    begin = time.perf_counter()
-    opened = open_model(folder, options)
-    load_s = time.perf_counter() - begin
-    lengths = sorted(set(request.prompts))
-    check_room(opened.config, lengths[-1], request.new_tokens + 1)
-    rounds = request.warmup + request.repeat
-    results: list[Speed] = []
-    for index, length in enumerate(lengths):
-        samples: list[Sample] = []
-        for turn in range(rounds):
-            progress("measuring", index * rounds + turn, len(lengths) * rounds)
-            samples.append(measure_once(opened, length, request.new_tokens, seed=turn))
-        kept = samples[request.warmup :]
-        results.append(medians(length, request.new_tokens, kept, peak_rss_mb()))
-    return Speeds(opened.engine, opened.reason, load_s, tuple(results))
 
 
 def measure_once(opened: AnyModel, length: int, new_tokens: int, seed: int) -> Sample:

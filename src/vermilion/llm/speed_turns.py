@@ -14,7 +14,6 @@ from pathlib import Path
 
 from vermilion.bench.figures import pair_ratios, ratio
 from vermilion.bench.process import EngineProcess
-from vermilion.bench.turns import in_rounds
 from vermilion.errors import VermilionError
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.list_operators import Wanted, list_operators
@@ -23,6 +22,7 @@ from vermilion.llm.speed import Sample, Speed, SpeedRequest, medians
 from vermilion.llm.speed_engines import OURS, SpeedSetting
 from vermilion.llm.speed_worker import SPEED_WORKER
 from vermilion.progress import Progress, no_progress
+from vermilion.rounds import in_rounds
 
 # A model of a few billion weights may take minutes to open on a slow disk.
 TIMEOUT_S = 600.0
