@@ -19,9 +19,11 @@ import pytest
 import bundles
 from vermilion.errors import ArtifactError, OptionError
 from vermilion.runtime.artifact import open_artifact
-from vermilion.runtime.cache import Cache, Entry, cache_digest, default_root
+from vermilion.runtime.cache import Cache, CachedModel
 from vermilion.runtime.digest import model_digest
+from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.session import Session
+from vermilion.store.cache_dir import default_root
 
 HERE = Path(__file__).parent
 
@@ -33,7 +35,7 @@ def cache(tmp_path: Path) -> Cache:
 
 def ask(
     cache: Cache, tmp_path: Path, seed: int = 0, key: str | None = None, **others: str
-) -> Entry:
+) -> CachedModel:
     parts = bundles.small_cache_parts(seed, **others)
     build = bundles.small_builder(tmp_path / "scratch", seed, parts)
     return cache.get_or_build(cache_digest(parts), key, build, parts=parts)
@@ -66,14 +68,14 @@ def test_what_this_user_did_not_sign_is_compiled_again(
     else:
         data_dir = str(tmp_path / "colleague")
         monkeypatch.setattr(platformdirs, "user_data_dir", lambda *_, **__: data_dir)
-    (check,) = cache.verify()
+    (check,) = cache.store.verify()
     assert "not written by this user" in check.problem
     again = ask(cache, tmp_path)
     assert not again.hit
     assert "not written by this user" in again.reason
     np.testing.assert_array_equal(again.open().weights()["w1"], bundles.small_weights(0)["w1"])
     assert ask(cache, tmp_path).hit
-    assert all(check.is_whole for check in cache.verify())
+    assert all(check.is_whole for check in cache.store.verify())
 
 
 def test_one_changed_weight_attribute_or_option_misses(cache: Cache, tmp_path: Path) -> None:
@@ -128,9 +130,9 @@ def test_a_flipped_byte_is_found_named_and_compiled_anew(
     cache: Cache, tmp_path: Path, name: str
 ) -> None:
     entry = ask(cache, tmp_path)
-    assert [check.problem for check in cache.verify()] == [""]
+    assert [check.problem for check in cache.store.verify()] == [""]
     _flip(entry.path / name)
-    (check,) = cache.verify()
+    (check,) = cache.store.verify()
     assert not check.is_whole
     assert f"`{name}`" in check.problem
     again = ask(cache, tmp_path)
@@ -203,9 +205,15 @@ def test_a_folder_of_somebody_else_is_not_touched(
     (cache.root / "mine" / made).write_text("{}")
     with pytest.raises(ArtifactError, match=words):
         ask(cache, tmp_path, key="mine")
-    assert cache.ls() == ()
-    assert cache.prune(everything=True).keys == ()
+    assert cache.store.ls() == ()
+    assert cache.store.prune(everything=True).keys == ()
     assert (cache.root / "mine" / made).exists()
+
+
+@pytest.mark.parametrize("key", ["decoder", "calibration", "tokenizers"])
+def test_a_key_that_is_a_folder_of_the_cache_is_refused(cache: Cache, key: str) -> None:
+    with pytest.raises(OptionError, match="folder of the cache's own"):
+        cache.get_or_build("0" * 64, key, never)
 
 
 def test_a_file_in_the_way_is_not_touched(cache: Cache, tmp_path: Path) -> None:
@@ -221,8 +229,9 @@ def test_ls_shows_size_target_and_trouble(cache: Cache, tmp_path: Path) -> None:
     broken = ask(cache, tmp_path, seed=1, key="broken")
     (broken.path / "manifest.json").write_text("{}")
     os.utime(broken.path / "manifest.json", (1, 1))
-    good, bad = cache.ls()
-    assert (good.key, good.target, good.parts, good.problem) == ("good", "cpu", 2, "")
+    good, bad = cache.store.ls()
+    assert (good.key, good.kind, good.problem) == ("good", "compiled model", "")
+    assert (good.facts["target"], good.facts["parts"]) == ("cpu", 2)
     assert good.size_bytes == sum(
         path.stat().st_size for path in good.path.rglob("*") if path.is_file()
     )
@@ -235,28 +244,28 @@ def test_prune_by_age_size_and_all(cache: Cache, tmp_path: Path) -> None:
         entry = ask(cache, tmp_path, seed=number, key=name)
         days_ago = time.time() - (2 - number) * 10 * 86400
         os.utime(entry.path / "manifest.json", (days_ago, days_ago))
-    size = cache.ls()[0].size_bytes
-    assert cache.prune(older_than_days=15).keys == ("old",)
-    pruned = cache.prune(max_bytes=size + size // 2)
+    size = cache.store.ls()[0].size_bytes
+    assert cache.store.prune(older_than_days=15).keys == ("old",)
+    pruned = cache.store.prune(max_bytes=size + size // 2)
     assert pruned.keys == ("middle",)
     assert size * 0.9 < pruned.freed_bytes < size * 1.1
-    assert [row.key for row in cache.ls()] == ["new"]
-    assert cache.prune(everything=True).keys == ("new",)
-    assert cache.ls() == ()
+    assert [row.key for row in cache.store.ls()] == ["new"]
+    assert cache.store.prune(everything=True).keys == ("new",)
+    assert cache.store.ls() == ()
 
 
 def test_prune_wants_to_be_told_what(cache: Cache) -> None:
     with pytest.raises(OptionError, match="nothing says what to remove"):
-        cache.prune()
+        cache.store.prune()
     with pytest.raises(OptionError, match="less than nothing"):
-        cache.prune(max_bytes=-1)
+        cache.store.prune(max_bytes=-1)
 
 
 def test_use_counts_as_age(cache: Cache, tmp_path: Path) -> None:
     entry = ask(cache, tmp_path)
     os.utime(entry.path / "manifest.json", (1, 1))
     ask(cache, tmp_path)
-    assert cache.prune(older_than_days=1).keys == ()
+    assert cache.store.prune(older_than_days=1).keys == ()
 
 
 def test_a_cache_that_may_only_be_read_still_hits(cache: Cache, tmp_path: Path) -> None:
@@ -287,7 +296,8 @@ import sys, time
 from pathlib import Path
 sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent / "src")!r}]
 import bundles
-from vermilion.runtime.cache import Cache, cache_digest
+from vermilion.runtime.cache import Cache
+from vermilion.runtime.keys import cache_digest
 
 root, scratch, log, key, seconds = sys.argv[1:]
 parts = bundles.small_cache_parts()
@@ -354,7 +364,7 @@ def test_a_killed_process_leaves_nothing_that_is_trusted(
     # Half of it lies there, whole to look at, and is not found.
     leftovers = list((cache.root / ".building").glob("*/*"))
     assert len(leftovers) == 1
-    assert [row.key for row in cache.ls()] == ["mine"]
+    assert [row.key for row in cache.store.ls()] == ["mine"]
     assert cache.get_or_build(before.digest, "mine", never).hit
     entry = ask(cache, tmp_path, key=key or None)
     assert not entry.hit
@@ -372,12 +382,12 @@ def test_prune_sweeps_after_the_dead_and_spares_the_living(cache: Cache, tmp_pat
         assert worker.stdout.readline() == "half\n"
     dead.send_signal(signal.SIGKILL)
     dead.wait()
-    pruned = cache.prune(everything=True)
+    pruned = cache.store.prune(everything=True)
     assert (pruned.keys, pruned.busy) == ((), ("mine",))
     assert [path.name for path in (cache.root / ".building").iterdir()] == ["mine"]
     living.send_signal(signal.SIGKILL)
     living.wait()
-    assert cache.prune(everything=True).keys == ("mine",)
+    assert cache.store.prune(everything=True).keys == ("mine",)
     assert list((cache.root / ".building").iterdir()) == []
     for worker in (dead, living):
         assert worker.stdout is not None

@@ -29,8 +29,10 @@ from vermilion.runtime.build import (
     build_artifact,
     check_provider_options,
 )
-from vermilion.runtime.cache import Cache, cache_digest, model_digest
+from vermilion.runtime.cache import Cache
+from vermilion.runtime.digest import model_digest
 from vermilion.runtime.gate import OffloadGate
+from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.manifest import tool_versions
 from vermilion.runtime.prove import NotProvenError
 from vermilion.runtime.report import Report, read_report

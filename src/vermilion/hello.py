@@ -135,7 +135,7 @@ def hello(folder: Path, *, progress: Progress = no_progress) -> HelloReport:
         )
     target = next((npu.target for npu in machine.npus if npu.target), None) or _MODELLED_TARGET
     cache = Cache(folder / "cache")
-    cache.prune(everything=True)
+    cache.store.prune(everything=True)
     with clock.stage("compile for the CPU"):
         on_cpu = compile_model(float_file, cache_dir=cache.root, progress=progress)
         int8_on_cpu = compile_model(quantized.output, cache_dir=cache.root, progress=progress)

@@ -106,7 +106,7 @@ def _plan_model(request: Request, progress: Progress) -> Planned:
     from vermilion.api import compile_model
     from vermilion.ir.load import load_model
     from vermilion.ir.passes.bind_dimensions import bind_dimensions
-    from vermilion.runtime.cache import model_digest
+    from vermilion.runtime.digest import model_digest
 
     model = load_model(request.model)
     named = {name: size for name, size in request.dims.items() if isinstance(size, int)}

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.backends.vitisai.found import Stack
-    from vermilion.runtime.cache import CacheCheck, CacheRow, Pruned
     from vermilion.runtime.vendor import VendorArtifact
+    from vermilion.store.store import EntryCheck, EntryRow, Pruned, Store
+
+# What is said of compiled models alone.
+_NO_FACTS = {"digest": "", "target": "", "created": "", "parts": 0}
 
 app = typer.Typer(help="List, check and prune the cache: compiled models, language models.")
 
@@ -28,9 +31,7 @@ app = typer.Typer(help="List, check and prune the cache: compiled models, langua
 @verb("cache ls")
 def ls(terminal: Terminal, *, cache_dir: CacheDir = None) -> Result:
     """List compiled models and what language models keep, those used last first."""
-    from vermilion.runtime.cache import Cache
-
-    cache = Cache(cache_dir)
+    cache = _store(cache_dir)
     rows = cache.ls()
     data = {
         "cache_dir": cache.root,
@@ -62,9 +63,7 @@ def verify(
     """
     if vendor is not None:
         return _vendor_result(vendor)
-    from vermilion.runtime.cache import Cache
-
-    cache = Cache(cache_dir)
+    cache = _store(cache_dir)
     terminal.progress("reading", 0, 0)
     checks = cache.verify()
     damaged = sum(not check.is_whole for check in checks)
@@ -95,13 +94,11 @@ def prune(
 
     One that a process is compiling at this moment is left alone.
     """
-    from vermilion.runtime.cache import Cache
-
     if not everything and older_than_days is None and max_size is None:
         raise OptionError(
             "nothing says what to remove", hint="add `--older-than 30`, `--max-size 2GB` or `--all`"
         )
-    pruned = Cache(cache_dir).prune(
+    pruned = _store(cache_dir).prune(
         older_than_days=older_than_days,
         max_bytes=None if max_size is None else parse_size(max_size),
         everything=everything,
@@ -112,26 +109,31 @@ def prune(
     return Result(data, lambda: _prune_view(pruned))
 
 
-def _row_as_json(row: CacheRow) -> dict[str, object]:
+def _store(cache_dir: Path | None) -> Store:
+    from vermilion.runtime.cache import NAMESPACES
+    from vermilion.store.store import Store
+
+    return Store(cache_dir, NAMESPACES)
+
+
+def _row_as_json(row: EntryRow) -> dict[str, object]:
     return {
         "key": row.key,
         "path": row.path,
         "size_bytes": row.size_bytes,
         "last_used": _moment(row).isoformat(),
-        "digest": row.digest,
-        "target": row.target,
-        "created": row.created,
-        "parts": row.parts,
-        "kind": row.kind or "compiled model",
+        **_NO_FACTS,
+        **row.facts,
+        "kind": row.kind,
         "problem": row.problem,
     }
 
 
-def _moment(row: CacheRow) -> datetime.datetime:
+def _moment(row: EntryRow) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(int(row.last_used), tz=datetime.UTC)
 
 
-def _list_view(root: Path, rows: Sequence[CacheRow]) -> RenderableType:
+def _list_view(root: Path, rows: Sequence[EntryRow]) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -141,14 +143,14 @@ def _list_view(root: Path, rows: Sequence[CacheRow]) -> RenderableType:
     table = Table("key", "target", "parts", "size", "last used", box=None, pad_edge=False)
     for row in rows:
         used = _moment(row).astimezone().strftime("%Y-%m-%d %H:%M")
-        words = row.problem or row.kind
-        target, parts = (words, "") if words else (row.target, str(row.parts))
+        target = row.problem or str(row.facts.get("target", row.kind))
+        parts = str(row.facts.get("parts", ""))
         table.add_row(row.key, target, parts, bytes_for_people(row.size_bytes), used)
     total = bytes_for_people(sum(row.size_bytes for row in rows))
     return Group(Text(f"{root}: {total}"), table)
 
 
-def _verify_view(root: Path, checks: Sequence[CacheCheck]) -> RenderableType:
+def _verify_view(root: Path, checks: Sequence[EntryCheck]) -> RenderableType:
     from rich.text import Text
 
     damaged = [check for check in checks if not check.is_whole]

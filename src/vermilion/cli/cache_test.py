@@ -10,9 +10,11 @@ import pytest
 import bundles
 from vermilion.cli import main
 from vermilion.cli.cli_test import only_object, vermilion
-from vermilion.runtime.array_folder import DATA_FILE, new_array, write_arrays
-from vermilion.runtime.cache import Cache, cache_digest
-from vermilion.runtime.engine_cache import IMAGES, new_folder
+from vermilion.runtime.cache import Cache
+from vermilion.runtime.keys import cache_digest
+from vermilion.store.arrays import DATA_FILE, new_array, write_arrays
+from vermilion.store.namespaces import IMAGES
+from vermilion.store.store import Store
 
 
 @pytest.fixture
@@ -72,22 +74,22 @@ def test_prune_needs_to_be_told_what_and_removes_only_that(
     assert "--all" in refused["error"]["hint"]
     assert main(["cache", "prune", "--older-than", "1", "--cache-dir", str(root)]) == 0
     assert "0 entries removed" in capsys.readouterr().out
-    assert len(Cache(root).ls()) == 2
-    kept = Cache(root).ls()[0].size_bytes
+    assert len(Cache(root).store.ls()) == 2
+    kept = Cache(root).store.ls()[0].size_bytes
     limits = ["--max-size", str(kept)]
     code, pruned = objects("cache", "prune", *limits, "--cache-dir", str(root))
-    assert (code, len(pruned["removed"]), len(Cache(root).ls())) == (0, 1, 1)
+    assert (code, len(pruned["removed"]), len(Cache(root).store.ls())) == (0, 1, 1)
     assert pruned["freed_bytes"] > 0
     code, pruned = objects("cache", "prune", "--all", "--cache-dir", str(root))
-    assert (code, len(pruned["removed"]), Cache(root).ls()) == (0, 1, ())
+    assert (code, len(pruned["removed"]), Cache(root).store.ls()) == (0, 1, ())
     assert json.dumps(pruned["busy"]) == "[]"
 
 
 def test_what_language_models_keep_is_listed_checked_and_removed(tmp_path: Path) -> None:
-    place = tmp_path / IMAGES / "aa"
-    with new_folder(place) as aside:
-        write_arrays(aside, [new_array("x", np.arange(1000, dtype=np.int32))], {}, 1)
-        aside.rename(place)
+    wanted = [new_array("x", np.arange(1000, dtype=np.int32))]
+    made = Store(tmp_path).get_or_make(IMAGES, "aa", lambda one: write_arrays(one, wanted, {}, 1))
+    assert made is not None
+    place = made.path
     _, listed = objects("cache", "ls", "--cache-dir", str(tmp_path))
     (row,) = listed["entries"]
     assert (row["key"], row["kind"]) == ("decoder-images/aa", "language engine: packed weights")

@@ -68,7 +68,7 @@ def doctor(
         return suggest_options(release, device, precision)
     from vermilion.hardware.devices import detect_machine
     from vermilion.hardware.doctor import collect_environment, diagnose
-    from vermilion.runtime.cache import default_root
+    from vermilion.store.cache_dir import default_root
 
     terminal.progress("looking for devices", 0, 2)
     machine = detect_machine()

@@ -30,7 +30,7 @@ def hello(
     Export, quantize, compile, cache, run, compare: the first command to try.
     """
     from vermilion.hello import hello as take_tour
-    from vermilion.runtime.cache import default_root
+    from vermilion.store.cache_dir import default_root
 
     report = take_tour(folder or default_root() / "hello", progress=terminal.progress)
     return Result(report.as_json(), lambda: _view(report))

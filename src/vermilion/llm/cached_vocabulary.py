@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.llm.lazy_vocabulary import LazyVocabulary, is_of_bytes
-from vermilion.runtime.array_folder import new_array, open_arrays, touch, write_arrays
-from vermilion.runtime.engine_cache import TOKENIZERS, locked, new_folder
-from vermilion.store.signature import signature_of
+from vermilion.store.arrays import arrays_of, new_array, write_arrays
+from vermilion.store.entry import EntryWriter
+from vermilion.store.namespaces import TOKENIZERS
+from vermilion.store.store import Store
 
 FORMAT = "3"
 _KEY_DIGITS = 32
@@ -31,7 +32,6 @@ _SETTINGS = (
     "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
     "byte_fallback", "ignore_merges",
 )  # fmt: skip
-_log = logging.getLogger(__name__)
 
 
 def load_library(file: Path, root: Path | None) -> Any:
@@ -46,36 +46,28 @@ def load_library(file: Path, root: Path | None) -> Any:
         return tokenizers.Tokenizer.from_buffer(data)
     state = hashlib.sha256(f"{FORMAT} {tokenizers.__version__} ".encode())
     state.update(data)
-    place = root / TOKENIZERS / state.hexdigest()[:_KEY_DIGITS]
-    found = open_arrays(place)
-    if found is not None and found[1].get("key") == place.name:
-        touch(place)
-        return LazyVocabulary(*found)
+    key = state.hexdigest()[:_KEY_DIGITS]
+    store = Store(root)
+    found = store.find(TOKENIZERS, key)
+    if found is not None:
+        return LazyVocabulary(*arrays_of(found))
     library = tokenizers.Tokenizer.from_buffer(data)
-    if signature_of(place.name):
-        try:
-            with locked(root, f"{TOKENIZERS}-{place.name}"):
-                if not place.exists():
-                    _keep(place, data, library)
-        except OSError as error:
-            _log.debug("`%s` cannot be kept: %s", file, error)
+    store.get_or_make(TOKENIZERS, key, lambda writer: _write(writer, data, library))
     return library
 
 
-def _keep(place: Path, data: bytes, library: Any) -> None:
-    """Keep a byte pair encoding, unless what is built of it differs from the library's own.
+def _write(writer: EntryWriter, data: bytes, library: Any) -> Mapping[str, object] | None:
+    """Write a byte pair encoding, unless what is built of it differs from the library's own.
 
     Raises: OSError.
     """
     taken = _taken_apart(json.loads(data))
     if taken is None:
-        return
+        return None
     arrays, about = taken
-    with new_folder(place) as aside:
-        said = {**about, "key": place.name}
-        write_arrays(aside, [new_array(*row) for row in arrays.items()], said, 1)
-        if LazyVocabulary(arrays, about).whole().to_str() == library.to_str():
-            aside.rename(place)
+    if LazyVocabulary(arrays, about).whole().to_str() != library.to_str():
+        return None
+    return write_arrays(writer, [new_array(*row) for row in arrays.items()], about, 1)
 
 
 def _taken_apart(file: Any) -> tuple[dict[str, NDArray[Any]], dict[str, object]] | None:

@@ -14,9 +14,9 @@ import pytest
 
 from vermilion.llm.cached_vocabulary import load_library
 from vermilion.llm.lazy_vocabulary import LazyVocabulary, is_of_bytes
-from vermilion.runtime.array_folder import DATA_FILE
-from vermilion.runtime.engine_cache import TOKENIZERS
+from vermilion.store.arrays import DATA_FILE
 from vermilion.store.file_fingerprint import fingerprint_of
+from vermilion.store.namespaces import TOKENIZERS
 
 pytestmark = pytest.mark.needs("tokenizers")
 
@@ -69,7 +69,7 @@ def write_file(file: Path, *, as_text: bool = False, kind: str = "BPE") -> Path:
 
 
 def kept(root: Path) -> list[Path]:
-    return list((root / TOKENIZERS).glob("*"))
+    return list((root / TOKENIZERS.name).glob("*"))
 
 
 def check_same(found: Any, file: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,14 +14,15 @@ from vermilion.llm.genai_config import GenaiConfig, read_genai_config
 from vermilion.llm.hybrid_config import DECODE
 from vermilion.llm.json_file import read_object
 from vermilion.llm.plugins.identity import Number, parse_number
-from vermilion.runtime.cache import default_root
+from vermilion.store.namespaces import PROGRAMS
 from vermilion.store.signature import is_signed_here
+from vermilion.store.store import Store
 
 REPORT = "hybrid.json"
 OPERATORS = "operators"
 FORMAT = 1
 
-_MAX_FILES, _MAX_FILE_BYTES = 256, 64 << 20
+_MAX_FILES = 256
 
 
 @dataclass(frozen=True)
@@ -68,19 +67,19 @@ def hybrid_place(folder: Path, cache: Path | None = None) -> HybridPlace:
             where=str(where),
             hint="make it again with `vermilion model_generate --hybrid`",
         ) from error
-    cache = cache or default_root() / "engine"
-    reason = _install(folder / OPERATORS, data, cache)
+    store = Store(cache)
+    reason = _install(folder / OPERATORS, data, store)
     config = read_genai_config(folder / DECODE)
-    return HybridPlace(config, number, cache, reason)
+    return HybridPlace(config, number, store.root, reason)
 
 
 def programs_digest(digests: Mapping[str, str]) -> str:
-    """Return the digest that a seal is made of."""
+    """Return the digest that is signed."""
     return sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
 
 
-def _install(folder: Path, data: Mapping[str, Any], cache: Path) -> str:
-    """Copy programs into the engine's cache; give why they were not, empty if they were."""
+def _install(folder: Path, data: Mapping[str, Any], store: Store) -> str:
+    """Copy programs into the cache; return why they were not, empty if they were."""
     digests = data.get("programs")
     if not isinstance(digests, dict) or not digests:
         return "the folder has no programs for this machine"
@@ -90,29 +89,9 @@ def _install(folder: Path, data: Mapping[str, Any], cache: Path) -> str:
         return "its programs were compiled elsewhere"
     if len(digests) > _MAX_FILES:
         return "it has more programs than a model needs"
-    for name, digest in digests.items():
-        # The list is sealed here, so its names are ours; the files may be anybody's.
-        place = cache / name
-        if place.is_file():
-            continue
-        problem = _copy(folder / name, place, digest)
+    # The list is signed here, so its names are ours; the files may be anybody's.
+    for key in sorted({Path(name).parent.name for name in digests}):
+        problem = store.adopt(PROGRAMS, key, folder / PROGRAMS.name / key)
         if problem:
-            return problem
-    return ""
-
-
-def _copy(source: Path, place: Path, digest: str) -> str:
-    try:
-        if source.stat().st_size > _MAX_FILE_BYTES:
-            return f"`{source.name}` is larger than any program"
-        code = source.read_bytes()
-    except OSError as error:
-        return f"`{source.name}` cannot be read: {error.strerror or error}"
-    if sha256(code).hexdigest() != digest:
-        return f"`{source.name}` is not the one that was written"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent) as work:
-        new = Path(work) / place.name
-        new.write_bytes(code)
-        shutil.move(new, place)
+            return f"its program `{key}`: {problem}"
     return ""

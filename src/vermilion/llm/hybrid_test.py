@@ -135,7 +135,7 @@ def test_programs_from_elsewhere_are_left_out(ready: Path, tmp_path: Path) -> No
     assert reason() == ""
     name = next(iter(whole["programs"]))
     (out / "operators" / name).write_bytes(b"other code")
-    assert "not the one that was written" in reason()
+    assert "is not what was written" in reason()
     (out / "operators" / name).unlink()
     assert "cannot be read" in reason()
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.forks import renew_after_fork
-from vermilion.runtime.array_folder import Arrays
+from vermilion.store.arrays import Arrays
 
 # Of a longer text more pairs occur, and looking for them takes as long as having them all.
 _MOST_CHARACTERS = 4096

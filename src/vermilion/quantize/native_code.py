@@ -1,21 +1,16 @@
 """Small functions in LLVM's language as machine code for this CPU, ready to be called.
 
-What was compiled is kept in the user's cache, as `calibration/KEY/code.o`, and the key says all
-that it depends on: compiling takes a tenth of what quantizing a small network does. Only what this
-user's seal stands before is run.
+What was compiled is kept in the user's cache, and the key says all that it depends on: compiling
+takes a tenth of what quantizing a small network does.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-import logging
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import llvmlite
@@ -27,13 +22,11 @@ from vermilion.codegen.load import load_object
 from vermilion.codegen.object import compile_object
 from vermilion.hardware.cpu import detect_cpu
 from vermilion.hardware.targets.find import resolve_cpu
-from vermilion.store.cache_dir import default_root
-from vermilion.store.signature import signed_bytes, unsigned_bytes
+from vermilion.store.entry import EntryWriter
+from vermilion.store.namespaces import CALIBRATION
+from vermilion.store.store import Store
 
-_log = logging.getLogger(__name__)
-
-KIND, FILE = "calibration", "code.o"
-"""Folder below the cache, and the file in each folder there: seal, then object code."""
+_FILE = "code.o"
 
 LANES = 16
 """Numbers in a vector: float32 in a register of 512 bits; narrower processors take several."""
@@ -71,14 +64,18 @@ def compiled(*functions: Function) -> dict[str, Callable[..., Any]]:
 def machine_code(text: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """Return the functions of `text` by name; `kinds` holds the ctypes function type of each."""
     isa = this_isa()
-    place = default_root() / KIND / _key(text, isa)
-    code = _kept(place)
-    if code is None:
-        code = compile_object(text, isa)
-        _keep(place, code)
-    library, addresses = load_object(code, kinds, isa)
+    library, addresses = load_object(_object_code(text, isa), kinds, isa)
     _LOADED.append(library)
     return {name: kind(addresses[name]) for name, kind in kinds.items()}
+
+
+def _object_code(text: str, isa: Isa) -> bytes:
+    def make(writer: EntryWriter) -> dict[str, object]:
+        writer.write(_FILE, compile_object(text, isa))
+        return {}
+
+    entry = Store().get_or_make(CALIBRATION, _key(text, isa), make)
+    return compile_object(text, isa) if entry is None else bytes(entry.files[_FILE])
 
 
 # The code lives as long as these do.
@@ -120,36 +117,3 @@ def _key(text: str, isa: Isa) -> str:
         repr(isa),
     )
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:_KEY_DIGITS]
-
-
-def _kept(place: Path) -> bytes | None:
-    try:
-        stored = (place / FILE).read_bytes()
-    except OSError:
-        return None
-    code = unsigned_bytes(f"{KIND}/{place.name}", stored)
-    if code is None:
-        _log.warning("the code in `%s` was not written here: it is compiled again", place)
-        return None
-    try:
-        os.utime(place / FILE)  # so that `cache prune` sees when it was used last
-    except OSError as error:
-        _log.info("`%s` cannot be written: %s", place, error)
-    return code
-
-
-def _keep(place: Path, code: bytes) -> None:
-    """Write beside and rename; a cache that cannot be written costs time, and nothing else."""
-    stored = signed_bytes(f"{KIND}/{place.name}", code)
-    if not stored:
-        return
-    aside = place.with_name(f".{place.name}.{os.urandom(6).hex()}")
-    try:
-        aside.mkdir(parents=True)
-        (aside / FILE).write_bytes(stored)
-        if place.exists():
-            shutil.rmtree(place)
-        aside.rename(place)
-    except OSError as error:
-        _log.info("compiled code is not kept in `%s`: %s", place, error)
-        shutil.rmtree(aside, ignore_errors=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
+import json
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,12 @@ from vermilion.codegen.load import load_object
 from vermilion.codegen.object import assembly, compile_object
 from vermilion.hardware.targets.find import find_target
 from vermilion.quantize import native_code
-from vermilion.quantize.native_code import FILE, KIND, isa_with, machine_code
-from vermilion.runtime.cache import Cache
-from vermilion.runtime.engine_cache import CALIBRATION
+from vermilion.quantize.native_code import isa_with, machine_code
+from vermilion.store.entry import INDEX_FILE
+from vermilion.store.namespaces import CALIBRATION
+from vermilion.store.store import Store
+
+FILE = "code.o"
 
 TEXT = """
 define i64 @twice(i64 %x) {
@@ -52,17 +56,21 @@ def test_a_text_is_compiled_once(root: Path, compiled: list[str]) -> None:
     assert machine_code(TEXT, KINDS)["twice"](4) == 8
     assert machine_code(TEXT.replace("add", "mul"), KINDS)["twice"](4) == 16
     assert len(compiled) == 2
-    assert not [path for path in (root / KIND).iterdir() if path.name.startswith(".")]
+    assert not [path for path in (root / CALIBRATION.name).iterdir() if path.name.startswith(".")]
 
 
 def test_code_without_this_users_signature_is_never_run(root: Path, compiled: list[str]) -> None:
     machine_code(TEXT, KINDS)
     machine_code(TEXT.replace("add", "mul"), KINDS)
-    first, second = (root / KIND).glob(f"*/{FILE}")
-    code = first.read_bytes()[32:]
-    # A digest that anybody can compute; and what this user signed, for another text.
-    for stored in (hashlib.sha256(code).digest() + code, second.read_bytes()):
-        first.write_bytes(stored)
+    first, second = (root / CALIBRATION.name).glob(f"*/{FILE}")
+    # The digest of another code is one that anybody can compute; and what this user signed, for
+    # another text.
+    code = second.read_bytes()
+    index = json.loads((first.parent / INDEX_FILE).read_text())
+    index["entry"]["files"][0].update(sha256=sha256(code).hexdigest(), size_bytes=len(code))
+    for text in (json.dumps(index), (second.parent / INDEX_FILE).read_text()):
+        (first.parent / FILE).write_bytes(code)
+        (first.parent / INDEX_FILE).write_text(text)
         compiled.clear()
         assert machine_code(TEXT, KINDS)["twice"](5) == 10
         assert machine_code(TEXT.replace("add", "mul"), KINDS)["twice"](5) == 25
@@ -72,7 +80,7 @@ def test_code_without_this_users_signature_is_never_run(root: Path, compiled: li
 @pytest.mark.parametrize("damage", [b"", b"short", bytes(200)])
 def test_what_was_changed_is_compiled_again(damage: bytes, root: Path, compiled: list[str]) -> None:
     machine_code(TEXT, KINDS)
-    (file,) = (root / KIND).glob(f"*/{FILE}")
+    (file,) = (root / CALIBRATION.name).glob(f"*/{FILE}")
     whole = file.read_bytes()
     file.write_bytes(damage)
     assert machine_code(TEXT, KINDS)["twice"](5) == 10
@@ -89,15 +97,15 @@ def test_a_cache_that_cannot_be_written_is_none(root: Path, compiled: list[str])
 
 def test_the_cache_lists_and_checks_it(root: Path) -> None:
     machine_code(TEXT, KINDS)
-    (row,) = Cache(root).ls()
+    (row,) = Store(root).ls()
     assert row.kind == "calibration: machine code"
-    assert row.key.startswith(f"{CALIBRATION}/")
+    assert row.key.startswith("calibration/")
     assert row.size_bytes > 100
-    assert [check.is_whole for check in Cache(root).verify()] == [True]
+    assert [check.is_whole for check in Store(root).verify()] == [True]
     (row.path / FILE).write_bytes(bytes(100))
-    (check,) = Cache(root).verify()
-    assert "not written by this user" in check.problem
-    assert Cache(root).prune(older_than_days=0).keys == (row.key,)
+    (check,) = Store(root).verify()
+    assert "is not what was written" in check.problem
+    assert Store(root).prune(older_than_days=0).keys == (row.key,)
     assert not row.path.exists()
 
 

@@ -30,8 +30,8 @@ from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.passes.report import PassStep
 from vermilion.partition.place import Placement, Plan, settle
 from vermilion.progress import Progress
-from vermilion.runtime.cache import cache_digest
 from vermilion.runtime.failing import Compiler
+from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.open_shapes import open_shape_note
 from vermilion.runtime.prove import REPORT_IT, Proof, WrongNumbersError, WrongPart, prove
 from vermilion.runtime.report import Report

@@ -50,7 +50,8 @@ def recompiled(reader: ArtifactReader) -> ArtifactReader:
         build_artifact,
         check_provider_options,
     )
-    from vermilion.runtime.cache import Cache, cache_digest
+    from vermilion.runtime.cache import Cache
+    from vermilion.runtime.keys import cache_digest
     from vermilion.runtime.manifest import tool_versions
     from vermilion.runtime.stored_options import read_options
     from vermilion.version import code_digest

@@ -21,10 +21,8 @@ from vermilion.runtime.artifact import (
     PART_MODEL_FILE,
     SUMMARY_JSON_FILE,
     SUMMARY_TEXT_FILE,
-    in_use,
     is_replaceable,
     open_artifact,
-    swap_in,
 )
 from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.manifest import (
@@ -44,6 +42,7 @@ from vermilion.runtime.manifest import (
 from vermilion.runtime.summary import Summary
 from vermilion.runtime.weights import WeightsWriter, point_at_weights
 from vermilion.store.chunked_digest import digest_of, digest_of_file
+from vermilion.store.replace import in_use, swap_in
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from vermilion.llm.engine.join import join_products
 from vermilion.llm.engine.lower import lower
 from vermilion.llm.engine.lowering import Lowered, PackedMatrix, Shape, Weighed
 from vermilion.llm.engine.table import ProgramTable
-from vermilion.runtime.array_folder import NewArray, in_memory, new_array
+from vermilion.store.arrays import NewArray, in_memory, new_array
 
 # What the head program reads: no value of a graph has an empty name.
 _HEAD_INPUT = ""

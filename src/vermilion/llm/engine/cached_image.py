@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from vermilion.codegen.isa import Isa
 from vermilion.llm.engine.image import Image, image_of
-from vermilion.runtime.array_folder import open_arrays, touch, write_arrays
-from vermilion.runtime.engine_cache import IMAGES, NOTES, free_bytes, locked, new_folder, swap_kept
 from vermilion.runtime.keys import cache_digest
+from vermilion.store.arrays import arrays_of, write_arrays
 from vermilion.store.chunked_digest import digest_of_file
+from vermilion.store.entry import EntryWriter
 from vermilion.store.file_fingerprint import code_fingerprint, folder_fingerprint
-from vermilion.store.signature import is_signed_here, signature_of
+from vermilion.store.namespaces import IMAGES, NOTES
+from vermilion.store.store import Store
 from vermilion.version import code_digest
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Opening:
     root: Path  # of the cache
 
     @cached_property
-    def note(self) -> Path:
-        """The note of the image: another one where any file of the folder was touched."""
+    def note(self) -> str:
+        """The key of its note: another one where any file of the folder was touched."""
         config = json.dumps(self.config, sort_keys=True)
         parts = (
             folder_fingerprint(self.folder.resolve()),
@@ -55,18 +55,15 @@ class Opening:
             repr(self.isa),
             code_fingerprint(),
         )
-        return self.root / NOTES / f"{sha256(json.dumps(parts).encode()).hexdigest()}.txt"
+        return sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def known_image(opening: Opening) -> Image | None:
     """Return the image of a folder that was opened before and is as it was; None of any other."""
-    try:
-        key, seal = opening.note.read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return None
-    if not is_signed_here(_note_digest(opening, key), seal):
-        return None
-    return _open(opening.root / IMAGES / key)
+    store = Store(opening.root)
+    note = store.find(NOTES, opening.note)
+    found = None if note is None else store.find(IMAGES, note.about["key"])
+    return None if found is None else image_of(*arrays_of(found))
 
 
 def kept_image(
@@ -84,57 +81,32 @@ def kept_image(
         "compiler": code_digest(),
     }
     key = cache_digest(parts)[:_KEY_DIGITS]
-    place = opening.root / IMAGES / key
-    found = _open(place)
-    if found is None and signature_of(key):
-        try:
-            with locked(opening.root, f"{IMAGES}-{key}"):
-                found = _open(place) or _made(place, draft(), threads)
-        except OSError as error:
-            _log.warning("packed weights cannot be kept: %s", error)
+    store = Store(opening.root)
+    drafts: list[ImageDraft] = []
+
+    def make(writer: EntryWriter) -> Mapping[str, object] | None:
+        drafts.append(draft())
+        return _write(store, drafts[0], writer, threads)
+
+    found = store.get_or_make(IMAGES, key, make)
     if found is None:
-        return draft().in_memory(threads)
-    _note(opening, key)
-    return found
+        return (drafts or [draft()])[0].in_memory(threads)
+    store.get_or_make(NOTES, opening.note, lambda _: {"key": key})
+    return image_of(*arrays_of(found))
 
 
-def _open(place: Path) -> Image | None:
-    found = open_arrays(place)
-    if found is None or found[1].get("key") != place.name:  # the image of another model
-        return None
-    touch(place)
-    return image_of(*found)
-
-
-def _made(place: Path, draft: ImageDraft, threads: int) -> Image | None:
-    """Write an image aside and rename it. The caller holds the lock.
+def _write(
+    store: Store, draft: ImageDraft, writer: EntryWriter, threads: int
+) -> Mapping[str, object] | None:
+    """Write an image, unless the disk would be full.
 
     Raises: OSError.
     """
-    free = free_bytes(place)
+    free = store.free_bytes()
     if free < 2 * draft.size_bytes:
         _log.warning(
             "packed weights of %.1f GB are not kept: `%s` has %.1f GB of room",
-            draft.size_bytes / 1e9, place.parent, free / 1e9,
+            draft.size_bytes / 1e9, store.root, free / 1e9,
         )  # fmt: skip
-        return draft.in_memory(threads)
-    with new_folder(place) as aside:
-        write_arrays(aside, draft.arrays, {**draft.about, "key": place.name}, threads)
-        swap_kept(aside, place)
-    return _open(place)
-
-
-def _note(opening: Opening, key: str) -> None:
-    """Note which image is the folder's. What was touched meanwhile has another note."""
-    seal = signature_of(_note_digest(opening, key))
-    new = opening.note.with_name(f".{opening.note.name}.{os.getpid()}")
-    try:
-        new.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(f"{key} {seal}", encoding="ascii")
-        new.replace(opening.note)
-    except OSError as error:
-        _log.debug("`%s` cannot be written: %s", opening.note, error)
-
-
-def _note_digest(opening: Opening, key: str) -> str:
-    return f"{opening.note.name} {key}"
+        return None
+    return write_arrays(writer, draft.arrays, draft.about, threads)

@@ -19,12 +19,13 @@ import vermilion
 from small_decoders import VOCABULARY, Options, decoder_folder
 from vermilion.codegen.isa import isa_of
 from vermilion.hardware.targets.find import find_target
-from vermilion.llm.engine import cached_image
 from vermilion.llm.engine.open_native import open_native_decoder
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.open_decoder import EngineOptions, open_decoder, open_known
-from vermilion.runtime.array_folder import DATA_FILE
-from vermilion.runtime.engine_cache import IMAGES, NOTES
+from vermilion.store.arrays import DATA_FILE
+from vermilion.store.entry import INDEX_FILE
+from vermilion.store.namespaces import IMAGES, NOTES
+from vermilion.store.store import Store
 
 TOKENS = np.random.default_rng(0).integers(0, VOCABULARY, (1, 40))
 Logits = NDArray[np.float32]
@@ -70,7 +71,7 @@ def is_known(folder: Path, cache: Path) -> bool:
 
 
 def images(cache: Path) -> list[Path]:
-    return [path for path in (cache / IMAGES).glob("*") if not path.name.startswith(".")]
+    return list((cache / IMAGES.name).glob("*"))
 
 
 def test_the_second_opening_gives_the_same_and_loads_no_library(folder: Path, cache: Path) -> None:
@@ -169,17 +170,31 @@ def test_a_damaged_image_is_made_again_and_says_so(
     assert not is_known(folder, cache)
     with caplog.at_level(logging.WARNING):
         assert np.array_equal(opened(folder, cache), first)
-    assert damage is Path.unlink or "made again" in caplog.text
+    assert "made again" in caplog.text
     assert is_known(folder, cache)
     assert images(cache) == [image]
 
 
 def test_a_note_that_names_another_image_is_not_believed(folder: Path, cache: Path) -> None:
     opened(folder, cache)
-    (note,) = (cache / NOTES).iterdir()
-    key, seal = note.read_text().split()
-    other = shutil.copytree(cache / IMAGES / key, cache / IMAGES / ("0" * 32))
-    note.write_text(f"{other.name} {seal}")
+    (note,) = (cache / NOTES.name).iterdir()
+    key = images(cache)[0].name
+    shutil.copytree(cache / IMAGES.name / key, cache / IMAGES.name / ("0" * 32))
+    assert is_known(folder, cache)
+    index = note / INDEX_FILE
+    index.write_text(index.read_text().replace(key, "0" * 32))
+    assert not is_known(folder, cache)
+
+
+def test_an_image_under_another_key_is_not_taken(folder: Path, cache: Path) -> None:
+    """Also where this user signed the note that names it."""
+    opened(folder, cache)
+    (note,) = (cache / NOTES.name).iterdir()
+    (image,) = images(cache)
+    image.rename(image.with_name("0" * 32))
+    store = Store(cache)
+    store.remove(NOTES, note.name)
+    assert store.get_or_make(NOTES, note.name, lambda _: {"key": "0" * 32}) is not None
     assert not is_known(folder, cache)
 
 
@@ -199,7 +214,7 @@ def test_without_room_the_weights_stay_in_memory(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = opened(folder, cache.with_name("other"))
-    monkeypatch.setattr(cached_image, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(Store, "free_bytes", lambda _: 1000)
     with caplog.at_level(logging.WARNING):
         assert np.array_equal(opened(folder, cache), expected)
     assert "not kept" in caplog.text
@@ -215,4 +230,4 @@ def test_several_processes_make_one_image(folder: Path, cache: Path) -> None:
         assert process.returncode == 0
         assert out.startswith("True")
     assert len(images(cache)) == 1
-    assert list((cache / NOTES).iterdir())
+    assert list((cache / NOTES.name).iterdir())

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-import os
-import shutil
-import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +12,17 @@ from vermilion.codegen.emit.decoder.strassen import SevenProductsSpec
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.table import Address, Call
-from vermilion.errors import ArtifactError
 from vermilion.llm.engine.lowering import Lowered
 from vermilion.llm.engine.table import ProgramTable, table_of
-from vermilion.runtime.engine_cache import is_our_program, sealed_program
+from vermilion.store.entry import Entry, EntryWriter
+from vermilion.store.namespaces import PROGRAMS
+from vermilion.store.store import Store
 from vermilion.version import code_digest
 
 # Two groups of panels; a gate's unit has two. 1024 tokens on two cores took 2 % longer with an
 # eighth of a product, and 1.2 % with twice as many panels of gates.
 _MOST_PANELS = 8
-_OBJECT, _TABLE = "decoder_{}.o", "decoder.json"
+_OBJECT = "decoder_{}.o"
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +75,10 @@ def _key(lowered: Lowered, isa: Isa) -> str:
 
 
 def _compiled(lowered: Lowered, isa: Isa, cache: Path) -> _Compiled:
-    folder = cache / "decoder" / _key(lowered, isa)
-    found = _read(folder)
-    if found is not None:
-        _touch(folder)
-    else:
-        found = _compile(lowered, isa)
-        _write(found, folder)
-    return found
+    entry = Store(cache).get_or_make(
+        PROGRAMS, _key(lowered, isa), lambda writer: _write(_compile(lowered, isa), writer)
+    )
+    return _compile(lowered, isa) if entry is None else _read(entry)
 
 
 def _compile(lowered: Lowered, isa: Isa) -> _Compiled:
@@ -102,59 +94,25 @@ def _compile(lowered: Lowered, isa: Isa) -> _Compiled:
     return _Compiled(objects, compiled.arena_bytes, calls)
 
 
-def _write(compiled: _Compiled, folder: Path) -> None:
-    """Write a cache entry aside and rename it: it is there as a whole or not at all."""
-    table: dict[str, Any] = {
+def _write(compiled: _Compiled, writer: EntryWriter) -> dict[str, Any]:
+    """Write the objects; return the table: where compiled code reads and writes."""
+    for number, (data, _) in enumerate(compiled.objects):
+        writer.write(_OBJECT.format(number), data)
+    return {
         "arena_bytes": compiled.arena_bytes,
         "objects": [list(names) for _, names in compiled.objects],
-        "digests": [hashlib.sha256(data).hexdigest() for data, _ in compiled.objects],
         "calls": [asdict(call) for call in compiled.calls],
     }
-    table = sealed_program(table, folder.name)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
-        for number, (data, _) in enumerate(compiled.objects):
-            (aside / _OBJECT.format(number)).write_bytes(data)
-        (aside / _TABLE).write_text(json.dumps(table), encoding="utf-8")
-        if folder.exists():  # damaged: whoever reads it meanwhile finds nothing, and compiles
-            shutil.rmtree(folder, ignore_errors=True)
-    except OSError as error:
-        raise ArtifactError(
-            f"the cache cannot be written: {error.strerror or error}",
-            where=str(folder.parent),
-            hint="choose another folder with the variable VERMILION_CACHE",
-        ) from error
-    try:
-        aside.rename(folder)
-    except OSError:  # another process was faster: its entry is as good
-        shutil.rmtree(aside, ignore_errors=True)
 
 
-def _read(folder: Path) -> _Compiled | None:
-    """Read a cache entry; None where it is missing or not what this user wrote there."""
-    try:
-        table = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
-        # What it says is where compiled code reads and writes: every number has to be ours.
-        if not is_our_program(table, folder.name):
-            return None
-        count = len(table["objects"])
-        datas = [(folder / _OBJECT.format(number)).read_bytes() for number in range(count)]
-    except (OSError, ValueError):
-        return None
-    if [hashlib.sha256(data).hexdigest() for data in datas] != table["digests"]:
-        return None
+def _read(entry: Entry) -> _Compiled:
+    table = entry.about
     calls = tuple(
         Call(**{**row, "arguments": tuple(Address(**one) for one in row["arguments"])})
         for row in table["calls"]
     )
     objects = tuple(
-        (data, tuple(names)) for data, names in zip(datas, table["objects"], strict=True)
+        (bytes(entry.files[_OBJECT.format(number)]), tuple(names))
+        for number, names in enumerate(table["objects"])
     )
     return _Compiled(objects, int(table["arena_bytes"]), calls)
-
-
-def _touch(folder: Path) -> None:
-    """Note that an entry was used: what `cache prune` goes by."""
-    with contextlib.suppress(OSError):  # a cache that may only be read works as well
-        os.utime(folder / _TABLE)

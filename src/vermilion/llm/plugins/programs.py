@@ -17,6 +17,7 @@ from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.llm.list_operators import OperatorList
 from vermilion.llm.plugins.identity import Number
+from vermilion.store.namespaces import PROGRAMS
 from vermilion.version import code_digest
 
 
@@ -85,6 +86,6 @@ def write_programs(programs: Programs, cache: Path) -> None:
 def _files(cache: Path) -> dict[str, bytes]:
     return {
         path.relative_to(cache).as_posix(): path.read_bytes()
-        for path in sorted(cache.rglob("*"))
+        for path in sorted((cache / PROGRAMS.name).rglob("*"))
         if path.is_file()
     }
