@@ -6,6 +6,7 @@ behind the last for kernels that read a whole vector. The entry's index names th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -46,7 +47,7 @@ class NewArray:
     @property
     def size_bytes(self) -> int:
         """Bytes of the array."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 def new_array(name: str, values: NDArray[np.generic]) -> NewArray:
@@ -110,7 +111,7 @@ def arrays_of(entry: Entry) -> tuple[Arrays, Mapping[str, Any]]:
     whole = np.frombuffer(entry.files[DATA_FILE], np.uint8)
     found: dict[str, NDArray[np.generic]] = {}
     for name, dtype, shape, at in entry.about["arrays"]:
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        size = math.prod(shape) * np.dtype(dtype).itemsize
         found[name] = whole[at : at + size].view(dtype).reshape(shape)
     return found, entry.about["about"]
 

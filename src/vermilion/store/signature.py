@@ -17,7 +17,6 @@ from pathlib import Path
 import platformdirs
 
 _KEY_BYTES = 32
-_SIGNATURE_BYTES = 32
 _log = logging.getLogger(__name__)
 
 
@@ -31,25 +30,6 @@ def is_signed_here(digest: str, signature: str) -> bool:
     """Return whether the signature is this machine's."""
     mine = signature_of(digest)
     return bool(mine) and hmac.compare_digest(mine.encode(), signature.encode())
-
-
-def signed_bytes(place: str, data: bytes) -> bytes:
-    """Return data behind its signature, empty where no secret can be kept.
-
-    `place` is where it is kept and what it is for: of another place it is not worth anything.
-    """
-    signature = signature_of(_digest_at(place, data))
-    return bytes.fromhex(signature) + data if signature else b""
-
-
-def unsigned_bytes(place: str, stored: bytes) -> bytes | None:
-    """Return the data that `signed_bytes` made this of, None of anything else."""
-    signature, data = stored[:_SIGNATURE_BYTES], stored[_SIGNATURE_BYTES:]
-    return data if is_signed_here(_digest_at(place, data), signature.hex()) else None
-
-
-def _digest_at(place: str, data: bytes) -> str:
-    return f"{place} {hashlib.sha256(data).hexdigest()}"
 
 
 def key_file() -> Path:
