@@ -43,4 +43,5 @@ def test_the_tour_for_machines(
     assert Path(data["summary_path"]).read_text().startswith("--------- Final Summary")
     assert all(Path(path).exists() for path in data["files"].values())
     left = {path.name for path in tmp_path.iterdir()}
-    assert left <= {"calibration", ".building", ".locks"}, "all that is made of the network is in the folder"
+    made = {"calibration", ".building", ".locks"}
+    assert left <= made, "all that is made of the network is in the folder"
