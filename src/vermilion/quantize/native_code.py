@@ -26,7 +26,8 @@ from vermilion.store.entry import EntryWriter
 from vermilion.store.namespaces import CALIBRATION
 from vermilion.store.store import Store
 
-_FILE = "code.o"
+# SHA-256 of the object, then the object: a file that is found alone says whether it is whole.
+_FILE, _DIGEST_BYTES = "code.o", 32
 
 LANES = 16
 """Numbers in a vector: float32 in a register of 512 bits; narrower processors take several."""
@@ -71,11 +72,12 @@ def machine_code(text: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
 
 def _object_code(text: str, isa: Isa) -> bytes:
     def make(writer: EntryWriter) -> dict[str, object]:
-        writer.write(_FILE, compile_object(text, isa))
+        data = compile_object(text, isa)
+        writer.write(_FILE, hashlib.sha256(data).digest() + data)
         return {}
 
     entry = Store().get_or_make(CALIBRATION, _key(text, isa), make)
-    return compile_object(text, isa) if entry is None else bytes(entry.files[_FILE])
+    return compile_object(text, isa) if entry is None else bytes(entry.files[_FILE])[_DIGEST_BYTES:]
 
 
 # The code lives as long as these do.
