@@ -87,7 +87,7 @@ class IreeBackend:
             return Availability(usable=True)
         return Availability(
             usable=True,
-            reason=f"{device.reason}; the program is compiled for {target.name}, and its twin for "
+            reason=f"{device.reason}; the program is compiled for {target.name}, and its build for "
             "this CPU computes the numbers",
             hint=device.hint,
         )
