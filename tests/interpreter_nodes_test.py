@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.backend.test.case.test_case import TestCase
 
-from onnx_nodes_test import MODULES, cases_of
+from onnx_cases import MODULES, cases_of
 from vermilion.ir.literal.interpret import interpret
 from vermilion.ir.literal.table import OPERATORS
 

@@ -6,13 +6,8 @@ inputs but the first as constants: a compiled model has them so.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,24 +15,16 @@ import onnx
 import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
-from onnx.backend.test.case import node as node_cases
 from onnx.backend.test.case.test_case import TestCase
 
 from float_graphs import run_native
 from native_text import refusals
+from onnx_cases import MODULES, cases_of
 from vermilion.errors import VermilionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.pipeline import simplify
 
 Array = NDArray[Any]
-
-# Modules of cases that import codecs or print what they do; none of them is claimed.
-LEFT_OUT = {"image_decoder", "ai_onnx_ml"}
-MODULES = sorted(
-    module.name
-    for module in pkgutil.iter_modules(node_cases.__path__)
-    if module.name not in LEFT_OUT and not module.ispkg
-)
 
 # What runs by default: the operators of ordinary networks. All run with `-m slow`.
 DEFAULT = {
@@ -64,20 +51,6 @@ class Ready:
     model: ir.Model
     inputs: dict[str, Array]
     case: TestCase
-
-
-@cache
-def cases_of(module: str) -> tuple[TestCase, ...]:
-    """Return the cases that a module registers when it is imported, which it may have been."""
-    before = len(node_cases._NodeTestCases)
-    name = f"{node_cases.__name__}.{module}"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if name in sys.modules:
-            importlib.reload(sys.modules[name])
-        else:
-            importlib.import_module(name)
-    return tuple(node_cases._NodeTestCases[before:])
 
 
 def claimed(module: str) -> Iterator[Ready]:

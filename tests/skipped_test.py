@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ def run(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[str
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, "one_test.py"],
         cwd=folder, capture_output=True, text=True, check=False,
+        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
     )  # fmt: skip
 
 
