@@ -291,8 +291,8 @@ class _Samples:
     """Calibration data for ONNX Runtime's quantizer: noise, or token numbers."""
 
     def __init__(self, model: Path, workload: Workload) -> None:
-        from vermilion.ir.inputs import sample_inputs
         from vermilion.ir.passes.bind_dimensions import symbolic_names
+        from vermilion.ir.samples import sample_inputs
 
         graph = load_model(model)
         bound = bind_dimensions(graph, dict.fromkeys(symbolic_names(graph), 1))

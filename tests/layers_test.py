@@ -149,6 +149,79 @@ def test_the_check_sees_a_circle(tmp_path: Path) -> None:
     assert circle_in(imports_of(package)) == []
 
 
+def bound_at_the_top(path: Path) -> set[str]:
+    """Return the names that a file binds outside of functions and classes, imports included."""
+    names: set[str] = set()
+    left: list[ast.AST] = list(ast.parse(path.read_text()).body)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        left += ast.iter_child_nodes(node)
+    return names
+
+
+def missing_imports(path: Path, source: Path) -> list[str]:
+    """Return what a file imports of `source`, a package's folder, that is not there."""
+
+    def file_of(module: str) -> Path | None:
+        place = source.parent.joinpath(*module.split("."))
+        files = [place.with_suffix(".py"), place / "__init__.py"]
+        return next((file for file in files if file.is_file()), None)
+
+    missing = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            missing += [
+                f"{path}:{node.lineno} {alias.name}"
+                for alias in node.names
+                if alias.name.split(".")[0] == source.name and file_of(alias.name) is None
+            ]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == source.name:
+            module = str(node.module)
+            file = file_of(module)
+            names = bound_at_the_top(file) if file is not None else set()
+            missing += [
+                f"{path}:{node.lineno} {module}.{alias.name}"
+                for alias in node.names
+                if alias.name not in names and file_of(f"{module}.{alias.name}") is None
+            ]
+    return missing
+
+
+def test_every_import_is_of_something_in_this_checkout() -> None:
+    # mypy and pytest find another checkout's module, which is installed, where this one has none.
+    root = SOURCE.parent.parent
+    paths = [root / "conftest.py"]
+    for folder in ("src", "tests", "bench", "tools"):
+        paths += sorted((root / folder).rglob("*.py"))
+    missing = [line for path in paths for line in missing_imports(path, SOURCE)]
+    assert not missing, "\n".join(missing)
+
+
+def test_the_check_sees_what_is_not_there(tmp_path: Path) -> None:
+    package = tmp_path / "vermilion"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "one.py").write_text("import os\n\nif os.name:\n    A: int = 1\n\n\ndef f(): ...\n")
+    user = tmp_path / "user.py"
+    user.write_text(
+        "from vermilion.one import A, f, os\nfrom vermilion import one\nimport vermilion.one\n"
+    )
+    assert missing_imports(user, package) == []
+    user.write_text(
+        "import vermilion.two\nfrom vermilion import one, two\n"
+        "from vermilion.two import g\nfrom vermilion.one import f, g\n"
+    )
+    found = [line.removeprefix(f"{user}:") for line in missing_imports(user, package)]
+    assert found == ["1 vermilion.two", "2 vermilion.two", "3 vermilion.two.g", "4 vermilion.one.g"]
+
+
 def test_files_stay_readable() -> None:
     long = {
         str(path.relative_to(SOURCE)): lines

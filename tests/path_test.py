@@ -26,8 +26,8 @@ from vermilion import Session, compile_model
 from vermilion.api import Compiled
 from vermilion.compare import compare_sides, open_side
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.measure import agreement
+from vermilion.ir.samples import sample_inputs
 
 Tensors = dict[str, np.ndarray]
 

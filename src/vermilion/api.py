@@ -15,9 +15,9 @@ from vermilion.backends.base import Availability, Backend, CompileOptions, Tenso
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
-from vermilion.ir.illegal import with_node
 from vermilion.ir.load import load_model
 from vermilion.ir.numbers import number_format
+from vermilion.ir.operator_rules import with_node
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import SUMMARY_TEXT_FILE

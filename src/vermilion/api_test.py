@@ -21,7 +21,7 @@ from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.samples import sample_inputs
 from vermilion.runtime import build
 from vermilion.runtime.session import Session
 

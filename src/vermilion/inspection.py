@@ -19,7 +19,6 @@ from vermilion.hardware.targets.find import all_targets, find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.cost import ModelCost, model_cost, value_bytes
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.literal.run import check_runs
 from vermilion.ir.literal.types import complete_types
 from vermilion.ir.load import load_model
@@ -28,7 +27,8 @@ from vermilion.ir.ops import elements
 from vermilion.ir.passes.bind_dimensions import Dimensions, open_dimensions
 from vermilion.ir.passes.fixes import fix_simplified
 from vermilion.ir.passes.pipeline import Simplified, simplify
-from vermilion.ir.passes.report import PassStep
+from vermilion.ir.passes.rewrite import PassStep
+from vermilion.ir.samples import sample_inputs
 from vermilion.partition.place import Placement, plan, settle
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.build import backends_for, predicted_ms

@@ -21,8 +21,8 @@ import psutil
 
 from vermilion.api import compile_model
 from vermilion.errors import VermilionError
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.load import load_model
+from vermilion.ir.samples import sample_inputs
 
 # Of work, and of waiting: a busy machine makes any file wait.
 CPU_SECONDS, SECONDS = 60, 300.0

@@ -19,8 +19,8 @@ from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import CpuFacts
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.measure import agreement
+from vermilion.ir.samples import sample_inputs
 from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.session import Session
 

@@ -19,7 +19,7 @@ from vermilion.backends.npu_fit import DISPATCH_MS, fit, left_out_errors
 from vermilion.backends.npu_published import BF16_MS, INT8_MS, network
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
 
 STRIX = find_target("strix")
 TABLES = [

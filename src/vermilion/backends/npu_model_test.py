@@ -16,7 +16,7 @@ from vermilion.errors import ArtifactError, Refusal
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import split_weights
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
 
 STRIX, PHOENIX, VE2 = (find_target(name) for name in ("strix", "phoenix", "ve2"))
 FACTS = ModelFacts("fp32", 17, 20, (), 1)

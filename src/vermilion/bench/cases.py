@@ -21,7 +21,7 @@ from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions, open_dimensions
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.pipeline import simplify
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.rewrite import Notes
 from vermilion.ir.samples import draw_accepted
 
 Array = NDArray[Any]

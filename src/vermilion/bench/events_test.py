@@ -16,9 +16,9 @@ from vermilion.bench.profile import Event, Run, summed, trace
 from vermilion.codegen.profile import StepTime
 from vermilion.errors import UnsupportedError
 from vermilion.ir.cost import model_cost
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.rewrite import Notes
+from vermilion.ir.samples import sample_inputs
 
 
 def operations(run: Run) -> int:

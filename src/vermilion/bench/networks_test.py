@@ -9,10 +9,10 @@ import pytest
 from vermilion.bench.networks import NETWORKS, bert_base, resnet50
 from vermilion.ir.cost import model_cost
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.passes.bind_dimensions import bind_dimensions
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.rewrite import Notes
+from vermilion.ir.samples import sample_inputs
 
 # torchvision's resnet50 has 25,557,032 parameters; folding turns the four numbers a channel of its
 # batch norms into one. `transformers`' bert-base-uncased has 109,482,240, pooler included.

@@ -16,9 +16,9 @@ from vermilion.backends.native import NativeBackend, NativeExecutable
 from vermilion.codegen.profile import StepTimer
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.cost import model_cost
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.rewrite import Notes
+from vermilion.ir.samples import sample_inputs
 from vermilion.runtime.artifact import open_artifact
 
 

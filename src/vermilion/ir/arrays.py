@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
-from vermilion.ir.memory import memory_limit_bytes
+from vermilion.ir.limits import memory_limit_bytes
 
 Array = NDArray[Any]
 

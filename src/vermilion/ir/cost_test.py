@@ -7,7 +7,7 @@ import pytest
 from models import resnet18, resnet50
 from vermilion.ir.cost import model_cost, node_cost, value_bytes
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
 
 
 def parse(text: str) -> ir.Model:

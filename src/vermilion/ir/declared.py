@@ -12,8 +12,8 @@ from vermilion.errors import ModelError
 from vermilion.ir.inference import INFERENCE_ERRORS, infer
 from vermilion.ir.opset import where
 from vermilion.ir.passes.infer_shapes import without_weights
-from vermilion.ir.passes.inline_functions import inline_functions
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.inline import inline_functions
+from vermilion.ir.passes.rewrite import Notes
 
 Sizes = list[int | None]
 

@@ -19,8 +19,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from vermilion.errors import UnsupportedError
-from vermilion.ir.limits import check_time, ended_after
-from vermilion.ir.memory import bound_memory, bounded_run, check_bound
+from vermilion.ir.limits import bound_memory, bounded_run, check_bound, check_time, ended_after
 from vermilion.ir.ort_values import needs_values, ort_value, run_with_values
 
 Array = NDArray[Any]

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.errors import ModelError
-from vermilion.ir.memory import memory_limit_bytes
+from vermilion.ir.limits import memory_limit_bytes
 from vermilion.ir.opset import required_inputs, static_shape
 from vermilion.ir.samples import inferred_for_sample
 

@@ -5,9 +5,9 @@ import onnx_ir as ir
 
 from models import resnet18, small_cnn
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
+from vermilion.ir.samples import sample_inputs
 from vermilion.partition.bisect import bisect
 
 

@@ -15,7 +15,7 @@ from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import PlacementLimits, Target
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
 from vermilion.partition.place import Placement, plan, settle
 from vermilion.runtime.summarize import summarize
 

@@ -10,8 +10,8 @@ from onnx_ir.passes import common
 from vermilion.errors import ModelError
 from vermilion.ir.execute import Array
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.raise_opset import raise_opset
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.opset_versions import raise_opset
+from vermilion.ir.passes.rewrite import Notes
 from vermilion.quantize.operators import QUANTIZED_OPERATORS
 from vermilion.quantize.result import OUTPUT_SAMPLES
 

@@ -19,7 +19,7 @@ import numpy as np
 from vermilion.backends.base import Array
 from vermilion.errors import ArtifactError, OptionError
 from vermilion.forks import renew_after_fork
-from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.samples import sample_inputs
 from vermilion.proof.bounds import FormatName
 from vermilion.proof.check import check_output
 from vermilion.runtime.artifact import ArtifactReader, open_artifact

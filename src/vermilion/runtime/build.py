@@ -27,7 +27,7 @@ from vermilion.ir.numbers import number_format
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.ir.passes.fixes import fix_simplified
 from vermilion.ir.passes.pipeline import simplify
-from vermilion.ir.passes.report import PassStep
+from vermilion.ir.passes.rewrite import PassStep
 from vermilion.partition.place import Placement, Plan, settle
 from vermilion.progress import Progress
 from vermilion.runtime.failing import Compiler

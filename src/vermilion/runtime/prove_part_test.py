@@ -10,7 +10,7 @@ from vermilion.backends.base import CompileOptions, Part
 from vermilion.backends.native import NativeBackend, NativeExecutable
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
 from vermilion.runtime.prove import _StagedFiles
 from vermilion.runtime.prove_part import PartProof, prove_part
 from vermilion.runtime.write import CompiledPart

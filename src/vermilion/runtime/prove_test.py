@@ -17,7 +17,7 @@ from vermilion.backends.ort import OrtBackend
 from vermilion.errors import OptionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
 from vermilion.progress import no_progress
 from vermilion.runtime.prove import Proof, WrongNumbersError, prove
 from vermilion.runtime.write import CompiledPart

@@ -12,7 +12,7 @@ from vermilion.backends.vitisai.backend import VitisAiBackend
 from vermilion.backends.vitisai.backend_test import STACK
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
 from vermilion.runtime.reduce_failure import find_culprits
 
 LIMITS = Limits(90.0, 90.0, 90.0)

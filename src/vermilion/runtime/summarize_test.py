@@ -6,7 +6,7 @@ from models import small_cnn
 from vermilion.backends import backend
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
 from vermilion.partition.place import Placement, plan, settle
 from vermilion.runtime.summarize import summarize
 from vermilion.runtime.summary import Summary

@@ -20,9 +20,9 @@ from vermilion.errors import ArtifactError, DeviceError, Refusal, UnsupportedErr
 from vermilion.hardware.gpu import find_gpus
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.literal.types import complete_types
 from vermilion.ir.passes.pipeline import simplify
+from vermilion.ir.samples import sample_inputs
 from vermilion.progress import no_progress
 from vermilion.runtime.artifact import open_artifact
 

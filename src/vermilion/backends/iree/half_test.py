@@ -8,9 +8,9 @@ from models import Net, small_cnn
 from vermilion.backends.iree.half import to_half
 from vermilion.errors import UnsupportedError
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.literal.types import complete_types
 from vermilion.ir.passes.pipeline import simplify
+from vermilion.ir.samples import sample_inputs
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 

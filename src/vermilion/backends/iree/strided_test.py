@@ -7,8 +7,8 @@ import pytest
 from models import Net
 from vermilion.backends.iree.strided import slice_strided
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.literal.types import complete_types
+from vermilion.ir.samples import sample_inputs
 
 
 def network(kernel: int = 1, stride: int = 2, **attributes: object) -> ir.Model:

@@ -61,7 +61,7 @@ from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import split_weights
 from vermilion.ir.numbers import number_format
 from vermilion.ir.opset import required_inputs
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.rewrite import Notes
 from vermilion.ir.passes.write_attributes import write_attributes
 from vermilion.process.child import LOG_FILE
 from vermilion.proof.bounds import FormatName

@@ -19,7 +19,7 @@ from vermilion.ir.attributes import integer, integers
 from vermilion.ir.cost import node_cost
 from vermilion.ir.ops import find_operator
 from vermilion.ir.opset import constant_of, required_inputs, static_shape
-from vermilion.ir.passes.replace import new_weight
+from vermilion.ir.passes.rewrite import new_weight
 
 # Operations of one entry for each byte of weights that it reads again: memory gives a core a byte
 # in the time of about three (35 GB/s against 100 operations a nanosecond).

@@ -87,7 +87,7 @@ def test_lowering_believes_no_declared_result(name: str) -> None:
 
 PROGRAM = """
 import sys, numpy as np, vermilion
-from vermilion.ir.inputs import sample_inputs
+from vermilion.ir.samples import sample_inputs
 from vermilion.ir.load import load_model
 for path in sys.argv[1:]:
     try:

@@ -22,8 +22,8 @@ from vermilion.ir.elementwise import ELEMENTWISE
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.expression import Constant
 from vermilion.ir.ops import OPERATORS
-from vermilion.ir.passes.report import run_pass
-from vermilion.ir.passes.settle_softmax import settle_softmax
+from vermilion.ir.passes.opset_versions import settle_softmax
+from vermilion.ir.passes.rewrite import run_pass
 
 ISA = isa_of(find_target("zen3"))
 

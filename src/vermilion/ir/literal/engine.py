@@ -118,8 +118,7 @@ def open_optimized(stored: Stored, limits: Limits) -> Engine:
 def is_interpreted(node: ir.Node, opset: int) -> bool:
     """Say whether the interpreter knows the operator of a node."""
     # Loaded by who needs it: it is many modules.
-    from vermilion.ir.literal.fallback import find_fallback
-    from vermilion.ir.literal.table import find_row
+    from vermilion.ir.literal.table import find_fallback, find_row
 
     return (find_row(node.domain, node.op_type, opset) or find_fallback(node, opset)) is not None
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.ir.literal import pooling, quantize, reduce
+from vermilion.ir.literal import quantize, reduce, windows
 from vermilion.ir.literal.call import Call, Table, Typed, computes
 from vermilion.ir.literal.elementwise import sigmoid
 from vermilion.ir.literal.products import product, without_zero_point
@@ -67,7 +67,7 @@ def _softmax(call: Call) -> Typed:
 def _average_pool(call: Call) -> Typed:
     if call.integer("channels_last", 0):
         raise call.unsupported("QLinearAveragePool with channels last is not interpreted")
-    return _codes(call, pooling.average_pooled(call, _real(call, 0)), 3, call.type(0))
+    return _codes(call, windows.average_pooled(call, _real(call, 0)), 3, call.type(0))
 
 
 def _global_average_pool(call: Call) -> Typed:

@@ -21,9 +21,8 @@ from onnx_ir.passes.common import InlinePass
 from vermilion.errors import ModelError, OptionError, UnsupportedError, VermilionError
 from vermilion.ir.limits import TimeLimitError
 from vermilion.ir.literal.call import Call, Held, Row, Typed
-from vermilion.ir.literal.fallback import find_fallback
 from vermilion.ir.literal.rounding import WIDENED, is_float, rounded, type_of, widened
-from vermilion.ir.literal.table import find_row
+from vermilion.ir.literal.table import find_fallback, find_row
 from vermilion.ir.opset import where
 
 Array = NDArray[Any]

@@ -21,8 +21,13 @@ import onnx_ir as ir
 
 from vermilion.errors import UnsupportedError, VermilionError
 from vermilion.ir.execute import Array, stripped_proto, weights_folder
-from vermilion.ir.limits import Limits, TimeLimitError
-from vermilion.ir.literal.child import CrashError, LiteralProcess, Order, the_child
+from vermilion.ir.limits import Limits, MemoryBoundError, TimeLimitError
+from vermilion.ir.literal.child import (
+    CrashError,
+    LiteralProcess,
+    Order,
+    the_child,
+)
 from vermilion.ir.literal.engine import (
     BehindError,
     Engine,
@@ -32,7 +37,6 @@ from vermilion.ir.literal.engine import (
     open_onnx_runtime,
 )
 from vermilion.ir.literal.vouch import may_loop, unvouched
-from vermilion.ir.memory import MemoryBoundError
 from vermilion.process.arrays import Row, name_of, read_values, write_values
 from vermilion.progress import Progress, no_progress
 

@@ -17,12 +17,11 @@ import pytest
 
 from loop_models import ENDLESS, ONES, loop, model_of
 from vermilion.errors import UnsupportedError
-from vermilion.ir.limits import Limits, TimeLimitError
+from vermilion.ir.limits import Limits, MemoryBoundError, TimeLimitError
 from vermilion.ir.literal.child import CrashError, the_child
 from vermilion.ir.literal.engine import INTERPRETER, NOT_OPTIMIZED
 from vermilion.ir.literal.run import open_literally, run_literally
 from vermilion.ir.literal.vouch import unvouched
-from vermilion.ir.memory import MemoryBoundError
 
 SMALL = Limits(memory_bytes=512 << 20)
 
@@ -159,7 +158,7 @@ KILL_CHILD_OF = textwrap.dedent(
     while True:  # first ONNX Runtime is at work, then the interpreter
         time.sleep(2)
         for child in parent.children():
-            if "vermilion.ir.literal.worker" in " ".join(child.cmdline()):
+            if "vermilion.ir.literal.child" in " ".join(child.cmdline()):
                 os.kill(child.pid, signal.SIGSEGV)
     """
 )

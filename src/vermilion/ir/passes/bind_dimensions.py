@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from vermilion.errors import OptionError
 from vermilion.ir.opset import required_inputs
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.rewrite import Notes
 from vermilion.ir.passes.sort_nodes import sort_nodes
 
 Dimensions = Mapping[str, int | Sequence[int]]

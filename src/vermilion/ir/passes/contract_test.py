@@ -8,7 +8,7 @@ import pytest
 
 from vermilion.ir.passes.pipeline import PASSES
 from vermilion.ir.passes.probe import interface_change, take_probe
-from vermilion.ir.passes.report import PassStep, Rewrite, run_pass
+from vermilion.ir.passes.rewrite import PassStep, Rewrite, run_pass
 from vermilion.ir.verify import check_graph
 
 
@@ -104,8 +104,8 @@ def test_a_pass_leaves_odd_graphs_sound(rewrite, name) -> None:
 
 
 def test_a_pass_is_one_of_onnx_irs() -> None:
-    from vermilion.ir.passes.remove_identities import remove_identities
-    from vermilion.ir.passes.report import GraphPass
+    from vermilion.ir.passes.redundancy import remove_identities
+    from vermilion.ir.passes.rewrite import GraphPass
 
     model = parse("(float[2] x) => (float[2] y) { a = Identity(x) y = Abs(a) }")
     result = ir.passes.PassManager([GraphPass(remove_identities)])(model)

@@ -8,15 +8,18 @@ import pytest
 
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.passes.contract_test import MODELS, operators, parse, reasons, run, weight
-from vermilion.ir.passes.fixes import SINGLE_ENTRY_FIXES, apply_fixes
-from vermilion.ir.passes.fold_pad import fold_pad
-from vermilion.ir.passes.freeze_batch import freeze_batch
+from vermilion.ir.passes.fixes import (
+    SINGLE_ENTRY_FIXES,
+    apply_fixes,
+    fold_pad,
+    freeze_batch,
+    replace_prelu,
+    settle_resize,
+)
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.lower_opset import lower_opset
+from vermilion.ir.passes.opset_versions import lower_opset
 from vermilion.ir.passes.probe import interface_change, take_probe
-from vermilion.ir.passes.replace_prelu import replace_prelu
-from vermilion.ir.passes.report import run_pass
-from vermilion.ir.passes.settle_resize import settle_resize
+from vermilion.ir.passes.rewrite import run_pass
 from vermilion.ir.passes.unroll_batch import unroll_batch
 from vermilion.ir.passes.write_attributes import write_attributes
 from vermilion.ir.verify import check_graph

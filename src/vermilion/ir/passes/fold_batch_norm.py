@@ -11,8 +11,13 @@ from numpy.typing import NDArray
 
 from vermilion.ir.attributes import flag, integer, number
 from vermilion.ir.opset import constant_of, is_operator, tensor_sizes, where
-from vermilion.ir.passes.replace import bypass, cannot_bypass, drop_if_unread, new_weight
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.rewrite import (
+    Notes,
+    bypass,
+    cannot_bypass,
+    drop_if_unread,
+    new_weight,
+)
 
 Float64 = NDArray[np.float64]
 

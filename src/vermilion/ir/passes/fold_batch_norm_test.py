@@ -4,7 +4,7 @@ import pytest
 
 from vermilion.ir.passes.contract_test import operators, parse, reasons, run, weight
 from vermilion.ir.passes.fold_batch_norm import fold_batch_norm
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
 
 STATISTICS = "float[4] g, float[4] b, float[4] m, float[4] v"
 LAYERS = {

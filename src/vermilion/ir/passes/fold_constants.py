@@ -24,8 +24,7 @@ from vermilion.ir.opset import (
     where,
 )
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.replace import make_weight
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.rewrite import Notes, make_weight
 
 Array = NDArray[Any]
 

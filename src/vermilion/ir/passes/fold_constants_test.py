@@ -6,7 +6,7 @@ import pytest
 from vermilion.ir.passes import fold_constants as module
 from vermilion.ir.passes.contract_test import operators, parse, reasons, run, weight
 from vermilion.ir.passes.fold_constants import fold_constants
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
 
 
 def test_a_shape_chain_folds_once_sizes_are_known() -> None:

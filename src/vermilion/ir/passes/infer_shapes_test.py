@@ -1,10 +1,13 @@
+from __future__ import annotations
+
 import numpy as np
 import onnx_ir as ir
 
 from vermilion.ir.opset import static_shape
-from vermilion.ir.passes.contract_test import parse, reasons, run, weight
-from vermilion.ir.passes.infer_shapes import infer_shapes, propagated_elements
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.contract_test import operators, parse, reasons, run, weight
+from vermilion.ir.passes.fold_constants import fold_constants
+from vermilion.ir.passes.infer_shapes import infer_shapes, propagated_elements, settle_casts
+from vermilion.ir.passes.rewrite import run_pass
 
 CONV = "(float[1,3,8,8] x, float[4,3,3,3] w) => (float[?,?,?,?] y) { a = Conv(x, w) y = Relu(a) }"
 
@@ -77,3 +80,34 @@ def test_never_makes_a_known_size_unknown() -> None:
     work, _ = run(infer_shapes, model)
     assert static_shape(work.graph.outputs[0]) == (1, 4, 6, 6)
     assert np.prod(static_shape(work.graph[0].outputs[0])) == 144
+
+
+def test_a_cast_to_a_known_type_no_longer_reads_the_tensor_that_has_it() -> None:
+    model = parse(
+        """(float16[2] x) => (float16[2] y, float[2] z) {
+            one = Constant<value = float {1.0}>()
+            a = CastLike(one, x)
+            y = Add(x, a)
+            z = CastLike(x, one)
+        }"""
+    )
+    work, step = run(settle_casts, model)
+    assert step.fired == 2
+    assert operators(work) == ["Constant", "Cast", "Add", "Cast"]
+    run_pass(fold_constants, work)
+    assert operators(work) == ["Constant", "Add", "Cast"]
+
+
+def test_an_unknown_type_is_left() -> None:
+    model = parse(
+        """(float[2] x, bool c) => (float[2] y) {
+            t = If (c) <
+                then_branch = a () => (float[2] p) { p = Neg(x) },
+                else_branch = b () => (float[2] q) { q = Exp(x) }
+            >
+            y = CastLike(x, t)
+        }"""
+    )
+    work, step = run(settle_casts, model)
+    assert "CastLike" in operators(work)
+    assert reasons(step) == ["the type that it asks for is not known"]

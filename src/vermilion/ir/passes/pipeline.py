@@ -14,26 +14,23 @@ import onnx_ir as ir
 
 from vermilion.errors import Refusal, VermilionError
 from vermilion.ir.declared import check_declared, forget_wrong, inferred_anew
-from vermilion.ir.illegal import check_rules
-from vermilion.ir.lengths import check_lengths
+from vermilion.ir.operator_rules import check_lengths, check_rules
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_in_place
-from vermilion.ir.passes.deduplicate_weights import deduplicate_weights
 from vermilion.ir.passes.fold_batch_norm import fold_batch_norm
 from vermilion.ir.passes.fold_constants import fold_constants
-from vermilion.ir.passes.freeze_defaults import freeze_defaults
-from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.inline_branches import inline_branches
-from vermilion.ir.passes.inline_functions import inline_functions
-from vermilion.ir.passes.lift_constants import lift_constants
-from vermilion.ir.passes.merge_repeats import merge_repeats
+from vermilion.ir.passes.infer_shapes import infer_shapes, settle_casts
+from vermilion.ir.passes.inline import inline_branches, inline_functions
+from vermilion.ir.passes.opset_versions import raise_opset, settle_softmax
 from vermilion.ir.passes.probe import Probe, interface_change, take_probe
-from vermilion.ir.passes.raise_opset import raise_opset
-from vermilion.ir.passes.remove_dead_nodes import remove_dead_nodes
-from vermilion.ir.passes.remove_identities import remove_identities
-from vermilion.ir.passes.report import Notes, PassStep, Rewrite, run_pass
-from vermilion.ir.passes.settle_casts import settle_casts
-from vermilion.ir.passes.settle_softmax import settle_softmax
+from vermilion.ir.passes.redundancy import merge_repeats, remove_dead_nodes, remove_identities
+from vermilion.ir.passes.rewrite import (
+    Notes,
+    PassStep,
+    Rewrite,
+    run_pass,
+)
 from vermilion.ir.passes.sort_nodes import sort_nodes
+from vermilion.ir.passes.weights import deduplicate_weights, freeze_defaults, lift_constants
 from vermilion.ir.sizes import check_sizes
 from vermilion.ir.verify import check_graph
 from vermilion.progress import Progress, no_progress

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from model_wheels import package_file
 from vermilion.errors import ModelError, OptionError
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.inputs import sample_inputs
 from vermilion.ir.measure import agreement
 from vermilion.ir.opset import opset_of, static_shape
 from vermilion.ir.passes import pipeline
 from vermilion.ir.passes.bind_dimensions import bind_dimensions
 from vermilion.ir.passes.contract_test import MODELS, operators, parse, reasons, weight
 from vermilion.ir.passes.pipeline import simplify
+from vermilion.ir.samples import sample_inputs
 from vermilion.ir.verify import check_graph
 
 

@@ -12,12 +12,11 @@ import onnx_ir as ir
 
 from vermilion.errors import Refusal, UnsupportedError, VermilionError
 from vermilion.ir.execute import Array
+from vermilion.ir.limits import MemoryBoundError
 from vermilion.ir.literal.run import open_literally
 from vermilion.ir.measure import agreement
-from vermilion.ir.memory import MemoryBoundError
 from vermilion.ir.opset import is_operator, is_random, required_inputs
-from vermilion.ir.passes.replace import drop_if_unread
-from vermilion.ir.passes.report import PassStep
+from vermilion.ir.passes.rewrite import PassStep, drop_if_unread
 from vermilion.ir.samples import draw_accepted
 from vermilion.progress import Progress, no_progress
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from vermilion.errors import ModelError
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.rewrite import Notes
 
 
 def sort_nodes(model: ir.Model, notes: Notes) -> None:

@@ -5,7 +5,7 @@ from vermilion.ir.passes.bind_dimensions import bind_dimensions
 from vermilion.ir.passes.contract_test import operators, parse
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.passes.probe import take_probe
-from vermilion.ir.passes.report import run_pass
+from vermilion.ir.passes.rewrite import run_pass
 from vermilion.ir.passes.sort_nodes import sort_nodes
 
 TEXTS = [

@@ -6,8 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.ir.opset import constant_of, required_inputs, static_shape
-from vermilion.ir.passes.replace import new_weight
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.rewrite import Notes, new_weight
 
 MAX_BATCH = 16
 """The graph grows with the batch: beyond this, run the model once an entry instead."""

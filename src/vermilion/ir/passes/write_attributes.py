@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from vermilion.ir.attributes import integers
 from vermilion.ir.opset import is_operator, static_shape
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.rewrite import Notes
 
 _WINDOWED = ("AveragePool", "Conv", "ConvTranspose", "MaxPool")
 

@@ -20,9 +20,15 @@ from vermilion.errors import Refusal, UnsupportedError, VermilionError
 from vermilion.ir.limits import TimeLimitError
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.samples.prepare import Prepared, Sized, prepare
-from vermilion.ir.samples.values import draw_array
+from vermilion.ir.samples.values import (
+    MAX_INPUT_BYTES,
+    Array,
+    SampleKind,
+    Want,
+    between,
+    draw_array,
+)
 from vermilion.ir.samples.walk import find_wants
-from vermilion.ir.samples.want import Array, SampleKind, Want, between
 
 T = TypeVar("T")
 
@@ -206,3 +212,20 @@ def _usual(value: ir.Value, kind: SampleKind, salt: int) -> Want | None:
 
 
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+__all__ = ["MAX_INPUT_BYTES", "Array", "sample_inputs"]
+
+
+def sample_inputs(model: ir.Model, seed: int = 0) -> dict[str, Array]:
+    """Return one array for each input that has no default, by name: the ordinary sample.
+
+    Floats are drawn from the standard normal distribution; integers are spread over what the graph
+    allows; booleans alternate, beginning with true; strings are `a`. Open dimensions have the
+    first sizes that fit: 1, and `IMAGE_SIDE` for the last two of a rank-4 float input, where the
+    graph allows it.
+
+    Raises: UnsupportedError for an input of which no sample can be made; ModelError where the
+    input would need more than `MAX_INPUT_BYTES`.
+    """
+    return dict(draw_sample(model, seed=seed).inputs)

@@ -9,9 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.ir.opset import constant_of, required_inputs
-from vermilion.ir.samples.equal_sizes import equal_sizes
-from vermilion.ir.samples.facts import Shape, operand, shapes_of
-from vermilion.ir.samples.want import SampleKind
+from vermilion.ir.samples.facts import Shape, equal_sizes, operand, shapes_of
+from vermilion.ir.samples.values import SampleKind
 
 IMAGE_SIDE = 64
 """Taken for an open height or width: divisible by 32, the usual total stride of a network."""

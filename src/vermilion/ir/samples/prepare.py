@@ -17,13 +17,13 @@ from vermilion.ir.passes.infer_shapes import (
     propagated_elements,
     without_weights,
 )
-from vermilion.ir.passes.inline_functions import inline_functions
-from vermilion.ir.passes.report import Notes
+from vermilion.ir.passes.inline import inline_functions
+from vermilion.ir.passes.rewrite import Notes
 from vermilion.ir.passes.sort_nodes import sort_nodes
 from vermilion.ir.samples.facts import Facts
 from vermilion.ir.samples.open_sizes import Sizes, candidates, fits, open_axes, open_name
 from vermilion.ir.samples.roles import ROLES
-from vermilion.ir.samples.want import Array, SampleKind
+from vermilion.ir.samples.values import Array, SampleKind
 
 # Inference takes some microseconds a node: so many nodes are gone through for one sample.
 _INFERRED_NODES = 10_000

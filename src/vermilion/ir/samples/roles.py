@@ -14,7 +14,12 @@ import numpy as np
 from vermilion.ir.samples.facts import attribute_list
 from vermilion.ir.samples.shape_roles import SHAPE_ROLES
 from vermilion.ir.samples.use import Use
-from vermilion.ir.samples.want import Floats, Want, between, exactly
+from vermilion.ir.samples.values import (
+    Floats,
+    Want,
+    between,
+    exactly,
+)
 
 Role = Callable[[Use], Want | None]
 

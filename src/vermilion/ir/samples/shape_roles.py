@@ -13,10 +13,9 @@ from itertools import product
 import numpy as np
 
 from vermilion.ir.opset import constant_of
-from vermilion.ir.samples.equal_sizes import Dim, equal_sizes
-from vermilion.ir.samples.facts import attribute_list
+from vermilion.ir.samples.facts import Dim, attribute_list, equal_sizes
 from vermilion.ir.samples.use import Use
-from vermilion.ir.samples.want import Want, between, exactly
+from vermilion.ir.samples.values import Want, between, exactly
 
 Role = Callable[[Use], Want | None]
 

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.ir.samples.facts import Facts, Shape, attribute_or, operand
-from vermilion.ir.samples.want import Floats, SampleKind
+from vermilion.ir.samples.facts import (
+    Facts,
+    Shape,
+    attribute_or,
+    operand,
+)
+from vermilion.ir.samples.values import Floats, SampleKind
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from vermilion.ir.attributes import integer, integers, number
 from vermilion.ir.opset import constant_of, static_shape
-from vermilion.ir.passes.replace import new_weight
+from vermilion.ir.passes.rewrite import new_weight
 
 Shape = Sequence[int]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hostile import field, sound_model
-from vermilion.ir.wire import MAX_GRAPH_BYTES, WireError, graph_bytes
+from vermilion.ir.protobuf import MAX_GRAPH_BYTES, WireError, graph_bytes
 
 PADDING = field(6, bytes(1 << 20))  # the model's doc_string: makes a file too large to be harmless
 

@@ -6,7 +6,7 @@ import pytest
 
 import hostile
 from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.memory import MemoryBoundError, memory_limit_bytes
+from vermilion.ir.limits import MemoryBoundError, memory_limit_bytes
 
 HIDDEN = hostile.text_model(
     """net (float[1] x) => (float y) {

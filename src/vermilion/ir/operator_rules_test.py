@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vermilion.api import compile_model
 from vermilion.errors import ModelError, UnsupportedError, VermilionError
-from vermilion.ir.illegal import with_node
+from vermilion.ir.operator_rules import with_node
 from vermilion.ir.passes.pipeline import simplify
 
 WEIGHT = np.ones((4, 3, 3, 3), np.float32)
