@@ -86,3 +86,15 @@ def test_sqnr_is_cut_off_on_both_sides() -> None:
     assert sqnr_from_sums(1e300, 1e-300) == EXACT_DB
     assert sqnr_from_sums(1e-300, 1e300) == -EXACT_DB
     assert sqnr_from_sums(100.0, 1.0) == pytest.approx(20.0)
+
+
+def test_every_block_of_a_large_array_counts() -> None:
+    a = np.full(100_001, 2, np.float32)
+    b = a.copy()
+    b[[0, 50_000, -1]] += 1
+    found = agreement("y", a, b)
+    assert found.max_abs_error == 1.0
+    assert found.sqnr_db == pytest.approx(10 * math.log10(4 * 100_001 / 3))
+    b[70_000] = math.nan
+    assert agreement("y", a, b).sqnr_db == -EXACT_DB
+    assert agreement("y", a, b, numbers_only=True).sqnr_db == pytest.approx(found.sqnr_db)
