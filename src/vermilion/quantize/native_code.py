@@ -28,6 +28,7 @@ from vermilion.store.store import Store
 
 # SHA-256 of the object, then the object: a file that is found alone says whether it is whole.
 _FILE, _DIGEST_BYTES = "code.o", 32
+_FORM = "digest, object"  # part of the key: entries of an earlier form are other entries
 
 LANES = 16
 """Numbers in a vector: float32 in a register of 512 bits; narrower processors take several."""
@@ -112,6 +113,7 @@ def isa_with(features: frozenset[str]) -> Isa:
 
 def _key(text: str, isa: Isa) -> str:
     known = (
+        _FORM,
         text,
         llvmlite.__version__,
         *map(str, llvm.llvm_version_info),
