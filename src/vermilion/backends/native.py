@@ -25,12 +25,11 @@ from vermilion.backends.base import (
     Tensors,
 )
 from vermilion.codegen.isa import isa_of
-from vermilion.codegen.layout import DRIVER, ROW_WORDS
-from vermilion.codegen.load import KERNEL, load_object
-from vermilion.codegen.table import Address, Call, Check, StepTensor
+from vermilion.codegen.load import KERNEL, LoadedProgram, call_kernel
+from vermilion.codegen.table import Address, Call, Check, ObjectCode, StepTensor, table_of
 from vermilion.codegen.tensor import SLACK_BYTES, View
 from vermilion.codegen.watch import NUMPY, StepWatcher
-from vermilion.codegen.workers import HEAP, Memory, ThreadPool, aligned_bytes, usable_cores
+from vermilion.codegen.workers import HEAP, Memory, aligned_bytes, usable_cores
 from vermilion.errors import ArtifactError, Refusal, UnsupportedError
 from vermilion.forks import renew_after_fork
 from vermilion.hardware.targets.find import find_target
@@ -149,23 +148,21 @@ class NativeBackend:
         once, calls = ([_call(row) for row in table[kind]] for kind in ("once", "calls"))
         if table["entries"] > 1:
             calls = _all_entries(calls, table)
-        libraries: list[object] = []
-        functions: dict[str, int] = {}
-        for row in table["objects"]:
-            names = [*row["functions"], *(DRIVER if row["file"] == OBJECT_FILE else ())]
-            library, found = load_object(bytes(files.read(row["file"])), names, isa_of(target))
-            libraries.append(library)
-            functions.update(found)
+        objects = [
+            ObjectCode(bytes(files.read(row["file"])), tuple(row["functions"]))
+            for row in table["objects"]
+        ]
         packed = np.frombuffer(files.read(WEIGHTS_FILE), np.uint8)
         if packed.ctypes.data % 64:
             copy = aligned_bytes(packed.size)
             copy[:] = packed
             packed = copy
-        executable = NativeExecutable(
-            table, calls, functions, packed, options.threads, libraries, self._memory
-        )
-        executable.prepare(once, functions)
-        return executable
+        workers = min(options.threads or usable_cores(), int(table["most_workers"]))
+        loaded = LoadedProgram(
+            table_of(objects, int(table["arena_bytes"]), calls, _buffers(table)),
+            isa_of(target), workers, keep=packed, memory=self._memory,
+        )  # fmt: skip
+        return NativeExecutable(table, once, calls, loaded, packed, self._memory)
 
 
 def _lowered(part: Part, target: Target, options: CompileOptions) -> tuple[LoweredPart, int]:
@@ -181,12 +178,12 @@ def _lowered(part: Part, target: Target, options: CompileOptions) -> tuple[Lower
 
 @dataclass(frozen=True)
 class _Port:
-    """An input or output: what the caller sees, and where in the arguments its address stands."""
+    """An input or output: what the caller sees, and the program's name for it."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    patches: tuple[tuple[int, int], ...]  # argument number, offset in bytes
+    buffer: str
 
 
 class NativeExecutable:
@@ -195,68 +192,53 @@ class NativeExecutable:
     def __init__(
         self,
         table: Mapping[str, Any],
+        once: Sequence[Call],
         calls: Sequence[Call],
-        functions: Mapping[str, int],
+        program: LoadedProgram,
         packed: Array,
-        threads: int,
-        library: object,
         memory: Memory = HEAP,
     ) -> None:
+        """Point a program to its weights; make the calls that are made once: borders."""
         self._empty = memory.empty
-        self._arena = memory.aligned(int(table["arena_bytes"]) + SLACK_BYTES)
         self._cpu = str(table["llvm_cpu"])
         self._turn = threading.Lock()
         self._checks = [Check(**row) for row in table["checks"]]
         self._words = memory.aligned(table["entries"] * _words_of(table) * 8).view(np.int64)
         # Compared as bytes in a tenth of the time that asking an array takes.
         self._words_seen, self._words_right = memoryview(self._words), bytes(self._words.nbytes)  # type: ignore[arg-type]
-        self._bases = {
-            "arena": self._arena.ctypes.data,
+        self._inputs, self._outputs = (_ports(table, place) for place in ("input", "output"))
+        self.entries = int(table["entries"])  # of a batch, computed one after the other
+        self._calls, self._program = calls, program
+        bases = {
+            "arena": program.arena.ctypes.data,
             "weights": packed.ctypes.data,
             "checks": self._words.ctypes.data,
         }
-        flat = [address for call in calls for address in call.arguments]
-        self._arguments = aligned_bytes(8 * max(1, len(flat))).view(np.int64)
-        # Items of a memoryview are set in a tenth of the time that an array's take.
-        self._slots = memoryview(self._arguments)  # type: ignore[arg-type]
-        patches = self._resolve(flat)
-        self._inputs = _ports(table["inputs"], "input", patches)
-        self._outputs = _ports(table["outputs"], "output", patches)
-        rows = np.zeros((len(calls), ROW_WORDS), np.int64)
-        at = self._arguments.ctypes.data
-        before = 0
-        for row, call in zip(rows, calls, strict=True):
-            wanted = before if call.barrier else 0
-            row[:] = (functions[call.function], at, call.units, call.chunk, wanted)
-            at += 8 * len(call.arguments)
-            before += call.units
-        workers = min(threads or usable_cores(), int(table["most_workers"]))
-        self._program = (functions, rows.reshape(-1), calls)
-        self.entries = int(table["entries"])  # of a batch, computed one after the other
-        self._keep = (library, packed, self._arena, self._arguments)
-        self._pool = ThreadPool(functions, rows.reshape(-1), workers, self._keep)
+        for place in ("weights", "checks"):
+            program.point(place, bases[place])
+        for call in once:
+            at = [bases[address.place] + address.offset for address in call.arguments]
+            call_kernel(KERNEL(program.functions[call.function]), at, call.units)
         renew_after_fork(self)
 
     @property
     def runs_on(self) -> str:
         """Say where it runs."""
-        return f"CPU (native code for {self._cpu}, {self._pool.workers} threads)"
+        return f"CPU (native code for {self._cpu}, {self._program.workers} threads)"
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
         """Compute every output of the part from all its inputs."""
-        return self._computed(inputs, self._pool.run)
+        return self._computed(inputs, self._program.run)
 
     def step_timer(self) -> StepTimer:
         """Return what runs this part step by step; it belongs to this part alone."""
         from vermilion.codegen.profile import StepTimer
 
-        functions, rows, calls = self._program
-        return StepTimer(functions, rows, calls, self._pool.workers, keep=self._keep)
+        return StepTimer(self._program, self._calls, self._program.workers)
 
     def step_watcher(self, tensors: Sequence[StepTensor]) -> StepWatcher:
         """Return what runs this part call by call and copies inner tensors."""
-        functions, _, calls = self._program
-        return StepWatcher(functions, calls, self._arguments, self._arena, self.entries, tensors)
+        return StepWatcher(self._program, self._calls, self.entries, tensors)
 
     def run_timed(self, inputs: Tensors, timer: StepTimer | StepWatcher) -> dict[str, Array]:
         """Compute the same step by step; the timer or watcher that this part gave has the rest."""
@@ -267,9 +249,9 @@ class NativeExecutable:
         results = {port.name: self._empty(port.shape, port.dtype) for port in self._outputs}
         with self._turn:
             for port, array in zip(self._inputs, held, strict=True):
-                self._point(port, array)
+                self._program.point(port.buffer, _address(array))
             for port in self._outputs:
-                self._point(port, results[port.name])
+                self._program.point(port.buffer, _address(results[port.name]))
             run()  # when it is left, by an exception even, no worker touches these arrays
             if self._checks and self._words_seen.tobytes() != self._words_right:
                 self._complain()
@@ -297,46 +279,32 @@ class NativeExecutable:
                     hint="what the node got does not fit it: check the model and its inputs",
                 )
 
-    def prepare(self, calls: Sequence[Call], functions: Mapping[str, int]) -> None:
-        """Make the calls that are made once: the arena's borders."""
-        for call in calls:
-            at = [self._bases[address.place] + address.offset for address in call.arguments]
-            arguments = np.array(at, np.int64)
-            KERNEL(functions[call.function])(arguments.ctypes.data, 0, call.units)
-
-    def _resolve(self, flat: Sequence[Address]) -> dict[tuple[str, int], list[tuple[int, int]]]:
-        """Write the addresses that stay; give where those of inputs and outputs stand."""
-        places: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for position, address in enumerate(flat):
-            if address.place in self._bases:
-                self._arguments[position] = self._bases[address.place] + address.offset
-            else:
-                key = (address.place, address.index)
-                places.setdefault(key, []).append((position, address.offset))
-        return places
-
-    def _point(self, port: _Port, array: Array) -> None:
-        address = array.__array_interface__["data"][0]
-        for position, offset in port.patches:
-            self._slots[position] = address + offset
-
     def after_fork(self) -> None:
         """Renew the lock in a forked process: whoever had a turn is not there."""
         self._turn = threading.Lock()
 
 
-def _ports(
-    rows: Sequence[Mapping[str, Any]],
-    place: str,
-    patches: Mapping[tuple[str, int], Sequence[tuple[int, int]]],
-) -> list[_Port]:
+def _ports(table: Mapping[str, Any], place: str) -> list[_Port]:
     return [
-        _Port(
-            row["name"], NUMPY[row["storage"]], tuple(row["shape"]),
-            tuple(patches.get((place, index), ())),
-        )
-        for index, row in enumerate(rows)
-    ]  # fmt: skip
+        _Port(row["name"], NUMPY[row["storage"]], tuple(row["shape"]), f"{place} {index}")
+        for index, row in enumerate(table[f"{place}s"])
+    ]
+
+
+def _buffers(table: Mapping[str, Any]) -> dict[tuple[str, int], str]:
+    """Return the names of what a program reads and writes beside its arena."""
+    ports = {
+        (place, index): f"{place} {index}"
+        for place in ("input", "output")
+        for index in range(len(table[f"{place}s"]))
+    }
+    return {("weights", 0): "weights", ("checks", 0): "checks", **ports}
+
+
+def _address(array: Array) -> int:
+    """Return where an array lies; asking `ctypes` takes a microsecond."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _words_of(table: Mapping[str, Any]) -> int:

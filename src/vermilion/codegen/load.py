@@ -1,15 +1,20 @@
-"""Object files → functions in this process, without LLVM where that can be."""
+"""Object files → functions and programs in this process, without LLVM where that can be."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from vermilion.codegen.elf import load_elf
 from vermilion.codegen.isa import Isa
+from vermilion.codegen.table import ProgramTable
+from vermilion.codegen.tensor import SLACK_BYTES
+from vermilion.codegen.workers import HEAP, Memory, ThreadPool, aligned_bytes
 
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 """A kernel: its argument array, the first unit, and the end of the units."""
@@ -41,3 +46,63 @@ def load_functions(
     for function in functions.values():
         function.library = library
     return functions
+
+
+def call_kernel(kernel: Callable[..., Any], arguments: Sequence[int], units: int) -> None:
+    """Compute all units of a kernel in this thread; its arguments are addresses."""
+    pointers = np.array(arguments, np.int64)
+    kernel(pointers.ctypes.data, 0, units)
+
+
+class LoadedProgram:
+    """A program's code, its arena and its arguments; one call runs all steps.
+
+    The caller makes sure of turns.
+    """
+
+    def __init__(
+        self,
+        table: ProgramTable,
+        isa: Isa,
+        threads: int,
+        *,
+        keep: object = None,
+        memory: Memory = HEAP,
+    ) -> None:
+        """Load the objects; `keep` is what buffers lie in, held as long as a worker may run.
+
+        Raises: DeviceError where an object cannot be loaded.
+        """
+        self.functions: dict[str, int] = {}
+        libraries: list[object] = []
+        for number, code in enumerate(table.objects):
+            library, found = load_object(code.data, table.symbols(number), isa)
+            libraries.append(library)
+            self.functions.update(found)
+        self.arena = memory.aligned(table.arena_bytes + SLACK_BYTES)
+        self.arguments = aligned_bytes(8 * max(1, len(table.addresses))).view(np.int64)
+        # Items of a memoryview are set in a tenth of the time that an array's take.
+        self._slots = memoryview(self.arguments)  # type: ignore[arg-type]
+        self._of = table.arguments_of()
+        self.point(None, self.arena.ctypes.data)
+        self.rows = table.rows(self.functions, self.arguments.ctypes.data, threads)
+        self.keep = (libraries, keep, self.arena, self.arguments)
+        self._pool = ThreadPool(self.functions, self.rows, threads, self.keep)
+
+    @property
+    def workers(self) -> int:
+        """How many threads run it, the caller's among them."""
+        return self._pool.workers
+
+    def point(self, buffer: str | None, address: int) -> None:
+        """Say where a buffer of the caller's is, if the program has one of that name."""
+        for number, offset in self._of.get(buffer, ()):
+            self._slots[number] = address + offset
+
+    def run(self) -> None:
+        """Run all steps once. When it is left, by an exception even, no worker is at work."""
+        self._pool.run()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._pool.close()

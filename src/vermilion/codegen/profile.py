@@ -7,13 +7,14 @@ time of a whole run. What is measured is what a user may compare: which step tak
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.layout import ROW_WORDS, WAIT
+from vermilion.codegen.load import LoadedProgram
 from vermilion.codegen.table import Call
 from vermilion.codegen.workers import ThreadPool
 
@@ -38,24 +39,19 @@ class StepTime:
 class StepTimer:
     """Runs a step table row by row and keeps the times of the last run."""
 
-    def __init__(
-        self,
-        functions: Mapping[str, int],
-        rows: NDArray[np.int64],
-        calls: Sequence[Call],
-        workers: int,
-        keep: object = None,
-    ) -> None:
-        """Take a table apart; `keep` is what the functions lie in, for as long as workers may run.
+    def __init__(self, program: LoadedProgram, calls: Sequence[Call], workers: int) -> None:
+        """Take a program's table apart; `calls` say what its rows are.
 
-        The workers wait inside those functions.
+        The workers wait inside the program's functions, and keep what those lie in.
         """
-        self._rows = rows.reshape(-1, ROW_WORDS).copy()
+        self._rows = program.rows.reshape(-1, ROW_WORDS).copy()
         self._rows[:, 4] = 0  # everything before a step is finished when it begins
         self._calls = calls
-        self._pool = ThreadPool(functions, np.zeros(ROW_WORDS, np.int64), workers, keep)
+        self._pool = ThreadPool(
+            program.functions, np.zeros(ROW_WORDS, np.int64), workers, program.keep
+        )
         self._times: list[tuple[int, int]] = []
-        self._calling_ns = self._calling(functions[WAIT])
+        self._calling_ns = self._calling(program.functions[WAIT])
 
     def run(self) -> None:
         """Run all rows once, in order."""

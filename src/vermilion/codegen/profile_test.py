@@ -58,8 +58,7 @@ def test_workers_that_are_late_never_mix_two_steps(tmp_path: Path) -> None:
     part = opened(model, tmp_path, 1)
     inputs = sample_inputs(model)
     expected = part.run(inputs)["output"]
-    functions, rows, calls = part._program
-    timer = StepTimer(functions, rows, calls, workers=5, keep=part)
+    timer = StepTimer(part._program, part._calls, workers=5)
     for _ in range(10):
         np.testing.assert_array_equal(part.run_timed(inputs, timer)["output"], expected)
     timer.close()
@@ -70,11 +69,10 @@ def test_a_timer_outlives_its_part(tmp_path: Path) -> None:
     model = models.small_cnn()
     part = opened(model, tmp_path, 1)
     inputs = sample_inputs(model)
-    functions, rows, calls = part._program
-    timer = StepTimer(functions, rows, calls, workers=3, keep=part._keep)
+    timer = StepTimer(part._program, part._calls, workers=3)
     part.run_timed(inputs, timer)
-    code = [weakref.ref(library) for library in part._keep[0]]
-    del part, functions, rows, calls
+    code = [weakref.ref(library) for library in part._program.keep[0]]
+    del part
     gc.collect()
     time.sleep(0.05)
     assert all(one() is not None for one in code)

@@ -1,12 +1,22 @@
-"""The step table of a compiled part: what loading it needs, and nothing of how it was made."""
+"""A compiled program as tables: what loading it needs, and nothing of how it was made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.codegen.layout import DRIVER, ROW_WORDS
 
 if TYPE_CHECKING:
     from vermilion.codegen.tensor import Storage
+
+# Chunks of a step for each worker: enough that the last does not keep the others waiting.
+_CHUNKS_A_WORKER = 4
+_ARENA = -1
 
 
 @dataclass(frozen=True)
@@ -75,3 +85,102 @@ class StepTensor:
     storage: Storage
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramTable:
+    """Objects with their functions, and the calls of one run.
+
+    Shapes: calls (n, 5), each the number of its function, its units, how many a worker takes at a
+    time (0: as many as fit their number; -n: that, and n at most), whether a barrier is before it,
+    and its arguments; addresses (m, 2), each argument's buffer of the caller, -1 for the arena, and
+    the bytes from its start.
+    """
+
+    objects: tuple[ObjectCode, ...]
+    arena_bytes: int
+    functions: tuple[str, ...]
+    buffers: tuple[str, ...]
+    calls: NDArray[np.int64]
+    addresses: NDArray[np.int64]
+
+    def about(self) -> dict[str, object]:
+        """Return what is said of it beside the objects' bytes and the two arrays."""
+        return {
+            "arena_bytes": self.arena_bytes,
+            "functions": list(self.functions),
+            "buffers": list(self.buffers),
+            "objects": [list(code.functions) for code in self.objects],
+        }
+
+    @staticmethod
+    def of(
+        about: Mapping[str, Any],
+        objects: Sequence[bytes],
+        calls: NDArray[np.int64],
+        addresses: NDArray[np.int64],
+    ) -> ProgramTable:
+        """Return the table that gave this `about`."""
+        codes = (
+            ObjectCode(data, tuple(names))
+            for data, names in zip(objects, about["objects"], strict=True)
+        )
+        functions, buffers = (tuple(about[kind]) for kind in ("functions", "buffers"))
+        arena_bytes = int(about["arena_bytes"])
+        return ProgramTable(tuple(codes), arena_bytes, functions, buffers, calls, addresses)
+
+    def rows(
+        self, functions: Mapping[str, int], arguments_at: int, threads: int
+    ) -> NDArray[np.int64]:
+        """Return the step table, for functions and arguments where they lie in memory."""
+        rows = np.zeros((len(self.calls), ROW_WORDS), np.int64)
+        function, units, chunk, barrier, arguments = self.calls.T
+        places = np.array([functions[name] for name in self.functions], np.int64)
+        rows[:, 0] = places[function]
+        rows[:, 1] = arguments_at + 8 * (np.cumsum(arguments) - arguments)
+        rows[:, 2] = units
+        shared = np.maximum(1, units // (threads * _CHUNKS_A_WORKER))
+        most = np.where(chunk < 0, np.minimum(-chunk, shared), shared)
+        rows[:, 3] = np.where(chunk > 0, chunk, most)
+        rows[:, 4] = np.where(barrier, np.cumsum(units) - units, 0)
+        return rows.reshape(-1)
+
+    def symbols(self, number: int) -> list[str]:
+        """Return the functions of an object, the first one's driver among them."""
+        return [*self.objects[number].functions, *(DRIVER if number == 0 else ())]
+
+    def arguments_of(self) -> dict[str | None, list[tuple[int, int]]]:
+        """Return the arguments in each buffer, by its name; in the arena, by None.
+
+        Each is its number, and the bytes from the buffer's start.
+        """
+        found: list[list[tuple[int, int]]] = [[] for _ in (*self.buffers, _ARENA)]
+        for number, (buffer, offset) in enumerate(self.addresses.tolist()):
+            found[buffer].append((number, offset))
+        return dict(zip((*self.buffers, None), found, strict=True))
+
+
+def table_of(
+    objects: Sequence[ObjectCode],
+    arena_bytes: int,
+    calls: Sequence[Call],
+    buffers: Mapping[tuple[str, int], str],
+) -> ProgramTable:
+    """Return the table of compiled calls; `buffers` are the caller's names by place and index.
+
+    Raises: ValueError where the calls name what is not there.
+    """
+    names = {name: index for index, name in enumerate(dict.fromkeys(c.function for c in calls))}
+    numbers = {place: number for number, place in enumerate(buffers)} | {("arena", 0): _ARENA}
+    rows = [
+        (names[call.function], call.units, call.chunk, int(call.barrier), len(call.arguments))
+        for call in calls
+    ]
+    try:
+        flat = [(numbers[a.place, a.index], a.offset) for call in calls for a in call.arguments]
+    except KeyError as error:
+        raise ValueError(f"an argument in {error}, which is no buffer") from error
+    return ProgramTable(
+        tuple(objects), arena_bytes, tuple(names), tuple(buffers.values()),
+        np.array(rows, np.int64).reshape(-1, 5), np.array(flat, np.int64).reshape(-1, 2),
+    )  # fmt: skip

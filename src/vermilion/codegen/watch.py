@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.load import KERNEL
+from vermilion.codegen.load import KERNEL, LoadedProgram
 from vermilion.codegen.table import Call, StepTensor
 from vermilion.codegen.tensor import Storage
 
@@ -38,17 +38,15 @@ class StepWatcher:
 
     def __init__(
         self,
-        functions: Mapping[str, int],
+        program: LoadedProgram,
         calls: Sequence[Call],
-        arguments: NDArray[np.int64],
-        arena: NDArray[np.uint8],
         entries: int,
         tensors: Sequence[StepTensor],
     ) -> None:
-        self._kernels = [KERNEL(functions[call.function]) for call in calls]
+        self._kernels = [KERNEL(program.functions[call.function]) for call in calls]
         self._calls = calls
-        self._arguments = arguments
-        self._arena = arena
+        self._arguments = program.arguments
+        self._arena = program.arena
         self._per_entry = len(calls) // entries
         self._due: dict[int, list[StepTensor]] = {}
         for tensor in tensors:

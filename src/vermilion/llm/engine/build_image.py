@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.isa import Isa
+from vermilion.codegen.table import ProgramTable
 from vermilion.codegen.tensor import Buffer
 from vermilion.llm.engine.compile_program import compile_program
 from vermilion.llm.engine.cut import cut_at_last_attention
@@ -37,7 +38,6 @@ from vermilion.llm.engine.image import (
 from vermilion.llm.engine.join import join_products
 from vermilion.llm.engine.lower import lower
 from vermilion.llm.engine.lowering import Lowered, PackedMatrix, Shape, Weighed
-from vermilion.llm.engine.table import ProgramTable
 from vermilion.store.arrays import NewArray, in_memory, new_array
 
 # What the head program reads: no value of a graph has an empty name.

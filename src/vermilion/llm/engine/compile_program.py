@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
 from vermilion.codegen.emit.decoder.strassen import SevenProductsSpec
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.table import Address, Call
+from vermilion.codegen.table import ProgramTable, table_of
 from vermilion.llm.engine.lowering import Lowered
-from vermilion.llm.engine.table import ProgramTable, table_of
 from vermilion.store.entry import Entry, EntryWriter
 from vermilion.store.namespaces import PROGRAMS
 from vermilion.store.store import Store
@@ -25,18 +26,12 @@ _MOST_PANELS = 8
 _OBJECT = "decoder_{}.o"
 
 
-@dataclass(frozen=True, eq=False)
-class _Compiled:
-    objects: tuple[tuple[bytes, tuple[str, ...]], ...]
-    arena_bytes: int
-    calls: tuple[Call, ...]
-
-
 def compile_program(lowered: Lowered, isa: Isa, cache: Path) -> ProgramTable:
     """Return the program of steps, from the cache where it was compiled before."""
-    found = _compiled(lowered, isa, cache)
-    buffers = [buffer.name for buffer in lowered.inputs]
-    return table_of(found.objects, found.arena_bytes, found.calls, buffers)
+    entry = Store(cache).get_or_make(
+        PROGRAMS, _key(lowered, isa), lambda writer: _write(_compile(lowered, isa), writer)
+    )
+    return _compile(lowered, isa) if entry is None else _read(entry)
 
 
 def _chunk(step: Step) -> int:
@@ -74,45 +69,34 @@ def _key(lowered: Lowered, isa: Isa) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _compiled(lowered: Lowered, isa: Isa, cache: Path) -> _Compiled:
-    entry = Store(cache).get_or_make(
-        PROGRAMS, _key(lowered, isa), lambda writer: _write(_compile(lowered, isa), writer)
-    )
-    return _compile(lowered, isa) if entry is None else _read(entry)
-
-
-def _compile(lowered: Lowered, isa: Isa) -> _Compiled:
+def _compile(lowered: Lowered, isa: Isa) -> ProgramTable:
     # The compiler is loaded by who compiles; who finds its work in the cache does without.
     from vermilion.codegen.program import compile_steps
 
     compiled = compile_steps(lowered.steps, lowered.inputs, [], isa, inputs_have_room=True)
-    calls = tuple(
+    calls = [
         replace(call, chunk=_chunk(step))
         for call, step in zip(compiled.calls, lowered.steps, strict=True)
+    ]
+    buffers = {("input", index): buffer.name for index, buffer in enumerate(lowered.inputs)}
+    return table_of(compiled.objects, compiled.arena_bytes, calls, buffers)
+
+
+def _write(table: ProgramTable, writer: EntryWriter) -> dict[str, Any]:
+    """Write the objects; return what else there is of the table."""
+    for number, code in enumerate(table.objects):
+        writer.write(_OBJECT.format(number), code.data)
+    rows = {"calls": table.calls.tolist(), "addresses": table.addresses.tolist()}
+    return {**table.about(), **rows}
+
+
+def _read(entry: Entry) -> ProgramTable:
+    about = entry.about
+    objects = [
+        bytes(entry.files[_OBJECT.format(number)]) for number in range(len(about["objects"]))
+    ]
+    calls, addresses = (
+        np.array(about[kind], np.int64).reshape(-1, columns)
+        for kind, columns in (("calls", 5), ("addresses", 2))
     )
-    objects = tuple((code.data, code.functions) for code in compiled.objects)
-    return _Compiled(objects, compiled.arena_bytes, calls)
-
-
-def _write(compiled: _Compiled, writer: EntryWriter) -> dict[str, Any]:
-    """Write the objects; return the table: where compiled code reads and writes."""
-    for number, (data, _) in enumerate(compiled.objects):
-        writer.write(_OBJECT.format(number), data)
-    return {
-        "arena_bytes": compiled.arena_bytes,
-        "objects": [list(names) for _, names in compiled.objects],
-        "calls": [asdict(call) for call in compiled.calls],
-    }
-
-
-def _read(entry: Entry) -> _Compiled:
-    table = entry.about
-    calls = tuple(
-        Call(**{**row, "arguments": tuple(Address(**one) for one in row["arguments"])})
-        for row in table["calls"]
-    )
-    objects = tuple(
-        (bytes(entry.files[_OBJECT.format(number)]), tuple(names))
-        for number, names in enumerate(table["objects"])
-    )
-    return _Compiled(objects, int(table["arena_bytes"]), calls)
+    return ProgramTable.of(about, objects, calls, addresses)

@@ -73,11 +73,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "an object too few": _changed(lambda entry: entry["about"]["objects"].pop()),
     "no digests": _changed(lambda entry: entry.pop("files")),
     "no room": _changed(lambda entry: entry["about"].update(arena_bytes=0)),
-    "another argument": _changed(
-        lambda entry: entry["about"]["calls"][0]["arguments"][0].update(offset=8)
-    ),
-    "an unknown word": _changed(lambda entry: entry["about"]["calls"][0].update(more=1)),
-    "fewer units": _changed(lambda entry: entry["about"]["calls"][0].update(units=1)),
+    "another argument": _changed(lambda entry: entry["about"]["addresses"][0].__setitem__(1, 8)),
+    "an unknown word": _changed(lambda entry: entry["about"]["calls"][0].append(1)),
+    "fewer units": _changed(lambda entry: entry["about"]["calls"][0].__setitem__(1, 1)),
 }
 
 

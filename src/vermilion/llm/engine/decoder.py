@@ -13,6 +13,7 @@ from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS
 from vermilion.codegen.emit.decoder.control import CAPACITY, CONTROL_WORDS, LENGTH, PAST, ROWS
 from vermilion.codegen.emit.decoder.weights import PANEL
 from vermilion.codegen.isa import Isa
+from vermilion.codegen.load import LoadedProgram
 from vermilion.codegen.tensor import SLACK_BYTES
 from vermilion.codegen.workers import aligned_bytes
 from vermilion.errors import OptionError
@@ -29,7 +30,6 @@ from vermilion.llm.engine.image import (
     REST,
     Image,
 )
-from vermilion.llm.engine.program import Program
 
 FEW_ROWS, MANY_ROWS = 16, 512
 # A token is bound by memory, which a few cores exhaust: more would only wait for each other at each
@@ -62,7 +62,9 @@ class NativeDecoder:
         }
         few_threads = min(threads, _MOST_TOKEN_THREADS)
         self._programs = {
-            name: Program(table, isa, threads if name in (MANY, REST) else few_threads)
+            name: LoadedProgram(
+                table, isa, threads if name in (MANY, REST) else few_threads, keep=image.arrays
+            )
             for name, table in image.programs.items()
         }
         self._connect(image)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.codegen.table import ProgramTable
 from vermilion.llm.engine.embedding import Embedding
-from vermilion.llm.engine.table import ProgramTable
 
 # Buffers that the decoder gives its programs, beside `keys i` and `values i` of each layer; what
 # else they read is among the arrays.
@@ -57,23 +57,15 @@ class Image:
 
 def about_image(facts: Facts, programs: Mapping[str, ProgramTable]) -> dict[str, object]:
     """Return what is said of an image beside its arrays: numbers and names."""
-    tables = {
-        name: {
-            "arena_bytes": table.arena_bytes,
-            "functions": list(table.functions),
-            "buffers": list(table.buffers),
-            "objects": [list(names) for _, names in table.objects],
-        }
-        for name, table in programs.items()
-    }
+    tables = {name: table.about() for name, table in programs.items()}
     return {"facts": asdict(facts), "programs": tables}
 
 
 def program_arrays(name: str, table: ProgramTable) -> dict[str, NDArray[np.generic]]:
     """Return the arrays of a program."""
     objects = {
-        _object(name, number): np.frombuffer(data, np.uint8)
-        for number, (data, _) in enumerate(table.objects)
+        _object(name, number): np.frombuffer(code.data, np.uint8)
+        for number, code in enumerate(table.objects)
     }
     return {f"{name} calls": table.calls, f"{name} addresses": table.addresses, **objects}
 
@@ -101,18 +93,11 @@ def image_of(arrays: Mapping[str, NDArray[np.generic]], about: Mapping[str, Any]
 def _program(
     arrays: Mapping[str, NDArray[np.generic]], name: str, row: Mapping[str, Any]
 ) -> ProgramTable:
-    names: Sequence[Sequence[str]] = row["objects"]
-    objects = tuple(
-        (arrays[_object(name, number)].tobytes(), tuple(functions))
-        for number, functions in enumerate(names)
-    )
+    objects = [arrays[_object(name, n)].tobytes() for n in range(len(row["objects"]))]
     calls, addresses = (
         cast("NDArray[np.int64]", arrays[f"{name} {part}"]) for part in ("calls", "addresses")
     )
-    return ProgramTable(
-        objects, row["arena_bytes"], tuple(row["functions"]), tuple(row["buffers"]),
-        calls, addresses,
-    )  # fmt: skip
+    return ProgramTable.of(row, objects, calls, addresses)
 
 
 def _object(program: str, number: int) -> str:

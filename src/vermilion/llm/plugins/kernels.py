@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.isa import isa_of
-from vermilion.codegen.load import KERNEL, load_functions
+from vermilion.codegen.load import KERNEL, call_kernel, load_functions
 from vermilion.codegen.tensor import SLACK_BYTES
 from vermilion.codegen.workers import aligned_bytes
 from vermilion.errors import ArtifactError, DeviceError
@@ -46,8 +46,7 @@ class Kernels:
 
     def call(self, name: str, arguments: Sequence[Array], units: int) -> None:
         """Compute all units; each argument is an array in the order of the kernel's."""
-        pointers = np.array([array.ctypes.data for array in arguments], np.int64)
-        self._functions[name](pointers.ctypes.data, 0, units)
+        call_kernel(self._functions[name], [array.ctypes.data for array in arguments], units)
 
 
 def roomy(array: Array) -> Array:

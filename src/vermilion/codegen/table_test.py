@@ -1,4 +1,4 @@
-"""The step table of a decoder's program."""
+"""Compiled calls as tables."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from vermilion.codegen.layout import ROW_WORDS
-from vermilion.codegen.table import Address, Call
-from vermilion.llm.engine.table import table_of
+from vermilion.codegen.table import Address, Call, ObjectCode, table_of
 
 
 @pytest.mark.parametrize(
@@ -16,6 +15,6 @@ from vermilion.llm.engine.table import table_of
 )
 def test_what_a_worker_takes_at_a_time(chunk: int, threads: int, taken: int) -> None:
     call = Call("f", (Address("arena", 64),), 256, chunk, False, "node", 0)
-    table = table_of([(b"", ("f",))], 128, [call], [])
+    table = table_of([ObjectCode(b"", ("f",))], 128, [call], {})
     row = table.rows({"f": 4096}, 0, threads).reshape(-1, ROW_WORDS)[0]
     assert np.array_equal(row, [4096, 0, 256, taken, 0])
