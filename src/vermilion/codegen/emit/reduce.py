@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Index, Module, Value, constant
-from vermilion.codegen.emit.rows import across
+from vermilion.codegen.emit.builder import Function, Module, Value, constant
+from vermilion.codegen.emit.rows import SUMS, Totals, across, load
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Constant, Expression, Operand, apply
 
 Combine = Literal["add", "max", "min", "mul"]
 _SAME: Expression = Operand(0)
+# So many are added to one sum, then such sums to one: equal numbers are rounded the same way each
+# time, and 500 of them in a row were off by 60 units in the last place.
+_LONGEST_RUN = 64
 _START = {"add": 0.0, "max": -math.inf, "min": math.inf, "mul": 1.0}
 
 
@@ -86,88 +89,97 @@ class ReduceSpec:
             left = f.subtract(size, first)
             with f.when(f.compare("sgt", left, constant("i64", 0))):
                 mask = arithmetic.tail_mask(left) if size % isa.lanes else None
-                total = f.slot(arithmetic.math.number(_START[self.combine]))
                 here = f.at(come, f.multiply(first, STORAGE_BYTES[self.storage]))
-                self._walk(f, arithmetic, here, self.reduced, total, mask)
-                result = self._finished(arithmetic, total.get())
+
+                def read(there: Value, mask: Value | None = mask) -> Value:
+                    value = arithmetic.load(self.storage, there, mask=mask)
+                    return arithmetic.evaluate(self.prepare, lambda _: value)
+
+                total = self._total(arithmetic, here, self.reduced, read, SUMS)
+                result = arithmetic.evaluate(self.finish, lambda _, whole=total: whole)  # type: ignore[misc]
                 place = f.at(go, f.multiply(first, STORAGE_BYTES[self.out_storage]))
                 arithmetic.store(self.out_storage, result, place, mask=mask)
 
-    def _finished(self, arithmetic: Arithmetic, total: Value) -> Value:
-        return arithmetic.evaluate(self.finish, lambda _: total)
-
-    def _walk(
-        self,
-        f: Function,
-        arithmetic: Arithmetic,
-        here: Value,
-        dims: Sequence[tuple[int, int]],
-        total: object,
-        mask: Value | None,
-    ) -> None:
-        if not dims:
-            value = arithmetic.load(self.storage, here, mask=mask)
-            prepared = arithmetic.evaluate(self.prepare, lambda _: value)
-            total.set(self._join(arithmetic, total.get(), prepared))  # type: ignore[attr-defined]
-            return
-        size, stride = dims[0]
-        with f.loop(0, size) as index:
-            there = f.at(here, f.multiply(index, stride * STORAGE_BYTES[self.storage]))
-            self._walk(f, arithmetic, there, dims[1:], total, mask)
-
     def _dense_reduced(self, f: Function, isa: Isa, come: Value, go: Value) -> None:
         arithmetic = Arithmetic(f, isa.lanes)
-        total = f.slot(arithmetic.math.number(_START[self.combine]))
-        *outer, last = self.reduced or ((1, 1),)
-        self._rows(f, arithmetic, come, outer, last, total)
-        whole = self._across(f, arithmetic, total.get())
+        *outer, (size, stride) = self.reduced or ((1, 1),)
+        vectors, rest = divmod(size, isa.lanes)
+
+        def row(here: Value) -> Value:
+            def item(at: Value) -> Value:
+                return self._vector(arithmetic, here, f.multiply(at, isa.lanes), stride, None)
+
+            if not rest:
+                return self._run(arithmetic, constant("i64", 0), vectors, item, SUMS)
+            mask = arithmetic.tail_mask(rest)
+            tail = self._vector(arithmetic, here, f.index(vectors * isa.lanes), stride, mask)
+            tail = f.select(mask, tail, arithmetic.math.number(_START[self.combine]))
+            if not vectors:
+                return tail
+            whole = self._run(arithmetic, constant("i64", 0), vectors, item, SUMS)
+            return self._join(arithmetic, tail, whole)
+
+        whole = self._across(f, arithmetic, self._total(arithmetic, come, outer, row, 1))
         result = arithmetic.evaluate(self.finish, lambda _: whole)
         arithmetic.store(self.out_storage, result, go, mask=arithmetic.tail_mask(1))
 
-    def _rows(
-        self,
-        f: Function,
-        arithmetic: Arithmetic,
-        here: Value,
-        outer: Sequence[tuple[int, int]],
-        last: tuple[int, int],
-        total: object,
-    ) -> None:
-        if outer:
-            size, stride = outer[0]
-            with f.loop(0, size) as index:
-                there = f.at(here, f.multiply(index, stride * STORAGE_BYTES[self.storage]))
-                self._rows(f, arithmetic, there, outer[1:], last, total)
-            return
-        size, stride = last
-        lanes = arithmetic.lanes
-        whole = size - size % lanes
-        with f.loop(0, whole, lanes) as i:
-            self._take(f, arithmetic, here, i, stride, total, None)
-        if size % lanes:
-            mask = arithmetic.tail_mask(size % lanes)
-            self._take(f, arithmetic, here, whole, stride, total, mask)
+    def _vector(
+        self, arithmetic: Arithmetic, here: Value, at: Value, stride: int, mask: Value | None
+    ) -> Value:
+        value = load(arithmetic, self.storage, here, at, stride, mask)
+        return arithmetic.evaluate(self.prepare, lambda _: value)
 
-    def _take(
+    def _total(
         self,
-        f: Function,
         arithmetic: Arithmetic,
         here: Value,
-        at: Index,
-        stride: int,
-        total: object,
-        mask: Value | None,
-    ) -> None:
-        place = f.at(here, f.multiply(at, stride * STORAGE_BYTES[self.storage]))
-        if stride == 1:
-            value = arithmetic.load(self.storage, place, mask=mask)
-        else:
-            value = arithmetic.load_strided(self.storage, place, stride, mask=mask)
-        prepared = arithmetic.evaluate(self.prepare, lambda _: value)
-        if mask is not None:
-            neutral = arithmetic.math.number(_START[self.combine])
-            prepared = f.select(mask, prepared, neutral)
-        total.set(self._join(arithmetic, total.get(), prepared))  # type: ignore[attr-defined]
+        dims: Sequence[tuple[int, int]],
+        read: Callable[[Value], Value],
+        abreast: int,
+    ) -> Value:
+        """Return the total over dimensions of what `read` gives at each place."""
+        if not dims:
+            return read(here)
+        (size, stride), *inner = dims
+        f = arithmetic.f
+
+        def item(at: Value) -> Value:
+            there = f.at(here, f.multiply(at, stride * STORAGE_BYTES[self.storage]))
+            return self._total(arithmetic, there, inner, read, abreast)
+
+        return self._run(arithmetic, constant("i64", 0), size, item, 1 if inner else abreast)
+
+    def _run(
+        self,
+        arithmetic: Arithmetic,
+        first: Value,
+        count: int,
+        item: Callable[[Value], Value],
+        abreast: int,
+    ) -> Value:
+        """Return the total of `count` items. Of many, each run has a total of its own."""
+        f = arithmetic.f
+        if count <= _LONGEST_RUN:
+            abreast = min(abreast, count)
+            totals = Totals(arithmetic, self.combine, _START[self.combine], abreast)
+            whole = count - count % abreast
+            with f.loop(0, whole, abreast) as i:
+                for number in range(abreast):
+                    totals.take(number, item(f.add(f.add(first, i), number)))
+            for number in range(count - whole):
+                totals.take(number, item(f.add(first, whole + number)))
+            return totals.vector()
+        length = _LONGEST_RUN
+        while length * _LONGEST_RUN < count:
+            length *= _LONGEST_RUN
+        totals = Totals(arithmetic, self.combine, _START[self.combine], 1)
+        with f.loop(0, count // length) as i:
+            start = f.add(first, f.multiply(i, length))
+            totals.take(0, self._run(arithmetic, start, length, item, abreast))
+        if rest := count % length:
+            start = f.add(first, count - rest)
+            totals.take(0, self._run(arithmetic, start, rest, item, abreast))
+        return totals.vector()
 
     def _join(self, arithmetic: Arithmetic, a: Value, b: Value) -> Value:
         # What was gathered so far comes last: nothing waits for its comparison with itself.

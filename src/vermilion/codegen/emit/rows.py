@@ -10,7 +10,7 @@ from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Operand, apply
 
 # Sums that run side by side, so that an addition does not wait for the one before.
-_SUMS = 4
+SUMS = 4
 
 # position of the vector, mask of its lanes (None for all), which of the sums it belongs to
 Body = Callable[[Value, Value | None, int], None]
@@ -27,27 +27,29 @@ def for_vectors(f: Function, arithmetic: Arithmetic, size: Index, body: Body) ->
         with f.when(f.compare("ne", rest, constant("i64", 0))):
             body(end, arithmetic.tail_mask(rest), 0)
         return
-    block = _SUMS * lanes
+    block = SUMS * lanes
     many = size - size % block
     whole = size - size % lanes
     if many:
         with f.loop(0, many, block) as i:
-            for number in range(_SUMS):
+            for number in range(SUMS):
                 body(f.add(i, number * lanes), None, number)
     for number, start in enumerate(range(many, whole, lanes)):
         body(f.index(start), None, number)
     if size % lanes:
-        body(f.index(whole), arithmetic.tail_mask(size % lanes), (whole - many) // lanes % _SUMS)
+        body(f.index(whole), arithmetic.tail_mask(size % lanes), (whole - many) // lanes % SUMS)
 
 
 class Totals:
     """Sums or extremes gathered over a row, several side by side, joined at the end."""
 
-    def __init__(self, arithmetic: Arithmetic, combine: str, start: float) -> None:
+    def __init__(
+        self, arithmetic: Arithmetic, combine: str, start: float, count: int = SUMS
+    ) -> None:
         self._arithmetic = arithmetic
         self._combine = combine
         self._start = arithmetic.math.number(start)
-        self._slots = [arithmetic.f.slot(self._start) for _ in range(_SUMS)]
+        self._slots = [arithmetic.f.slot(self._start) for _ in range(count)]
 
     def take(self, number: int, value: Value, mask: Value | None = None) -> None:
         """Add a vector; lanes outside the mask count as nothing."""
@@ -63,8 +65,11 @@ class Totals:
 
     def vector(self) -> Value:
         """Return the lane-by-lane total."""
-        first, second, third, fourth = (slot.get() for slot in self._slots)
-        return self._join(self._join(first, second), self._join(third, fourth))
+        found = [slot.get() for slot in self._slots]
+        while len(found) > 1:
+            joined = [self._join(a, b) for a, b in zip(found[::2], found[1::2], strict=False)]
+            found = joined + found[len(joined) * 2 :]
+        return found[0]
 
     def splat(self) -> Value:
         """Return the total of all lanes, in every lane."""
