@@ -132,7 +132,7 @@ def run_parts(
             if array.tobytes() != second[name].tobytes():
                 raise UnsteadyError(f"`{name}` differs between two runs on the same inputs")
         known.update({name: np.array(array) for name, array in second.items()})
-        loaded._pool.close()
+        loaded._program.close()
     return known
 
 
