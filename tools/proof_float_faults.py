@@ -56,7 +56,7 @@ FAULTS: tuple[Fault, ...] = (
         ("pad", "strides of height and width exchanged", "grouped",
          "(kernel[0], kernel[1]), (strides[0], strides[1])", "(kernel[0], kernel[1]), (strides[1], strides[0])"),
         ("stride", "an operand repeats its first row", "conv_sum",
-         "return PixelAccess(view.storage, n, h, w, c)", "return PixelAccess(view.storage, n, 0, w, c)"),
+         "return Access(view.storage, (n, h, w, c))", "return Access(view.storage, (n, 0, w, c))"),
     ]),
     *in_file(LOWER + "transposed.py", _BOTH, [
         ("tap", "taps of a phase not reversed", "transposed",

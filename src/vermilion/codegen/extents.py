@@ -21,7 +21,6 @@ from vermilion.codegen.emit.attention import AttentionSpec
 from vermilion.codegen.emit.block_rounding import BlockRoundingSpec
 from vermilion.codegen.emit.check import CheckSpec
 from vermilion.codegen.emit.depthwise import DepthwiseSpec
-from vermilion.codegen.emit.exact_sums import ExactSumsSpec
 from vermilion.codegen.emit.fill import BorderSpec
 from vermilion.codegen.emit.gather import GatherSpec
 from vermilion.codegen.emit.interleave import InterleaveSpec
@@ -40,7 +39,7 @@ from vermilion.codegen.emit.softmax import SoftmaxSpec
 from vermilion.codegen.emit.winograd import InputTransformSpec, OutputTransformSpec
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.reach import Reach, dense, span, with_tables
+from vermilion.codegen.reach import Reach, dense, span, walked, with_tables
 from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View
 from vermilion.errors import UnsupportedError
 from vermilion.ir.expression import Operand
@@ -144,7 +143,7 @@ def _walks(kept: Kept, at: int) -> list[tuple[int, int]]:
 
 def _map(s: MapSpec, isa: Isa) -> Sequence[Reach]:
     accesses = (*s.operands, *s.outputs)
-    walks = [span(zip(s.shape, one.strides, strict=True), one.storage) for one in accesses]
+    walks = [walked(one, s.shape) for one in accesses]
     return with_tables(s.expressions, walks)
 
 
@@ -250,7 +249,6 @@ _REACHES: Mapping[type, Callable[[Any, Isa], Sequence[Reach]]] = {
     BorderSpec: _border,
     CheckSpec: _words,
     DepthwiseSpec: products.depthwise,
-    ExactSumsSpec: products.product,
     ExtremePlaceSpec: _extreme_place,
     GatherSpec: _gather,
     InputTransformSpec: products.winograd_input,

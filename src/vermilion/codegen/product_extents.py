@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 from vermilion.codegen.emit.attention import AttentionSpec
 from vermilion.codegen.emit.depthwise import DepthwiseSpec
-from vermilion.codegen.emit.exact_sums import ExactSumsSpec
 from vermilion.codegen.emit.matmul import MatmulSpec, Panels
 from vermilion.codegen.emit.product import ProductSpec
 from vermilion.codegen.emit.recurrent import RecurrentSpec
-from vermilion.codegen.emit.walk import Matrices
+from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.emit.winograd import SCHEMES, InputTransformSpec, OutputTransformSpec
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS
-from vermilion.codegen.reach import Reach, dense, matrices, pixels, span, with_tables
+from vermilion.codegen.reach import Reach, dense, span, walked, with_tables
 
 
 def product(s: ProductSpec, isa: Isa) -> Sequence[Reach]:
@@ -32,10 +31,8 @@ def product(s: ProductSpec, isa: Isa) -> Sequence[Reach]:
     sets = s.images if s.weights_per_image else 1
     weights = dense(sets * s.steps * vectors * numeric.parts * isa.vector_bytes, 1)
     size = (s.images, s.rows, s.columns, s.channels)
-    result = pixels(s.output, *size)
-    if isinstance(s, ExactSumsSpec):
-        return [source, weights, result]
-    operands = [pixels(access, *size) for access in s.operands]
+    result = walked(s.output, size)
+    operands = [walked(access, size) for access in s.operands]
     if s.has_initial:  # vectors of the channels' first sums, whole ones
         operands[0] = operands[0].joined(dense(vectors * isa.lanes, "i32"))
     return [source, weights, *with_tables([s.expression], [result, *operands])]
@@ -51,17 +48,17 @@ def depthwise(s: DepthwiseSpec, isa: Isa) -> Sequence[Reach]:
         s.storage, s.channels,
     )  # fmt: skip
     size = (s.images, s.rows, s.columns, s.channels)
-    others = [pixels(access, *size) for access in (s.output, *s.operands)]
+    others = [walked(access, size) for access in (s.output, *s.operands)]
     weights = dense(s.taps_y * s.taps_x * s.channels, "f32")
     return [source, weights, *with_tables([s.expression], others)]
 
 
 def _right(
-    side: Matrices | Panels, outer: Sequence[int], shape: tuple[int, int], bytes_: int
+    side: Access | Panels, outer: Sequence[int], shape: tuple[int, int], bytes_: int
 ) -> Reach:
     """Return the reach of the right side: rows in place, or panels of `bytes_` a matrix."""
-    if isinstance(side, Matrices):
-        return matrices(side, outer, *shape)
+    if isinstance(side, Access):
+        return walked(side, (*outer, *shape))
     return span(
         ((n, stride * bytes_) for n, stride in zip(outer, side.outer, strict=True)), 1, bytes_
     )
@@ -71,9 +68,9 @@ def matmul(s: MatmulSpec, isa: Isa) -> Sequence[Reach]:
     """Left, right, result, operands."""
     panel_bytes = s.steps * s.vectors * isa.vector_bytes
     return [
-        matrices(s.left, s.outer, s.rows, s.depth),
+        walked(s.left, (*s.outer, s.rows, s.depth)),
         _right(s.right, s.outer, (s.depth, s.columns), panel_bytes),
-        *(matrices(access, s.outer, s.rows, s.columns) for access in (s.output, *s.operands)),
+        *(walked(access, (*s.outer, s.rows, s.columns)) for access in (s.output, *s.operands)),
     ]
 
 
@@ -83,12 +80,12 @@ def attention(s: AttentionSpec, isa: Isa) -> Sequence[Reach]:
     key_bytes = -(-s.depth // group) * -(-s.keys // s.lanes) * isa.vector_bytes
     value_bytes = -(-s.keys // group) * -(-s.width // s.lanes) * isa.vector_bytes
     return [
-        matrices(s.query, s.outer, s.rows, s.depth),
+        walked(s.query, (*s.outer, s.rows, s.depth)),
         _right(s.key, s.outer, (s.depth, s.keys), key_bytes),
         _right(s.value, s.outer, (s.keys, s.width), value_bytes),
-        matrices(s.output, s.outer, s.rows, s.width),
-        *(matrices(access, s.outer, s.rows, s.keys) for access in s.score_operands),
-        *(matrices(access, s.outer, s.rows, s.width) for access in s.operands),
+        walked(s.output, (*s.outer, s.rows, s.width)),
+        *(walked(access, (*s.outer, s.rows, s.keys)) for access in s.score_operands),
+        *(walked(access, (*s.outer, s.rows, s.width)) for access in s.operands),
     ]
 
 
@@ -96,7 +93,7 @@ def recurrent(s: RecurrentSpec, isa: Isa) -> Sequence[Reach]:
     """State, weights, operands, results."""
     blocks = -(-s.hidden // (s.vectors * isa.lanes))
     panels = blocks * s.depth * s.gates * s.vectors * isa.vector_bytes
-    rows = [span([(s.rows, one.row)], one.storage, s.hidden) for one in (*s.operands, *s.outputs)]
+    rows = [walked(one, (s.rows, s.hidden)) for one in (*s.operands, *s.outputs)]
     return [span([(s.rows, s.state_row)], "f32", s.depth), dense(panels, 1), *rows]
 
 
@@ -122,4 +119,4 @@ def winograd_input(s: InputTransformSpec, isa: Isa) -> Sequence[Reach]:
 def winograd_output(s: OutputTransformSpec, isa: Isa) -> Sequence[Reach]:
     """Products, image, operands; what a last tile has beyond the image is not stored."""
     size = (s.images, s.rows, s.columns, s.channels)
-    return [dense(_planes_bytes(s), 1), *(pixels(one, *size) for one in (s.output, *s.operands))]
+    return [dense(_planes_bytes(s), 1), *(walked(one, size) for one in (s.output, *s.operands))]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from vermilion.codegen.emit.epilogue import PixelAccess
-from vermilion.codegen.emit.walk import Matrices
+from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Apply, Convert, Element, Expression
 
@@ -42,16 +41,9 @@ def dense(count: int, storage: Storage | int) -> Reach:
     return span((), storage, count)
 
 
-def pixels(access: PixelAccess, images: int, rows: int, columns: int, channels: int) -> Reach:
-    """Return the reach of an image, walked as an epilogue does."""
-    strides = (access.image, access.row, access.column, access.channel)
-    return span(zip((images, rows, columns, channels), strides, strict=True), access.storage)
-
-
-def matrices(access: Matrices, outer: Iterable[int], rows: int, columns: int) -> Reach:
-    """Return the reach of a batch of matrices."""
-    dims = [*zip(outer, access.outer, strict=True), (rows, access.row), (columns, access.column)]
-    return span(dims, access.storage)
+def walked(access: Access, sizes: Iterable[int]) -> Reach:
+    """Return the reach of a walk over dimensions of these sizes."""
+    return span(zip(sizes, access.strides, strict=True), access.storage)
 
 
 def with_tables(expressions: Iterable[Expression], reaches: list[Reach]) -> list[Reach]:

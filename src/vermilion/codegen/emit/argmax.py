@@ -9,7 +9,8 @@ from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant, splat_integer
-from vermilion.codegen.emit.rows import across, load, outer_rows, store
+from vermilion.codegen.emit.rows import across, each_vector, load, outer_rows, store
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Operand, apply
@@ -56,10 +57,9 @@ class ExtremePlaceSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        pointers = [f.load("ptr", f.arguments[0], 8 * i, align=8) for i in range(2)]
+        f, pointers, units = begin_kernel(module, name, 2)
         sizes = (STORAGE_BYTES[self.storage], 8)
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        with f.loop(*units) as unit:
             come, go = outer_rows(f, unit, self._outer, pointers, sizes)
             if self.along_row:
                 self._row(f, Arithmetic(f, isa.lanes), come, go)
@@ -70,13 +70,8 @@ class ExtremePlaceSpec:
         f.finish()
 
     def _columns(self, f: Function, arithmetic: Arithmetic, come: Value, go: Value) -> None:
-        size, lanes = self.kept[-1][0], arithmetic.lanes
-        whole = size - size % lanes
-        with f.loop(0, whole, lanes) as at:
-            self._walk(f, arithmetic, (come, go), at, None)
-        if size % lanes:
-            mask = arithmetic.tail_mask(size % lanes)
-            self._walk(f, arithmetic, (come, go), constant("i64", whole), mask)
+        for at, mask in each_vector(arithmetic, self.kept[-1][0]):
+            self._walk(f, arithmetic, (come, go), at, mask)
 
     def _walk(
         self,
@@ -117,7 +112,7 @@ class ExtremePlaceSpec:
         place = f.slot(splat_integer(0, lanes))
         numbers = f.convert("trunc", arithmetic.lane_numbers, arithmetic.type("int"))
 
-        def take(at: Value, mask: Value | None) -> None:
+        for at, mask in each_vector(arithmetic, self.size):
             value = load(arithmetic, self.storage, come, at, 1, mask)
             is_better = self._is_better(arithmetic, value, best.get())
             if mask is not None:
@@ -126,11 +121,6 @@ class ExtremePlaceSpec:
             here = arithmetic.splat(f.convert("trunc", at, "i32"))
             place.set(f.select(is_better, f.binary("add", here, numbers), place.get()))
 
-        whole = self.size - self.size % lanes
-        with f.loop(0, whole, lanes) as at:
-            take(at, None)
-        if self.size % lanes:
-            take(constant("i64", whole), arithmetic.tail_mask(self.size % lanes))
         top = across(arithmetic, self.operation, best.get())
         is_top = f.compare_floats("oeq", best.get(), top)
         nowhere = splat_integer(-1 if self.takes_last else 2**31 - 1, lanes)

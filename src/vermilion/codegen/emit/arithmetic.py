@@ -152,6 +152,26 @@ class Arithmetic:
         f.module.declare(name, "void", [narrow.type, pointers.type, f"<{self.lanes} x i1>"])
         f.call_void(name, [narrow, pointers, mask])
 
+    def load_along(
+        self, storage: Storage, pointer: Value, stride: int, mask: Value | None = None
+    ) -> Value:
+        """Load elements `stride` apart; with 0, one in every lane."""
+        if stride == 0:
+            return self.load_splat(storage, pointer)
+        if stride == 1:
+            return self.load(storage, pointer, mask=mask)
+        return self.load_strided(storage, pointer, stride, mask=mask)
+
+    def store_along(
+        self, storage: Storage, value: Value, pointer: Value, stride: int, mask: Value | None = None
+    ) -> None:
+        """Convert to a storage type and store elements `stride` apart."""
+        if stride == 1:
+            self.store(storage, value, pointer, mask=mask)
+            return
+        every = mask if mask is not None else self.tail_mask(self.lanes)
+        self.store_strided(storage, value, pointer, stride, mask=every)
+
     def _strided(self, storage: Storage, pointer: Value, stride: Index) -> Value:
         """Return a pointer for each lane, `stride` elements apart."""
         f, size = self.f, STORAGE_BYTES[storage]

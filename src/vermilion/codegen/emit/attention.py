@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.attention_weights import write_weights
 from vermilion.codegen.emit.builder import Function, Index, Module, Value, float_constant
+from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.matmul import Panels
 from vermilion.codegen.emit.register_tile import RegisterTile, Side
-from vermilion.codegen.emit.row_epilogue import RowEpilogue
 from vermilion.codegen.emit.rows import for_vectors
-from vermilion.codegen.emit.walk import Matrices, positions
+from vermilion.codegen.emit.walk import Access, begin_kernel, positions
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
@@ -55,12 +55,12 @@ class AttentionSpec:
     keys: int
     depth: int
     width: int
-    query: Matrices
+    query: Access
     key: Panels
-    value: Matrices | Panels
-    output: Matrices
-    score_operands: tuple[Matrices, ...]
-    operands: tuple[Matrices, ...]
+    value: Access | Panels
+    output: Access
+    score_operands: tuple[Access, ...]
+    operands: tuple[Access, ...]
     score_expression: Expression
     expression: Expression
     score_tile: Patch
@@ -99,10 +99,8 @@ class AttentionSpec:
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function and the tile functions that it calls."""
         assert isa.lanes == self.lanes
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
         there = 4 + len(self.score_operands) + len(self.operands)
-        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(there)]
+        f, pointers, (begin, end) = begin_kernel(module, name, there)
         writer = _Writer(self, module, name, isa, f)
         with f.loop(begin, end) as unit:
             writer.unit(unit, pointers)
@@ -133,6 +131,7 @@ class _Writer:
         self.isa = isa
         self.f = f
         self.group = NUMERICS[spec.numeric].group
+        self.none = (0,) * len(spec.outer)
         self.scores = f.scratch(spec.block_rows * spec.score_row * 4)
         self.context = f.scratch(spec.block_rows * spec.context_row * 4)
         # Of each row: the highest score so far, the sum, and the factor for what was summed before.
@@ -163,24 +162,24 @@ class _Writer:
         value_bytes = self._steps(s.keys) * self._vectors(s.width) * self.isa.vector_bytes
         accesses = (*s.score_operands, *s.operands)
         rows = tuple(
-            access.moved(f, pointer, where, row)
+            access.at(f, pointer, (*where, row))
             for access, pointer in zip(accesses, others, strict=True)
         )
         split = len(s.score_operands)
         return _Pointers(
-            s.query.moved(f, query, where, row),
+            s.query.at(f, query, (*where, row)),
             self._matrix(key, s.key, where, key_bytes),
             self._matrix(value, s.value, where, value_bytes),
-            s.output.moved(f, output, where, row),
+            s.output.at(f, output, (*where, row)),
             rows[:split],
             rows[split:],
         )
 
     def _matrix(
-        self, base: Value, side: Matrices | Panels, where: Sequence[Index], matrix_bytes: int
+        self, base: Value, side: Access | Panels, where: Sequence[Index], matrix_bytes: int
     ) -> Value:
-        if isinstance(side, Matrices):
-            return side.moved(self.f, base, where, 0)
+        if isinstance(side, Access):
+            return side.at(self.f, base, where)
         offset: Index = 0
         for index, stride in zip(where, side.outer, strict=True):
             if stride:
@@ -235,13 +234,14 @@ class _Writer:
         def blocks(patch: int, row: Value) -> None:
             def call(vectors: int, tail: int, vector: Value) -> None:
                 column = f.multiply(vector, s.lanes)
-                operands = []
-                for access, pointer in zip(s.score_operands, pointers.score_operands, strict=True):
-                    size = STORAGE_BYTES[access.storage]
-                    moved = access.moved(f, pointer, (0,) * len(s.outer), row)
-                    at = f.multiply(f.add(first, column), access.column * size)
-                    operands.append(f.at(moved, at))
-                query = s.query.moved(f, pointers.query, (0,) * len(s.outer), row)
+                at: tuple[Index, ...] = (*self.none, row, f.add(first, column))
+                operands = [
+                    access.at(f, pointer, at)
+                    for access, pointer in zip(
+                        s.score_operands, pointers.score_operands, strict=True
+                    )
+                ]
+                query = s.query.at(f, pointers.query, (*self.none, row))
                 target = f.at(self.scores, f.multiply(row, s.score_row * 4))
                 f.call_void(
                     self._score_tile(patch, vectors, tail),
@@ -292,12 +292,13 @@ class _Writer:
         f = Function(self.module, name, [(label, "ptr") for label in labels])
         arithmetic = Arithmetic(f, s.lanes)
         tile = RegisterTile(f, self.isa, s.numeric, rows, vectors)
-        query = Side(f.arguments[0], s.query.row * STORAGE_BYTES[s.query.storage])
+        query = Side(f.arguments[0], s.query.strides[-2] * STORAGE_BYTES[s.query.storage])
         tile.multiply(query, Side(f.arguments[1], vectors * self.isa.vector_bytes), s.depth)
-        RowEpilogue(
-            f, arithmetic, (Matrices("f32", (), s.score_row, 1), *s.score_operands),
-            f.arguments[2:], s.score_expression, arithmetic.tail_mask(tail) if tail else None,
-        ).write(tile)  # fmt: skip
+        scores = Access("f32", (*self.none, s.score_row, 1))
+        epilogue = Epilogue(
+            arithmetic, (s.score_expression,), (scores,), s.score_operands, f.arguments[2:]
+        )
+        epilogue.write_rows(tile, arithmetic.tail_mask(tail) if tail else None)
         f.finish()
         return name
 
@@ -306,13 +307,13 @@ class _Writer:
     def _contexts(self, pointers: _Pointers, rows: int, keys: int, first: Value) -> None:
         s, f = self.spec, self.f
         side = s.value
-        column_bytes = 4 if isinstance(side, Matrices) else self._steps(s.keys) * 4
+        column_bytes = 4 if isinstance(side, Access) else self._steps(s.keys) * 4
 
         def blocks(patch: int, row: Value) -> None:
             def call(vectors: int, tail: int, vector: Value) -> None:
                 start = f.at(pointers.value, f.multiply(vector, s.lanes * column_bytes))
-                if isinstance(side, Matrices):
-                    start = f.at(start, f.multiply(first, side.row * 4))
+                if isinstance(side, Access):
+                    start = f.at(start, f.multiply(first, side.strides[-2] * 4))
                 else:
                     step_bytes = vectors * self.isa.vector_bytes
                     start = f.at(start, f.multiply(f.divide(first, self.group), step_bytes))
@@ -341,8 +342,8 @@ class _Writer:
         arithmetic = Arithmetic(f, s.lanes)
         tile = RegisterTile(f, self.isa, s.numeric, rows, vectors)
         mask = None
-        if isinstance(s.value, Matrices):
-            right = Side(value, s.value.row * 4)
+        if isinstance(s.value, Access):
+            right = Side(value, s.value.strides[-2] * 4)
             mask = arithmetic.tail_mask(tail) if tail else None
         else:
             right = Side(value, vectors * self.isa.vector_bytes)
@@ -371,26 +372,14 @@ class _Writer:
             total = arithmetic.load_splat("f32", f.at(self.state, f.add(f.multiply(row, 12), 4)))
             share = m.divide(m.number(1.0), total)
             context = f.at(self.context, f.multiply(row, s.context_row * 4))
-            none = (0,) * len(s.outer)
-            bases = [
-                access.moved(f, pointer, none, row)
-                for access, pointer in zip(s.operands, pointers.operands, strict=True)
-            ]
-            target = s.output.moved(f, pointers.output, none, row)
+            here: tuple[Index, ...] = (*self.none, row)
+            accesses, pairs = (s.output, *s.operands), (pointers.output, *pointers.operands)
+            bases = [one.at(f, base, here) for one, base in zip(accesses, pairs, strict=True)]
 
             def write(at: Value, mask: Value | None, number: int) -> None:
-                def operand(index: int) -> Value:
-                    if index == 0:
-                        here = f.at(context, f.multiply(at, 4))
-                        return m.multiply(arithmetic.load("f32", here), share)
-                    access, base = s.operands[index - 1], bases[index - 1]
-                    if access.column == 0:
-                        return arithmetic.load_splat(access.storage, base)
-                    step = f.multiply(at, STORAGE_BYTES[access.storage])
-                    return arithmetic.load(access.storage, f.at(base, step), mask=mask)
-
-                result = arithmetic.evaluate(s.expression, operand)
-                step = f.multiply(at, STORAGE_BYTES[s.output.storage])
-                arithmetic.store(s.output.storage, result, f.at(target, step), mask=mask)
+                sums = arithmetic.load("f32", f.at(context, f.multiply(at, 4)))
+                Epilogue(arithmetic, (s.expression,), (s.output,), s.operands, bases).finish(
+                    (*self.none, 0, at), [m.multiply(sums, share)], mask
+                )
 
             for_vectors(f, arithmetic, s.width, write)

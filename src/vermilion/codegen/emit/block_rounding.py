@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant, splat_integer
-from vermilion.codegen.emit.rows import element, for_vectors, outer_rows
+from vermilion.codegen.emit.rows import each_vector, element, for_vectors, outer_rows
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
@@ -77,21 +78,20 @@ class BlockRoundingSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
+        f, pointers, (begin, end) = begin_kernel(module, name, 2)
         writer = _Writer(self, f, Arithmetic(f, isa.lanes))
-        pointers = [f.load("ptr", f.arguments[0], 8 * i, align=8) for i in range(2)]
         sizes = (STORAGE_BYTES[self.storage], STORAGE_BYTES[self.out_storage])
         rows = math.prod(size for size, _ in self._rows)
         if self._pieces > 1:
-            with f.loop(f.arguments[1], f.arguments[2]) as unit:
+            with f.loop(begin, end) as unit:
                 row, piece = f.divide(unit, self._pieces), f.remainder(unit, self._pieces)
                 start = f.multiply(piece, _UNIT_ELEMENTS)
                 moved = outer_rows(f, row, self._rows, pointers, sizes)
                 count = f.minimum(f.subtract(constant("i64", self.size), start), _UNIT_ELEMENTS)
                 writer.piece(moved, start, count)
         else:
-            first = f.multiply(f.arguments[1], self._rows_in_unit)
-            last = f.minimum(f.multiply(f.arguments[2], self._rows_in_unit), rows)
+            first = f.multiply(begin, self._rows_in_unit)
+            last = f.minimum(f.multiply(end, self._rows_in_unit), rows)
             with f.loop(first, last) as row:
                 moved = outer_rows(f, row, self._rows, pointers, sizes)
                 if self._is_along:
@@ -120,24 +120,13 @@ class _Writer:
 
     def piece(self, pointers: Sequence[Value], start: Value, count: Value) -> None:
         """Round `count` values of a long row; only the last piece has a vector that is not full."""
-        f, lanes = self.f, self.lanes
-        whole = f.multiply(f.divide(count, lanes), lanes)
-        with f.loop(start, f.add(start, whole), lanes) as at:
-            self._vector(pointers, at, None)
-        if self.spec.size % lanes:
-            left = f.subtract(count, whole)
-            with f.when(f.compare("sgt", left, constant("i64", 0))):
-                self._vector(pointers, f.add(start, whole), self.arithmetic.tail_mask(left))
+        for at, mask in each_vector(self.arithmetic, count):
+            self._vector(pointers, self.f.add(start, at), mask)
 
     def across(self, pointers: Sequence[Value]) -> None:
         """Round blocks that lie across vectors, which run along the last outer dimension."""
-        width, lanes = self.spec.outer[-1][0], self.lanes
-        whole = width - width % lanes
-        with self.f.loop(0, whole, lanes) as at:
-            self._column(pointers, at, None)
-        if width % lanes:
-            mask = self.arithmetic.tail_mask(width % lanes)
-            self._column(pointers, constant("i64", whole), mask)
+        for at, mask in each_vector(self.arithmetic, self.spec.outer[-1][0]):
+            self._column(pointers, at, mask)
 
     def _column(self, pointers: Sequence[Value], at: Value, mask: Value | None) -> None:
         s, f = self.spec, self.f

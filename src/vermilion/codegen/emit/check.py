@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Slot, Value, constant
+from vermilion.codegen.emit.builder import Module, Slot, Value, constant
+from vermilion.codegen.emit.rows import each_vector
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
@@ -40,22 +42,16 @@ class CheckSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        source, words = (f.load("ptr", f.arguments[0], 8 * at, align=8) for at in range(2))
+        f, (source, words), units = begin_kernel(module, name, 2)
         arithmetic = Arithmetic(f, isa.lanes)
         item = STORAGE_BYTES[self.storage]
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        with f.loop(*units) as unit:
             first = f.multiply(unit, _UNIT_ELEMENTS)
             place = f.at(source, f.multiply(first, item))
             count = f.minimum(f.subtract(self.count, first), _UNIT_ELEMENTS)
-            whole = f.multiply(f.divide(count, isa.lanes), isa.lanes)
             search = _Search(self, arithmetic)
-            with f.loop(0, whole, isa.lanes) as at:
-                search.take(f.at(place, f.multiply(at, item)), None)
-            left = f.subtract(count, whole)
-            with f.when(f.compare("sgt", left, f.index(0))):
-                mask = arithmetic.tail_mask(left)
-                search.take(f.at(place, f.multiply(whole, item)), mask)
+            for at, mask in each_vector(arithmetic, count):
+                search.take(f.at(place, f.multiply(at, item)), mask)
             f.store(search.word(), f.at(words, f.multiply(unit, 8)), align=8)
         f.finish()
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value
-from vermilion.codegen.emit.epilogue import Epilogue, PixelAccess
+from vermilion.codegen.emit.epilogue import Epilogue
+from vermilion.codegen.emit.walk import Access, begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Expression
@@ -36,8 +37,8 @@ class DepthwiseSpec:
     in_column: int
     in_tap_y: int
     in_tap_x: int
-    output: PixelAccess
-    operands: tuple[PixelAccess, ...]
+    output: Access
+    operands: tuple[Access, ...]
     expression: Expression
 
     family = "depthwise"
@@ -70,13 +71,10 @@ class DepthwiseSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function and its tiles."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        pointers = [
-            f.load("ptr", f.arguments[0], 8 * i, align=8) for i in range(3 + len(self.operands))
-        ]
+        f, pointers, units = begin_kernel(module, name, 3 + len(self.operands))
         vectors = -(-self.channels // isa.lanes)
         making = (module, name, isa)
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        with f.loop(*units) as unit:
             part, rest = f.remainder(unit, self.channel_parts), f.divide(unit, self.channel_parts)
             image, tile = f.divide(rest, self.row_tiles), f.remainder(rest, self.row_tiles)
             row = f.multiply(tile, self.tile_rows)
@@ -132,7 +130,7 @@ class DepthwiseSpec:
             offset = f.add(offset, f.multiply(column, self.in_column * size))
             source = f.at(pointers[0], f.add(offset, f.multiply(channel, size)))
             targets = [
-                access.origin(f, pointer, (image, row, column, channel))
+                access.at(f, pointer, (image, row, column, channel))
                 for pointer, access in zip(pointers[2:], (self.output, *self.operands), strict=True)
             ]
             f.call_void(tile, [source, weights, *targets])
@@ -179,11 +177,11 @@ class DepthwiseSpec:
                             values[offset] = self._load(arithmetic, place, mask)
                         totals[r][p] = arithmetic.math.fma(values[offset], factor, totals[r][p])
         epilogue = Epilogue(
-            arithmetic, self.expression, self.output, self.operands, f.arguments[2:]
+            arithmetic, (self.expression,), (self.output,), self.operands, f.arguments[2:]
         )
         for r, row in enumerate(totals):
             for p, total in enumerate(row):
-                epilogue.finish((r, p, 0), total, mask)
+                epilogue.finish((0, r, p, 0), [total], mask)
         f.finish()
         return tile
 

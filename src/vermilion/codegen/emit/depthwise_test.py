@@ -7,7 +7,7 @@ import pytest
 
 from kernels import DTYPES, TARGETS, Memory, isa_for
 from vermilion.codegen.emit.depthwise import DepthwiseSpec
-from vermilion.codegen.emit.epilogue import PixelAccess
+from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import Storage, allocate
 from vermilion.ir.expression import Operand, apply
@@ -51,8 +51,8 @@ def test_each_channel_has_its_own_kernel(
         storage, 2, rows, columns, channels, *kernel,
         source.strides[0], source.strides[2] * stride, source.strides[3] * stride,
         source.strides[2] * dilation, source.strides[3] * dilation,
-        PixelAccess("f32", out.strides[0], out.strides[2], out.strides[3], 1),
-        (PixelAccess("f32", 0, 0, 0, 1),), apply("add", Operand(0), Operand(1)),
+        Access("f32", (out.strides[0], out.strides[2], out.strides[3], 1)),
+        (Access("f32", (0, 0, 0, 1)),), apply("add", Operand(0), Operand(1)),
     )  # fmt: skip
     memory.run([Step(spec, (source, weights, out, biases), (out,))], isa_for(target))
     assert np.abs(memory.array(out) - wanted).max() / np.abs(wanted).max() < 1e-6

@@ -1,83 +1,114 @@
-"""What follows an accumulation: the expression over it, and the store, pixel by pixel."""
+"""What follows a computation in registers: expressions over it and other tensors, and the stores.
+
+A convolution's pixels, the rows of a matrix product, the gates of a recurrent cell, and loops of
+elements alone (no sums at all) end in it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Value
-from vermilion.codegen.tensor import STORAGE_BYTES, Storage
-from vermilion.ir.expression import Expression
+from vermilion.codegen.emit.builder import Index, Value
+from vermilion.codegen.emit.register_tile import RegisterTile
+from vermilion.codegen.emit.walk import Access
+from vermilion.ir.expression import Apply, Convert, Expression
 
-
-@dataclass(frozen=True)
-class PixelAccess:
-    """How a tensor is walked: strides in elements of image, row, column, channel (0 or 1)."""
-
-    storage: Storage
-    image: int
-    row: int
-    column: int
-    channel: int
-
-    def origin(self, f: Function, base: Value, where: Sequence[Value]) -> Value:
-        """Return the pointer to the element at (image, row, column, channel)."""
-        size = STORAGE_BYTES[self.storage]
-        offset = f.index(0)
-        strides = (self.image, self.row, self.column, self.channel)
-        for index, stride in zip(where, strides, strict=True):
-            if stride:
-                offset = f.add(offset, f.multiply(index, stride * size))
-        return f.at(base, offset)
+# Operations from which on an expression is written once, in a loop over a tile's rows, rather than
+# for each vector: LLVM would interleave all of them and spill.
+_MANY_OPERATIONS = 6
 
 
 @dataclass
 class Epilogue:
-    """The epilogue of one tile. Operand 0 of the expression is the accumulator as float32.
+    """`outputs[j] = expressions[j](sums, operands)`: the first operands of expressions are sums.
 
-    `pointers` are the output's and then each operand's, at the tile's first pixel and channel.
+    `pointers` are the outputs' and then the operands', where the computation begins.
     """
 
     arithmetic: Arithmetic
-    expression: Expression
-    output: PixelAccess
-    operands: Sequence[PixelAccess]
+    expressions: Sequence[Expression]
+    outputs: Sequence[Access]
+    operands: Sequence[Access]
     pointers: Sequence[Value]
-    # Operands that are the same for every pixel are loaded once a tile.
-    _shared: dict[tuple[int, int], Value] = field(default_factory=dict)
+    # What was loaded, by operand and place: what is the same for all rows is loaded once.
+    _loaded: dict[tuple[int, tuple[Index, ...]], Value] = field(default_factory=dict)
 
-    def finish(self, at: tuple[int, int, int], total: Value, mask: Value | None) -> None:
-        """Compute and store the vector of channels at (row, column, vector)."""
-        y, x, n = at
+    def finish(self, at: Sequence[Index], sums: Sequence[Value], mask: Value | None) -> None:
+        """Compute and store one vector, at these indices from where the computation begins."""
+        f, first = self.arithmetic.f, len(self.outputs)
+        operands = self.pointers[first:]
 
         def operand(index: int) -> Value:
-            return total if index == 0 else self._operand(index - 1, at, mask)
+            if index < len(sums):
+                return sums[index]
+            number = index - len(sums)
+            access = self.operands[number]
+            walked = zip(at, access.strides, strict=True)
+            key = (number, tuple(index if stride else 0 for index, stride in walked))
+            if key not in self._loaded:
+                place = access.at(f, operands[number], at)
+                self._loaded[key] = access.load(self.arithmetic, place, mask)
+            return self._loaded[key]
 
-        result = self.arithmetic.evaluate(
-            self.expression, operand, lambda index: self.pointers[index]
-        )
-        lanes = self.arithmetic.lanes
-        offset = y * self.output.row + x * self.output.column + n * lanes
-        place = self.arithmetic.f.at(self.pointers[0], offset * STORAGE_BYTES[self.output.storage])
-        self.arithmetic.store(self.output.storage, result, place, mask=mask)
+        results = [
+            self.arithmetic.evaluate(one, operand, lambda index: operands[index - len(sums)])
+            for one in self.expressions
+        ]
+        for access, pointer, result in zip(self.outputs, self.pointers, results, strict=False):
+            access.store(self.arithmetic, result, access.at(f, pointer, at), mask)
 
-    def _operand(self, number: int, at: tuple[int, int, int], mask: Value | None) -> Value:
-        access = self.operands[number]
-        y, x, n = at
-        is_shared = not (access.row or access.column)
-        key = (number, n if access.channel else 0)
-        if is_shared and key in self._shared:
-            return self._shared[key]
-        lanes = self.arithmetic.lanes
-        offset = y * access.row + x * access.column + n * lanes * access.channel
-        place = self.arithmetic.f.at(
-            self.pointers[1 + number], offset * STORAGE_BYTES[access.storage]
-        )
-        if access.channel == 0:
-            value = self.arithmetic.load_splat(access.storage, place)
-        else:
-            value = self.arithmetic.load(access.storage, place, mask=mask)
-        if is_shared:
-            self._shared[key] = value
-        return value
+    def write_rows(self, tile: RegisterTile, mask: Value | None) -> None:
+        """Write it for every vector of a tile; `mask` is that of the last in a row."""
+        if tile.rows > 1 and sum(map(weight_of, self.expressions)) >= _MANY_OPERATIONS:
+            self._write_loop(tile, mask)
+            return
+        for y, slots in enumerate(tile.accumulators):
+            self._row(y, [slot.get() for slot in slots], mask)
+
+    def _write_loop(self, tile: RegisterTile, mask: Value | None) -> None:
+        f, lanes = self.arithmetic.f, self.arithmetic.lanes
+        row_bytes = tile.vectors * lanes * 4
+        sums = f.scratch(tile.rows * row_bytes)
+        for y, slots in enumerate(tile.accumulators):
+            for n, slot in enumerate(slots):
+                f.store(slot.get(), sums, y * row_bytes + n * lanes * 4, align=64)
+        type_ = self.arithmetic.type("float")
+        with f.loop(0, tile.rows) as row:
+            here = f.at(sums, f.multiply(row, row_bytes))
+            totals = [f.load(type_, here, n * lanes * 4, align=64) for n in range(tile.vectors)]
+            accesses = (*self.outputs, *self.operands)
+            moved = [
+                access.at(f, pointer, (*self._origin(access)[:-2], row))
+                for access, pointer in zip(accesses, self.pointers, strict=True)
+            ]
+            replace(self, pointers=moved, _loaded={})._row(0, totals, mask)
+
+    def _row(self, y: int, totals: Sequence[Value], mask: Value | None) -> None:
+        outer = self._origin(self.outputs[0])[:-2]
+        for n, total in enumerate(totals):
+            is_last = n == len(totals) - 1
+            at = (*outer, y, n * self.arithmetic.lanes)
+            self.finish(at, [total], mask if is_last else None)
+
+    @staticmethod
+    def _origin(access: Access) -> tuple[int, ...]:
+        return (0,) * len(access.strides)
+
+
+def weight_of(expression: Expression) -> int:
+    """Return roughly how many instructions an expression is, counted where they are many."""
+    match expression:
+        case Apply():
+            own = _WEIGHTS.get(expression.operation, 1)
+            return own + sum(weight_of(argument) for argument in expression.arguments)
+        case Convert():
+            return weight_of(expression.argument)
+        case _:
+            return 0
+
+
+_WEIGHTS = dict.fromkeys(
+    ("exp", "log", "tanh", "erf", "one_plus_erf", "sigmoid", "softplus", "pow"), 20
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 
 
@@ -35,10 +36,9 @@ class BorderSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        base = f.load("ptr", f.arguments[0], align=8)
+        f, (base,), units = begin_kernel(module, name, 1)
         row = self.width * self.pixel_bytes
-        with f.loop(f.arguments[1], f.arguments[2]) as image:
+        with f.loop(*units) as image:
             start = f.at(base, f.multiply(image, self.height * row))
             # The right border of a row and the left of the next lie side by side.
             first = self.top * row + self.left * self.pixel_bytes

@@ -9,6 +9,7 @@ from typing import Literal
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant
 from vermilion.codegen.emit.rows import for_vectors, load, outer_rows, store
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
@@ -38,9 +39,7 @@ class GatherSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
-        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(3)]
+        f, pointers, (begin, end) = begin_kernel(module, name, 3)
         item = STORAGE_BYTES[self.storage]
         sizes = (item, STORAGE_BYTES[self.indices], item)
         arithmetic = Arithmetic(f, isa.lanes)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage, View
@@ -39,12 +40,10 @@ class InterleaveSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        source = f.load("ptr", f.arguments[0], 0, align=8)
-        target = f.load("ptr", f.arguments[0], 8, align=8)
+        f, (source, target), units = begin_kernel(module, name, 2)
         size_in, size_out = STORAGE_BYTES[self.source_storage], STORAGE_BYTES[self.storage]
         whole = self.columns - self.columns % isa.lanes
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        with f.loop(*units) as unit:
             image, row = f.divide(unit, self.rows), f.remainder(unit, self.rows)
             come = f.at(source, f.multiply(image, self.source[0] * size_in))
             come = f.at(come, f.multiply(row, self.source[2] * size_in))

@@ -8,23 +8,18 @@ from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Index, Module, Value
+from vermilion.codegen.emit.epilogue import Epilogue
+from vermilion.codegen.emit.rows import each_vector
+from vermilion.codegen.emit.walk import Access, begin_kernel, positions
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.tensor import STORAGE_BYTES, Storage, View
+from vermilion.codegen.tensor import View
 from vermilion.ir.expression import Expression
 
 # Elements in one unit of work where rows are long; shorter rows are taken several at a time.
 _UNIT_ELEMENTS = 4096
 # Elements of a densest dimension below which a longer one is vectorized.
 _SHORT = 6
-
-
-@dataclass(frozen=True)
-class Access:
-    """How one tensor is walked: its storage type and a stride for each dimension."""
-
-    storage: Storage
-    strides: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -70,109 +65,33 @@ class MapSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
-        bases = [
-            f.load("ptr", args, 8 * index, align=8)
-            for index in range(len(self.operands) + len(self.outputs))
-        ]
+        count = len(self.operands) + len(self.outputs)
+        f, pointers, (begin, end) = begin_kernel(module, name, count)
+        arithmetic = Arithmetic(f, isa.lanes)
         if self.is_flat:
             with f.loop(begin, end) as unit:
                 start = f.multiply(unit, _UNIT_ELEMENTS)
-                count = f.minimum(f.subtract(self.row, start), _UNIT_ELEMENTS)
-                self._row(f, isa, self._advance(f, bases, [start]), count)
+                size = f.minimum(f.subtract(self.row, start), _UNIT_ELEMENTS)
+                self._row(arithmetic, self._moved(f, pointers, [start]), size)
         else:
             first = f.multiply(begin, self.rows_in_unit)
             last = f.minimum(f.multiply(end, self.rows_in_unit), self.rows)
             with f.loop(first, last) as row:
-                position: list[Index] = []
-                rest: Value = row
-                for size in reversed(self.shape[:-1]):
-                    position.insert(0, f.remainder(rest, size))
-                    rest = f.divide(rest, size)
-                self._row(f, isa, self._advance(f, bases, position), self.row)
+                where = positions(f, row, self.shape[:-1])
+                self._row(arithmetic, self._moved(f, pointers, where), self.row)
         f.finish()
 
-    def _advance(
-        self, f: Function, bases: Sequence[Value], position: Sequence[Index]
-    ) -> list[Value]:
-        """Move every pointer to the row at `position`."""
-        moved = []
-        for base, access in zip(bases, (*self.operands, *self.outputs), strict=True):
-            offset: Index = 0
-            for index, stride in zip(position, access.strides, strict=False):
-                step = f.multiply(index, stride * STORAGE_BYTES[access.storage])
-                offset = f.add(offset, step)
-            moved.append(f.at(base, offset))
-        return moved
+    def _moved(self, f: Function, pointers: Sequence[Value], where: Sequence[Index]) -> list[Value]:
+        accesses = (*self.operands, *self.outputs)
+        return [one.at(f, base, where) for one, base in zip(accesses, pointers, strict=True)]
 
-    def _row(self, f: Function, isa: Isa, pointers: Sequence[Value], count: Index) -> None:
-        lanes = isa.lanes
-        arithmetic = Arithmetic(f, lanes)
-        whole = (
-            count - count % lanes
-            if isinstance(count, int)
-            else f.multiply(f.divide(count, lanes), lanes)
-        )
-        with f.loop(0, whole, lanes) as i:
-            self._vector(f, arithmetic, pointers, i, None)
-        if isinstance(count, int):
-            if count % lanes:
-                mask = arithmetic.tail_mask(count % lanes)
-                self._vector(f, arithmetic, pointers, f.index(whole), mask)
-            return
-        left = f.subtract(count, whole)
-        with f.when(f.compare("sgt", left, f.index(0))):
-            self._vector(f, arithmetic, pointers, f.index(whole), arithmetic.tail_mask(left))
-
-    def _vector(
-        self,
-        f: Function,
-        arithmetic: Arithmetic,
-        pointers: Sequence[Value],
-        i: Value,
-        mask: Value | None,
-    ) -> None:
-        loaded: dict[int, Value] = {}
-
-        def operand(index: int) -> Value:
-            if index not in loaded:
-                loaded[index] = self._load(f, arithmetic, pointers, index, i, mask)
-            return loaded[index]
-
-        results = [
-            arithmetic.evaluate(e, operand, lambda index: pointers[index]) for e in self.expressions
-        ]
-        for number, (result, access) in enumerate(zip(results, self.outputs, strict=True)):
-            stride = access.strides[-1]
-            place = f.at(
-                pointers[len(self.operands) + number],
-                f.multiply(i, stride * STORAGE_BYTES[access.storage]),
+    def _row(self, arithmetic: Arithmetic, pointers: Sequence[Value], size: Index) -> None:
+        count = len(self.operands)
+        turned = [*pointers[count:], *pointers[:count]]
+        for i, mask in each_vector(arithmetic, size):
+            Epilogue(arithmetic, self.expressions, self.outputs, self.operands, turned).finish(
+                (*(0,) * (len(self.shape) - 1), i), [], mask
             )
-            if stride == 1:
-                arithmetic.store(access.storage, result, place, mask=mask)
-            else:
-                every = mask if mask is not None else arithmetic.tail_mask(arithmetic.lanes)
-                arithmetic.store_strided(access.storage, result, place, stride, mask=every)
-
-    def _load(
-        self,
-        f: Function,
-        arithmetic: Arithmetic,
-        pointers: Sequence[Value],
-        index: int,
-        i: Value,
-        mask: Value | None,
-    ) -> Value:
-        access = self.operands[index]
-        stride = access.strides[-1]
-        if stride == 0:
-            return arithmetic.load_splat(access.storage, pointers[index])
-        offset = f.multiply(i, stride * STORAGE_BYTES[access.storage])
-        place = f.at(pointers[index], offset)
-        if stride == 1:
-            return arithmetic.load(access.storage, place, mask=mask)
-        return arithmetic.load_strided(access.storage, place, stride, mask=mask)
 
 
 def map_step(

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.register_tile import RegisterTile, Side, prefetch_line
-from vermilion.codegen.emit.row_epilogue import RowEpilogue
-from vermilion.codegen.emit.walk import Matrices, positions
+from vermilion.codegen.emit.walk import Access, begin_kernel, positions
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tensor import STORAGE_BYTES
@@ -37,7 +37,8 @@ class Panels:
 class MatmulSpec:
     """`output[b, i, j] = expression(Σ left[b, i, k] · right[b, k, j], operands…)`.
 
-    `outer` are the sizes of the batch's dimensions. The expression's operand 0 is the sum.
+    `outer` are the sizes of the batch's dimensions, by which all are walked before row and column.
+    The expression's operand 0 is the sum.
     """
 
     numeric: NumericName
@@ -46,10 +47,10 @@ class MatmulSpec:
     rows: int
     columns: int
     depth: int
-    left: Matrices
-    right: Matrices | Panels
-    output: Matrices
-    operands: tuple[Matrices, ...]
+    left: Access
+    right: Access | Panels
+    output: Access
+    operands: tuple[Access, ...]
     expression: Expression
     tile_rows: int
     tile_vectors: int
@@ -87,9 +88,7 @@ class MatmulSpec:
         """Write the function and the tile functions that it calls."""
         assert isa.lanes == self.lanes
         writer = _Writer(self, module, name, isa)
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
-        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(3 + len(self.operands))]
+        f, pointers, (begin, end) = begin_kernel(module, name, 3 + len(self.operands))
         with f.loop(begin, end) as unit:
             writer.unit(f, unit, pointers)
         f.finish()
@@ -119,13 +118,11 @@ class _Writer:
         first = f.multiply(segment, s.segment_rows)
         last = f.minimum(f.add(first, s.segment_rows), s.rows)
         column = f.multiply(block, s.tile_vectors * s.lanes)
-        left = s.left.moved(f, pointers[0], where, 0)
+        left = s.left.at(f, pointers[0], where)
         right = self._right(f, pointers[1], where, f.index(block))
         others = []
         for pointer, access in zip(pointers[2:], (s.output, *s.operands), strict=True):
-            base = access.moved(f, pointer, where, 0)
-            size = STORAGE_BYTES[access.storage]
-            others.append(f.at(base, f.multiply(column, access.column * size)))
+            others.append(access.at(f, pointer, (*where, 0, column)))
         rest = s.vectors % s.tile_vectors
         tail = s.columns % s.lanes
         shapes = [(s.tile_vectors, 0 if rest else tail)]
@@ -151,7 +148,7 @@ class _Writer:
                 if stride:
                     offset = f.add(offset, f.multiply(index, stride * matrix_bytes))
             return f.at(base, offset)
-        start = s.right.moved(f, base, where, 0)
+        start = s.right.at(f, base, where)
         return f.at(start, f.multiply(block, s.tile_vectors * self._vector_bytes))
 
     def _rows(
@@ -167,9 +164,10 @@ class _Writer:
         rest = s.rows % s.tile_rows
 
         def call(rows: int, row: Value) -> None:
+            none = (0,) * len(s.outer)
             accesses = (s.left, None, s.output, *s.operands)
             moved = [
-                pointer if access is None else access.moved(f, pointer, (0,) * len(s.outer), row)
+                pointer if access is None else access.at(f, pointer, (*none, row))
                 for pointer, access in zip(pointers, accesses, strict=True)
             ]
             f.call_void(self._tile(rows, *shape), [*moved, *self._ahead(f, shape, row, pointers)])
@@ -212,11 +210,11 @@ class _Writer:
         mask = arithmetic.tail_mask(tail) if tail else None
         tile = RegisterTile(f, self.isa, s.numeric, rows, vectors)
         size = STORAGE_BYTES[s.left.storage]
-        left = Side(f.arguments[0], s.left.row * size)
+        left = Side(f.arguments[0], s.left.strides[-2] * size)
         if isinstance(s.right, Panels):
             right, right_mask = Side(f.arguments[1], vectors * self._vector_bytes), None
         else:
-            right, right_mask = Side(f.arguments[1], s.right.row * 4), mask
+            right, right_mask = Side(f.arguments[1], s.right.strides[-2] * 4), mask
 
         def ask(step: Value) -> None:
             prefetch_line(f, f.at(f.arguments[-1], f.multiply(step, self._ahead_step)))
@@ -224,8 +222,7 @@ class _Writer:
         ahead = ask if s.prefetch else None
         tile.multiply(left, right, s.depth, mask=right_mask, prefetch=ahead)
         pointers = f.arguments[2 : 3 + len(s.operands)]
-        RowEpilogue(f, arithmetic, (s.output, *s.operands), pointers, s.expression, mask).write(
-            tile
-        )
+        epilogue = Epilogue(arithmetic, (s.expression,), (s.output,), s.operands, pointers)
+        epilogue.write_rows(tile, mask)
         f.finish()
         return name

@@ -9,6 +9,7 @@ from typing import Literal
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value
 from vermilion.codegen.emit.rows import Totals, element, for_vectors, outer_rows
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
@@ -39,10 +40,8 @@ class NormalizeSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
         there = 2 + (self.scale is not None) + (self.shift is not None)
-        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(there)]
+        f, pointers, (begin, end) = begin_kernel(module, name, there)
         sizes = (STORAGE_BYTES[self.storage], STORAGE_BYTES[self.out_storage])
         arithmetic = Arithmetic(f, isa.lanes)
         with f.loop(begin, end) as unit:

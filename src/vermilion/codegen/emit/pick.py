@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module
+from vermilion.codegen.emit.builder import Module
 from vermilion.codegen.emit.gather import place_of
 from vermilion.codegen.emit.rows import outer_rows
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
@@ -37,13 +38,12 @@ class PickSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        pointers = [f.load("ptr", f.arguments[0], 8 * i, align=8) for i in range(3)]
+        f, pointers, units = begin_kernel(module, name, 3)
         item = STORAGE_BYTES[self.storage]
         sizes = (item, STORAGE_BYTES[self.indices], item)
         arithmetic = Arithmetic(f, 1)
         size, strides = self.dims[-1]
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        with f.loop(*units) as unit:
             row = outer_rows(f, unit, self.dims[:-1], pointers, sizes)
             with f.loop(0, size) as at:
                 come, index, go = (

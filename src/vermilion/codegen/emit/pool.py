@@ -7,6 +7,8 @@ from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant, splat_integer
+from vermilion.codegen.emit.rows import each_vector
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
@@ -48,11 +50,10 @@ class PoolSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        source = f.load("ptr", f.arguments[0], 0, align=8)
-        target = f.load("ptr", f.arguments[0], 8, align=8)
+        f, (source, target), units = begin_kernel(module, name, 2)
+        arithmetic = Arithmetic(f, isa.lanes)
         size, out_size = STORAGE_BYTES[self.storage], STORAGE_BYTES[self.out_storage]
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        with f.loop(*units) as unit:
             image, row = f.divide(unit, self.rows), f.remainder(unit, self.rows)
             from_image = f.at(source, f.multiply(image, self.source[0] * size))
             to_row = f.at(target, f.multiply(image, self.target[0] * out_size))
@@ -68,7 +69,8 @@ class PoolSpec:
                 origin = f.at(line, f.multiply(x, self.source[2] * size))
                 window = (top, bottom, left, right)
                 share = self._share(f, (row, column), window)
-                self._channels(f, isa, (origin, pixel), window, share)
+                for channel, mask in each_vector(arithmetic, self.channels):
+                    self._vector(f, arithmetic, (origin, pixel), window, share, channel, mask)
         f.finish()
 
     def _window(self, f: Function, at: Value, axis: int, size: int) -> tuple[Value, Value]:
@@ -90,24 +92,6 @@ class PoolSpec:
         room = f.subtract(end + dilation - 1, self._start_of(f, at, axis))
         taps = f.emit("i64", f"sdiv {room}, {dilation}")
         return f.minimum(taps, self.kernel[axis])
-
-    def _channels(
-        self,
-        f: Function,
-        isa: Isa,
-        pointers: tuple[Value, Value],
-        window: tuple[Value, Value, Value, Value],
-        share: Value | None,
-    ) -> None:
-        lanes = isa.lanes
-        arithmetic = Arithmetic(f, lanes)
-        whole = self.channels - self.channels % lanes
-        with f.loop(0, whole, lanes) as channel:
-            self._vector(f, arithmetic, pointers, window, share, channel, None)
-        if self.channels % lanes:
-            mask = arithmetic.tail_mask(self.channels % lanes)
-            last = constant("i64", whole)
-            self._vector(f, arithmetic, pointers, window, share, last, mask)
 
     def _vector(
         self,

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Slot, Value, splat_integer
-from vermilion.codegen.emit.epilogue import Epilogue, PixelAccess
+from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.codegen.emit.walk import Access, begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, Numeric, NumericName
 from vermilion.codegen.tile import Tile
 from vermilion.codegen.workers import aligned_bytes
-from vermilion.ir.expression import Expression
+from vermilion.ir.expression import Expression, Operand
 
 # Weights up to this size stay in the second-level cache while pixels pass by.
 _CACHED_WEIGHT_BYTES = 512 * 1024
@@ -42,7 +43,9 @@ class ProductSpec:
     """A product over `images × rows × columns` pixels and `channels` outputs.
 
     Strides count elements. `run` values are contiguous in the input at each of
-    `taps_y × taps_x` taps. The expression's operand 0 is the accumulator as float32.
+    `taps_y × taps_x` taps. The expression's operand 0 is the accumulator, as float32; the integer
+    operand 0 alone is an int32 as it is. `output` and `operands` are walked by image, row, column
+    and channel.
     """
 
     numeric: NumericName
@@ -58,8 +61,8 @@ class ProductSpec:
     in_column: int
     in_tap_y: int
     in_tap_x: int
-    output: PixelAccess
-    operands: tuple[PixelAccess, ...]
+    output: Access
+    operands: tuple[Access, ...]
     expression: Expression
     tile: Tile
 
@@ -113,10 +116,8 @@ class ProductSpec:
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function and the tile functions that it calls."""
         writer = _Writer(self, module, name, isa)
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
-        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(3 + len(self.operands))]
-        with f.loop(begin, end) as unit:
+        f, pointers, units = begin_kernel(module, name, 3 + len(self.operands))
+        with f.loop(*units) as unit:
             writer.unit(f, unit, pointers)
         f.finish()
 
@@ -206,7 +207,7 @@ class _Writer:
             name = self._tile(rows, columns, vectors, tail)
             source = self._source(f, pointers[0], image, row, column)
             outputs = [
-                access.origin(f, pointer, (image, row, column, channel))
+                access.at(f, pointer, (image, row, column, channel))
                 for pointer, access in zip(
                     (pointers[2], *pointers[3:]), (s.output, *s.operands), strict=True
                 )
@@ -349,15 +350,16 @@ class _Writer:
         """Write the epilogue: expression and store, pixel by pixel."""
         s = self.spec
         arithmetic = Arithmetic(f, self.isa.lanes)
-        epilogue = Epilogue(arithmetic, s.expression, s.output, s.operands, f.arguments[2:])
+        epilogue = Epilogue(arithmetic, (s.expression,), (s.output,), s.operands, f.arguments[2:])
+        to_float = self.numeric.accumulator == "i32" and s.expression != Operand(0, "int")
         vectors = len(accumulators[0])
         for (y, x), row in zip(pixels, accumulators, strict=True):
             for n, slot in enumerate(row):
                 total = slot.get()
-                if self.numeric.accumulator == "i32":
+                if to_float:
                     total = f.convert("sitofp", total, arithmetic.type("float"))
                 mask = arithmetic.tail_mask(tail) if tail and n == vectors - 1 else None
-                epilogue.finish((y, x, n), total, mask)
+                epilogue.finish((0, y, x, n * self.isa.lanes), [total], mask)
 
 
 def pack_weights(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kernels import TARGETS, Memory, isa_for
-from vermilion.codegen.emit.epilogue import PixelAccess
 from vermilion.codegen.emit.product import ProductSpec, pack_weights
+from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tensor import Storage, View, allocate, weight
@@ -92,7 +92,7 @@ def spec_of(case: Case, numeric: NumericName, source: View, out: View, **how: An
         in_image=source.strides[0], in_row=source.strides[2] * case.stride,
         in_column=source.strides[3] * case.stride, in_tap_y=source.strides[2],
         in_tap_x=source.strides[3],
-        output=PixelAccess(out.storage, out.strides[0], out.strides[2], out.strides[3], 1),
+        output=Access(out.storage, (out.strides[0], out.strides[2], out.strides[3], 1)),
         operands=how.get("operands", ()), expression=how.get("expression", Operand(0)),
         tile=Tile(*case.tile),
     )  # fmt: skip
@@ -143,8 +143,8 @@ def test_the_epilogue_reads_bias_residual_and_a_number_for_each_pixel(target: st
     spec = spec_of(
         case, "f32", source, out, expression=expression,
         operands=(
-            PixelAccess("f32", 0, 0, 0, 1), PixelAccess("f32", r[0], r[2], r[3], 1),
-            PixelAccess("f32", 16, 4, 1, 0),
+            Access("f32", (0, 0, 0, 1)), Access("f32", (r[0], r[2], r[3], 1)),
+            Access("f32", (16, 4, 1, 0)),
         ),
     )  # fmt: skip
     spec = replace(spec, channel_blocks=spec.blocks(isa))

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Index, Module, Value
+from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.epilogue import Epilogue
+from vermilion.codegen.emit.walk import Access, begin_kernel
 from vermilion.codegen.isa import Isa
-from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Expression
 
 # Sums that hide the latency of a fused multiply-add: 4 cycles, 2 started in each.
@@ -26,19 +27,12 @@ _SUMS = 8
 
 
 @dataclass(frozen=True)
-class RowAccess:
-    """How a tensor is walked: its storage type and the stride of the batch; 0 repeats it."""
-
-    storage: Storage
-    row: int
-
-
-@dataclass(frozen=True)
 class RecurrentSpec:
     """`outputs[j] = expressions[j](gates of the product, operands)` for each row of the batch.
 
-    The expressions' first `gates` operands are the products. Arguments: state (float32), packed
-    weights, operands, outputs; hidden units lie side by side in all of them.
+    The expressions' first `gates` operands are the products. Tensors are walked by row and unit.
+    Arguments: state (float32), packed weights, operands, outputs; hidden units lie side by side in
+    all of them.
     """
 
     gates: int
@@ -46,8 +40,8 @@ class RecurrentSpec:
     hidden: int
     depth: int
     state_row: int
-    operands: tuple[RowAccess, ...]
-    outputs: tuple[RowAccess, ...]
+    operands: tuple[Access, ...]
+    outputs: tuple[Access, ...]
     expressions: tuple[Expression, ...]
     # As the vector width is; see `block_vectors`.
     lanes: int
@@ -75,10 +69,9 @@ class RecurrentSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
         count = 2 + len(self.operands) + len(self.outputs)
-        pointers = [f.load("ptr", f.arguments[0], 8 * i, align=8) for i in range(count)]
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        f, pointers, units = begin_kernel(module, name, count)
+        with f.loop(*units) as unit:
             number, tile = f.divide(unit, self._row_tiles), f.remainder(unit, self._row_tiles)
             first = f.multiply(number, self.vectors * isa.lanes)
             row = f.multiply(tile, self.row_tile)
@@ -130,43 +123,16 @@ class RecurrentSpec:
                         slot = gates[gate][n]
                         slot.set(arithmetic.math.fma(value, weights, slot.get()))
         tail = size % isa.lanes
+        count = 2 + len(self.operands)
+        others = [*pointers[count:], *pointers[2:count]]
         for y, slots in enumerate(sums):
             for n in range(vectors):
                 mask = arithmetic.tail_mask(tail) if tail and n == vectors - 1 else None
+                epilogue = Epilogue(
+                    arithmetic, self.expressions, self.outputs, self.operands, others
+                )
                 place = (f.add(row, y), f.add(first, n * isa.lanes))
-                products = [gate[n].get() for gate in slots]
-                self._finish(f, arithmetic, pointers[2:], products, place, mask)
-
-    def _finish(
-        self,
-        f: Function,
-        arithmetic: Arithmetic,
-        pointers: Sequence[Value],
-        gates: Sequence[Value],
-        at: tuple[Value, Index],
-        mask: Value | None,
-    ) -> None:
-        loaded = dict(enumerate(gates))
-
-        def operand(index: int) -> Value:
-            if index not in loaded:
-                access = self.operands[index - self.gates]
-                place = _place(f, pointers[index - self.gates], access, at)
-                loaded[index] = arithmetic.load(access.storage, place, mask=mask)
-            return loaded[index]
-
-        results = [arithmetic.evaluate(expression, operand) for expression in self.expressions]
-        targets = pointers[len(self.operands) :]
-        for result, pointer, access in zip(results, targets, self.outputs, strict=True):
-            place = _place(f, pointer, access, at)
-            arithmetic.store(access.storage, result, place, mask=mask)
-
-
-def _place(f: Function, base: Value, access: RowAccess, at: tuple[Value, Index]) -> Value:
-    row, column = at
-    size = STORAGE_BYTES[access.storage]
-    offset = f.multiply(column, size)
-    return f.at(base, f.add(f.multiply(row, access.row * size), offset) if access.row else offset)
+                epilogue.finish(place, [gate[n].get() for gate in slots], mask)
 
 
 def block_vectors(gates: int) -> int:

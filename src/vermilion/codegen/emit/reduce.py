@@ -9,7 +9,8 @@ from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant
-from vermilion.codegen.emit.rows import SUMS, Totals, across, load
+from vermilion.codegen.emit.rows import SUMS, Totals, across, load, outer_rows
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Constant, Expression, Operand, apply
@@ -63,18 +64,13 @@ class ReduceSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        source = f.load("ptr", f.arguments[0], 0, align=8)
-        target = f.load("ptr", f.arguments[0], 8, align=8)
+        f, pointers, units = begin_kernel(module, name, 2)
+        sizes = (STORAGE_BYTES[self.storage], STORAGE_BYTES[self.out_storage])
+        outer = [(size, tuple(strides)) for size, *strides in self._outer]
         blocks = self._blocks()
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        with f.loop(*units) as unit:
             block, rest = f.remainder(unit, blocks), f.divide(unit, blocks)
-            come, go = source, target
-            for size, stride_in, stride_out in reversed(self._outer):
-                index = f.remainder(rest, size)
-                rest = f.divide(rest, size)
-                come = f.at(come, f.multiply(index, stride_in * STORAGE_BYTES[self.storage]))
-                go = f.at(go, f.multiply(index, stride_out * STORAGE_BYTES[self.out_storage]))
+            come, go = outer_rows(f, rest, outer, pointers, sizes)
             if self.along_kept:
                 self._dense_kept(f, isa, come, go, f.multiply(block, 16))
             else:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value, constant
+from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.rows import each_vector
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
@@ -44,11 +46,10 @@ class ResizeSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args = [f.load("ptr", f.arguments[0], 8 * i, align=8) for i in range(6)]
-        source, target, y_at, y_weight, x_at, x_weight = args
+        f, pointers, units = begin_kernel(module, name, 6)
+        source, target, y_at, y_weight, x_at, x_weight = pointers
         size = STORAGE_BYTES[self.storage]
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        with f.loop(*units) as unit:
             image, row = f.divide(unit, self.rows), f.remainder(unit, self.rows)
             come = f.at(source, f.multiply(image, self.in_image * size))
             go = f.at(target, f.multiply(image, self.out_image * size))
@@ -82,14 +83,8 @@ class ResizeSpec:
     ) -> None:
         arithmetic = Arithmetic(f, isa.lanes)
         factors = [arithmetic.splat(f.binary("fmul", wy, wx)) for _, wy, wx in taps]
-        whole = self.channels - self.channels % isa.lanes
-        if whole:
-            with f.loop(0, whole, isa.lanes) as channel:
-                self._vector(f, arithmetic, taps, factors, pixel, channel, None)
-        if self.channels % isa.lanes:
-            mask = arithmetic.tail_mask(self.channels % isa.lanes)
-            last = constant("i64", whole)
-            self._vector(f, arithmetic, taps, factors, pixel, last, mask)
+        for channel, mask in each_vector(arithmetic, self.channels):
+            self._vector(f, arithmetic, taps, factors, pixel, channel, mask)
 
     def _vector(
         self,

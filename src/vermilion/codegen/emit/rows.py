@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Index, Value, constant
@@ -16,17 +16,35 @@ SUMS = 4
 Body = Callable[[Value, Value | None, int], None]
 
 
-def for_vectors(f: Function, arithmetic: Arithmetic, size: Index, body: Body) -> None:
-    """Run `body` for every vector of a row of `size` elements."""
-    lanes = arithmetic.lanes
+def each_vector(arithmetic: Arithmetic, size: Index) -> Iterator[tuple[Value, Value | None]]:
+    """Yield where a vector of `size` elements begins, and the mask of its lanes, None for all.
+
+    The body is written once in a loop over the full vectors, and once for the rest if there is one.
+    """
+    f, lanes = arithmetic.f, arithmetic.lanes
     if isinstance(size, Value):
         end = f.binary("and", size, constant("i64", -lanes))
         with f.loop(0, end, lanes) as i:
-            body(i, None, 0)
+            yield i, None
         rest = f.subtract(size, end)
         with f.when(f.compare("ne", rest, constant("i64", 0))):
-            body(end, arithmetic.tail_mask(rest), 0)
+            yield end, arithmetic.tail_mask(rest)
         return
+    whole = size - size % lanes
+    if whole:
+        with f.loop(0, whole, lanes) as i:
+            yield i, None
+    if size % lanes:
+        yield f.index(whole), arithmetic.tail_mask(size % lanes)
+
+
+def for_vectors(f: Function, arithmetic: Arithmetic, size: Index, body: Body) -> None:
+    """Run `body` for every vector of a row of `size` elements, some sums side by side."""
+    if isinstance(size, Value):
+        for at, mask in each_vector(arithmetic, size):
+            body(at, mask, 0)
+        return
+    lanes = arithmetic.lanes
     block = SUMS * lanes
     many = size - size % block
     whole = size - size % lanes
@@ -105,9 +123,7 @@ def load(
 ) -> Value:
     """Load the vector of a row that begins at element `at`."""
     place = element(arithmetic.f, storage, row, at, stride)
-    if stride == 1:
-        return arithmetic.load(storage, place, mask=mask)
-    return arithmetic.load_strided(storage, place, stride, mask=mask)
+    return arithmetic.load_along(storage, place, stride, mask)
 
 
 def store(
@@ -121,11 +137,7 @@ def store(
 ) -> None:
     """Store the vector of a row that begins at element `at`."""
     place = element(arithmetic.f, storage, row, at, stride)
-    if stride == 1:
-        arithmetic.store(storage, value, place, mask=mask)
-        return
-    every = mask if mask is not None else arithmetic.tail_mask(arithmetic.lanes)
-    arithmetic.store_strided(storage, value, place, stride, mask=every)
+    arithmetic.store_along(storage, value, place, stride, mask)
 
 
 def outer_rows(

@@ -8,7 +8,8 @@ from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant
-from vermilion.codegen.emit.rows import load, outer_rows, store
+from vermilion.codegen.emit.rows import each_vector, load, outer_rows, store
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Constant, Operand, apply
@@ -48,10 +49,9 @@ class ScanSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        pointers = [f.load("ptr", f.arguments[0], 8 * i, align=8) for i in range(2)]
+        f, pointers, units = begin_kernel(module, name, 2)
         sizes = (STORAGE_BYTES[self.storage], STORAGE_BYTES[self.out_storage])
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        with f.loop(*units) as unit:
             come, go = outer_rows(f, unit, self._outer, pointers, sizes)
             if self._is_dense:
                 self._columns(f, Arithmetic(f, isa.lanes), (come, go))
@@ -60,13 +60,8 @@ class ScanSpec:
         f.finish()
 
     def _columns(self, f: Function, arithmetic: Arithmetic, pointers: tuple[Value, Value]) -> None:
-        width, lanes = self.kept[-1][0], arithmetic.lanes
-        whole = width - width % lanes
-        with f.loop(0, whole, lanes) as at:
-            self._walk(f, arithmetic, pointers, at, None)
-        if width % lanes:
-            mask = arithmetic.tail_mask(width % lanes)
-            self._walk(f, arithmetic, pointers, constant("i64", whole), mask)
+        for at, mask in each_vector(arithmetic, self.kept[-1][0]):
+            self._walk(f, arithmetic, pointers, at, mask)
 
     def _walk(
         self,

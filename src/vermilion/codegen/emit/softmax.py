@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Slot, Value, constant
 from vermilion.codegen.emit.rows import Totals, for_vectors, load, outer_rows, store
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
@@ -55,12 +56,10 @@ class SoftmaxSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
-        pointers = [f.load("ptr", args, 0, align=8), f.load("ptr", args, 8, align=8)]
+        f, pointers, units = begin_kernel(module, name, 2)
         sizes = (STORAGE_BYTES[self.storage], STORAGE_BYTES[self.out_storage])
         arithmetic = Arithmetic(f, isa.lanes)
-        with f.loop(begin, end) as unit:
+        with f.loop(*units) as unit:
             row = f.divide(unit, self._blocks)
             come, go = outer_rows(f, row, self._outer, pointers, sizes)
             if self.across_rows:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function as Code
 from vermilion.codegen.emit.builder import Module
-from vermilion.codegen.emit.map import Access, MapSpec
+from vermilion.codegen.emit.map import MapSpec
+from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.load import KERNEL, load_functions
 from vermilion.codegen.object import compile_object

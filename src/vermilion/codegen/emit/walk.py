@@ -1,64 +1,65 @@
-"""Walking tensors in row kernels: outer dimensions from a unit's number, operands along a row."""
+"""Walking tensors: a kernel's units, dimensions from a unit's number, elements of a tensor."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Index, Value
+from vermilion.codegen.emit.builder import Function, Index, Module, Value
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage, View
 
 
-@dataclass(frozen=True)
-class Matrices:
-    """How a batch of matrices is walked: strides of the outer dimensions, row and column.
+def begin_kernel(
+    module: Module, name: str, count: int
+) -> tuple[Function, list[Value], tuple[Value, Value]]:
+    """Begin `void(arguments, begin, end)`; return it, `count` pointers, and the range of units."""
+    f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
+    args, begin, end = f.arguments
+    return f, [f.load("ptr", args, 8 * i, align=8) for i in range(count)], (begin, end)
 
-    Strides count elements; 0 repeats.
+
+@dataclass(frozen=True)
+class Access:
+    """How a tensor is walked: its storage type and a stride in elements for each dimension.
+
+    Vectors run along the last dimension. A stride of 0 repeats.
     """
 
     storage: Storage
-    outer: tuple[int, ...]
-    row: int
-    column: int
+    strides: tuple[int, ...]
 
-    def moved(self, f: Function, base: Value, position: Sequence[Index], row: Index) -> Value:
-        """Return the pointer to a row of the matrix at `position`."""
+    def at(self, f: Function, base: Value, where: Sequence[Index]) -> Value:
+        """Return the pointer to the element at these indices, of the first dimensions or of all."""
         size = STORAGE_BYTES[self.storage]
-        offset: Index = 0
-        for index, stride in zip(position, self.outer, strict=True):
-            if stride:
-                offset = f.add(offset, f.multiply(index, stride * size))
-        if self.row:
-            offset = f.add(offset, f.multiply(row, self.row * size))
-        return f.at(base, offset)
+        known, offset = 0, None
+        for index, stride in zip(where, self.strides, strict=False):
+            if isinstance(index, int):
+                known += index * stride * size
+            elif stride:
+                step = f.multiply(index, stride * size)
+                offset = step if offset is None else f.add(offset, step)
+        if offset is None:
+            return f.at(base, known)
+        return f.at(base, f.add(offset, known))
 
-    def load(
-        self,
-        f: Function,
-        arithmetic: Arithmetic,
-        base: Value,
-        at: tuple[int, int],
-        mask: Value | None,
-    ) -> Value:
-        """Load one vector at a constant row and column from `base`."""
-        row, column = at
-        place = f.at(base, (row * self.row + column * self.column) * STORAGE_BYTES[self.storage])
-        if self.column == 0:
-            return arithmetic.load_splat(self.storage, place)
-        return arithmetic.load(self.storage, place, mask=mask)
+    def load(self, arithmetic: Arithmetic, place: Value, mask: Value | None) -> Value:
+        """Load one vector."""
+        return arithmetic.load_along(self.storage, place, self.strides[-1], mask)
+
+    def store(self, arithmetic: Arithmetic, value: Value, place: Value, mask: Value | None) -> None:
+        """Store one vector."""
+        arithmetic.store_along(self.storage, value, place, self.strides[-1], mask)
 
 
-def matrices(view: View, shape: Sequence[int]) -> Matrices:
+def matrices(view: View, shape: Sequence[int]) -> Access:
     """Return how `view` is walked when it broadcasts to `shape`; the last two axes are matrices."""
-    wide = view.broadcast(shape)
-    *outer, row, column = wide.strides
+    *outer, row, column = view.broadcast(shape).strides
     row = row if shape[-2] > 1 else 0
     if shape[-1] == 1 and column not in (0, 1):
         column = 0
     assert column in (0, 1), "columns of an operand lie side by side or repeat"
-    return Matrices(view.storage, tuple(outer), row, column)
+    return Access(view.storage, (*outer, row, column))
 
 
 def positions(f: Function, number: Value, sizes: Sequence[int]) -> list[Index]:
@@ -73,8 +74,3 @@ def positions(f: Function, number: Value, sizes: Sequence[int]) -> list[Index]:
         result.insert(0, rest if last else f.remainder(rest, size))
         rest = f.divide(rest, size)
     return result
-
-
-def count(sizes: Sequence[int]) -> int:
-    """Return the number of positions."""
-    return math.prod(sizes)

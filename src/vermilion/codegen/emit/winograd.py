@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value, constant
-from vermilion.codegen.emit.epilogue import PixelAccess
+from vermilion.codegen.emit.epilogue import Epilogue
+from vermilion.codegen.emit.rows import each_vector
+from vermilion.codegen.emit.walk import Access, begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Expression
@@ -140,12 +142,10 @@ class InputTransformSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        source = f.load("ptr", f.arguments[0], 0, align=8)
-        target = f.load("ptr", f.arguments[0], 8, align=8)
-        size = STORAGE_BYTES[self.storage]
+        f, (source, target), units = begin_kernel(module, name, 2)
+        arithmetic, size = Arithmetic(f, isa.lanes), STORAGE_BYTES[self.storage]
         image_stride, row_stride, column_stride = (stride * size for stride in self.source)
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        with f.loop(*units) as unit:
             image, row = f.divide(unit, self.tile_rows), f.remainder(unit, self.tile_rows)
             line = f.at(source, f.multiply(image, image_stride))
             line = f.at(line, f.multiply(row, self.tile * row_stride))
@@ -153,19 +153,9 @@ class InputTransformSpec:
             with f.loop(0, self.tile_columns) as column:
                 patch = f.at(line, f.multiply(column, self.tile * column_stride))
                 out = f.at(target, f.multiply(f.add(first, column), self.channels * 4))
-                self._channels(f, isa, patch, out)
+                for channel, mask in each_vector(arithmetic, self.channels):
+                    self._vector(f, arithmetic, patch, out, channel, mask)
         f.finish()
-
-    def _channels(self, f: Function, isa: Isa, patch: Value, out: Value) -> None:
-        lanes = isa.lanes
-        arithmetic = Arithmetic(f, lanes)
-        whole = self.channels - self.channels % lanes
-        if whole:
-            with f.loop(0, whole, lanes) as channel:
-                self._vector(f, arithmetic, patch, out, channel, None)
-        if self.channels % lanes:
-            mask = arithmetic.tail_mask(self.channels % lanes)
-            self._vector(f, arithmetic, patch, out, constant("i64", whole), mask)
 
     def _vector(
         self,
@@ -211,8 +201,8 @@ class OutputTransformSpec:
     rows: int
     columns: int
     channels: int
-    output: PixelAccess
-    operands: tuple[PixelAccess, ...]
+    output: Access
+    operands: tuple[Access, ...]
     expression: Expression
 
     family = "winograd_output"
@@ -229,14 +219,9 @@ class OutputTransformSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        pointers = [
-            f.load("ptr", f.arguments[0], 8 * i, align=8) for i in range(2 + len(self.operands))
-        ]
-        lanes = isa.lanes
-        arithmetic = Arithmetic(f, lanes)
-        whole = self.channels - self.channels % lanes
-        with f.loop(f.arguments[1], f.arguments[2]) as unit:
+        f, pointers, units = begin_kernel(module, name, 2 + len(self.operands))
+        arithmetic = Arithmetic(f, isa.lanes)
+        with f.loop(*units) as unit:
             image, tile_row = f.divide(unit, self.tile_rows), f.remainder(unit, self.tile_rows)
             row = f.multiply(tile_row, self.tile)
             first = f.multiply(unit, self.tile_columns)
@@ -244,12 +229,8 @@ class OutputTransformSpec:
                 column = f.multiply(tile_column, self.tile)
                 tile = f.add(first, tile_column)
                 where = (image, row, column, tile)
-                if whole:
-                    with f.loop(0, whole, lanes) as channel:
-                        self._vector(f, arithmetic, pointers, where, channel, None)
-                if self.channels % lanes:
-                    mask = arithmetic.tail_mask(self.channels % lanes)
-                    self._vector(f, arithmetic, pointers, where, constant("i64", whole), mask)
+                for channel, mask in each_vector(arithmetic, self.channels):
+                    self._vector(f, arithmetic, pointers, where, channel, mask)
         f.finish()
 
     def _vector(
@@ -304,24 +285,7 @@ class OutputTransformSpec:
         at: tuple[Value, Value, Value, Value],
         mask: Value | None,
     ) -> None:
-        def operand(index: int) -> Value:
-            if index == 0:
-                return value
-            access = self.operands[index - 1]
-            place = self._place(f, pointers[1 + index], access, at)
-            if access.channel == 0:
-                return arithmetic.load_splat(access.storage, place)
-            return arithmetic.load(access.storage, place, mask=mask)
-
-        result = arithmetic.evaluate(self.expression, operand)
-        place = self._place(f, pointers[1], self.output, at)
-        arithmetic.store(self.output.storage, result, place, mask=mask)
-
-    def _place(self, f: Function, base: Value, access: PixelAccess, at: tuple[Value, ...]) -> Value:
-        size = STORAGE_BYTES[access.storage]
-        offset = f.index(0)
-        strides = (access.image, access.row, access.column, access.channel)
-        for index, stride in zip(at, strides, strict=True):
-            if stride:
-                offset = f.add(offset, f.multiply(index, stride * size))
-        return f.at(base, offset)
+        epilogue = Epilogue(
+            arithmetic, (self.expression,), (self.output,), self.operands, pointers[1:]
+        )
+        epilogue.finish(at, [value], mask)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kernels import TARGETS, Memory, isa_for
-from vermilion.codegen.emit.epilogue import PixelAccess
+from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.emit.winograd import (
     SCHEMES,
     InputTransformSpec,
@@ -76,8 +76,8 @@ def test_the_kernels(tile: int, size: tuple[int, int], channels: int, target: st
     t = out.strides
     relu = apply("max", apply("add", Operand(0), Operand(1)), Constant(0.0))
     back = OutputTransformSpec(
-        tile, 2, *tiles, *size, 12, PixelAccess("f32", t[0], t[2], t[3], 1),
-        (PixelAccess("f32", 0, 0, 0, 1),), relu,
+        tile, 2, *tiles, *size, 12, Access("f32", (t[0], t[2], t[3], 1)),
+        (Access("f32", (0, 0, 0, 1)),), relu,
     )  # fmt: skip
     memory.run([Step(back, (middle, out, biases), (out,))], isa)
     wanted = convolved(x, w)[:, :, :rows, :columns] + bias[:, None, None]

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from vermilion.codegen.emit.attention import AttentionSpec, Patch
 from vermilion.codegen.emit.matmul import Panels
-from vermilion.codegen.emit.walk import Matrices, matrices
+from vermilion.codegen.emit.walk import Access, matrices
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import GroupExpression
@@ -174,11 +174,12 @@ def _sizes(outer: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in outer if size != 1)
 
 
-def _walk(view: View, shape: tuple[int, ...]) -> Matrices:
+def _walk(view: View, shape: tuple[int, ...]) -> Access:
     """Return how a tensor is walked, dimensions of one element left out."""
     walk = matrices(view, shape)
-    kept = tuple(s for size, s in zip(shape[:-2], walk.outer, strict=True) if size != 1)
-    return Matrices(walk.storage, kept, walk.row, walk.column)
+    *outer, row, column = walk.strides
+    kept = tuple(s for size, s in zip(shape[:-2], outer, strict=True) if size != 1)
+    return Access(walk.storage, (*kept, row, column))
 
 
 def _panel_strides(side: RightSide, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from vermilion.codegen.emit.epilogue import PixelAccess
+from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.lower.context import Border
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import integer, integers, text
@@ -95,12 +95,12 @@ def channels_last_order(rank: int) -> tuple[int, ...]:
     return (0, 2, 3, 1) if rank == 4 else (0, 2, 1)
 
 
-def access(view: View, output: View) -> PixelAccess:
+def access(view: View, output: View) -> Access:
     """Return how the epilogue walks a tensor that broadcasts to the output image."""
     wide = view.broadcast(output.shape)
     n, c, h, w = wide.strides
     assert c in (0, 1), "channels of an epilogue's operand lie side by side or repeat"
-    return PixelAccess(view.storage, n, h, w, c)
+    return Access(view.storage, (n, h, w, c))
 
 
 def conv_shape(node: ir.Node) -> tuple[int, int, int, int, int]:

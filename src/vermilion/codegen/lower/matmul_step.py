@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from vermilion.codegen.emit.matmul import MatmulSpec, Panels
-from vermilion.codegen.emit.walk import Matrices
+from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, operations_of
@@ -54,9 +54,8 @@ def matmul_step(
     *outer, (rows, _) = dims
     tile = choose_patch(rows, columns, -(-depth // numeric.group), lowering.isa)
     left_walk, *walked = [
-        Matrices(
-            view.storage, tuple(d[1][i] for d in outer), dims[-1][1][i],
-            1 if i == 0 else _column_stride(view),
+        Access(
+            view.storage, (*(d[1][i] for d in dims), 1 if i == 0 else _column_stride(view))
         )
         for i, view in enumerate(walks)
     ]  # fmt: skip
@@ -64,7 +63,7 @@ def matmul_step(
     if in_place:
         assert right.view is not None
         source = right.view
-        side: Matrices | Panels = Matrices("f32", strides, right.view.strides[-2], 1)
+        side: Access | Panels = Access("f32", (*strides, right.view.strides[-2], 1))
     else:
         source, side = packed(lowering, right, numeric, tile), Panels(strides)
     matrices_count = math.prod(size for size, _ in outer)

@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.emit.recurrent import RecurrentSpec, RowAccess, pack_gates
+from vermilion.codegen.emit.recurrent import RecurrentSpec, pack_gates
+from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.cells import FUNCTIONS, Cell, read_cell
 from vermilion.codegen.lower.context import Lowering, key_of
@@ -180,8 +181,8 @@ class _Chain:
         spec = RecurrentSpec(
             gates=len(gates), rows=c.batch, hidden=c.hidden, depth=c.hidden,
             state_row=state.strides[0],
-            operands=tuple(RowAccess(view.storage, view.strides[0]) for view in operands),
-            outputs=tuple(RowAccess(view.storage, view.strides[0]) for view, _ in outputs),
+            operands=tuple(Access(view.storage, (view.strides[0], 1)) for view in operands),
+            outputs=tuple(Access(view.storage, (view.strides[0], 1)) for view, _ in outputs),
             expressions=tuple(expression for _, expression in outputs),
             lanes=isa.lanes,
         )  # fmt: skip

@@ -16,9 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.emit.exact_sums import ExactSumsSpec
 from vermilion.codegen.emit.map import map_step
-from vermilion.codegen.emit.product import ProductSpec
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.affine import Affine, Factor, Term, number
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
@@ -237,11 +235,11 @@ def _sums_step(
     geometry: ConvGeometry,
     target: View,
 ) -> Step:
-    step = product_step(
-        lowering, source, weights, key, geometry, target, [], Operand(0), [], _numeric(lowering)
-    )
-    assert isinstance(step.spec, ProductSpec)
-    return replace(step, spec=ExactSumsSpec(**vars(step.spec)))
+    """Return a product whose sums are kept as they are, in int32."""
+    return product_step(
+        lowering, source, weights, key, geometry, target, [], Operand(0, "int"), [],
+        _numeric(lowering),
+    )  # fmt: skip
 
 
 def _counted(step: Step, product: WideProduct, word: str) -> Step:

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.emit.epilogue import PixelAccess
 from vermilion.codegen.emit.product import ProductSpec, pack_weights
+from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.emit.winograd import (
     SCHEMES,
     InputTransformSpec,
@@ -197,7 +197,7 @@ def _products(
         numeric="f32", images=positions, rows=1, columns=tiles, channels=channels,
         taps_y=1, taps_x=1, run=inputs,
         in_image=tiles * inputs, in_row=0, in_column=inputs, in_tap_y=0, in_tap_x=0,
-        output=PixelAccess("f32", tiles * channels, 0, channels, 1),
+        output=Access("f32", (tiles * channels, 0, channels, 1)),
         operands=(), expression=Operand(0), tile=shape, weights_per_image=True,
     )  # fmt: skip
     spec = replace(spec, channel_blocks=spec.blocks(isa))

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from vermilion.codegen.emit.epilogue import PixelAccess
 from vermilion.codegen.emit.matmul import MatmulSpec, Panels
 from vermilion.codegen.emit.product import ProductSpec
-from vermilion.codegen.emit.walk import Matrices
+from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.matmul_step import SEGMENT_ROWS, choose_patch
@@ -75,8 +74,8 @@ def _float_program(size: Product, numeric: Numeric, isa: Isa) -> OperatorProgram
     spec = MatmulSpec(
         numeric=numeric.name, lanes=isa.lanes, outer=(),
         rows=size.rows, columns=size.columns, depth=size.depth,
-        left=Matrices(numeric.activation, (), size.depth, 1), right=Panels(()),
-        output=Matrices("f32", (), size.columns, 1), operands=(), expression=Operand(0),
+        left=Access(numeric.activation, (size.depth, 1)), right=Panels(()),
+        output=Access("f32", (size.columns, 1)), operands=(), expression=Operand(0),
         tile_rows=tile.columns, tile_vectors=tile.vectors, segment_rows=patches * tile.columns,
     )  # fmt: skip
     step = Step(spec, (left, panels, result), (result,), ("product",), _operations(size))
@@ -97,11 +96,11 @@ def _integer_program(size: Product, numeric: Numeric, isa: Isa) -> OperatorProgr
         numeric=numeric.name, images=1, rows=1, columns=size.rows, channels=size.columns,
         taps_y=1, taps_x=1, run=size.depth,
         in_image=0, in_row=0, in_column=size.depth, in_tap_y=0, in_tap_x=0,
-        output=PixelAccess("f32", 0, 0, size.columns, 1),
+        output=Access("f32", (0, 0, size.columns, 1)),
         operands=(
-            PixelAccess("i32", 0, 0, 0, 1),
-            PixelAccess("f32", 0, 0, 0, 1),
-            PixelAccess("f32", 0, 0, 1, 0),
+            Access("i32", (0, 0, 0, 1)),
+            Access("f32", (0, 0, 0, 1)),
+            Access("f32", (0, 0, 1, 0)),
         ),
         expression=apply("mul", apply("mul", Operand(0), Operand(2)), Operand(3)),
         tile=tile, has_initial=True,

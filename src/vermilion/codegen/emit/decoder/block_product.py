@@ -14,6 +14,7 @@ from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, BlockWeights
 from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 
 # How far ahead of a single row's product its weights are asked for: the processor's own prefetching
@@ -49,9 +50,7 @@ class BlockProductSpec:
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
         assert isa.has_vnni, "block products need VNNI"
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
-        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(4 + self.has_bias)]
+        f, pointers, (begin, end) = begin_kernel(module, name, 4 + self.has_bias)
         control, rows, weights, out, *bias = pointers
         tile = _tile(self, module, name, self.row_tile)
         one = _tile(self, module, name, 1)

@@ -17,6 +17,7 @@ from vermilion.codegen.emit.decoder.row import lanes_sum
 from vermilion.codegen.emit.decoder.running_softmax import LOWEST, RunningSoftmax, power
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 
 _VECTORS = BLOCK_TOKENS // LANES
@@ -66,9 +67,7 @@ class CachedAttentionSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function and those that it calls."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
-        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(5)]
+        f, pointers, (begin, end) = begin_kernel(module, name, 5)
         writer = _Writer(self, module, name, isa, f, pointers)
         with f.loop(*writer.share(begin, end)) as unit:
             writer.unit(unit)

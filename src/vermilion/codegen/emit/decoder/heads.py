@@ -15,6 +15,7 @@ from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
 from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, Control
 from vermilion.codegen.emit.decoder.row import root_mean_square_factor
 from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 
 
@@ -64,12 +65,10 @@ class HeadsSpec:
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
         assert self.cache.head_size % LANES == 0, "heads are whole vectors"
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
         norms = (self.query_epsilon is not None) + (self.key_epsilon is not None)
         written = (self.has_keys and 2) + self.has_queries
         there = 1 + len(self.rows) + 2 * bool(self.turned) + norms + written
-        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(there)]
+        f, pointers, (begin, end) = begin_kernel(module, name, there)
         writer = _Heads(self, f, pointers)
         control = writer.control
         with f.loop(*control.share(begin, end, self.units, control.rows)) as row:

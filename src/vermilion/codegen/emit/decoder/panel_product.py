@@ -18,6 +18,7 @@ from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.panel_tile import Gate, PanelTiles, Run
 from vermilion.codegen.emit.decoder.unpack import Whole
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, PlainWeights, Weights
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 
 # Values of the depth that are unpacked at a time, about: 32 columns of them are 16 KiB in bfloat16,
@@ -74,9 +75,7 @@ class PanelProductSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
-        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(4 + self.has_bias)]
+        f, pointers, (begin, end) = begin_kernel(module, name, 4 + self.has_bias)
         tiles = PanelTiles(
             module, name, isa, self.numeric, self.rows, Whole(self.weights, self.rows.kind),
             self.has_bias, self.out_row, self.gate,

@@ -15,6 +15,7 @@ from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout, w
 from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.vector_math import VectorMath
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 
 Source = Literal["plain", "sum", "silu", "gelu", "gelu_tanh"]
@@ -49,11 +50,9 @@ class RowSpec:
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
         assert self.width % LANES == 0, "rows are whole vectors"
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
         there = 1 + len(self.in_rows) + bool(self.keep_row) + (self.epsilon is not None)
         there += bool(self.out_row) + len(self.forms)
-        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(there)]
+        f, pointers, (begin, end) = begin_kernel(module, name, there)
         padded = max([self.width, *(form.blocks * form.block for form in self.forms)])
         work = f.scratch(padded * 4)
         arithmetic = Arithmetic(f, LANES)

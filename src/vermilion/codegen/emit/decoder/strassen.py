@@ -7,6 +7,7 @@ the first-level cache while the rows' sums, made before, pass over them. See `co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
@@ -20,6 +21,7 @@ from vermilion.codegen.emit.decoder.strassen_rows import HalvedRows, half_of
 from vermilion.codegen.emit.decoder.unpack_sums import Sum
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, BlockWeights
 from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.strassen import PRODUCTS, RESULTS
 
@@ -76,12 +78,10 @@ class SevenProductsSpec:
         w, rows = self.weights, self.rows
         assert w.panels % 2 == 0 == rows.depth % w.block, "quarters are whole panels and blocks"
         assert rows.run % w.block == 0, "runs are whole blocks"
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
-        control = f.load("ptr", args, align=8)
-        count = Control(f, control).rows
+        f, pointers, (begin, end) = begin_kernel(module, name, 4 + self.has_bias)
+        count = Control(f, pointers[0]).rows
         is_many = f.compare("sge", count, f.index(self.least_rows))
-        _Writer(self, f, isa, count).pairs(begin, f.select(is_many, end, begin))
+        _Writer(self, f, isa, count, pointers).pairs(begin, f.select(is_many, end, begin))
         f.finish()
 
 
@@ -105,11 +105,16 @@ class _Filling:
 
 
 class _Writer:
-    def __init__(self, spec: SevenProductsSpec, f: Function, isa: Isa, count: Value) -> None:
+    def __init__(
+        self,
+        spec: SevenProductsSpec,
+        f: Function,
+        isa: Isa,
+        count: Value,
+        pointers: Sequence[Value],
+    ) -> None:
         self.spec = spec
         self.f = f
-        args = f.arguments[0]
-        pointers = [f.load("ptr", args, 8 * i, align=8) for i in range(4 + spec.has_bias)]
         _, self.sums, self.weights, self.out, *self.bias = pointers
         self.half = half_of(f, count)
         # What rows are multiplied with, and what is filled meanwhile: they take turns.

@@ -23,6 +23,7 @@ from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.lanes import narrow_pairs, signed_sum, widened_pairs
 from vermilion.codegen.emit.decoder.row import lanes_sum
 from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.strassen import PRODUCTS
 
@@ -111,9 +112,7 @@ class HalvedRowsSpec:
         form = self.form
         assert form.max_rows % 8 == 0, "halves are whole fours"
         assert form.depth % 32 == 0 == form.run % 32, "runs are whole vectors"
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
-        control, rows, sums = (f.load("ptr", args, 8 * i, align=8) for i in range(3))
+        f, (control, rows, sums), (begin, end) = begin_kernel(module, name, 3)
         count = Control(f, control).rows
         half = half_of(f, count)
         is_many = f.compare("sge", count, f.index(self.least_rows))
