@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Slot, Value, splat_integer
+from vermilion.codegen.emit.builder import Function, Module, Value
 from vermilion.codegen.emit.epilogue import Epilogue
-from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
 from vermilion.codegen.emit.walk import Access, begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, Numeric, NumericName
@@ -246,105 +246,62 @@ class _Writer:
         labels = ["source", "weights", "output", *(f"operand{i}" for i in range(len(s.operands)))]
         f = Function(self.module, name, [(label, "ptr") for label in labels])
         pixels = [(y, x) for y in range(rows) for x in range(columns)]
-        accumulators = self._multiply(f, pixels, vectors)
-        self._finish(f, pixels, accumulators, tail)
+        tile = self._multiply(f, pixels, vectors)
+        self._finish(f, pixels, tile, tail)
         f.finish()
         return name
 
     def _multiply(
         self, f: Function, pixels: Sequence[tuple[int, int]], vectors: int
-    ) -> list[list[Slot]]:
-        s, isa, numeric = self.spec, self.isa, self.numeric
-        type_ = f"<{isa.lanes} x {numeric.accumulator}>"
-        zero = Value(type_, "zeroinitializer")
-        initial = [
-            f.load(type_, f.arguments[3], n * isa.vector_bytes, align=4) if s.has_initial else zero
-            for n in range(vectors)
-        ]
-        accumulators = [[f.slot(start) for start in initial] for _ in pixels]
-        size = numeric.activation_bytes
+    ) -> RegisterTile:
+        s, isa = self.spec, self.isa
+        size = self.numeric.activation_bytes
+        tile = RegisterTile(f, isa, s.numeric, len(pixels), vectors)
+        if s.has_initial:
+            places = [n * isa.vector_bytes for n in range(vectors)]
+            tile.start([f.load(tile.sum_type, f.arguments[3], at, align=4) for at in places])
+        offsets = [(y * s.in_row + x * s.in_column) * size for y, x in pixels]
         weights = f.slot(f.arguments[1])
         with f.loop(0, s.taps_y) as tap_y:
             line = f.at(f.arguments[0], f.multiply(tap_y, s.in_tap_y * size))
             with f.loop(0, s.taps_x) as tap_x:
                 run = f.at(line, f.multiply(tap_x, s.in_tap_x * size))
-                with f.loop(0, s.groups) as group:
-                    here = f.at(run, f.multiply(group, numeric.group * size))
-                    panel = weights.get()
-                    align = min(64, isa.vector_bytes)
-                    loaded = [
-                        f.load(self._weight_vector(), panel, n * isa.vector_bytes, align=align)
-                        for n in range(vectors * numeric.parts)
-                    ]
-                    for (y, x), row in zip(pixels, accumulators, strict=True):
-                        offset = (y * s.in_row + x * s.in_column) * size
-                        for part, value in enumerate(self._broadcast(f, here, offset)):
-                            for slot, weight in zip(
-                                row, loaded[part :: numeric.parts], strict=True
-                            ):
-                                slot.set(self._multiply_add(f, slot.get(), value, weight))
-                    self._prefetch(f, panel, vectors)
-                    weights.set(f.at(panel, vectors * self._vector_bytes()))
-        return accumulators
+                panel = weights.get()
+                tile.multiply_steps(
+                    Side(run, offsets=offsets),
+                    Side(panel, tile.step_bytes, align=min(64, isa.vector_bytes)),
+                    s.groups,
+                    prefetch=self._prefetch(f, panel, tile.step_bytes),
+                    in_runs=False,
+                )
+                weights.set(f.at(panel, s.groups * tile.step_bytes))
+        return tile
 
-    def _prefetch(self, f: Function, panel: Value, vectors: int) -> None:
-        """Ask for the weights that come after this block, where they are more than a cache holds.
+    def _prefetch(self, f: Function, panel: Value, step_bytes: int) -> Prefetch | None:
+        """Return what asks for the weights after this block, where they exceed a cache.
 
         The first pass over a block would otherwise wait for memory, while later passes have time.
         """
         if not (self._pixels_first() or self.spec.weights_per_image):
-            return
+            return None
         ahead = self._block_bytes() if self._block_bytes() <= _PREFETCH_BYTES else _PREFETCH_NEAR
-        for line in range(0, vectors * self._vector_bytes(), 64):
-            prefetch_line(f, f.at(panel, ahead + line))
+
+        def ask(step: Value) -> None:
+            here = f.at(panel, f.multiply(step, step_bytes))
+            for line in range(0, step_bytes, 64):
+                prefetch_line(f, f.at(here, ahead + line))
+
+        return ask
 
     def _pixels_first(self) -> bool:
         """Say whether a unit's neighbours share its weights rather than its pixels."""
         return self.spec.blocks(self.isa) * self._block_bytes() > _CACHED_WEIGHT_BYTES
 
-    def _weight_vector(self) -> str:
-        lanes = self.isa.lanes
-        return {
-            "f32": f"<{lanes} x float>",
-            "bf16": f"<{lanes * 2} x bfloat>",
-            "u8s8": f"<{lanes * 4} x i8>",
-            "u8s8_wide": f"<{lanes * 2} x i16>",
-        }[self.spec.numeric]
-
-    def _broadcast(self, f: Function, pointer: Value, offset: int) -> list[Value]:
-        """Load one group of the input and repeat it in every lane, once for each part."""
-        arithmetic = Arithmetic(f, self.isa.lanes)
-        if self.spec.numeric == "f32":
-            return [arithmetic.splat(f.load("float", pointer, offset, align=4))]
-        group = arithmetic.splat(f.load("i32", pointer, offset, align=1))
-        values = f.convert("bitcast", group, self._weight_vector())
-        if self.spec.numeric != "u8s8_wide":
-            return [values]
-        pairs = self.isa.lanes * 2
-        even = f.binary("and", values, splat_integer(0x00FF, pairs, "i16"))
-        return [even, f.binary("lshr", values, splat_integer(8, pairs, "i16"))]
-
-    def _multiply_add(self, f: Function, sum_: Value, value: Value, weight: Value) -> Value:
-        lanes = self.isa.lanes
-        match self.spec.numeric:
-            case "f32":
-                name = f"llvm.fma.v{lanes}f32"
-                return f.intrinsic(name, sum_.type, [value, weight, sum_])
-            case "bf16":
-                name = "llvm.x86.avx512bf16.dpbf16ps.512"
-                return f.intrinsic(name, sum_.type, [sum_, value, weight])
-            case "u8s8":
-                name = "llvm.x86.avx512.vpdpbusd.512"
-                return f.intrinsic(name, sum_.type, [sum_, value, weight])
-            case "u8s8_wide":
-                name = "llvm.x86.avx2.pmadd.wd" if lanes == 8 else "llvm.x86.avx512.pmaddw.d.512"
-                return f.binary("add", sum_, f.intrinsic(name, sum_.type, [value, weight]))
-
     def _finish(
         self,
         f: Function,
         pixels: Sequence[tuple[int, int]],
-        accumulators: Sequence[Sequence[Slot]],
+        tile: RegisterTile,
         tail: int,
     ) -> None:
         """Write the epilogue: expression and store, pixel by pixel."""
@@ -352,13 +309,12 @@ class _Writer:
         arithmetic = Arithmetic(f, self.isa.lanes)
         epilogue = Epilogue(arithmetic, (s.expression,), (s.output,), s.operands, f.arguments[2:])
         to_float = self.numeric.accumulator == "i32" and s.expression != Operand(0, "int")
-        vectors = len(accumulators[0])
-        for (y, x), row in zip(pixels, accumulators, strict=True):
+        for (y, x), row in zip(pixels, tile.accumulators, strict=True):
             for n, slot in enumerate(row):
                 total = slot.get()
                 if to_float:
                     total = f.convert("sitofp", total, arithmetic.type("float"))
-                mask = arithmetic.tail_mask(tail) if tail and n == vectors - 1 else None
+                mask = arithmetic.tail_mask(tail) if tail and n == tile.vectors - 1 else None
                 epilogue.finish((0, y, x, n * self.isa.lanes), [total], mask)
 
 

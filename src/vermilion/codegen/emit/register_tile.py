@@ -1,7 +1,9 @@
-"""A patch of a matrix product kept in registers: rows of the left side times vectors of the right.
+"""A patch of a product kept in registers: rows of the left side times vectors of the right.
 
-The left side is read in place, one group of values broadcast to all lanes. The right side is read
-as vectors: panels packed for it, or rows of a matrix whose columns lie side by side.
+The inner loop of convolutions, matrix products, attention, the decoder's panels and calibration, in
+every number format. The left side is read in place, one group of values broadcast to all lanes. The
+right side is read as vectors: panels packed for it, or rows of a matrix whose columns lie side by
+side.
 """
 
 from __future__ import annotations
@@ -34,13 +36,14 @@ class Side:
     """Where an operand of the product lies: a pointer, and bytes from row (or step) to the next.
 
     Steps may be `depth_bytes` apart, counted when it runs, and the rows of a left side at `offsets`
-    in bytes.
+    in bytes. `align` is that of the vectors of a right side.
     """
 
     pointer: Value
     step_bytes: int = 0
     depth_bytes: Value | None = None
     offsets: Sequence[Index] = ()
+    align: int = 4
 
     def row(self, number: int) -> Index:
         """Return how many bytes from the pointer a row of a left side begins."""
@@ -61,16 +64,38 @@ class RegisterTile:
         self._arithmetic = Arithmetic(f, isa.lanes)
         self.accumulators = self._zeros()
 
+    @property
+    def sum_type(self) -> str:
+        """Type of an accumulator."""
+        return f"<{self.isa.lanes} x {self.numeric.accumulator}>"
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of the panel that one step reads."""
+        return self.vectors * self.numeric.parts * self.isa.vector_bytes
+
     def _zeros(self) -> list[list[Slot]]:
-        zero = Value(self._arithmetic.type("float"), "zeroinitializer")
+        zero = Value(self.sum_type, "zeroinitializer")
         return [[self.f.slot(zero) for _ in range(self.vectors)] for _ in range(self.rows)]
 
     @property
     def _weight_type(self) -> str:
         lanes = self.isa.lanes
-        if self.numeric.group == 1:
-            return f"<{lanes} x float>"
-        return f"<{lanes * 2} x bfloat>" if self.isa.has_bf16 else f"<{lanes} x i32>"
+        match self.numeric.name:
+            case "f32":
+                return f"<{lanes} x float>"
+            case "bf16":
+                return f"<{lanes * 2} x bfloat>" if self.isa.has_bf16 else f"<{lanes} x i32>"
+            case "u8s8":
+                return f"<{lanes * 4} x i8>"
+            case "u8s8_wide":
+                return f"<{lanes * 2} x i16>"
+
+    def start(self, sums: Sequence[Value]) -> None:
+        """Begin every row with these sums, one for each vector."""
+        for slots in self.accumulators:
+            for slot, value in zip(slots, sums, strict=True):
+                slot.set(value)
 
     def multiply(
         self,
@@ -111,19 +136,29 @@ class RegisterTile:
         self._join(sets)
 
     def multiply_steps(
-        self, left: Side, right: Side, steps: Value, *, masks: Sequence[Value] = ()
+        self,
+        left: Side,
+        right: Side,
+        steps: Index,
+        *,
+        masks: Sequence[Value] = (),
+        prefetch: Prefetch | None = None,
+        in_runs: bool = True,
     ) -> None:
-        """Add the product over so many whole groups of values, counted when it runs.
+        """Add the product over so many whole groups of values, which may be counted when it runs.
 
-        `masks` say which lanes of each vector may be read, all where there are none.
+        `masks` say which lanes of each vector may be read, all where there are none. Without
+        `in_runs` one chain of float32 additions has all of them.
         """
         step = self._stepping(left, right, masks or [None] * self.vectors)
 
         def run(start: Index, stop: Index) -> None:
-            with self.f.loop(start, stop):
+            with self.f.loop(start, stop) as k:
                 step(self.accumulators, False)
+                if prefetch is not None:
+                    prefetch(k)
 
-        if self.numeric.group == 1:
+        if in_runs and self.numeric.group == 1:
             self._in_runs(steps, _LONGEST_RUN, [self.accumulators], run)
         else:
             run(0, steps)
@@ -136,7 +171,8 @@ class RegisterTile:
         a, b = self.f.slot(left.pointer), self.f.slot(right.pointer)
 
         def step(accumulators: list[list[Slot]], half: bool) -> None:
-            self._step(accumulators, replace(left, pointer=a.get()), b.get(), masks, half)
+            here, there = replace(left, pointer=a.get()), replace(right, pointer=b.get())
+            self._step(accumulators, here, there, masks, half)
             a.set(self.f.at(a.get(), left.depth_bytes or group_bytes))
             b.set(self.f.at(b.get(), right.depth_bytes or right.step_bytes))
 
@@ -191,43 +227,66 @@ class RegisterTile:
         self,
         accumulators: list[list[Slot]],
         left: Side,
-        right: Value,
+        right: Side,
         masks: Sequence[Value | None],
         half: bool,
     ) -> None:
-        loaded = [self._vector(right, n, mask) for n, mask in enumerate(masks)]
+        parts = self.numeric.parts
+        loaded = [
+            self._vector(right, n * parts + part, mask)
+            for n, mask in enumerate(masks)
+            for part in range(parts)
+        ]
         for y, slots in enumerate(accumulators):
-            value = self._broadcast(left.pointer, left.row(y), half)
-            for slot, vector in zip(slots, loaded, strict=True):
-                slot.set(self._multiply_add(slot.get(), value, vector))
+            for part, value in enumerate(self._broadcast(left.pointer, left.row(y), half)):
+                for slot, vector in zip(slots, loaded[part::parts], strict=True):
+                    slot.set(self._multiply_add(slot.get(), value, vector))
 
-    def _vector(self, right: Value, n: int, mask: Value | None) -> Value:
-        place = self.f.at(right, n * self.isa.vector_bytes)
+    def _vector(self, right: Side, n: int, mask: Value | None) -> Value:
+        place = self.f.at(right.pointer, n * self.isa.vector_bytes)
         if mask is not None:
             return self._arithmetic.load("f32", place, mask=mask)
-        return self.f.load(self._weight_type, place, align=4)
+        return self.f.load(self._weight_type, place, align=right.align)
 
-    def _broadcast(self, pointer: Value, offset: Index, half: bool) -> Value:
-        """Load one group of the left side into all lanes; of a last odd pair only its first."""
+    def _broadcast(self, pointer: Value, offset: Index, half: bool) -> list[Value]:
+        """Load one group of the left side into all lanes, once for each part.
+
+        Of a last odd pair only its first.
+        """
         f = self.f
         if self.numeric.group == 1:
-            return self._arithmetic.splat(f.load("float", pointer, offset, align=4))
+            return [self._arithmetic.splat(f.load("float", pointer, offset, align=4))]
         if half:
             word = f.convert("zext", f.load("i16", pointer, offset, align=2), "i32")
         else:
-            word = f.load("i32", pointer, offset, align=2)
-        pairs = self._arithmetic.splat(word)
-        return f.convert("bitcast", pairs, self._weight_type) if self.isa.has_bf16 else pairs
+            word = f.load("i32", pointer, offset, align=self.numeric.activation_bytes)
+        group = self._arithmetic.splat(word)
+        if group.type == self._weight_type:
+            return [group]
+        values = f.convert("bitcast", group, self._weight_type)
+        if self.numeric.parts == 1:
+            return [values]
+        pairs = self.isa.lanes * 2
+        even = f.binary("and", values, splat_integer(0x00FF, pairs, "i16"))
+        return [even, f.binary("lshr", values, splat_integer(8, pairs, "i16"))]
 
     def _multiply_add(self, total: Value, value: Value, vector: Value) -> Value:
-        lanes = self.isa.lanes
-        if self.numeric.group == 1:
-            return self.f.intrinsic(f"llvm.fma.v{lanes}f32", total.type, [value, vector, total])
-        if not self.isa.has_bf16:
-            return self._multiply_pairs(total, value, vector)
-        assert lanes == 16, "the instruction has 512-bit registers"
-        name = "llvm.x86.avx512bf16.dpbf16ps.512"
-        return self.f.intrinsic(name, total.type, [total, value, vector])
+        f, lanes = self.f, self.isa.lanes
+        match self.numeric.name:
+            case "f32":
+                return f.intrinsic(f"llvm.fma.v{lanes}f32", total.type, [value, vector, total])
+            case "bf16" if not self.isa.has_bf16:
+                return self._multiply_pairs(total, value, vector)
+            case "bf16":
+                assert lanes == 16, "the instruction has 512-bit registers"
+                name = "llvm.x86.avx512bf16.dpbf16ps.512"
+                return f.intrinsic(name, total.type, [total, value, vector])
+            case "u8s8":
+                name = "llvm.x86.avx512.vpdpbusd.512"
+                return f.intrinsic(name, total.type, [total, value, vector])
+            case "u8s8_wide":
+                name = "llvm.x86.avx2.pmadd.wd" if lanes == 8 else "llvm.x86.avx512.pmaddw.d.512"
+                return f.binary("add", total, f.intrinsic(name, total.type, [value, vector]))
 
     def _multiply_pairs(self, total: Value, value: Value, vector: Value) -> Value:
         """Add the products of pairs where no instruction does: the upper ones first, as it does."""
