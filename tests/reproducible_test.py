@@ -1,9 +1,10 @@
-"""One model, one program: the same bytes from every process, whatever its memory looks like."""
+"""One model, one program: the same bytes from every process and every checkout of the code."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from models import branching_cnn, mobilenet, transformer_block
+import vermilion
+from models import branching_cnn, mobilenet, small_cnn, transformer_block
 from random_quantized import RandomGraph
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.lower.part import lower_part
@@ -32,28 +34,38 @@ for model in sorted(pathlib.Path(folder).glob("*.onnx")):
     for file in sorted(pathlib.Path(compiled.artifact).rglob("*")):
         if file.suffix in (".o", ".bin") or file.name == "kernels.json":
             found[f"{model.name}: {file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
-print(json.dumps(found))
+print(json.dumps({"code": vermilion.__file__, "found": found}))
 """
 
 
-def _digests(folder: Path, seed: int) -> dict[str, str]:
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*_test.py")
+
+
+def _digests(folder: Path, seed: int, source: Path) -> dict[str, str]:
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, str(seed), str(folder)],
-        env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        env={**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(source)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    found: dict[str, str] = json.loads(done.stdout)
+    told = json.loads(done.stdout)
+    assert Path(told["code"]).is_relative_to(source), "another checkout was compiled with"
+    found: dict[str, str] = told["found"]
     return found
 
 
-def test_every_process_writes_the_same_bytes(tmp_path: Path) -> None:
-    models = {make.__name__: make() for make in (branching_cnn, mobilenet, transformer_block)}
-    for seed in range(4):
+def test_every_process_and_checkout_writes_the_same_bytes(tmp_path: Path) -> None:
+    builders = (branching_cnn, mobilenet, small_cnn, transformer_block)
+    models = {make.__name__: make() for make in builders}
+    for seed in range(6):
         grown = RandomGraph(seed)
         models[f"quantized{seed}"] = grown.graph.model(grown.inputs, grown.outputs)
     for name, model in models.items():
         ir.save(model, tmp_path / f"{name}.onnx")
-    first, *others = (_digests(tmp_path, seed) for seed in (1, 2, 3))
+    own, other = Path(vermilion.__file__).parents[1], tmp_path / "other checkout"
+    shutil.copytree(own / "vermilion", other / "vermilion", ignore=_LEFT_OUT)
+    sources = ((1, own), (2, own), (3, other))
+    first, *others = (_digests(tmp_path, seed, source) for seed, source in sources)
+    assert len(models) == 10
     assert sum("program.o" in name for name in first) >= len(models)
     for other in others:
         assert {name for name in first if first[name] != other[name]} == set()

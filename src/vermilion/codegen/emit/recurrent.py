@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Value
 from vermilion.codegen.emit.epilogue import Epilogue
+from vermilion.codegen.emit.register_tile import RegisterTile, Side
 from vermilion.codegen.emit.walk import Access, begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.ir.expression import Expression
@@ -102,37 +103,31 @@ class RecurrentSpec:
         rows, size = shape
         arithmetic = Arithmetic(f, isa.lanes)
         vectors = -(-size // isa.lanes)
-        zero = arithmetic.math.number(0.0)
-        sums = [
-            [[f.slot(zero) for _ in range(vectors)] for _ in range(self.gates)] for _ in range(rows)
-        ]
-        state = f.at(pointers[0], f.multiply(row, self.state_row * 4))
+        tile = RegisterTile(f, isa, "f32", rows, self.gates * vectors)
         panel_bytes = self.gates * self.vectors * isa.vector_bytes
         panel = f.at(pointers[1], f.multiply(number, self.depth * panel_bytes))
-        with f.loop(0, self.depth) as k:
-            here, now = f.at(panel, f.multiply(k, panel_bytes)), f.at(state, f.multiply(k, 4))
-            values = [
-                arithmetic.load_splat("f32", f.at(now, y * self.state_row * 4))
-                for y in range(rows)
-            ]  # fmt: skip
-            for gate in range(self.gates):
-                for n in range(vectors):
-                    at = (gate * self.vectors + n) * isa.vector_bytes
-                    weights = f.load(arithmetic.type("float"), here, at, align=64)
-                    for value, gates in zip(values, sums, strict=True):
-                        slot = gates[gate][n]
-                        slot.set(arithmetic.math.fma(value, weights, slot.get()))
+        offsets = [
+            (gate * self.vectors + n) * isa.vector_bytes
+            for gate in range(self.gates)
+            for n in range(vectors)
+        ]
+        tile.multiply_steps(
+            Side(f.at(pointers[0], f.multiply(row, self.state_row * 4)), self.state_row * 4),
+            Side(panel, panel_bytes, offsets=offsets, align=min(64, isa.vector_bytes)),
+            self.depth,
+            in_runs=False,
+        )
         tail = size % isa.lanes
         count = 2 + len(self.operands)
         others = [*pointers[count:], *pointers[2:count]]
-        for y, slots in enumerate(sums):
+        for y, slots in enumerate(tile.accumulators):
             for n in range(vectors):
                 mask = arithmetic.tail_mask(tail) if tail and n == vectors - 1 else None
                 epilogue = Epilogue(
                     arithmetic, self.expressions, self.outputs, self.operands, others
                 )
                 place = (f.add(row, y), f.add(first, n * isa.lanes))
-                epilogue.finish(place, [gate[n].get() for gate in slots], mask)
+                epilogue.finish(place, [slot.get() for slot in slots[n::vectors]], mask)
 
 
 def block_vectors(gates: int) -> int:

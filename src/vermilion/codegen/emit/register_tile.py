@@ -35,8 +35,8 @@ Prefetch = Callable[[Value], None]
 class Side:
     """Where an operand of the product lies: a pointer, and bytes from row (or step) to the next.
 
-    Steps may be `depth_bytes` apart, counted when it runs, and the rows of a left side at `offsets`
-    in bytes. `align` is that of the vectors of a right side.
+    Steps may be `depth_bytes` apart, counted when it runs, and the rows of a left side, or the
+    vectors of a right one, at `offsets` in bytes. `align` is that of the vectors of a right side.
     """
 
     pointer: Value
@@ -243,7 +243,8 @@ class RegisterTile:
                     slot.set(self._multiply_add(slot.get(), value, vector))
 
     def _vector(self, right: Side, n: int, mask: Value | None) -> Value:
-        place = self.f.at(right.pointer, n * self.isa.vector_bytes)
+        offset = right.offsets[n] if right.offsets else n * self.isa.vector_bytes
+        place = self.f.at(right.pointer, offset)
         if mask is not None:
             return self._arithmetic.load("f32", place, mask=mask)
         return self.f.load(self._weight_type, place, align=right.align)
