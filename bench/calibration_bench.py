@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from quantize_bench import CALIBRATION_SEED, CASES, drawn, prepared
 from quantize_peers import Sample
 
-from vermilion.bench.records import Record, head, in_turns, on_one_core, rows, save_json
+from vermilion.bench.harness import Record, head, in_turns, on_one_core, rows, save_json
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -22,7 +22,7 @@ from typing import Any
 
 from models import default_cache, model_file, workload_of
 from vermilion import compile_model
-from vermilion.bench.records import save_json
+from vermilion.bench.harness import save_json
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import symbolic_names
 

@@ -30,8 +30,8 @@ from vermilion.llm.engine.decoder import NativeDecoder
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.open_decoder import EngineOptions
 from vermilion.llm.own_model import open_own_model
-from vermilion.llm.speed import random_prompt
-from vermilion.llm.speed_turns import bytes_per_token
+from vermilion.llm.speed import bytes_per_token
+from vermilion.llm.speed_engines import random_prompt
 
 SEED = 7
 

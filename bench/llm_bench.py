@@ -32,12 +32,10 @@ from typing import Any
 from llm_markdown import pages
 from llm_report import report
 
-from vermilion.bench.process import EngineProcess
-from vermilion.bench.records import Record, printed_record, save_json
+from vermilion.bench.harness import EngineProcess, Record, printed_record, save_json
 from vermilion.errors import VermilionError
-from vermilion.llm.speed_engines import OURS, SpeedSetting
-from vermilion.llm.speed_turns import bytes_per_token
-from vermilion.llm.speed_worker import SPEED_WORKER
+from vermilion.llm.speed import bytes_per_token
+from vermilion.llm.speed_engines import OURS, SPEED_WORKER, SpeedSetting
 from vermilion.rounds import turn_order
 
 # Opening a model of a billion weights for the first time compiles it.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vermilion.bench.figures import pair_ratios, ratio
-from vermilion.bench.records import printed_record
+from vermilion.bench.harness import printed_record
 from vermilion.rounds import in_rounds
 
 PROMPT = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from llm_report import OURS, Case
 
-from vermilion.bench.records import Record
+from vermilion.bench.harness import Record
 
 # How many tokens a second, of the turns of one engine on one length.
 Rate = Callable[[Case, Sequence[Record]], float]

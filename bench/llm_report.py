@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vermilion.bench.figures import pair_ratios, ratio, spread
-from vermilion.bench.records import Record
+from vermilion.bench.harness import Record
 
 OURS = ("bf16", "bfp16", "int8")
 STOCK = "onnxruntime-genai"

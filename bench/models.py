@@ -25,8 +25,8 @@ import numpy as np
 import onnx_ir as ir
 from builders import BUILD, BUILDERS_FILE, package_file
 
-from vermilion.bench import bert as bert_file
-from vermilion.bench.bert import BERT_BASE, MINILM, bert
+from vermilion.bench import networks
+from vermilion.bench.networks import BERT_BASE, MINILM, bert
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import bind_dimensions
 from vermilion.ir.passes.pipeline import simplify
@@ -256,7 +256,7 @@ def default_cache() -> Path:
 def _code_digest() -> str:
     state = hashlib.sha256()
     here = Path(__file__)
-    for file in (here, Path(bert_file.__file__), BUILDERS_FILE):
+    for file in (here, Path(networks.__file__), BUILDERS_FILE):
         state.update(file.read_bytes())
     return state.hexdigest()[:12]
 

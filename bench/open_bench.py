@@ -29,7 +29,7 @@ import numpy as np
 import psutil
 from quantize_bench import CASES, prepared
 
-from vermilion.bench.records import Record, head, in_turns, on_one_core, rows, save_json
+from vermilion.bench.harness import Record, head, in_turns, on_one_core, rows, save_json
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -29,8 +29,7 @@ import onnx_ir as ir
 from vermilion.api import compile_model
 from vermilion.backends import native
 from vermilion.bench.figures import spread
-from vermilion.bench.net import Net
-from vermilion.bench.networks import NETWORKS
+from vermilion.bench.networks import NETWORKS, Net
 from vermilion.ir.literal.run import LiteralModel
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.runtime import build, prove, prove_part

@@ -270,7 +270,7 @@ def main() -> None:
     if options.engine:
         print(json.dumps(measure(options)))
         return
-    from vermilion.bench.records import save_json  # which a peer's environment does not need
+    from vermilion.bench.harness import save_json  # which a peer's environment does not need
 
     rows = [row for name in options.models.split(",") for row in _rows_of(name, options)]
     if options.json:
@@ -278,7 +278,7 @@ def main() -> None:
 
 
 def _rows_of(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    from vermilion.bench.records import printed_record
+    from vermilion.bench.harness import printed_record
 
     pythons = dict(word.split("=", 1) for word in options.peer_python.split(",") if word)
     with tempfile.TemporaryDirectory() as folder:

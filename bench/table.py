@@ -27,9 +27,9 @@ import onnx
 import onnxruntime
 
 from models import FORMATS, Workload, default_cache, model_file, workload_of
-from vermilion.bench.load import DISTURBED_SHARE
-from vermilion.bench.measure import Plan, bench_models, this_machine
-from vermilion.bench.records import save_json
+from vermilion.bench.harness import save_json
+from vermilion.bench.machine import DISTURBED_SHARE, this_machine
+from vermilion.bench.measure import Plan, bench_models
 from vermilion.bench.report import as_json, concerns
 from vermilion.cli.output import to_json
 from vermilion.errors import VermilionError

@@ -21,7 +21,7 @@ from vermilion.hardware.targets.find import resolve_cpu
 from vermilion.llm.architecture import architecture_of_gguf
 from vermilion.llm.bandwidth import read_bandwidth_gb_per_s
 from vermilion.llm.gguf import read_gguf
-from vermilion.llm.speed import random_prompt
+from vermilion.llm.speed_engines import random_prompt
 
 BENCH = ROOT / "bench"
 # The smallest Llama that has every kind of tensor, with blocks of 32 that divide its rows.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pages import ROOT, Reader, Step, steps
-from vermilion.bench.profiling import GPU_LINE
+from vermilion.bench.profile import GPU_LINE
 
 # It compiles for two targets, from nothing each time: once is enough for all pages.
 TOUR = Step("vermilion hello --folder tour", ("hello", "--folder", "tour"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +18,10 @@ from numpy.typing import NDArray
 from vermilion.bench.cases import Case, Sizes, prepare_case
 from vermilion.bench.engines import OURS, Engine, Precision, check_installed, parse_engine
 from vermilion.bench.figures import Latency, Ratio, latency, pair_ratios, ratio
-from vermilion.bench.load import share_of_others, usage
+from vermilion.bench.harness import EngineProcess, Timed, open_engines, take_turns
+from vermilion.bench.machine import share_of_others, this_machine, usage
 from vermilion.bench.peak import Peak, measure_peak
-from vermilion.bench.process import EngineProcess
-from vermilion.bench.turns import Timed, take_turns
 from vermilion.errors import ModelError, OptionError, Refusal, VermilionError
-from vermilion.hardware.cpu import detect_cpu
 from vermilion.ir.load import load_model
 from vermilion.ir.measure import Agreement, agreement
 from vermilion.ir.passes.bind_dimensions import Dimensions
@@ -136,28 +133,6 @@ class CaseResult:
         return max(ratios, key=ratios.__getitem__) if ratios else None
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Where it was measured."""
-
-    cpu: str
-    core: str
-    cores: int
-    system: str
-
-    def as_json(self) -> dict[str, object]:
-        """Return the keys of the report."""
-        return {"cpu": self.cpu, "core": self.core, "cores": self.cores, "system": self.system}
-
-
-def this_machine() -> Machine:
-    """Describe the machine that this runs on."""
-    cpu = detect_cpu()
-    return Machine(
-        cpu.brand, cpu.core, cpu.physical_cores or cpu.logical_cores, platform.platform()
-    )
-
-
 def bench_models(
     models: Sequence[str | os.PathLike[str]], plan: Plan, *, progress: Progress = no_progress
 ) -> Iterator[CaseResult]:
@@ -224,22 +199,24 @@ def _measure(
 ) -> tuple[tuple[EngineResult, ...], float | None]:
     """Open all engines, let them take turns; give their results and what others used meanwhile."""
     engines = engines_for(case, plan)
-    results: list[EngineResult] = []
-    running: list[tuple[int, EngineProcess]] = []
+
+    def opening(index: int, process: EngineProcess) -> EngineResult:
+        return open_case(engines[index], process, case, folder, plan.timeout_s)
+
     with ExitStack() as stack:
-        for index, engine in enumerate(engines):
-            progress("open engines", index, len(engines))
-            process = EngineProcess(engine.label, folder, timeout_s=plan.timeout_s)
-            stack.enter_context(process)
-            try:
-                results.append(open_case(engine, process, case, folder, plan.timeout_s))
-            except VermilionError as error:
-                process.close()
-                if index == 0:
-                    raise
-                results.append(EngineResult(engine, error=error))
-                continue
-            running.append((index, process))
+        opened = open_engines(
+            stack, [engine.label for engine in engines], folder, opening,
+            timeout_s=plan.timeout_s, progress=progress,
+        )  # fmt: skip
+        results = [
+            EngineResult(engine, error=found) if isinstance(found, VermilionError) else found[1]
+            for engine, found in zip(engines, opened, strict=True)
+        ]
+        running = [
+            (index, found[0])
+            for index, found in enumerate(opened)
+            if not isinstance(found, VermilionError)
+        ]
         processes = [process for _, process in running]
         before = usage(lambda: _cpu_seconds(processes))
         timed = take_turns(processes, plan.pairs, progress=progress)

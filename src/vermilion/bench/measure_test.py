@@ -12,8 +12,8 @@ import fake_worker
 import models
 from vermilion.bench import measure
 from vermilion.bench.cases import Sizes, prepare_case
+from vermilion.bench.harness import EngineProcess
 from vermilion.bench.measure import CaseResult, Plan, bench_models
-from vermilion.bench.process import EngineProcess
 from vermilion.bench.report import as_json, concerns
 from vermilion.cli.output import to_json
 from vermilion.errors import DeviceError, OptionError
@@ -132,7 +132,7 @@ def test_a_peer_whose_process_dies_leaves_the_others_their_figures(
 
     def start(self: EngineProcess, label: str, folder: Path, **how: Any) -> None:
         worker = {"worker": (fake_worker.__name__, "none")} if label == "ort@fp32" else {}
-        real(self, label, folder, **how, **worker)
+        real(self, label, folder, **{**how, **worker})
 
     monkeypatch.setattr(EngineProcess, "__init__", start)
     (case,) = bench_models([small], Plan(batches=(1,), threads=(1,), pairs=1))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vermilion.bench import peak
-from vermilion.bench.peak_code import STEPS, TILES, Tile
+from vermilion.bench.peak import STEPS, TILES, Tile
 from vermilion.errors import Refusal
 from vermilion.hardware.cpu import detect_cpu
 from vermilion.hardware.targets.x86 import ZEN2, ZEN4, ZEN5

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from vermilion.bench.engines import OURS
 from vermilion.bench.figures import ratio
-from vermilion.bench.load import DISTURBED_SHARE
-from vermilion.bench.measure import CaseResult, EngineResult, this_machine
+from vermilion.bench.machine import DISTURBED_SHARE, this_machine
+from vermilion.bench.measure import CaseResult, EngineResult
 from vermilion.errors import Refusal
 
 

@@ -20,9 +20,10 @@ import onnxruntime as ort
 
 from vermilion.bench.engines import OURS
 from vermilion.bench.figures import pair_ratios, ratio
-from vermilion.bench.measure import Peaks, Plan, bench_graph, this_machine
+from vermilion.bench.harness import save_json
+from vermilion.bench.machine import this_machine
+from vermilion.bench.measure import Peaks, Plan, bench_graph
 from vermilion.bench.networks import NETWORKS
-from vermilion.bench.records import save_json
 from vermilion.bench.report import as_json, concerns
 from vermilion.errors import OptionError, VermilionError
 from vermilion.progress import Progress, no_progress

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import pytest
 
 import models
-from vermilion.bench import page, quoted
+from vermilion.bench import forms, quoted
 from vermilion.bench.figures import chance_of_difference
 from vermilion.bench.forms import write_forms
 from vermilion.bench.measure import Plan
@@ -194,5 +194,5 @@ def test_cases_are_chosen_by_network_or_name() -> None:
 @pytest.mark.needs("pygal")
 def test_drawing_leaves_imports_alone() -> None:
     sys.modules.pop("pygal", None)
-    page._chart("batch", ["1"], 1)
+    forms._chart("batch", ["1"], 1)
     assert all(hasattr(finder, "find_spec") for finder in sys.meta_path)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vermilion.bench.engines import Opened, Request, compile_ours, open_engine
-from vermilion.bench.quiet import wait_until_quiet
+from vermilion.bench.machine import wait_until_quiet
 from vermilion.errors import OptionError
 from vermilion.memory import peak_rss_mb
 

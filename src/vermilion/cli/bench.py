@@ -214,8 +214,7 @@ def _bench(terminal: Terminal, models: list[Path], plan: Plan, gate: _Gate) -> R
 def _profile(
     terminal: Terminal, models: list[Path], plan: Plan, trace_file: Path | None, top: int
 ) -> Result:
-    from vermilion.bench.profile import trace
-    from vermilion.bench.profiling import GPU_LINE, profile_models
+    from vermilion.bench.profile import GPU_LINE, profile_models, trace
 
     found = list(profile_models(models, plan, progress=terminal.progress))
     for case in found:
@@ -261,8 +260,7 @@ def _suite(
     quoted: bool,
     html: bool,
 ) -> Result:
-    from vermilion.bench.forms import write_forms
-    from vermilion.bench.page import check_plots
+    from vermilion.bench.forms import check_plots, write_forms
     from vermilion.bench.suite import chosen_cases, run_suite
 
     chosen = chosen_cases(words)

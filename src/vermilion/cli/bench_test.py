@@ -133,7 +133,7 @@ def test_wrong_use_of_suite_and_profile(
 def test_a_wrong_case_is_told_before_a_missing_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("vermilion.bench.page.find_spec", lambda name: None)  # no pygal
+    monkeypatch.setattr("vermilion.bench.forms.find_spec", lambda name: None)  # no pygal
     assert main(["bench", "--suite", "--cases", "vgg"]) == 2
     assert "no case `vgg`" in capsys.readouterr().err
     assert main(["bench", "--suite", "--cases", "resnet50"]) == 1

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from vermilion.bench.measure import CaseResult, EngineResult
-    from vermilion.bench.profile import Line, Profile
-    from vermilion.bench.profiling import CaseProfiles
+    from vermilion.bench.profile import CaseProfiles, Line, Profile
     from vermilion.bench.regress import Delta
     from vermilion.bench.tables import Table
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.llm.perplexity import Perplexity, Scored
-    from vermilion.llm.speed_turns import Comparison
+    from vermilion.llm.speed import Comparison
 
 
 @verb("llm bench")
@@ -62,9 +62,8 @@ def bench(
     Each engine has a process of its own, and they take turns. A ratio under 1: ours is faster.
     """
     from vermilion.errors import OptionError
-    from vermilion.llm.speed import SpeedRequest
+    from vermilion.llm.speed import SpeedRequest, compare_speed
     from vermilion.llm.speed_engines import SpeedSetting, peers_for
-    from vermilion.llm.speed_turns import compare_speed
 
     words = [word.strip() for word in lengths.split(",")]
     if not all(word.isascii() and word.isdigit() and len(word) < 9 for word in words):
@@ -135,7 +134,7 @@ def _bench_view(found: Comparison) -> RenderableType:
 
 
 def _engine_line(engine: object) -> str:
-    from vermilion.llm.speed_turns import EngineSpeed
+    from vermilion.llm.speed import EngineSpeed
 
     assert isinstance(engine, EngineSpeed), "the rows of a comparison"
     if engine.failed:

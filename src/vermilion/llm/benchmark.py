@@ -20,11 +20,11 @@ import numpy as np
 from vermilion.errors import OptionError
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.open_decoder import EngineOptions
+from vermilion.llm.speed_engines import FIRST_ID, token_moments
 from vermilion.memory import peak_rss_mb
+from vermilion.rounds import in_rounds
 
 MAX_PROMPT_BYTES = 64 << 20
-# Ids below are often special tokens.
-_FIRST_ID = 100
 
 Say = Callable[[str], None]
 
@@ -180,17 +180,17 @@ def _tokens(given: Sequence[int] | None, length: int, vocabulary: object) -> lis
         times = -(-length // len(given))
         return (list(given) * times)[:length]
     high = vocabulary if isinstance(vocabulary, int) and vocabulary > 1 else 2
-    low = _FIRST_ID if high > 2 * _FIRST_ID else 0
+    low = FIRST_ID if high > 2 * FIRST_ID else 0
     return [int(t) for t in np.random.default_rng(0).integers(low, high, size=length)]
 
 
 def _measure(opened: Any, tokens: Sequence[int], request: BenchmarkRequest, say: Say) -> Measured:
-    turns = []
-    for turn in range(request.warmup + request.repeat):
-        name = "warm-up" if turn < request.warmup else f"run {turn - request.warmup + 1}"
+    def turn(_: object, number: int) -> tuple[float, float, tuple[float, ...]]:
+        name = "warm-up" if number < request.warmup else f"run {number - request.warmup + 1}"
         say(f"prompt of {len(tokens)} tokens: {name}")
-        turns.append(_turn(opened, tokens, request.new_tokens))
-    kept = turns[request.warmup :]
+        return _turn(opened, tokens, request.new_tokens)
+
+    (kept,) = in_rounds([opened], turn, request.repeat, warm_up=request.warmup)
     return Measured(
         prompt_tokens=len(tokens),
         new_tokens=request.new_tokens,
@@ -210,11 +210,6 @@ def _turn(
     # As many tokens as asked for, whatever the model would like to end.
     search = {"max_length": whole, "min_length": whole, "do_sample": False}
     generator = opened.generator(search)
-    moments = [time.perf_counter()]
-    generator.append_tokens(np.array(tokens, np.int32))
-    moments.append(time.perf_counter())
-    for _ in range(new_tokens):
-        generator.generate_next_token()
-        moments.append(time.perf_counter())
-    steps = [after - before for before, after in pairwise(moments)]
+    moments = token_moments(generator, np.array(tokens, np.int32), new_tokens)
+    steps = [after - before for (before, _), (after, _) in pairwise(moments)]
     return steps[0], steps[1], tuple(steps[2:])

@@ -16,9 +16,8 @@ from vermilion.llm.build_plan import BuildRequest, plan_build
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.generate import Sampling, generate
 from vermilion.llm.list_operators import Wanted, list_operators
-from vermilion.llm.speed import SpeedRequest
+from vermilion.llm.speed import SpeedRequest, compare_speed
 from vermilion.llm.speed_engines import SpeedSetting
-from vermilion.llm.speed_turns import compare_speed
 from vermilion.llm.stock_engine import EngineOptions
 
 pytestmark = [pytest.mark.needs("onnxruntime_genai", "transformers", "torch"), pytest.mark.slow]

@@ -1,24 +1,29 @@
-"""How fast a folder is: time to first token, prefill, decode, memory.
+"""How fast a folder is beside other engines: time to first token, prefill, decode, memory.
 
-A prompt is made of random tokens, so that lengths are exact. Time to first token covers reading
-the prompt and making one token; decode is the tokens after it.
+Each engine is in a process of its own; they take turns on the same prompts.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
+from vermilion.bench.figures import pair_ratios, ratio
+from vermilion.bench.harness import EngineProcess, open_engines
+from vermilion.errors import OptionError, VermilionError
+from vermilion.llm.genai_config import read_genai_config
+from vermilion.llm.list_operators import Wanted, list_operators
+from vermilion.llm.open_model import check_room
+from vermilion.llm.speed_engines import OURS, SPEED_WORKER, Sample, SpeedSetting
+from vermilion.progress import Progress, no_progress
+from vermilion.rounds import in_rounds
 
-from vermilion.errors import OptionError
-from vermilion.llm.open_model import AnyModel
-
-# Ids below are often special tokens.
-_FIRST_ID = 100
+# A model of a few billion weights may take minutes to open on a slow disk.
+TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -40,16 +45,6 @@ class SpeedRequest:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One measurement: wall time and this process's own, to the first token and after it."""
-
-    first_s: float
-    rest_s: float
-    first_cpu_s: float
-    rest_cpu_s: float
-
-
-@dataclass(frozen=True)
 class Speed:
     """Medians for one length of prompt. `peak_rss_mb` is of the process so far."""
 
@@ -61,35 +56,178 @@ class Speed:
     peak_rss_mb: float
 
 
-def measure_once(opened: AnyModel, length: int, new_tokens: int, seed: int) -> Sample:
-    """Read a prompt of random tokens, and make so many new ones."""
-    vocabulary = opened.config.model.get("vocab_size")
-    tokens = random_prompt(length, vocabulary if isinstance(vocabulary, int) else 0, seed)
-    whole = length + new_tokens + 1
-    generator = opened.generator({"max_length": whole, "min_length": whole, "do_sample": False})
-    begin, begin_cpu = time.perf_counter(), time.process_time()
-    generator.append_tokens(tokens)
-    generator.generate_next_token()
-    first, first_cpu = time.perf_counter(), time.process_time()
-    for _ in range(new_tokens - 1):
-        generator.generate_next_token()
-    return Sample(
-        first_s=first - begin,
-        rest_s=time.perf_counter() - first,
-        first_cpu_s=first_cpu - begin_cpu,
-        rest_cpu_s=time.process_time() - first_cpu,
+@dataclass(frozen=True)
+class EngineSpeed:
+    """One engine's figures, shortest prompt first; `failed` says why there are none."""
+
+    name: str
+    engine: str = ""
+    reason: str = ""
+    load_s: float = 0.0
+    load_cpu_s: float = 0.0
+    results: tuple[Speed, ...] = ()
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class SpeedRatio:
+    """Our time over a peer's, the median of the rounds: under 1 is faster.
+
+    `prefill_cpu` and `decode_cpu` are of the processor's time, which on one thread holds on a
+    machine at other work, too.
+    """
+
+    peer: str
+    prompt_tokens: int
+    prefill: float
+    decode: float
+    prefill_cpu: float
+    decode_cpu: float
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What the memory allows: a decoded token reads every weight, and the cache.
+
+    `bytes_per_token` is counted from the graph, with half of the longest prompt's cache; the
+    bandwidth is measured, between the rounds.
+    """
+
+    bandwidth_gb_per_s: float
+    bytes_per_token: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Return the speed at which the memory is busy all the time."""
+        return self.bandwidth_gb_per_s * 1e9 / self.bytes_per_token
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that `llm bench` tells."""
+
+    engines: tuple[EngineSpeed, ...]
+    ratios: tuple[SpeedRatio, ...]
+    limits: tuple[Limit, ...]  # one a length of prompt
+
+
+def compare_speed(
+    request: SpeedRequest,
+    setting: SpeedSetting,
+    peers: Sequence[str] = (),
+    progress: Progress = no_progress,
+) -> Comparison:
+    """Measure our engine and the peers in turn.
+
+    Raises: what our own engine raises; a peer that cannot is a row with its reason.
+    """
+    lengths = sorted(set(request.prompts))
+    check_room(read_genai_config(setting.folder), lengths[-1], request.new_tokens + 1)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        names = (OURS, *peers)
+
+        def opening(index: int, process: EngineProcess) -> EngineSpeed:
+            return _open(names[index], process, setting)
+
+        found = open_engines(
+            stack, names, folder, opening,
+            timeout_s=TIMEOUT_S, worker=SPEED_WORKER, progress=progress,
+        )  # fmt: skip
+        about: dict[str, EngineSpeed] = {}
+        opened: dict[str, EngineProcess] = {}
+        for name, one in zip(names, found, strict=True):
+            if isinstance(one, VermilionError):
+                about[name] = EngineSpeed(name, failed=one.message)
+            else:
+                opened[name], about[name] = one
+        meter = stack.enter_context(
+            EngineProcess("bandwidth", folder, timeout_s=TIMEOUT_S, worker=SPEED_WORKER)
+        )
+        samples, peaks, rates = _rounds(opened, meter, lengths, request, setting, progress)
+    engines = tuple(
+        _with_results(about[name], samples.get(name, {}), peaks.get(name, {}), request)
+        for name in names
+    )
+    ratios = tuple(
+        _ratio(peer, length, samples[OURS][length], samples[peer][length])
+        for peer in peers
+        if peer in samples
+        for length in lengths
+    )
+    limits = tuple(
+        Limit(max(rates), bytes_per_token(setting.folder, length + request.new_tokens // 2))
+        for length in lengths
+    )
+    return Comparison(engines, ratios, limits)
+
+
+def _open(name: str, process: EngineProcess, setting: SpeedSetting) -> EngineSpeed:
+    reply = process.ask("open", name=name, setting=setting.as_message())
+    return EngineSpeed(name, reply["engine"], reply["reason"], reply["load_s"], reply["load_cpu_s"])
+
+
+def _rounds(
+    opened: dict[str, EngineProcess],
+    meter: EngineProcess,
+    lengths: Sequence[int],
+    request: SpeedRequest,
+    setting: SpeedSetting,
+    progress: Progress,
+) -> tuple[dict[str, dict[int, list[Sample]]], dict[str, dict[int, float]], list[float]]:
+    """Return every engine's samples by length, its peak memory, and the rates of the memory."""
+    names = list(opened)
+    samples: dict[str, dict[int, list[Sample]]] = {name: {} for name in names}
+    peaks: dict[str, dict[int, float]] = {name: {} for name in opened}
+    rates: list[float] = []
+    for at, length in enumerate(lengths):
+
+        def turn(name: str, number: int, length: int = length) -> Sample:
+            reply = opened[name].ask("once", prompt=length, new=request.new_tokens, seed=number)
+            peaks[name][length] = reply.pop("peak_rss_mb")
+            return Sample(**reply)
+
+        def step(stage: str, done: int, total: int, at: int = at) -> None:
+            progress(stage, at * total + done, len(lengths) * total)
+
+        found = in_rounds(names, turn, request.repeat, warm_up=request.warmup, progress=step)
+        for name, taken in zip(names, found, strict=True):
+            samples[name][length] = taken
+        rates.append(meter.ask("bandwidth", threads=max(1, setting.threads))["gb_per_s"])
+    return samples, peaks, rates
+
+
+def _with_results(
+    engine: EngineSpeed,
+    samples: dict[int, list[Sample]],
+    peaks: dict[int, float],
+    request: SpeedRequest,
+) -> EngineSpeed:
+    results = tuple(
+        medians(length, request.new_tokens, found, peaks[length])
+        for length, found in samples.items()
+    )
+    return replace(engine, results=results)
+
+
+def _ratio(peer: str, length: int, ours: Sequence[Sample], theirs: Sequence[Sample]) -> SpeedRatio:
+    def median(of: Callable[[Sample], float]) -> float:
+        return ratio(pair_ratios([of(one) for one in ours], [of(one) for one in theirs])).median
+
+    return SpeedRatio(
+        peer,
+        length,
+        prefill=median(lambda one: one.first_s),
+        decode=median(lambda one: one.rest_s),
+        prefill_cpu=median(lambda one: one.first_cpu_s),
+        decode_cpu=median(lambda one: one.rest_cpu_s),
     )
 
 
-def random_prompt(length: int, vocabulary: int, seed: int) -> NDArray[np.int32]:
-    """Return tokens that are no special ones, the same for the same seed.
-
-    A shorter prompt of the same seed is no beginning of a longer one: an engine that keeps what it
-    has read (openvino-genai does) would not read that part again.
-    """
-    low, most = (_FIRST_ID, vocabulary) if vocabulary > 2 * _FIRST_ID else (0, 64)
-    random = np.random.default_rng((seed, length))
-    return random.integers(low, most, size=length, dtype=np.int32)
+def bytes_per_token(folder: Path, context: int) -> float:
+    """Count the weights and the cache that one decoded token reads."""
+    listed = list_operators(folder, Wanted(prompt=1, context=context))
+    return float(sum(row.decode.bytes for row in listed.rows))
 
 
 def medians(length: int, new_tokens: int, samples: Sequence[Sample], peak_mb: float) -> Speed:

@@ -1,7 +1,19 @@
-"""Engines that `llm bench` measures, each opened in a process of its own."""
+"""Engines that `llm bench` measures, each opened in a process of its own.
+
+A worker (`vermilion.process`) sleeps between messages:
+
+open   name, setting          → engine, reason, load_s, load_cpu_s
+once   prompt, new, seed      → the four times of a `Sample`, peak_rss_mb
+bandwidth  threads, buffer_bytes (of each; may be left out) → gb_per_s
+
+A prompt is made of random tokens, so that lengths are exact. Time to first token covers reading
+the prompt and making one token; decode is the tokens after it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,13 +23,73 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vermilion.errors import OptionError, UnsupportedError
+from vermilion.llm.bandwidth import BUFFER_BYTES, read_bandwidth_gb_per_s
 from vermilion.llm.open_decoder import EngineOptions
-from vermilion.llm.open_model import open_model
-from vermilion.llm.speed import Sample, measure_once, random_prompt
+from vermilion.llm.open_model import AnyModel, open_model
+from vermilion.memory import peak_rss_mb
 
 OURS = "vermilion"
+SPEED_WORKER = ("vermilion.llm.speed_engines",)
+# Ids below are often special tokens.
+FIRST_ID = 100
+
+Tokens = NDArray[np.int32]
+Moment = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measurement: wall time and this process's own, to the first token and after it."""
+
+    first_s: float
+    rest_s: float
+    first_cpu_s: float
+    rest_cpu_s: float
+
+
+def now() -> Moment:
+    """Return the wall's time and this process's own, in seconds."""
+    return time.perf_counter(), time.process_time()
+
+
+def sample_of(begin: Moment, first: Moment, end: Moment) -> Sample:
+    """Return the times between three moments."""
+    return Sample(first[0] - begin[0], end[0] - first[0], first[1] - begin[1], end[1] - first[1])
+
+
+def token_moments(generator: Any, tokens: Tokens, new_tokens: int) -> list[Moment]:
+    """Return the moments before a prompt is read, after it, and after each new token."""
+    moments = [now()]
+    generator.append_tokens(tokens)
+    moments.append(now())
+    for _ in range(new_tokens):
+        generator.generate_next_token()
+        moments.append(now())
+    return moments
+
+
+def measure_once(opened: AnyModel, length: int, new_tokens: int, seed: int) -> Sample:
+    """Read a prompt of random tokens, and make so many new ones."""
+    vocabulary = opened.config.model.get("vocab_size")
+    tokens = random_prompt(length, vocabulary if isinstance(vocabulary, int) else 0, seed)
+    whole = length + new_tokens + 1
+    generator = opened.generator({"max_length": whole, "min_length": whole, "do_sample": False})
+    moments = token_moments(generator, tokens, new_tokens)
+    return sample_of(moments[0], moments[2], moments[-1])
+
+
+def random_prompt(length: int, vocabulary: int, seed: int) -> NDArray[np.int32]:
+    """Return tokens that are no special ones, the same for the same seed.
+
+    A shorter prompt of the same seed is no beginning of a longer one: an engine that keeps what it
+    has read (openvino-genai does) would not read that part again.
+    """
+    low, most = (FIRST_ID, vocabulary) if vocabulary > 2 * FIRST_ID else (0, 64)
+    random = np.random.default_rng((seed, length))
+    return random.integers(low, most, size=length, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -156,15 +228,15 @@ def _open_llama_cpp(setting: SpeedSetting) -> OpenEngine:
     def once(length: int, new: int, seed: int) -> Sample:
         tokens = random_prompt(length, model.n_vocab(), seed).tolist()
         model.reset()
-        moments = [_now()]
+        moments = [now()]
         model.eval(tokens)
         for index in range(new):
             token = likeliest()
             if index == 0:
-                moments.append(_now())
+                moments.append(now())
             if index + 1 < new:
                 model.eval([token])
-        return _sample(moments[0], moments[1], _now())
+        return sample_of(moments[0], moments[1], now())
 
     return OpenEngine(f"llama.cpp (llama-cpp-python {llama_cpp.__version__})", "", once)
 
@@ -194,12 +266,12 @@ def _openvino_with(setting: SpeedSetting, properties: Mapping[str, int | str]) -
     class Noting(genai.StreamerBase):  # type: ignore[misc]
         """Says when each token came: the processor's time of the first is asked nowhere else."""
 
-        def __init__(self, moments: list[tuple[float, float]]) -> None:
+        def __init__(self, moments: list[Moment]) -> None:
             super().__init__()
             self._moments = moments
 
         def write(self, token: object) -> Any:
-            self._moments.append(_now())
+            self._moments.append(now())
             return genai.StreamingStatus.RUNNING
 
         def end(self) -> None:
@@ -211,21 +283,11 @@ def _openvino_with(setting: SpeedSetting, properties: Mapping[str, int | str]) -
             openvino.Tensor(tokens), openvino.Tensor(np.ones_like(tokens))
         )
         config = genai.GenerationConfig(max_new_tokens=new, ignore_eos=True, do_sample=False)
-        moments = [_now()]
+        moments = [now()]
         pipeline.generate(inputs, config, Noting(moments))
-        return _sample(moments[0], moments[1], _now())
+        return sample_of(moments[0], moments[1], now())
 
     return OpenEngine(f"openvino-genai {version('openvino-genai')}", "", once)
-
-
-def _now() -> tuple[float, float]:
-    return time.perf_counter(), time.process_time()
-
-
-def _sample(
-    begin: tuple[float, float], first: tuple[float, float], end: tuple[float, float]
-) -> Sample:
-    return Sample(first[0] - begin[0], end[0] - first[0], first[1] - begin[1], end[1] - first[1])
 
 
 PEERS: Mapping[str, Peer] = {
@@ -234,3 +296,33 @@ PEERS: Mapping[str, Peer] = {
     "openvino-genai": Peer("openvino_genai", True, _open_openvino),
     "openvino-genai-bf16": Peer("openvino_genai", True, _open_openvino_bf16, is_variant=True),
 }
+
+
+class Worker:
+    """What is open in this process."""
+
+    def __init__(self) -> None:
+        self._engine: OpenEngine | None = None
+
+    def open(self, name: str, setting: Mapping[str, Any]) -> dict[str, Any]:
+        """Open the model in an engine."""
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        self._engine = open_engine(name, SpeedSetting.of_message(setting))
+        return {
+            "engine": self._engine.label,
+            "reason": self._engine.reason,
+            "load_s": time.perf_counter() - begin,
+            "load_cpu_s": time.process_time() - begin_cpu,
+        }
+
+    def once(self, prompt: int, new: int, seed: int) -> dict[str, Any]:
+        """Generate once. Raises: OptionError where nothing is open."""
+        if self._engine is None:
+            raise OptionError("a worker has to `open` before this")
+        gc.collect()
+        sample = self._engine.once(prompt, new, seed)
+        return {**dataclasses.asdict(sample), "peak_rss_mb": peak_rss_mb()}
+
+    def bandwidth(self, threads: int, buffer_bytes: int = BUFFER_BYTES) -> dict[str, Any]:
+        """Measure what the memory gives."""
+        return {"gb_per_s": read_bandwidth_gb_per_s(threads, buffer_bytes)}

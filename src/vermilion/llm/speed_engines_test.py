@@ -7,9 +7,8 @@ import pytest
 import tiny_llama
 from vermilion.errors import DeviceError, OptionError, UnsupportedError
 from vermilion.llm import speed_engines
-from vermilion.llm.speed import SpeedRequest
+from vermilion.llm.speed import SpeedRequest, compare_speed
 from vermilion.llm.speed_engines import Peer, SpeedSetting, peers_for
-from vermilion.llm.speed_turns import compare_speed
 
 pytestmark = pytest.mark.needs("tokenizers", "jinja2")
 

@@ -7,7 +7,7 @@ import pytest
 
 import models
 from vermilion.bench.measure import Plan
-from vermilion.bench.profiling import GPU_LINE, CaseProfiles, profile_models
+from vermilion.bench.profile import GPU_LINE, CaseProfiles, profile_models
 from vermilion.errors import OptionError
 
 
