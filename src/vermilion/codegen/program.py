@@ -1,7 +1,8 @@
 """Steps → a program: barriers, object code, tables.
 
-A program is machine code (`program.o`, and more where it was compiled by several processes),
-`packed.bin` (weights in kernel order) and `kernels.json` (which function on which addresses).
+A program is machine code (`program.o`, the driver; `program_1.o`, the kernels, and more where
+several processes compiled them), `packed.bin` (weights in kernel order) and `kernels.json` (which
+function on which addresses).
 Addresses are (place, offset): an offset in the arena or in the packed weights, or a whole input or
 output.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,7 @@ from vermilion.codegen.extents import check_extents
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.memory import aligned, offsets_of, plan_memory
-from vermilion.codegen.object import compile_objects
+from vermilion.codegen.object import compile_object, compile_objects
 from vermilion.codegen.table import Address, Call, Check, ObjectCode, StepTensor
 from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View
 from vermilion.codegen.workers import usable_cores
@@ -184,12 +186,22 @@ def _compiled(steps: Iterable[Step], isa: Isa) -> tuple[ObjectCode, ...]:
         at = min(range(count), key=lambda index: bins[index].size)
         bins[at].include(module)
         names[at].append(name)
-    write_driver(bins[0])
     objects = compile_objects([module.text() for module in bins], isa)
-    return tuple(
-        ObjectCode(data, tuple(kernel_names))
-        for data, kernel_names in zip(objects, names, strict=True)
+    return (
+        _driver(isa),
+        *(
+            ObjectCode(data, tuple(kernel_names))
+            for data, kernel_names in zip(objects, names, strict=True)
+        ),
     )
+
+
+@cache
+def _driver(isa: Isa) -> ObjectCode:
+    """Compile the driver, which is the same for every program: it takes LLVM 50 ms."""
+    module = _empty(isa)
+    write_driver(module)
+    return ObjectCode(compile_object(module.text(), isa), ())
 
 
 def module_text(steps: Iterable[Step], isa: Isa) -> str:
