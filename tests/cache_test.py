@@ -21,9 +21,9 @@ from vermilion.errors import ArtifactError, OptionError
 from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.cache import Cache, CachedModel
 from vermilion.runtime.digest import model_digest
-from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.session import Session
 from vermilion.store.cache_dir import default_root
+from vermilion.store.digest import cache_digest
 
 HERE = Path(__file__).parent
 
@@ -297,7 +297,7 @@ from pathlib import Path
 sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent / "src")!r}]
 import bundles
 from vermilion.runtime.cache import Cache
-from vermilion.runtime.keys import cache_digest
+from vermilion.store.digest import cache_digest
 
 root, scratch, log, key, seconds = sys.argv[1:]
 parts = bundles.small_cache_parts()

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from vermilion.backends.process.contract import Request
-from vermilion.backends.process.profile import CPU
+from vermilion.backends.provider.contract import CPU, Request
 
 ARCHITECTURE = "gfx1100"
 

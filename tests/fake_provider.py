@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from vermilion.backends.process.contract import MODEL_FILE, Request
-from vermilion.backends.process.profile import CPU
+from vermilion.backends.provider.contract import CPU, MODEL_FILE, Request
 from vermilion.backends.vitisai.evidence import NPU
 
 OFFLOADED = (

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vermilion.backends.process.contract import Request
+from vermilion.backends.provider.contract import Request
 from vermilion.errors import ArtifactError
 from vermilion.process.worker import bound_memory
 
@@ -24,7 +24,7 @@ class Worker:
             os._exit(11)
         self.folder, self.more = Path(folder), more
 
-    # A session, as `backends.process.contract` has it: it takes a while to double its input.
+    # A session, as `backends.provider.contract` has it: it takes a while to double its input.
 
     def open(self, request: Mapping[str, Any]) -> dict[str, object]:
         asked = Request.of_message(request)

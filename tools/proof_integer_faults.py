@@ -127,11 +127,11 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 
 GPU_FAULTS: tuple[Fault, ...] = (
-    *in_file(IREE + "strided.py", ("gpu-fp32",), [
+    *in_file(IREE + "rewrites.py", ("gpu-fp32",), [
         ("stale", "slices of two tensors taken for one", "gpu_strided", "key = (value, steps)", "key = (None, steps)"),
         ("stride", "every pixel instead of every second", "gpu_strided", "\"steps\": list(steps),", "\"steps\": [1 for _ in steps],"),
     ]),
-    *in_file(IREE + "softmax.py", ("gpu-fp32",), [
+    *in_file(IREE + "rewrites.py", ("gpu-fp32",), [
         ("pad", "softmax padded with zeros", "gpu_softmax", "np.asarray(-np.inf, _TYPES", "np.asarray(0.0, _TYPES"),
         ("offset", "softmax padded in front", "gpu_softmax",
          "[*[0] * (2 * rank - 1), wide - length]", "[*[0] * (rank - 1), wide - length, *[0] * rank]"),

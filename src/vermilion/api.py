@@ -31,13 +31,12 @@ from vermilion.runtime.build import (
 )
 from vermilion.runtime.cache import Cache
 from vermilion.runtime.digest import model_digest
-from vermilion.runtime.gate import OffloadGate
-from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.manifest import tool_versions
 from vermilion.runtime.prove import NotProvenError
-from vermilion.runtime.report import Report, read_report
+from vermilion.runtime.report import OffloadGate, Report, read_report
 from vermilion.runtime.session import Session
 from vermilion.runtime.write import pack
+from vermilion.store.digest import cache_digest
 from vermilion.version import code_digest
 
 PRECISIONS = ("fp32", "bf16", "int8")

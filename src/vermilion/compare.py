@@ -32,8 +32,8 @@ from vermilion.ir.samples import draw_accepted, open_axes
 from vermilion.progress import Progress, no_progress
 from vermilion.rounds import in_rounds
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
-from vermilion.runtime.bundle_runner import is_artifact, open_bundle_runner
 from vermilion.runtime.feeds import checked_feeds
+from vermilion.runtime.session import is_artifact, open_bundle_runner
 from vermilion.runtime.write import tensor_record
 
 Array = NDArray[Any]

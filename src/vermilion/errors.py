@@ -74,6 +74,12 @@ class ArtifactError(VermilionError):
     """A compiled bundle or cache entry is damaged, foreign or stale."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line that an error has, else its kind."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
 @dataclass(frozen=True)
 class Refusal:
     """Why a rule did not apply, or a backend would not take a node."""

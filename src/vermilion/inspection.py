@@ -33,8 +33,8 @@ from vermilion.partition.place import Placement, plan, settle
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.build import backends_for, predicted_ms
 from vermilion.runtime.digest import model_digest
+from vermilion.runtime.failing import CulpritFile, find_culprits
 from vermilion.runtime.manifest import TensorRecord
-from vermilion.runtime.reduce_failure import CulpritFile, find_culprits
 from vermilion.runtime.summarize import summarize
 from vermilion.runtime.summary import Summary
 from vermilion.runtime.write import tensor_record

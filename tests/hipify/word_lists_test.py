@@ -11,7 +11,12 @@ import pytest
 
 from hipify.word_lists import folder_of, word_lists
 from model_wheels import wheel_folder
-from vermilion.hipify.tables import RENAME_FILES, hip_words, includes, renames
+from vermilion.hipify.names import (
+    RENAME_FILES,
+    hip_words,
+    includes,
+    renames,
+)
 
 HIPIFY = Path(__file__).parents[2] / "src" / "vermilion" / "hipify"
 STUBS = HIPIFY / "check" / "stubs"
@@ -72,8 +77,7 @@ def test_no_row_says_what_the_rule_says() -> None:
     reason="this system has no wheel with CUDA's headers",
 )
 def test_most_names_of_the_cuda_runtime_are_translated() -> None:
-    from vermilion.hipify.names import Names
-    from vermilion.hipify.tables import Rename
+    from vermilion.hipify.names import Names, Rename
 
     header = "nvidia/cuda_runtime/include/cuda_runtime_api.h"
     text = (wheel_folder("nvidia-cuda-runtime-cu12") / header).read_text("utf-8")

@@ -9,13 +9,15 @@ from models import mobilenet, resnet18, resnet50
 from vermilion.backends.npu_cost import (
     BF16_ERRORS,
     BF16_RATES,
+    DISPATCH_MS,
     INT8_ERRORS,
     INT8_RATES,
     NEWEST,
+    fit,
     layer_of,
+    left_out_errors,
     predict,
 )
-from vermilion.backends.npu_fit import DISPATCH_MS, fit, left_out_errors
 from vermilion.backends.npu_published import BF16_MS, INT8_MS, network
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.infer_shapes import infer_shapes

@@ -24,11 +24,16 @@ from vermilion.batch.journal import (
     read_range,
     write_range,
 )
+from vermilion.batch.local_worker import LOGS_FOLDER, LocalWorker, Standby
 from vermilion.batch.plan import Request, plan
-from vermilion.batch.process import LOGS_FOLDER, LocalWorker
-from vermilion.batch.schedule import DeviceRecord, Start, Watch, run_devices
-from vermilion.batch.standby import Standby
-from vermilion.batch.work import Status, Work
+from vermilion.batch.schedule import (
+    DeviceRecord,
+    Start,
+    Status,
+    Watch,
+    Work,
+    run_devices,
+)
 from vermilion.batch.worker_contract import Worker
 from vermilion.errors import DeviceError, OptionError, UnsupportedError
 from vermilion.progress import Progress, no_progress

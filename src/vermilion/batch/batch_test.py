@@ -21,10 +21,9 @@ from vermilion.batch.batch import _computed, _prepared, run_batch
 from vermilion.batch.devices import BatchDevice, parse_devices
 from vermilion.batch.job import Job, Range
 from vermilion.batch.journal import finished_ranges, missing_ranges
+from vermilion.batch.local_worker import LocalWorker
 from vermilion.batch.plan import Request, plan
-from vermilion.batch.process import LocalWorker
-from vermilion.batch.schedule import DEATHS, run_devices
-from vermilion.batch.work import Work
+from vermilion.batch.schedule import DEATHS, Work, run_devices
 from vermilion.batch.worker_contract import WorkerDied
 from vermilion.errors import DeviceError, OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session

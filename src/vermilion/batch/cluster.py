@@ -29,7 +29,7 @@ from vermilion.batch.worker_contract import (
     Report,
     WorkerDied,
 )
-from vermilion.errors import DeviceError, OptionError, VermilionError
+from vermilion.errors import DeviceError, OptionError, VermilionError, first_line
 from vermilion.process.child import environment
 
 _CONNECT_LIMIT_S = 10.0
@@ -54,7 +54,7 @@ class Actor:
             opened = open_program(job.program, job.outputs, threads, device)
         except Exception as error:  # a backend may raise anything; the scheduler decides
             hopeless = isinstance(error, VermilionError) and not isinstance(error, DeviceError)
-            return Failure(_words(error), hopeless)
+            return Failure(first_line(error), hopeless)
         self._computer = Computer(job, opened)
         return opened.runs_on, opened.notes
 
@@ -65,7 +65,7 @@ class Actor:
         try:
             computed, spent = self._computer.compute(Range(start, stop))
         except Exception as error:  # as above
-            return Failure(_words(error), isinstance(error, BatchError))
+            return Failure(first_line(error), isinstance(error, BatchError))
         return computed, Report(computed.failed, spent.read_s, spent.run_s, peak_rss_mb())
 
 
@@ -126,7 +126,7 @@ class RayWorker:
             raise WorkerDied(f"it took more than {limit_s:g} s and was ended") from error
         except ray.exceptions.RayError as error:
             self.close()
-            raise WorkerDied(_words(error)) from error
+            raise WorkerDied(first_line(error)) from error
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def _check_answers(address: str) -> None:
 
 def _no_answer(error: Exception, address: str | None) -> DeviceError:
     return DeviceError(
-        f"no Ray cluster answers: {_words(error)}",
+        f"no Ray cluster answers: {first_line(error)}",
         where=f"--address {address}" if address else "",
         hint="`ray status --address ADDRESS` says whether one runs there; one that asks for a "
         "token is joined with RAY_AUTH_MODE=token",
@@ -330,8 +330,3 @@ def _names(devices: str, kind: Kind) -> list[str]:
             hint=f"write `all`, or `{kind}:0,{kind}:1`",
         )
     return names
-
-
-def _words(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -15,10 +15,28 @@ from vermilion.backends.base import Array
 from vermilion.batch.job import Range, Slot, Source
 from vermilion.errors import OptionError
 from vermilion.ir.pictures import SUFFIXES as PICTURE_SUFFIXES
-from vermilion.ir.pictures import PictureOptions
+from vermilion.ir.pictures import PictureOptions, read_picture
 
 if TYPE_CHECKING:
     from vermilion.batch.row_files import RowFile
+
+
+def read_pictures(
+    paths: Mapping[int, Path], slot: Slot, options: PictureOptions
+) -> tuple[dict[int, Array], dict[int, str]]:
+    """Return a row for each image that can be read, by number, and why the rest cannot.
+
+    `slot` has an open first dimension.
+    """
+    rows: dict[int, Array] = {}
+    failed: dict[int, str] = {}
+    for at, path in paths.items():
+        try:
+            rows[at] = read_picture(path, slot, options)
+        except OptionError as error:
+            failed[at] = error.message
+    return rows, failed
+
 
 ROW_SUFFIXES = frozenset({".npy", ".npz", ".parquet"})
 
@@ -107,7 +125,6 @@ class Reader:
         return Read(arrays, tuple(range(wanted.start, wanted.stop)))
 
     def _pictures(self, wanted: Range) -> Read:
-        from vermilion.batch.pictures import read_pictures
 
         files = {at: self._source.files[at] for at in range(wanted.start, wanted.stop)}
         paths = {at: self._folder / name for at, name in files.items()}

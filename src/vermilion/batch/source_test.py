@@ -9,7 +9,12 @@ from PIL import Image
 
 from vermilion.batch.job import Range, Slot
 from vermilion.batch.row_files import open_rows
-from vermilion.batch.source import Reader, count_inputs, find_source, input_name
+from vermilion.batch.source import (
+    Reader,
+    count_inputs,
+    find_source,
+    input_name,
+)
 from vermilion.errors import OptionError
 from vermilion.ir.pictures import PictureOptions
 

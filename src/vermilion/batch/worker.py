@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vermilion.backends import native
-from vermilion.batch import pictures
+from vermilion.batch import source
 from vermilion.batch.compute import Computer, open_program
 from vermilion.batch.job import Job, Range
 from vermilion.batch.journal import write_range
@@ -19,7 +19,7 @@ from vermilion.memory import peak_rss_mb
 from vermilion.process.worker import print_to
 from vermilion.runtime import session
 
-del native, pictures, session  # only loaded
+del native, source, session  # only loaded
 
 
 class Worker:

@@ -1,6 +1,6 @@
 """A worker as the scheduler sees it: one that computes ranges, or dies of them.
 
-The local one, a process, is in `process`; the one on a Ray cluster in `cluster`.
+The local one, a process, is in `local_worker`; the one on a Ray cluster in `cluster`.
 """
 
 from __future__ import annotations

@@ -2,23 +2,115 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
 from vermilion.cli.options import CacheDir, Dims, parse_dims, parse_shape
-from vermilion.cli.output import Result
+from vermilion.cli.output import Result, console_on
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from vermilion.batch.schedule import Status
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.batch.batch import Engine
     from vermilion.batch.batch import Result as BatchResult
     from vermilion.ir.pictures import PictureOptions
+
+
+# Where nobody watches, a log gets a line this often.
+_LINE_EVERY_S = 10.0
+
+
+class Shown(Protocol):
+    """Told of the steps before the work, and then of the work."""
+
+    def step(self, stage: str, done: int, total: int) -> None:
+        """Note a step of compiling."""
+
+    def watch(self, status: Status) -> None:
+        """Note how far the work is."""
+
+
+@contextmanager
+def rates() -> Iterator[Shown]:
+    """Show progress until the block ends: bars on a terminal, else lines."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[words]}"),
+    )
+    with Bars(*columns, console=console_on(sys.stderr), transient=True) as bars:
+        yield _Bars(bars)
+
+
+def words(status: Status) -> str:
+    """Return rate, time left and failures: `41.2/s, 0:17 left, 1 failed`."""
+    parts = [f"{status.rate:,.1f}/s"]
+    if status.left_s is not None:
+        minutes, seconds = divmod(round(status.left_s), 60)
+        hours, minutes = divmod(minutes, 60)
+        clock = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        parts.append(f"{clock} left")
+    if status.failed:
+        parts.append(f"{status.failed} failed")
+    return ", ".join(parts)
+
+
+class _Bars:
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+
+    def step(self, stage: str, done: int, total: int) -> None:
+        self._move(stage, done, total or None, "")
+
+    def watch(self, status: Status) -> None:
+        self._move("inputs", status.done, status.total, words(status))
+
+    def _move(self, stage: str, done: int, total: int | None, text: str) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, total=total, words=text)
+        self._bars.update(self._tasks[stage], completed=done, total=total, words=text)
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._next: float | None = None
+
+    def step(self, stage: str, done: int, total: int) -> None:
+        """Nothing: compiling takes seconds."""
+
+    def watch(self, status: Status) -> None:
+        now = time.monotonic()
+        is_due = self._next is not None and now >= self._next
+        if self._next is None or is_due:
+            self._next = now + _LINE_EVERY_S
+        if not is_due:
+            return
+        # A short job prints nothing, and never loads what prints.
+        console_on(sys.stderr).print(
+            f"{status.done:,} of {status.total:,} inputs, {words(status)}", soft_wrap=True
+        )
+
 
 _FAILED_SHOWN = 10
 
@@ -104,14 +196,13 @@ def batch(
     A kill loses nothing: `--resume` goes on. Inputs that cannot be computed are reported and the
     rest is done; the exit code is 1 then.
     """
-    from vermilion.batch.standby import standing_by
+    from vermilion.batch.local_worker import standing_by
 
     local = _engine(engine) == "local"
     with standing_by(devices) if local else nullcontext() as standby:
         # Loaded while the processes start.
         from vermilion.batch.batch import run_batch
         from vermilion.batch.plan import Request
-        from vermilion.cli.batch_progress import rates
 
         request = Request(
             model=model,

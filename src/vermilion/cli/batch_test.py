@@ -13,8 +13,8 @@ import pytest
 import models
 from commands import Command, command_line
 from vermilion.batch.journal import RANGES_FOLDER
-from vermilion.batch.work import Status
-from vermilion.cli.batch_progress import words
+from vermilion.batch.schedule import Status
+from vermilion.cli.batch import words
 
 ROOT = Path(__file__).parents[3]
 ROWS = 256

@@ -11,8 +11,8 @@ import bundles
 from vermilion.cli import main
 from vermilion.cli.cli_test import only_object, vermilion
 from vermilion.runtime.cache import Cache
-from vermilion.runtime.keys import cache_digest
 from vermilion.store.arrays import DATA_FILE, new_array, write_arrays
+from vermilion.store.digest import cache_digest
 from vermilion.store.namespaces import IMAGES
 from vermilion.store.store import Store
 

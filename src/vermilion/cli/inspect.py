@@ -84,8 +84,7 @@ def inspect(
 def _view(found: Inspection, *, every_node: bool) -> RenderableType:
     from rich.console import Group
 
-    from vermilion.cli.placement import placement_view
-    from vermilion.cli.planning import planning_view, targets_view
+    from vermilion.cli.placement import placement_view, planning_view, targets_view
 
     parts: list[RenderableType] = [_facts(found), "", _operators(found)]
     if found.prediction is not None:

@@ -11,7 +11,7 @@ from vermilion.cli.options import bytes_for_people
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from vermilion.hardware.checks.finding import Finding
+    from vermilion.hardware.checks import Finding
     from vermilion.llm.list_operators import OperatorList, Row
     from vermilion.llm.operators import Cost, Operator
 

@@ -9,9 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from rich.table import Table
 
-from vermilion.cli.output import Failure, Result, console_on, emit, emit_failure, to_json
+from vermilion.cli.output import (
+    Bars,
+    Failure,
+    Result,
+    console_on,
+    emit,
+    emit_failure,
+    to_json,
+)
 
 
 class Terminal(io.StringIO):
@@ -135,3 +144,21 @@ def test_only_the_result_reaches_stdout_even_from_native_code() -> None:
         "from Python",
         "from native code",
     ]
+
+
+def test_bars_name_their_stages_on_a_terminal() -> None:
+    out = io.StringIO()
+    with Bars(Console(file=out, force_terminal=True, width=100)) as bars:
+        bars("quantize", 1, 4)
+        bars("compile", 0, 0)
+        bars("quantize", 4, 4)
+    assert "quantize" in out.getvalue()
+    assert "compile" in out.getvalue()
+    assert "4/4" in out.getvalue()
+
+
+def test_nothing_is_drawn_where_nobody_watches() -> None:
+    out = io.StringIO()
+    with Bars(Console(file=out)) as bars:
+        bars("quantize", 1, 4)
+    assert out.getvalue() == ""

@@ -1,4 +1,4 @@
-"""Drawing where nodes run: three columns, never one, and the reasons of what stays behind."""
+"""Drawing where nodes run and why the rest does not; what a plan for an NPU says."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ if TYPE_CHECKING:
 
     from vermilion.inspection import Prediction
     from vermilion.runtime.summary import Summary
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from vermilion.backends.npu_cost import Latency
+    from vermilion.inspection import Crossings, Inspection, Prediction
+
 
 _GROUPS = 12
 
@@ -100,3 +106,119 @@ def nodes_view(
 
 def _share(part: float, whole: float, form: str) -> str:
     return f"{part:{form}} ({100.0 * part / whole if whole else 0.0:.1f}%)"
+
+
+def planning_view(prediction: Prediction, cpu_ms: float | None) -> Sequence[RenderableType]:
+    """Return what stands below the placement on one target."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    if prediction.latency is not None:
+        for row in _latency_rows(prediction.latency):
+            table.add_row(*row)
+    crossings = prediction.crossings
+    if crossings is not None:
+        table.add_row("crossings", _crossings_words(prediction, crossings))
+    if cpu_ms is not None:
+        table.add_row("this CPU", f"{cpu_ms:.2f} ms for the whole model, measured now")
+        advice = _advice(prediction, cpu_ms)
+        if advice:
+            table.add_row("so", advice)
+    for caution in prediction.cautions:
+        table.add_row("careful", caution)
+    fix = prediction.fix
+    if fix is not None:
+        before = prediction.summary.offloaded_operators
+        gain = f"{before} → {fix.offloaded_operators} of {fix.operators} operators offloaded"
+        table.add_row("--fix", f"{', '.join(fix.fixes)}: {gain}")
+    return [table] if table.row_count else []
+
+
+def _crossings_words(prediction: Prediction, crossings: Crossings) -> str:
+    parts = sum(part.device == prediction.target.kind for part in prediction.placement.parts)
+    between = f"{crossings.tensors} tensors, {crossings.bytes / 1e6:.2f} MB"
+    return f"{parts} on the device; {between} pass between it and the CPU in a run"
+
+
+def _latency_rows(latency: Latency) -> list[tuple[str, str]]:
+    shares = (
+        ("dense arithmetic", latency.dense_ms),
+        ("depthwise arithmetic", latency.depthwise_ms),
+        ("memory traffic", latency.traffic_ms),
+        ("dispatch", latency.dispatch_ms),
+    )
+    total = latency.total_ms or 1.0
+    spent = ", ".join(f"{name} {100 * ms / total:.0f}%" for name, ms in shares if ms > 0)
+    rows = [
+        ("modelled", f"{latency.total_ms:.2f} ms on the device: {spent}"),
+        ("its error", f"{latency.basis}. Networks left out of the fit came out {_errors(latency)}"),
+    ]
+    if latency.layers_beyond_memory:
+        text = f"{latency.layers_beyond_memory} of {latency.layers} layers do not fit in it"
+        rows.append(("array memory", text))
+    return rows
+
+
+def _errors(latency: Latency) -> str:
+    worst, by = latency.worst_error
+    return f"±{100 * latency.median_error:.0f}% in the middle, {worst} {100 * by:+.0f}% at worst"
+
+
+def _advice(prediction: Prediction, cpu_ms: float) -> str:
+    """Say which is faster, if the difference is larger than the model's own error."""
+    latency, summary = prediction.latency, prediction.summary
+    if latency is None:
+        return ""
+    left = 1.0 - (summary.offloaded_gops / summary.gops if summary.gops else 0.0)
+    whole = latency.total_ms + left * cpu_ms
+    reach = 1.0 + latency.median_error
+    rest = f" and {left * cpu_ms:.2f} ms of it on the CPU" if left > 0.005 else ""
+    if whole > cpu_ms * reach:
+        return (
+            f"the CPU of this machine is faster than the modelled {latency.total_ms:.2f} ms{rest}"
+        )
+    if whole * reach < cpu_ms:
+        return f"the device should be about {cpu_ms / whole:.1f} times as fast as this CPU{rest}"
+    return "the model's error is larger than the difference between device and CPU"
+
+
+def targets_view(found: Inspection) -> Sequence[RenderableType]:
+    """Return one row a chip, for the target `all`."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("target", "offloaded", "GOPs", "parts", "crossings", "with --fix"):
+        table.add_column(column, justify="left" if column == "target" else "right")
+    table.add_column("modelled ms", justify="right")
+    table.add_column("error", justify="right")
+    table.add_column("first reason", overflow="fold")
+    for prediction in found.predictions:
+        table.add_row(*_target_row(prediction))
+    views: list[RenderableType] = ["by rule, for each NPU: nothing was compiled", table]
+    if found.cpu_ms is not None:
+        views.append(f"the CPU of this machine takes {found.cpu_ms:.2f} ms, measured now")
+    scaled = [p.target.name for p in found.predictions if p.latency and p.latency.is_scaled]
+    if scaled:
+        views.append(
+            f"{', '.join(scaled)}: latencies of Strix, scaled to the array; nothing is published"
+        )
+    return views
+
+
+def _target_row(prediction: Prediction) -> list[str]:
+    summary, latency, fix = prediction.summary, prediction.latency, prediction.fix
+    share = 100 * summary.offloaded_gops / summary.gops if summary.gops else 0.0
+    reasons = [node.reason for node in prediction.placement.nodes if node.reason]
+    return [
+        prediction.target.name,
+        f"{summary.offloaded_operators} of {summary.operators}",
+        f"{share:.1f}%",
+        str(summary.subgraphs_offloaded),
+        str(prediction.crossings.tensors) if prediction.crossings else "",
+        str(fix.offloaded_operators) if fix else "",
+        f"{latency.total_ms:.2f}" if latency else "not known",
+        f"±{100 * latency.median_error:.0f}%" if latency else "",
+        reasons[0] if reasons else "",
+    ]

@@ -3,12 +3,20 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import onnx_ir as ir
+import pytest
 from rich.console import RenderableType
 
 import bundles
+from commands import Command, command_line, wide_enough
+from models import package_model_path, resnet18, small_cnn
 from vermilion.cli.output import console_on
 from vermilion.cli.placement import nodes_view, summary_view
+from vermilion.inspection import inspect_model
+from vermilion.ir.passes.contract_test import parse, weight
 from vermilion.runtime.summary import Fallback
 
 
@@ -85,3 +93,153 @@ def test_nothing_stays_behind() -> None:
 
 def test_brackets_in_names_are_no_style() -> None:
     assert "[red]x[/red]" in nodes([row("[red]x[/red]", "cpu", "why")], every_node=True)
+
+
+PRELU = """(float[1,8,16,16] x, float[8,8,3,3] w, float[8,1,1] s) => (float[1,8,16,16] y) {
+    a = Conv<pads=[1,1,1,1]>(x, w)
+    b = PRelu(a, s)
+    c = Conv<pads=[1,1,1,1]>(b, w)
+    d = Softplus(c)
+    y = Conv<pads=[1,1,1,1]>(d, w)
+}"""
+
+
+@pytest.fixture
+def vermilion(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Command:
+    return command_line(capfd, monkeypatch, tmp_path / "cache")
+
+
+def prelu_model() -> ir.Model:
+    return parse(PRELU, w=0.1 * weight(8, 8, 3, 3), s=weight(8, 1, 1))
+
+
+def test_a_plan_shows_time_crossings_and_what_a_fix_gains(
+    vermilion: Command, tmp_path: Path
+) -> None:
+    ir.save(prelu_model(), tmp_path / "m.onnx")
+    done = vermilion("inspect", tmp_path / "m.onnx", "--target", "strix")
+    assert done.code == 0
+    assert "modelled" in done.words
+    assert "ms on the device: " in done.words
+    assert "Networks left out of the fit came out ±50% in the middle, resnet18 +57%" in done.words
+    assert "2 on the device; " not in done.words
+    assert "3 on the device; 4 tensors, 0.03 MB pass between it and the CPU in a run" in done.words
+    assert "ms for the whole model, measured now" in done.words
+    assert "--fix write-attributes, replace-prelu: 3 → 7 of 8 operators offloaded" in done.words
+    assert wide_enough(done.out)
+
+
+def test_every_chip_in_one_table(vermilion: Command, tmp_path: Path) -> None:
+    ir.save(resnet18(image=64), tmp_path / "m.onnx")
+    done = vermilion("inspect", tmp_path / "m.onnx", "--target", "all")
+    assert done.code == 0
+    rows = {line.split()[0]: line for line in done.out.splitlines() if line.strip()}
+    assert {"phoenix", "strix", "krackan", "ve2"} <= set(rows)
+    assert "49 of 49" in rows["strix"]
+    assert "not known" in rows["ve2"]
+    assert "0 of 49" in rows["phoenix"]
+    assert "krackan: latencies of Strix, scaled to the array" in done.words
+    assert wide_enough(done.out)
+
+
+def test_the_plan_as_json(vermilion: Command, tmp_path: Path) -> None:
+    ir.save(prelu_model(), tmp_path / "m.onnx")
+    data = vermilion("inspect", tmp_path / "m.onnx", "--target", "strix", "--json").data
+    assert data["predicted_is"] == "modelled"
+    latency = data["latency"]
+    shares = ("compute_dense_ms", "compute_depthwise_ms", "traffic_ms", "dispatch_ms")
+    assert sum(latency[key] for key in shares) == pytest.approx(latency["modelled_ms"])
+    assert latency["errors"]["resnet18"] == pytest.approx(0.57)
+    assert data["crossings"] == {"tensors": 4, "bytes": 4 * 8 * 16 * 16 * 4}
+    assert data["fix"]["fixes"] == ["write-attributes", "replace-prelu"]
+    assert data["cpu_is"] == "measured"
+    every = vermilion("inspect", tmp_path / "m.onnx", "--target", "all", "--json").data
+    names = [row["target"] for row in every["targets"]]
+    assert names == ["phoenix", "strix", "krackan", "ve2"]
+
+
+def test_fixes_are_applied_and_listed_when_compiling(vermilion: Command, tmp_path: Path) -> None:
+    ir.save(prelu_model(), tmp_path / "m.onnx")
+    arguments = ["compile", tmp_path / "m.onnx", "--target", "strix", "--json"]
+    plain = vermilion(*arguments).data
+    fixed = vermilion(*arguments, "--fix").data
+    assert fixed["cache_key"] != plain["cache_key"]
+    assert plain["summary"]["offloaded_operators"] == 3
+    assert fixed["summary"]["offloaded_operators"] == 7
+    passes = {row["name"]: row["fired"] for row in fixed["passes"]}
+    assert passes["fix replace-prelu"] == 1
+    assert passes["fix compare-outputs"] == 1
+    assert fixed["offload_is"] == "modelled"
+    proof = fixed["verification"]["outputs"][0]
+    assert proof["modelled_in"] == "bf16"
+    assert proof["cosine"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_batch_on_phoenix_is_unrolled(vermilion: Command, tmp_path: Path) -> None:
+    text = """(float[4,8,16,16] x, float s, uint8 z, float[8,8,3,3] w) => (float[4,8,16,16] y) {
+        q = QuantizeLinear(x, s, z)
+        a = DequantizeLinear(q, s, z)
+        b = Conv<pads=[1,1,1,1]>(a, w)
+        c = QuantizeLinear(b, s, z)
+        d = DequantizeLinear(c, s, z)
+        e = Conv<pads=[1,1,1,1]>(d, w)
+        f = QuantizeLinear(e, s, z)
+        y = DequantizeLinear(f, s, z)
+    }"""
+    model = parse(text, w=0.1 * weight(8, 8, 3, 3), s=np.float32(0.0625), z=np.array(128, np.uint8))
+    ir.save(model, tmp_path / "m.onnx")
+    plan = inspect_model(tmp_path / "m.onnx", target="phoenix").prediction
+    assert plan is not None
+    assert plan.summary.offloaded_operators == 0
+    assert plan.fix is not None
+    assert "unroll-batch" in plan.fix.fixes
+    assert plan.fix.offloaded_gops > 0.95 * plan.summary.gops
+    arguments = ["compile", tmp_path / "m.onnx", "--target", "phoenix", "--fix", "--json"]
+    done = vermilion(*arguments, "--min-offload", "gops=95%")
+    assert done.code == 0, done.err
+    assert done.data["summary"]["subgraphs_offloaded"] == 4
+
+
+def test_what_has_failed_elsewhere_is_said(tmp_path: Path) -> None:
+    text = """(float[6,1,4] x, float[1,32,4] w, float[1,32,8] r) => (float[6,1,1,8] y) {
+        y = LSTM<hidden_size=8>(x, w, r)
+    }"""
+    model = parse(text, w=weight(1, 32, 4), r=weight(1, 32, 8))
+    plan = inspect_model(model, target="strix").prediction
+    assert plan is not None
+    assert plan.summary.offloaded_operators == 1
+    assert "issues/394" in plan.cautions[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [
+        ("ocr-det", {"x": (1, 3, 320, 320)}),
+        ("ocr-rec", {"x": (1, 3, 48, 320)}),
+        ("ocr-cls", {"x": (1, 3, 48, 192)}),
+        ("nsfw", {}),
+    ],
+)
+def test_real_models_are_planned_for_every_chip(name: str, dims) -> None:
+    found = inspect_model(package_model_path(name), target="all", dims=dims)
+    plans = {plan.target.name: plan for plan in found.predictions}
+    strix = plans["strix"]
+    if name == "nsfw":
+        assert strix.fix is not None
+        assert strix.fix.offloaded_operators == strix.fix.operators
+        assert "freeze-batch" in strix.fix.fixes
+    else:
+        assert strix.summary.offloaded_operators == strix.summary.operators
+        assert strix.latency is not None
+    for node in plans["phoenix"].placement.nodes:
+        assert "this model is fp32" in node.reason
+
+
+def test_an_open_model_is_planned_too(tmp_path: Path) -> None:
+    plan = inspect_model(small_cnn(batch="batch"), target="strix", measure_cpu=True)
+    assert plan.cpu_ms is None
+    assert plan.prediction is not None
+    assert plan.prediction.fix is not None
+    assert plan.prediction.fix.fixes[0] == "freeze-batch"

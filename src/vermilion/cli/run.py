@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.compare import Array, Side
-    from vermilion.runtime.bundle_runner import BundleRunner
+    from vermilion.runtime.session import BundleRunner
 
 
 @verb("run")
@@ -76,7 +76,7 @@ def run(
 
     if output is not None:
         check_form(output)
-    from vermilion.runtime.bundle_runner import is_artifact, open_bundle_runner
+    from vermilion.runtime.session import is_artifact, open_bundle_runner
 
     inputs = load_inputs(input)
     side: Side | BundleRunner

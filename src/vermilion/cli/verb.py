@@ -144,7 +144,7 @@ def describe(error: Exception) -> Failure:
 def _with_progress(terminal: Terminal, work: Callable[[], Result]) -> Result:
     if not sys.stderr.isatty():
         return work()
-    from vermilion.cli.progress import Bars
+    from vermilion.cli.output import Bars
 
     with Bars(console_on(sys.stderr)) as bars:
         terminal.progress = bars

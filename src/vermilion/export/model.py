@@ -12,9 +12,14 @@ from pathlib import Path
 import onnx_ir as ir
 
 from vermilion.errors import OptionError, UnsupportedError
-from vermilion.export.call import Call, flat_module, match_inputs, run_eagerly
+from vermilion.export.call import (
+    Call,
+    flat_module,
+    match_inputs,
+    parse_inputs,
+    run_eagerly,
+)
 from vermilion.export.convert import Job, convert
-from vermilion.export.inputs import parse_inputs
 from vermilion.export.module import load_module, require_torch
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.measure import Agreement, agreement

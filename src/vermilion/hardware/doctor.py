@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from vermilion.hardware.checks import gpu, npu, packages, system
-from vermilion.hardware.checks.finding import LEVELS, Finding
+from vermilion.hardware.checks import LEVELS, Finding, gpu, npu, packages, system
 from vermilion.hardware.devices import Machine
 from vermilion.hardware.environment import Environment, collect_environment
 

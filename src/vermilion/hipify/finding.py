@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["error", "warning", "note"]
@@ -58,10 +58,6 @@ class Finding:
     def can_be_fixed(self) -> bool:
         """Say whether `--fix` fixes it."""
         return bool(self.edits)
-
-    def in_file(self, file: str) -> Finding:
-        """Return the same finding with another name for the file."""
-        return replace(self, file=file)
 
 
 def order(finding: Finding) -> tuple[str, int, int, str]:

@@ -11,12 +11,17 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from vermilion.errors import OptionError
-from vermilion.hipify.build_files import cmake_fragment, libraries_used, setup_fragment
 from vermilion.hipify.check.check import CheckResult, check_sources
-from vermilion.hipify.files import SourceFile, collect
+from vermilion.hipify.files import (
+    SourceFile,
+    cmake_fragment,
+    collect,
+    libraries_used,
+    setup_fragment,
+)
 from vermilion.hipify.finding import Finding, order
+from vermilion.hipify.names import torch_names
 from vermilion.hipify.process import FileResult, process_file
-from vermilion.hipify.tables import torch_names
 from vermilion.progress import Progress, no_progress
 
 # Below this, starting processes takes longer than the work.
@@ -211,8 +216,3 @@ def _write_text(path: Path, text: str) -> None:
     if path.exists():
         aside.chmod(path.stat().st_mode)
     aside.replace(path)
-
-
-def with_names_of(report: Report, name: str) -> Report:
-    """Return a report whose findings all name one file: for a text that came from elsewhere."""
-    return replace(report, findings=tuple(f.in_file(name) for f in report.findings))

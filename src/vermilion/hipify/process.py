@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from vermilion.hipify.build_files import lint_build_file
-from vermilion.hipify.files import SourceFile, read_source
+from vermilion.hipify.files import SourceFile, lint_build_file, read_source
 from vermilion.hipify.finding import Edit, Finding, OffsetMap, apply_edits, without_overlaps
 from vermilion.hipify.lint import lint, silence
 from vermilion.hipify.names import Names, is_cuda_name

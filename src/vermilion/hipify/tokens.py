@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 SPLICE = r"\\\r?\n"
@@ -48,7 +48,6 @@ class Tokens:
     text: str
     kinds: Sequence[str]
     starts: Sequence[int]  # one more than kinds: the last is the length of the text
-    _spelling: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.kinds)

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vermilion.hipify.finding import Edit, Finding, apply_edits, without_overlaps
-from vermilion.hipify.names import Names, Unknown
+from vermilion.hipify.names import Names, Rename, Unknown, includes
 from vermilion.hipify.rules.catalogue import RULES
-from vermilion.hipify.tables import Rename, includes
 from vermilion.hipify.tokens import Span, Tokens, split_arguments, text_of, tokenize
 
 _INCLUDE = re.compile(r'(#[ \t]*\w+[ \t]*[<"])([^>"]+)([>"])')

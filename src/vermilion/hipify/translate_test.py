@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vermilion.hipify.names import Names, libraries_of
+from vermilion.hipify.names import Names
 from vermilion.hipify.translate import translate
 
 
@@ -163,8 +163,3 @@ def test_parameters_that_differ_are_reported_at_calls_only() -> None:
         "cudnnSetTensor4dDescriptor(a, b); f = cudnnSetTensor4dDescriptor;"
     ).findings
     assert [f.rule for f in findings] == ["parameters-differ"]
-
-
-def test_libraries_are_known_by_their_words() -> None:
-    words = ["hipblasCreate", "hipblasLtCreate", "hipMalloc", "main"]
-    assert libraries_of(words) == {"hipBLAS", "hipBLASLt", "HIP"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from vermilion.ir.ops import elements, find_operator
+from vermilion.ir.opset import bodies_of
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def node_cost(node: ir.Node) -> NodeCost:
     """Return the cost of one node, its subgraphs included."""
     operator = find_operator(node)
     operations = operator.rule(node) if operator else 0
-    branches = [sum(node_cost(inner).operations for inner in graph) for graph in _subgraphs(node)]
+    branches = [sum(node_cost(inner).operations for inner in graph) for graph in bodies_of(node)]
     if branches:
         # An If runs one branch, a Loop its body at least once for the count to say anything.
         operations += max(branches) if node.op_type == "If" else sum(branches)
@@ -91,16 +91,6 @@ def node_cost(node: ir.Node) -> NodeCost:
 def model_cost(model: ir.Model) -> ModelCost:
     """Return the cost of every node of the main graph. Constants are data, not operators."""
     return ModelCost(tuple(node_cost(n) for n in model.graph if n.op_type != "Constant"))
-
-
-def _subgraphs(node: ir.Node) -> Iterable[ir.Graph]:
-    for attribute in node.attributes.values():
-        if not isinstance(attribute, ir.Attr):
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
 
 
 def _is_static(value: ir.Value) -> bool:

@@ -14,6 +14,7 @@ from vermilion.ir.opset import where
 from vermilion.ir.passes.infer_shapes import without_weights
 from vermilion.ir.passes.inline import inline_functions
 from vermilion.ir.passes.rewrite import Notes
+from vermilion.ir.protobuf import all_graphs
 
 Sizes = list[int | None]
 
@@ -126,19 +127,9 @@ def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Graph, 
                     yield from _pairs(inner, inner_proto)
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Go through a graph and those inside its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            inside = [attribute.g] if attribute.HasField("g") else attribute.graphs
-            for inner in inside:
-                yield from _graphs(inner)
-
-
 def _forget_results(graph: onnx.GraphProto) -> None:
     """Leave out what is declared of all that nodes make, here and inside them."""
-    for each in _graphs(graph):
+    for each in all_graphs(graph):
         made = {name for node in each.node for name in node.output}
         del each.value_info[:]
         for value in each.output:
@@ -148,7 +139,7 @@ def _forget_results(graph: onnx.GraphProto) -> None:
 
 def _name_what_is_inferred(graph: onnx.GraphProto) -> None:
     """Write an operator for which onnx 1.23 has no inference as one of the same results."""
-    for each in _graphs(graph):
+    for each in all_graphs(graph):
         for node in each.node:
             if node.op_type == "GroupNormalization" and node.domain in ("", "ai.onnx"):
                 node.op_type = "InstanceNormalization"

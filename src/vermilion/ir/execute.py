@@ -18,7 +18,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from vermilion.errors import UnsupportedError
+from vermilion.errors import UnsupportedError, first_line
 from vermilion.ir.limits import bound_memory, bounded_run, check_bound, check_time, ended_after
 from vermilion.ir.ort_values import needs_values, ort_value, run_with_values
 
@@ -169,7 +169,7 @@ def session_from_bytes(
         session = ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions share no base but Exception
         raise UnsupportedError(
-            f"ONNX Runtime cannot run this model: {_first_line(error)}",
+            f"ONNX Runtime cannot run this model: {first_line(error)}",
             hint="run `vermilion inspect MODEL` to see the operators and their versions",
         ) from error
     session.lent_weights = values  # they must live as long as the session
@@ -333,13 +333,8 @@ def _is_of_the_run(error: Exception) -> bool:
 
 def _failure(error: BaseException) -> tuple[str, str]:
     """Return ONNX Runtime's words without its own source lines, and the node that it names."""
-    text = _first_line(error)
+    text = first_line(error)
     found = _NODE_FAILED.search(text)
     if found is None:
         return text, ""
     return _SOURCE_LINE.sub("", found["words"]), f"node `{found['name']}`, {found['operator']}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -17,6 +17,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from vermilion.ir.protobuf import inner_graphs
+
 _SCALED = ("Resize", "Upsample")
 _PREFIX = "\N{NULL}scales of "
 
@@ -228,20 +230,13 @@ def _forget_names(inferred: onnx.GraphProto, model: onnx.GraphProto) -> None:
 
 def _body_follows(graph: onnx.GraphProto) -> bool:
     """Say whether a body (of If, Loop, Scan) has an operator that inference would follow."""
-    pending = [body for node in graph.node for body in _bodies(node)]
+    pending = [body for node in graph.node for body in inner_graphs(node)]
     while pending:
         body = pending.pop()
         if any(node.op_type in _FOLLOWED for node in body.node):
             return True
-        pending.extend(inner for node in body.node for inner in _bodies(node))
+        pending.extend(inner for node in body.node for inner in inner_graphs(node))
     return False
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _hide_vectors(graph: onnx.GraphProto) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 OPSET = 17
@@ -104,6 +106,17 @@ def tensor_bytes(tensor: ir.TensorProtocol) -> int:
 def required_inputs(model: ir.Model) -> list[ir.Value]:
     """Return the inputs that a caller must supply: those without a default among the weights."""
     return [value for value in model.graph.inputs if not value.is_initializer()]
+
+
+def bodies_of(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the graphs in a node's attributes (If, Loop, Scan)."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
 
 
 def where(node: ir.Node) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.errors import ModelError
-from vermilion.ir.opset import constant_of, tensor_sizes, where
+from vermilion.ir.opset import bodies_of, constant_of, tensor_sizes, where
 
 MAX_DEPTH = 16
 """Bodies in bodies (If, Loop, Scan). Real models stay below four."""
@@ -67,7 +67,7 @@ def _scopes(root: ir.Graph) -> Iterator[_Scope]:
         scope = pending.pop()
         yield scope
         for node in scope.graph:
-            for body in _bodies(node):
+            for body in bodies_of(node):
                 if len(scope.around) >= MAX_DEPTH:
                     raise ModelError(
                         f"bodies of If, Loop or Scan are nested more than {MAX_DEPTH} deep",
@@ -75,16 +75,6 @@ def _scopes(root: ir.Graph) -> Iterator[_Scope]:
                         hint="no exporter writes this: do not trust the file",
                     )
                 pending.append(_Scope(body, (*scope.around, id(body))))
-
-
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
 
 
 def _register(graph: ir.Graph, owners: dict[int, int]) -> None:
@@ -191,7 +181,7 @@ def _sources(node: ir.Node, graph: ir.Graph) -> set[int]:
             producer = value.producer() if value is not None else None
             if producer is not None and producer.graph is graph:
                 found.add(id(producer))
-        for body in _bodies(current):
+        for body in bodies_of(current):
             pending.extend(body)
             for value in body.outputs:
                 producer = value.producer()

@@ -15,7 +15,7 @@ import pytest
 from vermilion.llm.cached_vocabulary import load_library
 from vermilion.llm.lazy_vocabulary import LazyVocabulary, is_of_bytes
 from vermilion.store.arrays import DATA_FILE
-from vermilion.store.file_fingerprint import fingerprint_of
+from vermilion.store.digest import fingerprint_of
 from vermilion.store.namespaces import TOKENIZERS
 
 pytestmark = pytest.mark.needs("tokenizers")

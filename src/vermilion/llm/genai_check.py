@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping
 
 from vermilion.errors import ModelError, VermilionError
-from vermilion.hardware.checks.finding import LEVELS, Finding, Level
+from vermilion.hardware.checks import LEVELS, Finding, Level
 from vermilion.hardware.options.gpu import PLUGIN
 from vermilion.hardware.options.lint import lint
 from vermilion.hardware.options.option import OptionSet, Setting

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from vermilion.partition.extract import Extractor
+from vermilion.partition.cut import Extractor
 from vermilion.progress import Progress, no_progress
 
 Fails = Callable[[ir.Model], str]

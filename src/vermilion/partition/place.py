@@ -19,8 +19,7 @@ from vermilion.hardware.targets.target import Target
 from vermilion.ir.cost import ModelCost, node_cost
 from vermilion.ir.numbers import number_format
 from vermilion.ir.passes.bind_dimensions import dimension_name
-from vermilion.partition.cut import connected_parts, schedule
-from vermilion.partition.extract import Extractor
+from vermilion.partition.cut import Extractor, connected_parts, schedule
 
 Fate = Literal[
     "offloaded", "unsupported", "below_gops_threshold", "above_max_parts", "compile_error"

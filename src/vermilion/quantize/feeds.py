@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from vermilion.errors import OptionError
 from vermilion.ir.execute import Array
+from vermilion.ir.pictures import described
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class InputSlot:
 
     def describe(self) -> str:
         """Return type and shape as messages show them: `float32[?,3,224,224]`."""
-        return describe(self.dtype, self.shape)
+        return described(self.dtype, self.shape)
 
     def takes_shape(self, shape: tuple[int, ...]) -> bool:
         """Say whether an array of this shape may be fed."""
@@ -31,13 +32,6 @@ class InputSlot:
             return True
         lengths = zip(self.shape, shape, strict=False)
         return len(self.shape) == len(shape) and all(a is None or a == b for a, b in lengths)
-
-
-def describe(dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> str:
-    """Return type and shape as messages show them."""
-    if shape is None:
-        return f"{dtype}"
-    return f"{dtype}[{','.join('?' if n is None else str(n) for n in shape)}]"
 
 
 def input_slots(model: ir.Model) -> tuple[InputSlot, ...]:
@@ -89,7 +83,7 @@ def _check_array(slot: InputSlot, array: object, where: str) -> None:
         )
     if not slot.takes_shape(array.shape):
         raise OptionError(
-            f"input `{slot.name}` got {describe(array.dtype, array.shape)} "
+            f"input `{slot.name}` got {described(array.dtype, array.shape)} "
             f"and expected {slot.describe()}",
             where=where,
         )

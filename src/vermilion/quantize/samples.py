@@ -20,10 +20,11 @@ from vermilion.ir.pictures import (
     Layout,
     PictureOptions,
     check_pillow,
+    described,
     picture_size,
     read_picture,
 )
-from vermilion.quantize.feeds import InputSlot, describe, input_slots
+from vermilion.quantize.feeds import InputSlot, input_slots
 
 RANDOM = "random"
 
@@ -192,7 +193,7 @@ def _pieces(slot: InputSlot, array: Array, file: Path) -> Sequence[Array]:
     if shape and slot.takes_shape((size, *shape[1:])) and shape[0] % size == 0:
         return [array[start : start + size] for start in range(0, shape[0], size)]
     raise OptionError(
-        f"input `{slot.name}` got {describe(array.dtype, array.shape)} and expected "
+        f"input `{slot.name}` got {described(array.dtype, array.shape)} and expected "
         f"{slot.describe()}, or several of them along a first axis",
         where=str(file),
         hint="write the arrays as the model takes them, or bind other sizes with `--dim`",

@@ -23,7 +23,7 @@ from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.opset import constant_of, is_operator, required_inputs, static_shape
 from vermilion.ir.passes.redundancy import remove_dead_nodes
 from vermilion.ir.passes.rewrite import Notes
-from vermilion.partition.extract import Extractor
+from vermilion.partition.cut import Extractor
 from vermilion.quantize.blocks import round_to
 
 NAME = "bfp16"

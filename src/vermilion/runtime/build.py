@@ -31,13 +31,13 @@ from vermilion.ir.passes.rewrite import PassStep
 from vermilion.partition.place import Placement, Plan, settle
 from vermilion.progress import Progress
 from vermilion.runtime.failing import Compiler
-from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.open_shapes import open_shape_note
 from vermilion.runtime.prove import REPORT_IT, Proof, WrongNumbersError, WrongPart, prove
 from vermilion.runtime.report import Report
 from vermilion.runtime.stored_options import options_to_store
 from vermilion.runtime.summarize import summarize
 from vermilion.runtime.write import ArtifactContent, CompiledPart, write_artifact
+from vermilion.store.digest import cache_digest
 
 # Which backend compiles for a kind of target, best first; the first that is usable is taken.
 _BACKENDS = {"cpu": ("native", "ort"), "npu": ("vitisai", "npu_model"), "gpu": ("iree",)}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vermilion.errors import ArtifactError, OptionError, Refusal
 from vermilion.runtime.artifact import ArtifactReader, is_replaceable, open_artifact
-from vermilion.runtime.foreign import refuse_foreign_folder
+from vermilion.runtime.bundle import refuse_foreign_folder
 from vermilion.runtime.manifest import MANIFEST_FILE, Manifest, is_ours
 from vermilion.runtime.names import check_key
 from vermilion.store.namespaces import SIGNED, Facts, Namespace

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.errors import ModelError, UnsupportedError
-from vermilion.runtime.keys import Hash, put
+from vermilion.store.digest import Hash, put
 
 
 def model_digest(model: ir.Model) -> str:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from vermilion.runtime.digest import model_digest
-from vermilion.runtime.keys import cache_digest
+from vermilion.store.digest import cache_digest
 
 MODEL = """<ir_version: 9, opset_import: ["" : 17, "own" : 1]>
 net (float[n, 3] x, bool c) => (float[n, 3] y) <float[3] w = {1, 2, 3}> {

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from vermilion.errors import ArtifactError
 from vermilion.runtime.fields import Fields, parse_json
-from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.names import check_member_names
+from vermilion.store.digest import cache_digest
 from vermilion.store.signature import is_signed_here, signature_of
 
 FORMAT_VERSION = 2

@@ -51,9 +51,9 @@ def recompiled(reader: ArtifactReader) -> ArtifactReader:
         check_provider_options,
     )
     from vermilion.runtime.cache import Cache
-    from vermilion.runtime.keys import cache_digest
     from vermilion.runtime.manifest import tool_versions
     from vermilion.runtime.stored_options import read_options
+    from vermilion.store.digest import cache_digest
     from vermilion.version import code_digest
 
     target = _target_here(reader.manifest)

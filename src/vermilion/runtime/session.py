@@ -1,10 +1,14 @@
-"""Running a compiled bundle with the calls that an `onnxruntime.InferenceSession` has."""
+"""Running a compiled bundle with the calls that an `onnxruntime.InferenceSession` has.
+
+Loads no library of graphs, so that running a compiled model begins at once.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -287,3 +291,31 @@ def _check_features(needed: Sequence[str], target: Target) -> None:
 
 def _info(record: TensorRecord) -> TensorInfo:
     return TensorInfo(record.name, record.type, list(record.shape or ()))
+
+
+@dataclass(frozen=True)
+class BundleRunner:
+    """How a bundle runs. `modelled` says that a device is imitated, and its time means nothing."""
+
+    runs_on: str
+    run: Callable[[Mapping[str, Array]], dict[str, Array]]
+    modelled: bool
+    notes: tuple[str, ...]
+
+
+def is_artifact(path: Path) -> bool:
+    """Say whether `path` is a compiled bundle: a folder or a `.rai`."""
+    return path.is_dir() or path.suffix == ".rai"
+
+
+def open_bundle_runner(artifact: Path) -> BundleRunner:
+    """Open a bundle to run it as it is compiled."""
+    session = Session(artifact)
+    names = [output.name for output in session.get_outputs()]
+
+    def run(given: Mapping[str, Array]) -> dict[str, Array]:
+        return dict(zip(names, session.run(names, given), strict=True))
+
+    places = sorted({place.partition(": ")[2] for place in session.runs_on})
+    modelled = any(part.modelled for part in session.manifest.parts)
+    return BundleRunner("; ".join(places), run, modelled, session.notes)

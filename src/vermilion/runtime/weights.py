@@ -20,7 +20,7 @@ from vermilion.backends.base import Array
 from vermilion.errors import ArtifactError
 from vermilion.runtime.digest import array_bytes
 from vermilion.runtime.manifest import WEIGHTS_FILE
-from vermilion.store.chunked_digest import ChunkedHash
+from vermilion.store.digest import ChunkedHash
 
 ALIGNMENT = 64
 

@@ -24,7 +24,6 @@ from vermilion.runtime.artifact import (
     is_replaceable,
     open_artifact,
 )
-from vermilion.runtime.keys import cache_digest
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
     MODEL_FILE,
@@ -41,8 +40,8 @@ from vermilion.runtime.manifest import (
 )
 from vermilion.runtime.summary import Summary
 from vermilion.runtime.weights import WeightsWriter, point_at_weights
-from vermilion.store.chunked_digest import digest_of, digest_of_file
-from vermilion.store.replace import in_use, swap_in
+from vermilion.store.digest import cache_digest, digest_of, digest_of_file
+from vermilion.store.entry import in_use, swap_in
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.store.chunked_digest import ChunkedHash
+from vermilion.store.digest import ChunkedHash
 from vermilion.store.entry import Entry, EntryWriter
 
 if TYPE_CHECKING:

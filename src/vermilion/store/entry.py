@@ -1,4 +1,4 @@
-"""One entry that is kept: the files of a folder, and an index that is signed.
+"""One entry that is kept: the files of a folder, and an index that is signed; put in place whole.
 
 `entry.json` names the files with their sizes and digests, and holds what is said about them. Its
 signature stands first and covers every byte behind it, with the namespace and the key: an entry
@@ -15,6 +15,7 @@ import logging
 import mmap
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -22,9 +23,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from vermilion.errors import Refusal
-from vermilion.store.chunked_digest import digest_of, digest_of_file
-from vermilion.store.file_fingerprint import fingerprint_of
+from vermilion.errors import ArtifactError, Refusal
+from vermilion.store.digest import digest_of, digest_of_file, fingerprint_of
 from vermilion.store.signature import is_signed_here, signature_of
 
 INDEX_FILE = "entry.json"
@@ -192,3 +192,32 @@ def _unreadable(name: str, error: Exception) -> Refusal:
 
 def _changed(name: str) -> Refusal:
     return Refusal(f"`{name}` is not what was written: it was changed")
+
+
+def swap_in(new: Path, place: Path, old: Path | None = None) -> None:
+    """Rename a finished folder into its place; what was there goes only when the new one stands.
+
+    `old` is where the former one lies meanwhile; beside its place unless said otherwise.
+
+    A reader that has the old files mapped keeps them: they are renamed away, then unlinked.
+    """
+    if not place.exists():
+        new.rename(place)
+        return
+    old = old or place.with_name(f".{place.name}.{uuid.uuid4().hex[:12]}.old")
+    try:
+        place.rename(old)
+    except OSError as error:
+        raise in_use(place, error) from error
+    new.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def in_use(place: Path, error: OSError) -> ArtifactError:
+    """Return the error for a bundle that cannot be replaced."""
+    # Windows does not rename or remove what a program has mapped.
+    return ArtifactError(
+        f"the bundle that is there cannot be replaced: {error.strerror or error}",
+        where=str(place),
+        hint="close the programs that have it open",
+    )

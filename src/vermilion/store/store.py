@@ -27,9 +27,9 @@ from vermilion.store.entry import (
     entry_files,
     entry_problem,
     read_entry,
+    swap_in,
 )
 from vermilion.store.namespaces import SIGNED, Facts, Namespace
-from vermilion.store.replace import swap_in
 from vermilion.store.signature import signature_of
 
 _LOCKS, _BUILDING = ".locks", ".building"

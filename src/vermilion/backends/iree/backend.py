@@ -32,8 +32,7 @@ from vermilion.backends.base import (
 from vermilion.backends.iree.found import Device, choose, find_devices
 from vermilion.backends.iree.half import to_half
 from vermilion.backends.iree.machine_code import Kernel, findings
-from vermilion.backends.iree.softmax import pad_softmax
-from vermilion.backends.iree.strided import slice_strided
+from vermilion.backends.iree.rewrites import pad_softmax, slice_strided
 from vermilion.backends.iree.toolchain import (
     COMPILE_LIMIT_S,
     Work,
@@ -43,9 +42,9 @@ from vermilion.backends.iree.toolchain import (
     installed,
 )
 from vermilion.backends.iree.worker import PROGRAM
-from vermilion.backends.process.child import Loaded, ProviderProcess, work_folder
-from vermilion.backends.process.contract import Request
-from vermilion.backends.process.part import tensor_files
+from vermilion.backends.provider.child import Loaded, ProviderProcess, work_folder
+from vermilion.backends.provider.contract import Request
+from vermilion.backends.provider.part import tensor_files
 from vermilion.errors import ArtifactError, Refusal, UnsupportedError
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.opset import required_inputs

@@ -1,6 +1,6 @@
 """The worker: one IREE program on one device, opened and run on request.
 
-Speaks the contract of `backends.process.contract`: `provider` is IREE's address of the device.
+Speaks the contract of `backends.provider.contract`: `provider` is IREE's address of the device.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vermilion.backends.iree.toolchain import FUNCTION
-from vermilion.backends.process.contract import Request
+from vermilion.backends.provider.contract import Request
 
 PROGRAM = "program"  # the key of a request's options that names the file
 

@@ -37,18 +37,30 @@ from vermilion.backends.migraphx.options import (
     with_folder,
 )
 from vermilion.backends.migraphx.rules import claim
-from vermilion.backends.process.child import WORKER, Loaded, ProviderProcess, work_folder
-from vermilion.backends.process.contract import MODEL_FILE, Closed, Opened, Request
-from vermilion.backends.process.packed import pack_folder, unpack_folder
-from vermilion.backends.process.part import (
+from vermilion.backends.provider.child import (
+    WORKER,
+    Limits,
+    Loaded,
+    ProviderProcess,
+    Stacks,
+    work_folder,
+)
+from vermilion.backends.provider.contract import (
+    CPU,
+    MODEL_FILE,
+    Closed,
+    Opened,
+    Request,
+)
+from vermilion.backends.provider.part import (
     accepted_inputs,
     check_numbers,
+    pack_folder,
     tensor_files,
+    unpack_folder,
     write_model,
 )
-from vermilion.backends.process.profile import CPU
-from vermilion.backends.process.stack import Limits, Stacks
-from vermilion.backends.process.worker import RECORD_ASSIGNMENT
+from vermilion.backends.provider.worker import RECORD_ASSIGNMENT
 from vermilion.errors import ArtifactError, DeviceError, Refusal
 from vermilion.hardware.options.gpu import PLUGIN
 from vermilion.hardware.targets.target import Target

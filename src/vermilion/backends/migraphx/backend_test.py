@@ -17,11 +17,9 @@ from vermilion.backends.base import Array, Availability, CompileOptions, Part, P
 from vermilion.backends.migraphx.backend import PROVIDER_FILE, MigraphxBackend
 from vermilion.backends.migraphx.found import Stack
 from vermilion.backends.migraphx.options import CONTEXT_FILE, session_options, with_folder
-from vermilion.backends.process.child import ProviderProcess
-from vermilion.backends.process.contract import Request
-from vermilion.backends.process.packed import unpack_folder
-from vermilion.backends.process.part import tensor_files, write_model
-from vermilion.backends.process.stack import Limits
+from vermilion.backends.provider.child import Limits, ProviderProcess
+from vermilion.backends.provider.contract import Request
+from vermilion.backends.provider.part import tensor_files, unpack_folder, write_model
 from vermilion.errors import ArtifactError, DeviceError, OptionError, VermilionError
 from vermilion.hardware.options.gpu import BUILT_IN_WHEEL, MIGRAPHX, PLUGIN
 from vermilion.hardware.targets.find import find_target

@@ -27,17 +27,24 @@ from vermilion.backends.base import (
     PartFiles,
     Program,
 )
-from vermilion.backends.process.child import WORKER, Loaded, ProviderProcess, work_folder
-from vermilion.backends.process.contract import MODEL_FILE, Request
-from vermilion.backends.process.packed import pack_folder, unpack_folder
-from vermilion.backends.process.part import (
+from vermilion.backends.provider.child import (
+    WORKER,
+    Limits,
+    Loaded,
+    ProviderProcess,
+    Stacks,
+    work_folder,
+)
+from vermilion.backends.provider.contract import MODEL_FILE, Request
+from vermilion.backends.provider.part import (
     accepted_inputs,
     check_numbers,
+    pack_folder,
     tensor_files,
+    unpack_folder,
     write_model,
 )
-from vermilion.backends.process.stack import Limits, Stacks
-from vermilion.backends.process.worker import RECORD_ASSIGNMENT
+from vermilion.backends.provider.worker import RECORD_ASSIGNMENT
 from vermilion.backends.vitisai.evidence import (
     NPU,
     Evidence,

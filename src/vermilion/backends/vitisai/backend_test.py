@@ -17,12 +17,10 @@ import pytest
 import fake_provider
 from bundles import small_summary
 from vermilion.backends.base import Availability, CompileOptions, Part, Program
-from vermilion.backends.process.child import ProviderProcess
-from vermilion.backends.process.contract import Request
-from vermilion.backends.process.packed import pack_folder, unpack_folder
-from vermilion.backends.process.profile import CPU
-from vermilion.backends.process.stack import Limits
-from vermilion.backends.process.worker import RECORD_ASSIGNMENT
+from vermilion.backends.provider.child import Limits, ProviderProcess
+from vermilion.backends.provider.contract import CPU, Request
+from vermilion.backends.provider.part import pack_folder, unpack_folder
+from vermilion.backends.provider.worker import RECORD_ASSIGNMENT
 from vermilion.backends.vitisai.backend import VitisAiBackend
 from vermilion.backends.vitisai.found import Stack
 from vermilion.errors import ArtifactError, DeviceError, VermilionError

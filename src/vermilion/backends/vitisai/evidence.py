@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vermilion.backends.process.profile import CPU
+from vermilion.backends.provider.contract import CPU
 from vermilion.errors import ArtifactError
 
 NPU = "VitisAIExecutionProvider"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vermilion.backends.process.profile import CPU
+from vermilion.backends.provider.contract import CPU
 from vermilion.backends.vitisai.evidence import (
     NPU,
     Evidence,

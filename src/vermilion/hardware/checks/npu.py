@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vermilion.hardware.checks.finding import Finding
+from vermilion.hardware.checks import Finding
 from vermilion.hardware.devices import Machine
 from vermilion.hardware.environment import Environment
 from vermilion.hardware.targets.npu import not_on_system, npu_facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from vermilion.hardware.checks.finding import Finding
+from vermilion.hardware.checks import Finding
 from vermilion.hardware.devices import Machine, ProviderInfo
 from vermilion.hardware.environment import Environment
 from vermilion.hardware.providers import ONNXRUNTIME_WHEELS, PLACEHOLDER_VERSION

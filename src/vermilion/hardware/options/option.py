@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vermilion.hardware.checks.finding import Level
+from vermilion.hardware.checks import Level
 
 Values = Literal["flag", "integer", "number", "choice", "path", "text", "hex64", "address"]
 

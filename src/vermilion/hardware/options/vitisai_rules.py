@@ -6,11 +6,6 @@ import re
 from collections.abc import Callable
 
 from vermilion.hardware.options.option import TRUE_WORDS, Draft, Setting
-from vermilion.hardware.options.vaiml import (
-    check_config,
-    corrected_config,
-    is_vaiml_config,
-)
 from vermilion.hardware.options.vitisai import (
     HIDING_VARIABLES,
     NEWEST,
@@ -20,7 +15,13 @@ from vermilion.hardware.options.vitisai import (
     release_row,
     vitisai_table,
 )
-from vermilion.hardware.options.vitisai_build import INSTALLATION, below
+from vermilion.hardware.options.vitisai_build import (
+    INSTALLATION,
+    below,
+    check_config,
+    corrected_config,
+    is_vaiml_config,
+)
 from vermilion.hardware.targets.npu import TARGETS, not_on_system, npu_facts
 from vermilion.version import is_older
 

@@ -9,8 +9,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from vermilion.hipify.check.bindings import LIBRARY_HEADERS
-from vermilion.hipify.check.compile import Compiled, Compiler, Diagnostic, open_compiler
+from vermilion.hipify.check.compile import (
+    Compiled,
+    Compiler,
+    Diagnostic,
+    open_compiler,
+)
+from vermilion.hipify.check.toolchain import LIBRARY_HEADERS
 from vermilion.hipify.finding import Finding
 from vermilion.hipify.lint import silence
 from vermilion.hipify.process import FileResult, original_position

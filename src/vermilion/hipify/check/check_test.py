@@ -9,10 +9,8 @@ import pytest
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hipify.check import compile as compile_module
 from vermilion.hipify.check import toolchain
-from vermilion.hipify.check.back_ends import BackEnds
-from vermilion.hipify.check.bindings import c_header
-from vermilion.hipify.check.compile import Diagnostic, open_compiler, read_diagnostics
-from vermilion.hipify.check.toolchain import isa_number
+from vermilion.hipify.check.compile import BackEnds, Diagnostic, open_compiler, read_diagnostics
+from vermilion.hipify.check.toolchain import c_header, isa_number
 from vermilion.hipify.hipify import Options, hipify
 
 needs_chain = pytest.mark.needs("triton", "rocm", "llvmlite")

@@ -23,7 +23,7 @@ from vermilion.ir.limits import TimeLimitError
 from vermilion.ir.literal.call import Call, Held, Row, Typed
 from vermilion.ir.literal.rounding import WIDENED, is_float, rounded, type_of, widened
 from vermilion.ir.literal.table import find_fallback, find_row
-from vermilion.ir.opset import where
+from vermilion.ir.opset import bodies_of, where
 
 Array = NDArray[Any]
 Values = Mapping[str, Array]
@@ -262,21 +262,11 @@ def _in_float64(held: Held) -> Held:
 def _reads(node: ir.Node) -> list[ir.Value]:
     """Return the values that a node reads, those inside its graphs too."""
     found = [value for value in node.inputs if value is not None]
-    waiting = list(_graphs(node))
+    waiting = list(bodies_of(node))
     while waiting:
         graph = waiting.pop()
         found.extend(graph.outputs)
         for inner in graph:
             found.extend(value for value in inner.inputs if value is not None)
-            waiting.extend(_graphs(inner))
+            waiting.extend(bodies_of(inner))
     return found
-
-
-def _graphs(node: ir.Node) -> Iterable[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()

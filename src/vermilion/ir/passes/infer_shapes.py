@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import onnx
 import onnx_ir as ir
 
+from vermilion.errors import first_line
 from vermilion.ir.inference import INFERENCE_ERRORS, infer
 from vermilion.ir.opset import constant_of, is_operator, tensor_bytes, tensor_sizes, where
 from vermilion.ir.passes.rewrite import Notes
@@ -33,7 +34,7 @@ def infer_shapes(model: ir.Model, notes: Notes) -> None:
         with without_weights(model) as proto:
             inferred = infer(proto, follow=propagate)
     except INFERENCE_ERRORS as error:
-        notes.refuse("model", f"onnx cannot infer shapes: {_first_line(error)}")
+        notes.refuse("model", f"onnx cannot infer shapes: {first_line(error)}")
         return
     known = {name for value in _values(model) for name in _symbols(value.shape)}
     original = model.graphs()
@@ -152,11 +153,6 @@ def _nameable(size: int | ir.SymbolicDim, known: set[str]) -> int | str | None:
     if isinstance(size, int):
         return size if size >= 0 else None
     return str(size.value) if size.value in known else None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def settle_casts(model: ir.Model, notes: Notes) -> None:

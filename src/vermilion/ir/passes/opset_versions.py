@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from vermilion.errors import first_line
 from vermilion.ir.attributes import integer
 from vermilion.ir.opset import OPSET, constant_of, is_operator, opset_of, static_shape
 from vermilion.ir.passes.infer_shapes import without_weights
@@ -38,7 +39,7 @@ def raise_opset(model: ir.Model, notes: Notes) -> None:
     except Exception as error:  # the converter's C++ asserts come as RuntimeError and others
         notes.refuse(
             "model",
-            f"onnx cannot convert it from opset {version}: {_first_line(error)}",
+            f"onnx cannot convert it from opset {version}: {first_line(error)}",
             f"export it with opset {OPSET}",
         )
         return
@@ -84,11 +85,6 @@ def _take_over(model: ir.Model, converted: ir.Model) -> None:
     new.metadata_props.update(old.metadata_props)
     model.graph = new
     model.ir_version = max(model.ir_version or 0, _IR_VERSION)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 # Since opset 13 they run along one axis; before, along all axes from it on, taken together.

@@ -103,7 +103,6 @@ _PIXEL = 255.0
 # Zeros of both signs, equal values, small and large ones: where functions bend, and where what
 # rounds or saturates shows.
 _EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -3.0, 1e-3, -1e-5, 6.0, 0.0, -8.0, 1e3, -2e3, 1e4)
-_EDGES_LIMIT = 100.0  # of formats with few exponents, of which 1e4 is beyond the largest
 _LONGEST_RUN = 5
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.ir.opset import constant_of, required_inputs
+from vermilion.ir.opset import bodies_of, constant_of, required_inputs
 from vermilion.ir.samples.facts import (
     Facts,
     attribute_list,
@@ -63,7 +63,7 @@ def readers_first(
         reader = next((reader for reader in following if reader not in seen), None)
         if reader is not None:
             seen.add(reader)
-            bodies = _bodies(reader)
+            bodies = list(bodies_of(reader))
             inner = [value for body in bodies for value in body.inputs]
             onwards = [*reader.outputs, *inner] if bodies or carries(reader) else []
             pending.append((reader, readers(onwards)))
@@ -80,28 +80,20 @@ def body_inputs(node: ir.Node) -> Iterator[Pair]:
     """
     if node.op_type in ("Loop", "Scan"):
         first = 1 if node.op_type == "Loop" else 0
-        for body in _bodies(node):
+        for body in bodies_of(node):
             yield from zip(body.inputs[first:], node.inputs[first:], strict=False)
 
 
 def body_outputs(node: ir.Node) -> Iterator[Pair]:
     """Pair the node's results with what its bodies make for them."""
-    for body in _bodies(node):
+    for body in bodies_of(node):
         made = body.outputs[1:] if node.op_type == "Loop" else body.outputs
         yield from zip(node.outputs, made, strict=False)
 
 
-def _bodies(node: ir.Node) -> list[ir.Graph]:
-    return [
-        attribute.as_graph()
-        for attribute in node.attributes.values()
-        if attribute.type == ir.AttributeType.GRAPH
-    ]
-
-
 def _owners(model: ir.Model) -> Iterator[tuple[ir.Graph, ir.Node]]:
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        for body in _bodies(node):
+        for body in bodies_of(node):
             yield body, node
 
 

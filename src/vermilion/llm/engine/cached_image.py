@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING
 
 from vermilion.codegen.isa import Isa
 from vermilion.llm.engine.image import Image, image_of
-from vermilion.runtime.keys import cache_digest
 from vermilion.store.arrays import arrays_of, write_arrays
-from vermilion.store.chunked_digest import digest_of_file
+from vermilion.store.digest import (
+    cache_digest,
+    code_fingerprint,
+    digest_of_file,
+    folder_fingerprint,
+)
 from vermilion.store.entry import EntryWriter
-from vermilion.store.file_fingerprint import code_fingerprint, folder_fingerprint
 from vermilion.store.namespaces import IMAGES, NOTES
 from vermilion.store.store import Store
 from vermilion.version import code_digest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.codegen.workers import usable_cores
 from vermilion.errors import Refusal
 from vermilion.ir.execute import Array
 from vermilion.quantize.native_run.kernel_step import Places, calls_of
@@ -152,7 +152,7 @@ class Network:
 
         Threads None are as many as there are cores.
         """
-        return NativeRun(self, threads or _usable_cores())
+        return NativeRun(self, threads or usable_cores())
 
 
 def network_of(
@@ -164,9 +164,3 @@ def network_of(
         return tasks
     inputs = [str(v.name) for v in model.graph.inputs if any(v.name in t.reads for t in tasks)]
     return Network(tasks, inputs, wanted, shapes)
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

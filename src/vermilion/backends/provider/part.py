@@ -1,0 +1,143 @@
+"""A part of a model on its way into a child: its tensors, its file, the folder of the provider."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from vermilion.backends.base import Array, Part, Tensors
+from vermilion.backends.provider.child import find_faults
+from vermilion.backends.provider.contract import MODEL_FILE
+from vermilion.errors import ArtifactError, DeviceError, Refusal, UnsupportedError
+from vermilion.ir.literal.run import open_literally, run_literally
+from vermilion.ir.opset import static_shape
+from vermilion.ir.samples import draw_accepted
+from vermilion.process.arrays import TensorFile
+from vermilion.proof.bounds import FormatName
+from vermilion.proof.judge import Question
+
+_DAMAGED = "the bundle is damaged: compile the model again"
+_FORBIDDEN = frozenset('\\:*?"<>|\0')
+
+
+def pack_folder(folder: Path, target: Path) -> None:
+    """Move what is in a folder, which need not exist, into a TAR."""
+    with tarfile.open(target, "w") as archive:
+        for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
+            if path.is_file() and not path.is_symlink():
+                archive.add(path, path.relative_to(folder).as_posix(), filter=_plain)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def unpack_folder(data: memoryview, folder: Path) -> None:
+    """Write the files of a TAR below a folder.
+
+    Raises: ArtifactError for a damaged one, or one whose files lead elsewhere.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            for member in archive:
+                _write_member(archive, member, folder)
+    except (tarfile.TarError, EOFError) as error:
+        raise ArtifactError(
+            f"the provider's files cannot be unpacked: {error}", hint=_DAMAGED
+        ) from error
+
+
+def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    segments = member.name.split("/")
+    content = archive.extractfile(member) if member.isfile() else None
+    if content is None or any(s in ("", ".", "..") or set(s) & _FORBIDDEN for s in segments):
+        raise ArtifactError(
+            f"the provider's files cannot be unpacked: `{member.name}` is no plain file below them",
+            hint=_DAMAGED,
+        )
+    path = folder.joinpath(*segments)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.read())
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Leave out what differs from run to run: times, owners."""
+    member.mtime = 0
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def tensor_files(kind: str, values: Sequence[ir.Value]) -> tuple[TensorFile, ...]:
+    """Return a file for each tensor. `kind`, `input` or `output`, is in their names.
+
+    Raises: UnsupportedError for a tensor without a fixed shape or a plain type.
+    """
+    found = []
+    for number, value in enumerate(values):
+        shape = static_shape(value)
+        if shape is None or value.dtype is None or value.dtype.numpy().kind not in "fiub":
+            raise UnsupportedError(
+                f"the {kind} `{value.name}` has no fixed shape or no plain type",
+                hint="bind the model's dimensions with `--dim`",
+            )
+        dtype = value.dtype.numpy().str
+        found.append(TensorFile(value.name or "", f"{kind}{number}.raw", dtype, shape))
+    return tuple(found)
+
+
+def write_model(serialized: bytes, weights: Mapping[str, Array], folder: Path) -> None:
+    """Write a whole model: the weights that `split_weights` took out, where it says they lie."""
+    (folder / MODEL_FILE).write_bytes(serialized)
+    proto = onnx.ModelProto.FromString(serialized)
+    for tensor in proto.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        path = folder / Path(place["location"]).name
+        with path.open("r+b" if path.exists() else "wb") as file:
+            file.seek(int(place.get("offset", "0")))
+            file.write(weights[tensor.name].tobytes())
+
+
+def accepted_inputs(part: Part) -> Tensors:
+    """Return a sample that the part's literal run takes.
+
+    Raises: DeviceError where none is found: what the device computes could not be checked.
+    """
+    drawn = draw_accepted(part.model, "ordinary", open_literally(part.model).run)
+    if isinstance(drawn, Refusal):
+        raise DeviceError(
+            f"no sample was found to check its numbers with: {drawn.reason}",
+            where=part.name,
+            hint="the part runs on the CPU instead",
+        )
+    return drawn[0].inputs
+
+
+def check_numbers(
+    part: Part, inputs: Tensors, found: Tensors, form: FormatName, model: ir.Model | None = None
+) -> None:
+    """Hold what the child computed against the literal run of the part.
+
+    `form` is the number format that the provider computes in; `model` the part with the roundings
+    of that format written into it, the part's own model by default.
+
+    Raises: DeviceError.
+    """
+    literal = part.model if model is None else model
+    reference = run_literally(literal, inputs).outputs
+    leading = {len(array) for array in inputs.values() if array.ndim > 1}
+    batch = leading.pop() if len(leading) == 1 else None
+    faults = find_faults(Question(literal, inputs, reference, found, form), batch=batch)
+    if faults:
+        raise DeviceError(
+            "; ".join(f"output `{fault.output}`: {fault.words}" for fault in faults[:3]),
+            where=part.name,
+            hint="the provider computes something else than the CPU; report it to AMD with the"
+            " smallest model that shows it (`compile --bisect`)",
+        )
