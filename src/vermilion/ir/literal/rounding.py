@@ -39,6 +39,9 @@ _MANTISSA_BITS = {
     ir.DataType.BFLOAT16: 8,
 }
 
+# What is worked on at once: float64, float32 and masks of it lie in a core's cache.
+_BLOCK_ELEMENTS = 16 * 1024
+
 _EXPONENT_BITS = {
     ir.DataType.DOUBLE: 11,
     ir.DataType.FLOAT: 8,
@@ -87,15 +90,19 @@ def rounded(array: Array, dtype: ir.DataType) -> Array:
 
 
 def _rounded_to_odd(array: Array) -> Array:
-    nearest = np.asarray(array.astype(np.float32))
-    bits = nearest.view(np.int32)
-    off = np.isfinite(nearest) & (nearest != array) & (bits & 1 == 0)
-    # One step in the magnitude is one step in the bits; which way depends on where the value lies.
-    step = np.where(np.abs(nearest) < np.abs(array), 1, -1).astype(np.int32)
-    crosses_zero = off & (bits & 0x7FFFFFFF == 0)
-    moved = np.where(off & ~crosses_zero, bits + step, bits)
-    tiny = np.where(np.signbit(array), np.int32(-0x7FFFFFFF), np.int32(1))
-    return np.where(crosses_zero, tiny, moved).astype(np.int32).view(np.float32)
+    """Return float32 towards zero, with the last bit set where that is not exact."""
+    wide = array.reshape(-1)
+    found = np.empty(wide.size, np.float32)
+    for begin in range(0, wide.size, _BLOCK_ELEMENTS):
+        exact = wide[begin : begin + _BLOCK_ELEMENTS]
+        nearest = found[begin : begin + _BLOCK_ELEMENTS]
+        nearest[:] = exact
+        is_off = np.isfinite(nearest) & (nearest != exact)
+        is_beyond = is_off & (np.abs(nearest) > np.abs(exact))
+        bits = nearest.view(np.int32)
+        bits -= is_beyond  # one step in the magnitude is one step in the bits
+        bits |= is_off
+    return found.reshape(array.shape)
 
 
 def rounded_to_float8(array: Array, dtype: ir.DataType, *, saturate: bool) -> Array:
