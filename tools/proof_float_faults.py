@@ -44,11 +44,11 @@ FAULTS: tuple[Fault, ...] = (
     ]),
     *in_file(EMIT + "product.py", _BOTH, [
         ("tail", "last group of a run dropped", "conv",
-         "with f.loop(0, s.groups) as group:", "with f.loop(0, max(1, s.groups - 1)) as group:"),
+         "s.groups,\n                    prefetch", "max(1, s.groups - 1),\n                    prefetch"),
         ("layout", "weights packed one channel further on", "conv",
          "padded[:channels, :, :run] =", "padded[:channels, :, :run] = 0; padded[-channels:, :, :run] ="),
         ("layout", "vectors of a block exchanged", "winograd",
-         "start : start + vectors]).reshape(-1)", "start : start + vectors][:, :, ::-1]).reshape(-1)"),
+         "items[start : start + vectors].transpose", "items[start : start + vectors][::-1].transpose"),
         ("tap", "last row of taps dropped", "conv",
          "with f.loop(0, s.taps_y) as tap_y:", "with f.loop(0, max(1, s.taps_y - 1)) as tap_y:"),
     ]),
@@ -97,10 +97,12 @@ FAULTS: tuple[Fault, ...] = (
         ("scale", "beta left out", "gemm", "if beta != 1.0:", "if beta != beta:"),
         ("bias", "addend left out", "gemm",
          "start = apply(\"add\", start, term)", "start = apply(\"add\", start, Constant(0.0))"),
-        ("operand", "right side of an unpacked batch repeats", "packed",
-         "strides = tuple(d[1][-1] for d in outer)", "strides = tuple(0 for d in outer)"),
         ("stale", "sums of the first piece of the depth lost", "deep",
          "total = apply(\"add\", Operand(0), Operand(len(operands) + 1))", "total = Operand(0)"),
+    ]),
+    *in_file(LOWER + "matmul_step.py", _BOTH, [
+        ("operand", "right side of an unpacked batch repeats", "packed",
+         "strides = tuple(d[1][-1] for d in outer)", "strides = tuple(0 for d in outer)"),
     ]),
     *in_file(EMIT + "matmul.py", _BOTH, [
         ("offset", "a block's columns written one vector on from the last", "wide",
@@ -126,11 +128,11 @@ FAULTS: tuple[Fault, ...] = (
     # Attention, normalization, softmax -----------------------------------------------------------
     *in_file(EMIT + "attention.py", _BOTH, [
         ("mask", "mask of the first keys for all of them", "attention",
-         "at = f.multiply(f.add(first, column), access.column * size)", "at = f.multiply(first, 0)"),
+         "(*self.none, row, f.add(first, column))", "(*self.none, row, 0)"),
         ("divisor", "context not divided by the sum", "transformer_block",
          "share = m.divide(m.number(1.0), total)", "share = m.number(1.0)"),
     ]),
-    *in_file(EMIT + "attention_weights.py", _BOTH, [
+    *in_file(EMIT + "softmax.py", _BOTH, [
         ("constant", "weights a hundredth too large in the sum", "transformer_block",
          "total.take(number, weight, mask)", "total.take(number, m.multiply(weight, m.number(1.01)), mask)"),
     ]),
@@ -167,7 +169,7 @@ FAULTS: tuple[Fault, ...] = (
     ]),
     *in_file(EMIT + "reduce.py", ("fp32",), [
         ("tail", "tail of a reduced row counts as data", "reductions",
-         "prepared = f.select(mask, prepared, neutral)", "prepared = f.select(mask, prepared, prepared)"),
+         "tail = f.select(mask, tail, arithmetic", "tail = tail if rest else f.select(mask, tail, arithmetic"),
     ]),
     *in_file(LOWER + "resize.py", _BOTH, [
         ("offset", "half pixel left out", "resize",
@@ -230,7 +232,7 @@ FAULTS: tuple[Fault, ...] = (
          "splat_integer(0x7FFF, self.lanes))", "splat_integer(0xFFFF, self.lanes))"),
     ]),
     # Moving data ---------------------------------------------------------------------------------
-    *in_file(LOWER + "moving.py", _BOTH, [
+    *in_file(LOWER + "data_movement.py", _BOTH, [
         ("axis", "DepthToSpace's blocks transposed", "moving",
          "order = (0, 3, 4, 1, 5, 2)", "order = (0, 3, 4, 2, 5, 1)"),
         ("axis", "SpaceToDepth's blocks transposed", "moving",
@@ -247,7 +249,7 @@ FAULTS: tuple[Fault, ...] = (
          "0 if is_before else size - 1, 1)", "size - 1 if is_before else 0, 1)"),
         ("constant", "filled with zeros", "moving", "Constant(_value(node),", "Constant(0.0,"),
     ]),
-    *in_file(LOWER + "searching.py", ("fp32",), [
+    *in_file(LOWER + "scan.py", ("fp32",), [
         ("axis", "running sum not reversed", "slicing", "if integer(node, \"reverse\", 0):", "if False:"),
         ("offset", "running sum includes the last", "slicing",
          "bool(integer(node, \"exclusive\", 0))", "False"),

@@ -64,12 +64,12 @@ FAULTS: tuple[Fault, ...] = (
     ]),
     *in_file(EMIT + "product.py", _INT8, [
         ("offset", "every vector begins at the first one's sums", "q_conv",
-         "f.load(type_, f.arguments[3], n * isa.vector_bytes, align=4)",
-         "f.load(type_, f.arguments[3], 0, align=4)"),
+         "f.load(tile.sum_type, f.arguments[3], at, align=4)",
+         "f.load(tile.sum_type, f.arguments[3], 0, align=4)"),
         ("tail", "last group of an integer run dropped", "q_matmul",
-         "with f.loop(0, s.groups) as group:", "with f.loop(0, max(1, s.groups - 1)) as group:"),
+         "s.groups,\n                    prefetch", "max(1, s.groups - 1),\n                    prefetch"),
     ]),
-    *in_file(EMIT + "product.py", _INT8, [
+    *in_file(EMIT + "register_tile.py", _INT8, [
         ("mask", "even bytes lose their highest bit", "q_conv",
          "splat_integer(0x00FF, pairs, \"i16\")", "splat_integer(0x007F, pairs, \"i16\")"),
         ("offset", "odd bytes shifted by seven", "q_matmul",
@@ -99,7 +99,7 @@ FAULTS: tuple[Fault, ...] = (
         ("rounding", "floats to integers without a sign", "casts",
          "(\"float\", \"long\"): \"fptosi\",", "(\"float\", \"long\"): \"fptoui\","),
     ]),
-    *in_file(LOWER + "searching.py", _EXACT, [
+    *in_file(LOWER + "scan.py", _EXACT, [
         ("operand", "least for greatest", "whole", "\"max\" if node.op_type == \"ArgMax\" else \"min\"", "\"min\""),
         ("offset", "of equal ones the last", "ties", "bool(integer(node, \"select_last_index\", 0))", "True"),
     ]),
@@ -109,16 +109,17 @@ FAULTS: tuple[Fault, ...] = (
     ]),
     *in_file(EMIT + "gather.py", _EXACT, [
         ("stride", "rows gathered by elements", "whole",
-         "f.multiply(place, self.axis_stride * item)", "f.multiply(place, item)"),
+         "f.multiply(place, self.axis_stride * item))\n\n", "f.multiply(place, item))\n\n"),
     ]),
     *in_file(LOWER + "elementwise.py", _EXACT, [
         ("operand", "where's sides exchanged", "whole",
          "return Apply(\"select\", (a[0], a[1], a[2]), a[1].kind)",
          "return Apply(\"select\", (a[0], a[2], a[1]), a[1].kind)"),
     ]),
-    *in_file(EMIT + "map.py", _EXACT, [
+    *in_file(EMIT + "rows.py", _EXACT, [
         ("tail", "tail of a row not computed", "whole",
-         "f.compare(\"sgt\", left, f.index(0))", "f.compare(\"sgt\", left, f.index(100))"),
+         "f.compare(\"ne\", rest, constant(\"i64\", 0))",
+         "f.compare(\"sgt\", rest, constant(\"i64\", 100))"),
     ]),
     *in_file(CODE + "program.py", _EXACT, [
         ("operand", "second input is the first again", "whole",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vermilion.ir.pictures import Layout
     from vermilion.quantization import QuantizedFile
     from vermilion.quantize.guard import Guarded, Promise
-    from vermilion.quantize.losses import Metric
+    from vermilion.quantize.hold_out import Metric
     from vermilion.quantize.result import Quantized
 
 _WORST_LAYERS = 8

@@ -15,20 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from vermilion.codegen import product_extents as products
+from vermilion.codegen import reach
 from vermilion.codegen.emit.argmax import ExtremePlaceSpec
 from vermilion.codegen.emit.attention import AttentionSpec
 from vermilion.codegen.emit.block_rounding import BlockRoundingSpec
 from vermilion.codegen.emit.check import CheckSpec
 from vermilion.codegen.emit.depthwise import DepthwiseSpec
 from vermilion.codegen.emit.fill import BorderSpec
-from vermilion.codegen.emit.gather import GatherSpec
+from vermilion.codegen.emit.gather import GatherSpec, PickSpec
 from vermilion.codegen.emit.interleave import InterleaveSpec
 from vermilion.codegen.emit.map import MapSpec, map_step
 from vermilion.codegen.emit.matmul import MatmulSpec
 from vermilion.codegen.emit.normalize import NormalizeSpec
 from vermilion.codegen.emit.pack import PackSpec
-from vermilion.codegen.emit.pick import PickSpec
 from vermilion.codegen.emit.pool import PoolSpec
 from vermilion.codegen.emit.product import ProductSpec
 from vermilion.codegen.emit.recurrent import RecurrentSpec
@@ -244,24 +243,24 @@ def _words(s: CheckSpec, isa: Isa) -> Sequence[Reach]:
 
 
 _REACHES: Mapping[type, Callable[[Any, Isa], Sequence[Reach]]] = {
-    AttentionSpec: products.attention,
+    AttentionSpec: reach.attention,
     BlockRoundingSpec: _along,
     BorderSpec: _border,
     CheckSpec: _words,
-    DepthwiseSpec: products.depthwise,
+    DepthwiseSpec: reach.depthwise,
     ExtremePlaceSpec: _extreme_place,
     GatherSpec: _gather,
-    InputTransformSpec: products.winograd_input,
+    InputTransformSpec: reach.winograd_input,
     InterleaveSpec: _interleave,
     MapSpec: _map,
-    MatmulSpec: products.matmul,
+    MatmulSpec: reach.matmul,
     NormalizeSpec: _normalize,
-    OutputTransformSpec: products.winograd_output,
+    OutputTransformSpec: reach.winograd_output,
     PackSpec: _pack,
     PickSpec: _pick,
     PoolSpec: _pool,
-    ProductSpec: products.product,
-    RecurrentSpec: products.recurrent,
+    ProductSpec: reach.product,
+    RecurrentSpec: reach.recurrent,
     ReduceSpec: _reduce,
     ScanSpec: _along,
     SoftmaxSpec: _along,

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.layout import ROW_WORDS, WAIT
 from vermilion.codegen.load import LoadedProgram
-from vermilion.codegen.table import Call
+from vermilion.codegen.table import ROW_WORDS, WAIT, Call
 from vermilion.codegen.workers import ThreadPool
 
 # Empty steps that are timed to learn what calling costs; the median of these.

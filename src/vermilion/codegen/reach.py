@@ -1,11 +1,20 @@
-"""Bytes that a kernel touches from an argument's pointer on."""
+"""Bytes that kernels touch from their arguments' pointers on; those of products."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from vermilion.codegen.emit.attention import AttentionSpec
+from vermilion.codegen.emit.depthwise import DepthwiseSpec
+from vermilion.codegen.emit.matmul import MatmulSpec, Panels
+from vermilion.codegen.emit.product import ProductSpec
+from vermilion.codegen.emit.recurrent import RecurrentSpec
 from vermilion.codegen.emit.walk import Access
+from vermilion.codegen.emit.winograd import SCHEMES, InputTransformSpec, OutputTransformSpec
+from vermilion.codegen.isa import Isa
+from vermilion.codegen.numeric import NUMERICS
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Apply, Convert, Element, Expression
 
@@ -66,3 +75,108 @@ def _elements(expression: Expression) -> Iterator[Element]:
             pending.extend(part.arguments)
         elif isinstance(part, Convert):
             pending.append(part.argument)
+
+
+def product(s: ProductSpec, isa: Isa) -> Sequence[Reach]:
+    """Source, weights, result, operands; the last group of a run is read whole."""
+    numeric = NUMERICS[s.numeric]
+    source = span(
+        (
+            (s.images, s.in_image), (s.rows, s.in_row), (s.columns, s.in_column),
+            (s.taps_y, s.in_tap_y), (s.taps_x, s.in_tap_x),
+        ),
+        numeric.activation_bytes, s.groups * numeric.group,
+    )  # fmt: skip
+    vectors = -(-s.channels // isa.lanes)
+    sets = s.images if s.weights_per_image else 1
+    weights = dense(sets * s.steps * vectors * numeric.parts * isa.vector_bytes, 1)
+    size = (s.images, s.rows, s.columns, s.channels)
+    result = walked(s.output, size)
+    operands = [walked(access, size) for access in s.operands]
+    if s.has_initial:  # vectors of the channels' first sums, whole ones
+        operands[0] = operands[0].joined(dense(vectors * isa.lanes, "i32"))
+    return [source, weights, *with_tables([s.expression], [result, *operands])]
+
+
+def depthwise(s: DepthwiseSpec, isa: Isa) -> Sequence[Reach]:
+    """Source, weights, result, operands."""
+    source = span(
+        (
+            (s.images, s.in_image), (s.rows, s.in_row), (s.columns, s.in_column),
+            (s.taps_y, s.in_tap_y), (s.taps_x, s.in_tap_x),
+        ),
+        s.storage, s.channels,
+    )  # fmt: skip
+    size = (s.images, s.rows, s.columns, s.channels)
+    others = [walked(access, size) for access in (s.output, *s.operands)]
+    weights = dense(s.taps_y * s.taps_x * s.channels, "f32")
+    return [source, weights, *with_tables([s.expression], others)]
+
+
+def _right(
+    side: Access | Panels, outer: Sequence[int], shape: tuple[int, int], bytes_: int
+) -> Reach:
+    """Return the reach of the right side: rows in place, or panels of `bytes_` a matrix."""
+    if isinstance(side, Access):
+        return walked(side, (*outer, *shape))
+    return span(
+        ((n, stride * bytes_) for n, stride in zip(outer, side.outer, strict=True)), 1, bytes_
+    )
+
+
+def matmul(s: MatmulSpec, isa: Isa) -> Sequence[Reach]:
+    """Left, right, result, operands."""
+    panel_bytes = s.steps * s.vectors * isa.vector_bytes
+    return [
+        walked(s.left, (*s.outer, s.rows, s.depth)),
+        _right(s.right, s.outer, (s.depth, s.columns), panel_bytes),
+        *(walked(access, (*s.outer, s.rows, s.columns)) for access in (s.output, *s.operands)),
+    ]
+
+
+def attention(s: AttentionSpec, isa: Isa) -> Sequence[Reach]:
+    """Query, key, value, result, operands of the scores, operands of the result."""
+    group = NUMERICS[s.numeric].group
+    key_bytes = -(-s.depth // group) * -(-s.keys // s.lanes) * isa.vector_bytes
+    value_bytes = -(-s.keys // group) * -(-s.width // s.lanes) * isa.vector_bytes
+    return [
+        walked(s.query, (*s.outer, s.rows, s.depth)),
+        _right(s.key, s.outer, (s.depth, s.keys), key_bytes),
+        _right(s.value, s.outer, (s.keys, s.width), value_bytes),
+        walked(s.output, (*s.outer, s.rows, s.width)),
+        *(walked(access, (*s.outer, s.rows, s.keys)) for access in s.score_operands),
+        *(walked(access, (*s.outer, s.rows, s.width)) for access in s.operands),
+    ]
+
+
+def recurrent(s: RecurrentSpec, isa: Isa) -> Sequence[Reach]:
+    """State, weights, operands, results."""
+    blocks = -(-s.hidden // (s.vectors * isa.lanes))
+    panels = blocks * s.depth * s.gates * s.vectors * isa.vector_bytes
+    rows = [walked(one, (s.rows, s.hidden)) for one in (*s.operands, *s.outputs)]
+    return [span([(s.rows, s.state_row)], "f32", s.depth), dense(panels, 1), *rows]
+
+
+def _planes_bytes(s: InputTransformSpec | OutputTransformSpec) -> int:
+    return math.prod((SCHEMES[s.tile].patch ** 2, s.tiles, s.channels, 4))
+
+
+def winograd_input(s: InputTransformSpec, isa: Isa) -> Sequence[Reach]:
+    """Image, transformed patches."""
+    image, row, column = s.source
+    patch = SCHEMES[s.tile].patch
+    source = span(
+        (
+            (s.images, image),
+            ((s.tile_rows - 1) * s.tile + patch, row),
+            ((s.tile_columns - 1) * s.tile + patch, column),
+        ),
+        s.storage, s.channels,
+    )  # fmt: skip
+    return [source, dense(_planes_bytes(s), 1)]
+
+
+def winograd_output(s: OutputTransformSpec, isa: Isa) -> Sequence[Reach]:
+    """Products, image, operands; what a last tile has beyond the image is not stored."""
+    size = (s.images, s.rows, s.columns, s.channels)
+    return [dense(_planes_bytes(s), 1), *(walked(one, size) for one in (s.output, *s.operands))]

@@ -1,4 +1,7 @@
-"""A compiled program as tables: what loading it needs, and nothing of how it was made."""
+"""A compiled program as tables: what loading it needs, and nothing of how it was made.
+
+And where the native driver and its caller keep what they share.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.layout import DRIVER, ROW_WORDS
-
 if TYPE_CHECKING:
     from vermilion.codegen.tensor import Storage
+
+
+# One cache line each: the generation, and whether the workers are to end; then what each worker has
+# finished; then, for each step, a counter for each worker's share.
+CONTEXT_LINE_BYTES = 64
+CLOSING = 8
+GENERATION, FINISHED = (line * CONTEXT_LINE_BYTES for line in range(2))
+ROW_WORDS = 5
+
+RUN, WAIT, SERVE = "vermilion_run", "vermilion_wait", "vermilion_serve"
+DRIVER = (RUN, WAIT, SERVE)
+
+
+def context_bytes(steps: int, workers: int) -> int:
+    """Return the size of what the workers of one program share."""
+    return FINISHED + (1 + steps) * workers * CONTEXT_LINE_BYTES
+
 
 # Chunks of a step for each worker: enough that the last does not keep the others waiting.
 _CHUNKS_A_WORKER = 4

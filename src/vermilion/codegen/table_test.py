@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vermilion.codegen.layout import ROW_WORDS
-from vermilion.codegen.table import Address, Call, ObjectCode, table_of
+from vermilion.codegen.table import ROW_WORDS, Address, Call, ObjectCode, table_of
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.layout import CLOSING, ROW_WORDS, RUN, SERVE, context_bytes
+from vermilion.codegen.table import CLOSING, ROW_WORDS, RUN, SERVE, context_bytes
 from vermilion.forks import renew_after_fork
 
 # Spins before a worker sleeps: about a millisecond. Long enough for what a caller does between two

@@ -21,9 +21,9 @@ from kernels import isa_for
 from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.driver import write_driver
 from vermilion.codegen.isa import Isa
-from vermilion.codegen.layout import DRIVER, ROW_WORDS
 from vermilion.codegen.load import load_object
 from vermilion.codegen.object import compile_object
+from vermilion.codegen.table import DRIVER, ROW_WORDS
 from vermilion.codegen.workers import ThreadPool, aligned_bytes, usable_cores
 
 UNITS = 1000

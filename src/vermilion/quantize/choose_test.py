@@ -1,3 +1,5 @@
+"""Choosing scales: candidates, their errors, and what is taken."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 from vermilion.quantize.choose import (
     LARGEST_POSITION,
     covering_position,
+    native_errors,
     position_for_histogram,
     position_for_values,
 )
@@ -76,3 +79,12 @@ def test_rounding_is_half_to_even_and_symmetric() -> None:
     got = at_position(0, INT8).to_integers(values)
     assert got.tolist() == [0, 2, 2, 0, 127, -127]
     assert got.dtype == np.int8
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 16_384, 16_385, 50_000])
+def test_errors(size: int) -> None:
+    values = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+    factors = [2.0, 8.0, 32.0, 64.0, 128.0]
+    scaled = values.astype(np.float64) * np.array(factors)[:, None]
+    expected = np.square(scaled - np.clip(np.rint(scaled), -127, 127)).sum(axis=1)
+    np.testing.assert_allclose(native_errors(values, factors, 127.0), expected, rtol=1e-5)

@@ -29,19 +29,21 @@ from vermilion.quantize.hold_out import (
     HELD_OUT_BYTES,
     HELD_OUT_EVERY,
     HELD_OUT_SAMPLES,
+    Metric,
+    Outputs,
+    disagreement,
     hold_out,
+    lost_by_each,
     most_for,
     samples_for,
 )
-from vermilion.quantize.losses import Metric, Outputs, disagreement, lost_by_each
-from vermilion.quantize.mixed_precision import widened_for
 from vermilion.quantize.old_objects import old_objects_left_alone
 from vermilion.quantize.options import Options
 from vermilion.quantize.own_ranges import own_ranges
 from vermilion.quantize.quantize import Seen, decide, finish, look, write
 from vermilion.quantize.result import Quantized
 from vermilion.quantize.scales import own_method
-from vermilion.quantize.sensitivity import Damage, measure_damage
+from vermilion.quantize.sensitivity import Damage, measure_damage, widened_for
 
 _DAMAGE_SAMPLES = 8
 _STEP = 2.0  # 3 dB: noise that a trial leaves, relative to the one before

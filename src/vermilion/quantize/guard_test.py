@@ -13,8 +13,8 @@ from vermilion.ir.execute import open_session, run_session
 from vermilion.progress import no_progress
 from vermilion.quantize import Options, Promise, quantize_guarded
 from vermilion.quantize.evidence import binomial_bound
+from vermilion.quantize.hold_out import Outputs, decisions
 from vermilion.quantize.html import html_report
-from vermilion.quantize.losses import Outputs, decisions
 from vermilion.quantize.options import from_json
 from vermilion.quantize.quantize import decide, look
 from vermilion.quantize.sensitivity import measure_damage

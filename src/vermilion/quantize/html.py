@@ -6,10 +6,9 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from vermilion.quantize.details import TensorDetail
 from vermilion.quantize.guard import Guarded
 from vermilion.quantize.report import LayerError
-from vermilion.quantize.result import Quantized
+from vermilion.quantize.result import Quantized, TensorDetail
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem;

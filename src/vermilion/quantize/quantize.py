@@ -29,7 +29,6 @@ from vermilion.quantize.calibrate import (
 from vermilion.quantize.choose import choose_positions, parameters_of_positions
 from vermilion.quantize.constants import Constants, round_constants
 from vermilion.quantize.cost import eight_bit_share
-from vermilion.quantize.details import tensor_details
 from vermilion.quantize.feeds import checked, input_slots
 from vermilion.quantize.formats import Scheme, any_scheme_named, scheme_named
 from vermilion.quantize.low_resolution import low_resolution_tensors
@@ -40,7 +39,7 @@ from vermilion.quantize.other_schemes import quantize_other
 from vermilion.quantize.plan import Plan, make_plan
 from vermilion.quantize.refine import refine
 from vermilion.quantize.report import LayerKeeper, compare_both
-from vermilion.quantize.result import LAYER_SAMPLES, OUTPUT_SAMPLES, Quantized
+from vermilion.quantize.result import LAYER_SAMPLES, OUTPUT_SAMPLES, Quantized, tensor_details
 from vermilion.quantize.rewrite import write_plan
 from vermilion.quantize.scales import choose_scales, own_method
 from vermilion.quantize.working_copy import keeping, working_copy

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.attention_weights import write_weights
 from vermilion.codegen.emit.builder import Function, Index, Module, Value, float_constant
 from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.matmul import Panels
 from vermilion.codegen.emit.register_tile import RegisterTile, Side
 from vermilion.codegen.emit.rows import for_vectors
+from vermilion.codegen.emit.softmax import write_weights
 from vermilion.codegen.emit.walk import Access, begin_kernel, positions
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName

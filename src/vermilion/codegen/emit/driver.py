@@ -23,7 +23,7 @@ import sys
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.builder import Function, Module, Slot, Value, constant
-from vermilion.codegen.layout import (
+from vermilion.codegen.table import (
     CLOSING,
     CONTEXT_LINE_BYTES,
     FINISHED,

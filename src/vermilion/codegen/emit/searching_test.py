@@ -9,7 +9,7 @@ import pytest
 
 from kernels import TARGETS, Memory, isa_for
 from vermilion.codegen.emit.argmax import ExtremePlaceSpec
-from vermilion.codegen.emit.pick import PickSpec
+from vermilion.codegen.emit.gather import PickSpec
 from vermilion.codegen.emit.scan import ScanSpec
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import Storage, allocate

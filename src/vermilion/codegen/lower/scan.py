@@ -7,8 +7,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from vermilion.codegen.emit.argmax import ExtremePlaceSpec
+from vermilion.codegen.emit.gather import PickSpec
 from vermilion.codegen.emit.map import collapse
-from vermilion.codegen.emit.pick import PickSpec
 from vermilion.codegen.emit.scan import ScanSpec
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.checks import check_indices

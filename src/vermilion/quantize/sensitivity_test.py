@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from vermilion.quantize.mixed_precision import widened_for
-from vermilion.quantize.sensitivity import Damage
+from vermilion.quantize.sensitivity import Damage, widened_for
 
 
 def test_what_is_raised_removes_most_for_least() -> None:

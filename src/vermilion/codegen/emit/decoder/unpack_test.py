@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
-from vermilion.codegen.emit.decoder.dequant_lut import OddMultiples
+from vermilion.codegen.emit.decoder.unpack import OddMultiples
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.load import KERNEL, load_functions
