@@ -42,7 +42,7 @@ from vermilion.backends.iree.toolchain import (
     installed,
 )
 from vermilion.backends.iree.worker import PROGRAM
-from vermilion.backends.provider.child import Loaded, ProviderProcess, work_folder
+from vermilion.backends.provider.child import Loaded, ProviderProcess, keep_log, work_folder
 from vermilion.backends.provider.contract import Request
 from vermilion.backends.provider.part import tensor_files
 from vermilion.errors import ArtifactError, Refusal, UnsupportedError
@@ -58,7 +58,6 @@ CPU_DEVICE = "local-task"
 _WORKER = ("vermilion.backends.iree.worker",)
 _OPEN_LIMIT_S = 120.0
 _RUN_LIMIT_S = 600.0  # a large network in float16 on a CPU without it takes seconds
-_MAX_LOG_CHARACTERS = 1 << 16
 
 FindDevices = Callable[[], tuple[Device, ...] | Refusal]
 
@@ -136,7 +135,7 @@ class IreeBackend:
                 options.progress("compile for the CPU", len(gpus) + 1, len(gpus) + 2)
                 compile_for_cpu(mlir, folder / CPU_PROGRAM, steps)
             finally:
-                _keep_log(steps.log, folder / LOG_FILE)
+                keep_log(steps.log, folder / LOG_FILE)
         names = (PART_FILE, *map(_program_of, gpus), CPU_PROGRAM, LOG_FILE)
         return Program(
             files=tuple(sorted(names)),
@@ -191,12 +190,6 @@ def _program_of(gpu: str) -> str:
 def _import(model: ir.Model, steps: Work, total: int) -> Path:
     steps.progress("import into IREE", 0, total)
     return import_part(model, steps)
-
-
-def _keep_log(log: Path, place: Path) -> None:
-    """Keep the log's end: a compiler that fails prints its whole program."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    place.write_text(text[-_MAX_LOG_CHARACTERS:], encoding="utf-8")
 
 
 def _write_signature(model: ir.Model, place: Path) -> None:

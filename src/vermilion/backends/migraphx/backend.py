@@ -43,6 +43,7 @@ from vermilion.backends.provider.child import (
     Loaded,
     ProviderProcess,
     Stacks,
+    keep_log,
     work_folder,
 )
 from vermilion.backends.provider.contract import (
@@ -75,7 +76,6 @@ WHO = "MIGraphX provider"
 
 # The first start compiles; with exhaustive tuning a large model takes the better part of an hour.
 LIMITS = Limits(compile_s=3600.0, load_s=300.0, run_s=60.0)
-_MAX_LOG_CHARACTERS = 1 << 16
 
 FindStack = Callable[[Target], Stack | Availability]
 
@@ -148,7 +148,7 @@ class MigraphxBackend:
             if (context := provider / CONTEXT_FILE).is_file():
                 check_context(context, stack)
             pack_folder(provider, folder / PROVIDER_FILE)
-            _keep_log(scratch / LOG_FILE, folder / LOG_FILE)
+            keep_log(scratch / LOG_FILE, folder / LOG_FILE)
         (folder / MODEL_FILE).write_bytes(serialized)
         (folder / OPTIONS_FILE).write_text(json.dumps(asdict(wanted), indent=2), encoding="utf-8")
         details = {**stack.as_details(), "content": key, "cpu_share": f"{share:.4f}"}
@@ -299,11 +299,6 @@ def _notes(opened: Opened, share: float) -> tuple[str, ...]:
         f"ONNX Runtime kept {opened.assigned.get(CPU, 0) or 'some'} nodes of the GPU's part on the"
         f" CPU ({share:.0%}); hint: `--provider-option {NO_CPU_FALLBACK}=1` makes that an error",
     )
-
-
-def _keep_log(log: Path, place: Path) -> None:
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    place.write_text(text[-_MAX_LOG_CHARACTERS:], encoding="utf-8")
 
 
 _AGAIN = "compile the model again on this machine"

@@ -33,6 +33,7 @@ from vermilion.proof.judge import Question, judge
 WORKER = ("vermilion.backends.provider.worker",)
 
 PROVIDER = "provider"  # what errors call the worker, unless told otherwise
+_MAX_LOG_CHARACTERS = 1 << 16
 
 
 class ProviderProcess:
@@ -148,6 +149,12 @@ def work_folder(stays: ExitStack) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="vermilion-"))
     stays.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def keep_log(log: Path, place: Path) -> None:
+    """Keep a log's end: a compiler that fails prints its whole program."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    place.write_text(text[-_MAX_LOG_CHARACTERS:], encoding="utf-8")
 
 
 def unwritten(dtype: np.dtype[Any]) -> Any:
