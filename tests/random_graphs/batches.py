@@ -56,16 +56,21 @@ def environment() -> dict[str, str]:
 
 
 def try_all(
-    cases: Sequence[Case], jobs: int, until: float | None = None,
+    cases: Sequence[Case], jobs: int, until: float | None = None, anyhow: int = 0,
     told: Callable[[Tried], None] = lambda tried: None,
 ) -> list[Tried]:  # fmt: skip
-    """Try every graph, `jobs` at a time; none is begun after `until` (of `time.monotonic`)."""
-    size = max(1, min(_BATCH, -(-len(cases) // jobs)))
-    batches = [cases[at : at + size] for at in range(0, len(cases), size)]
+    """Try every graph, `jobs` at a time.
+
+    After `until` (of `time.monotonic`) none is begun, once each child has tried its share of
+    `anyhow`.
+    """
+    count = max(min(jobs, len(cases)), -(-len(cases) // _BATCH))
+    batches = [cases[at::count] for at in range(count)]
+    share = -(-anyhow // max(1, count))
     found: list[Tried] = []
 
     def work(batch: Sequence[Case]) -> None:
-        for tried in _try_batch(batch, until):
+        for tried in _try_batch(batch, until, share):
             found.append(tried)
             told(tried)
 
@@ -74,18 +79,23 @@ def try_all(
     return found
 
 
-def _try_batch(batch: Sequence[Case], until: float | None) -> Iterator[Tried]:
+def _try_batch(batch: Sequence[Case], until: float | None, least: int) -> Iterator[Tried]:
     left = list(batch)
-    while left and (until is None or time.monotonic() < until):
+
+    def is_late() -> bool:
+        is_enough = len(batch) - len(left) >= least
+        return is_enough and until is not None and time.monotonic() > until
+
+    while left and not is_late():
         begun = len(left)
-        for tried in _one_child(left, until):
+        for tried in _one_child(tuple(left), is_late):
             left.remove(tried.case)
             yield tried
-        if until is None and len(left) == begun:
+        if len(left) == begun and not is_late():
             raise AssertionError("a child did nothing: run it by hand to see why")
 
 
-def _one_child(cases: Sequence[Case], until: float | None) -> Iterator[Tried]:
+def _one_child(cases: Sequence[Case], is_late: Callable[[], bool]) -> Iterator[Tried]:
     """Run one child over the cases, as far as it comes; the one that ends it is its last."""
     with TemporaryDirectory(prefix="random-graphs-") as name:
         plan, results, errors = (Path(name) / part for part in ("plan", "results", "errors"))
@@ -108,7 +118,7 @@ def _one_child(cases: Sequence[Case], until: float | None) -> Iterator[Tried]:
                         at = {}
                 if is_over:
                     break
-                late = until is not None and time.monotonic() > until
+                late = is_late()
                 if late or time.monotonic() - since > SECONDS_A_GRAPH:
                     child.kill()
                     child.wait()
