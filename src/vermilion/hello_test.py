@@ -1,30 +1,107 @@
+"""The tour, taken once from the command line: what it returns, and what it prints."""
+
 from __future__ import annotations
 
 import io
+import json
+import tempfile
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import vermilion.hello as tour
+from models import small_cnn
+from pages import printed_to
+from vermilion.api import compile_model
+from vermilion.cli import main
 from vermilion.cli.hello import _view
 from vermilion.cli.output import console_on
-from vermilion.hello import Clock, HelloReport, hello
+from vermilion.hello import Clock, HelloReport
 from vermilion.hello_network import INPUT_SHAPE
 from vermilion.progress import no_progress
 from vermilion.runtime.session import Session
 
+# The keys that others rely on.
+KEYS = {
+    "stages",
+    "cpu_ms",
+    "device",
+    "device_ms",
+    "device_is",
+    "first_compile_s",
+    "cached_compile_s",
+    "sqnr_db",
+    "summary_path",
+}
 
-def tour_folder(factory: pytest.TempPathFactory) -> Path:
-    """Return one folder for every tour of this run: the second meets what the first has left."""
-    return factory.getbasetemp() / "tour"
+
+@dataclass(frozen=True)
+class Taken:
+    """A tour, what `vermilion hello --json` printed of it, and where it lies."""
+
+    code: int
+    out: str
+    err: str
+    report: HelloReport
+    folder: Path
+    cache: Path
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> HelloReport:
-    with pytest.MonkeyPatch.context() as patch:
+def taken(tmp_path_factory: pytest.TempPathFactory) -> Taken:
+    folder, cache = (tmp_path_factory.mktemp(name) for name in ("tour", "cache"))
+    # What an earlier tour has left.
+    compile_model(small_cnn(), cache_dir=folder / "cache", cache_key="earlier")
+    reports: list[HelloReport] = []
+    take_tour = tour.hello
+
+    def noted(*given: Any, **options: Any) -> HelloReport:
+        reports.append(take_tour(*given, **options))
+        return reports[0]
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+    ):
         patch.delenv("COLUMNS", raising=False)
-        return hello(tour_folder(tmp_path_factory))
+        patch.setenv("VERMILION_CACHE", str(cache))
+        patch.setattr(tour, "hello", noted)
+        with printed_to((out, err)), redirect_stdout(out), redirect_stderr(err):
+            code = main(["hello", "--folder", str(folder), "--json"])
+        texts = [(file.seek(0), file.read())[1] for file in (out, err)]
+    return Taken(code, texts[0], texts[1], reports[0], folder, cache)
+
+
+@pytest.fixture
+def report(taken: Taken) -> HelloReport:
+    return taken.report
+
+
+def test_the_tour_for_machines(taken: Taken) -> None:
+    assert taken.code == 0, taken.err
+    assert taken.err == "", "that the data are random stands in the result"
+    data = json.loads(taken.out)
+    assert list(data)[:3] == ["schema_version", "verb", "ok"]
+    assert data["ok"] is True
+    assert set(data) >= KEYS
+    assert data["calibration"] == "random"
+    assert all(set(stage) == {"name", "seconds"} for stage in data["stages"])
+    assert all(stage["seconds"] > 0 for stage in data["stages"])
+    assert data["device_is"] in ("measured", "modelled")
+    assert data["cpu_ms"] > 0
+    assert data["sqnr_db"] > 25
+    assert data["cached_compile_s"] < max(0.2, data["first_compile_s"] / 10)
+    assert Path(data["summary_path"]).read_text().startswith("--------- Final Summary")
+    assert all(Path(path).exists() for path in data["files"].values())
+    left = {path.name for path in taken.cache.iterdir()}
+    made = {"calibration", ".building", ".locks"}
+    assert left <= made, "all that is made of the network is in the folder"
 
 
 def test_every_step_is_timed_in_order(report: HelloReport) -> None:
@@ -39,8 +116,10 @@ def test_every_step_is_timed_in_order(report: HelloReport) -> None:
     ]
 
 
-def test_the_cache_is_what_makes_the_difference(report: HelloReport) -> None:
-    assert not report.first.cache_hit, "what an earlier tour left is compiled again"
+def test_the_cache_is_what_makes_the_difference(taken: Taken) -> None:
+    report = taken.report
+    assert not (taken.folder / "cache" / "earlier").exists(), "an earlier tour helps no later one"
+    assert not report.first.cache_hit
     assert report.cached.cache_hit
     assert report.cached.digest == report.first.digest
     assert report.cached.seconds < max(0.2, report.first.seconds / 10)
