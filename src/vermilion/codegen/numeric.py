@@ -64,8 +64,13 @@ def numeric_for(storage: Storage, isa: Isa) -> Numeric | None:
     if storage == "bf16":
         return NUMERICS["bf16"] if isa.has_bf16 else None
     if storage == "u8":
-        return NUMERICS["u8s8" if isa.has_vnni else "u8s8_wide"]
+        return integer_numeric(isa)
     return None
+
+
+def integer_numeric(isa: Isa) -> Numeric:
+    """Return how products of 8-bit integers are computed, which they are everywhere."""
+    return NUMERICS["u8s8" if isa.has_vnni else "u8s8_wide"]
 
 
 def multiplied_storage(storage: Storage, isa: Isa) -> Storage:

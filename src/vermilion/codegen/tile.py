@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -76,8 +75,3 @@ def _edges(size: int, tile: int) -> list[tuple[int, int]]:
     """Return (tile size, how often): the full tiles and the rest."""
     full, rest = divmod(size, tile)
     return [(tile, full)] * bool(full) + [(rest, 1)] * bool(rest)
-
-
-def blocks_of(size: int, block: int) -> int:
-    """Return the number of blocks that cover `size`."""
-    return math.ceil(size / block)

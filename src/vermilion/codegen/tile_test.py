@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vermilion.codegen.isa import isa_of
-from vermilion.codegen.tile import Tile, blocks_of, candidates, choose_tile, cost
+from vermilion.codegen.tile import Tile, candidates, choose_tile, cost
 from vermilion.hardware.targets.find import find_target
 
 WIDE, NARROW = (isa_of(find_target(name)) for name in ("zen4", "zen3"))
@@ -51,7 +51,3 @@ def test_more_work_costs_more() -> None:
     costs = [cost(tile, n, 28, 64, steps, WIDE) for n, steps in ((7, 64), (14, 64), (14, 128))]
     assert costs == sorted(costs)
     assert costs[0] < costs[-1]
-
-
-def test_blocks_cover() -> None:
-    assert [blocks_of(n, 16) for n in (1, 16, 17, 32)] == [1, 1, 2, 2]

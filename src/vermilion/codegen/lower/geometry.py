@@ -90,6 +90,12 @@ def as_image(view: View) -> View:
     return view
 
 
+def as_rows(view: View, width: int) -> View:
+    """Return a row-major tensor (…, width) as an image (1, width, 1, rows)."""
+    rows = view.elements // width
+    return replace(view, shape=(1, width, 1, rows), strides=(0, 1, 0, width))
+
+
 def channels_last_order(rank: int) -> tuple[int, ...]:
     """Return the order of dimensions that has channels last, for images or rows of pixels."""
     return (0, 2, 3, 1) if rank == 4 else (0, 2, 1)

@@ -13,12 +13,18 @@ from vermilion.codegen.lower import product
 from vermilion.codegen.lower.affine import Affine, Term
 from vermilion.codegen.lower.context import Border, Lowering, identity
 from vermilion.codegen.lower.elementwise import GroupExpression
-from vermilion.codegen.lower.geometry import ConvGeometry, as_image, conv_geometry
+from vermilion.codegen.lower.geometry import (
+    ConvGeometry,
+    as_image,
+    as_rows,
+    channels_last_order,
+    conv_geometry,
+)
 from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_depthwise
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.quantized import IntegerProduct
-from vermilion.codegen.numeric import Numeric, numeric_for
+from vermilion.codegen.numeric import integer_numeric
 from vermilion.codegen.tensor import Storage, View, allocate
 from vermilion.ir.expression import Convert, Expression, Operand, apply
 
@@ -49,7 +55,7 @@ def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
         else _start(lowering, group, integer)
     )
     expression = build.of(group.root.outputs[0])
-    result = lowering.output(group.root.outputs[0], product._channels_last_order(rank))
+    result = lowering.output(group.root.outputs[0], channels_last_order(rank))
     output = as_image(result)
     operands = [product._as_operand(lowering, view, result) for view in build.views]
     key, members = _key(integer), group.nodes
@@ -65,7 +71,7 @@ def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
     ):
         step = product_step(
             lowering, one, kernels, (*key, f"{number} of {geometry.group}"), geometry,
-            part, mine, expression, members, _numeric(lowering),
+            part, mine, expression, members, integer_numeric(lowering.isa),
         )  # fmt: skip
         lowering.add(_with_initial(step if number == 0 else replace(step, operations=0)))
 
@@ -83,7 +89,7 @@ def _line_of(lowering: Lowering, value: ir.Value, border: Border) -> View:
 def _emit_rows(lowering: Lowering, group: Group, integer: IntegerProduct) -> None:
     """Write a matrix product as a 1×1 convolution over rows: (…, K) → (…, N)."""
     outputs, width = integer.weights.shape
-    source = _rows_of(lowering.contiguous(integer.data), width)
+    source = as_rows(lowering.contiguous(integer.data), width)
     build = _start(lowering, group, integer)
     expression = build.of(group.root.outputs[0])
     result = lowering.output(group.root.outputs[0])
@@ -92,22 +98,16 @@ def _emit_rows(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
     geometry = ConvGeometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
     step = product_step(
         lowering, source, integer.weights[:, None, None, :], _key(integer), geometry,
-        _rows_of(target, outputs), operands, expression, group.nodes,
-        _numeric(lowering),
+        as_rows(target, outputs), operands, expression, group.nodes,
+        integer_numeric(lowering.isa),
     )  # fmt: skip
     lowering.add(_with_initial(step))
     if target is not result:
         lowering.add(map_step([target], [result], [identity(target)], [str(integer.node.name)]))
 
 
-def _rows_of(view: View, width: int) -> View:
-    """Return a row-major tensor (…, width) as an image (1, width, 1, rows)."""
-    rows = view.elements // width
-    return replace(view, shape=(1, width, 1, rows), strides=(0, 1, 0, width))
-
-
 def _operand_rows(lowering: Lowering, view: View, shape: tuple[int, ...], width: int) -> View:
-    """Return an epilogue operand that broadcasts to (…, width) as an image like `_rows_of`."""
+    """Return an epilogue operand that broadcasts to (…, width) as an image like `as_rows`."""
     wide = view.broadcast(shape)
     rows = wide.elements // width if wide.elements else 0
     outer = wide.strides[:-1]
@@ -159,9 +159,3 @@ def _key(integer: IntegerProduct) -> tuple[str, ...]:
     kernel = integer.node.inputs[1]
     assert kernel is not None
     return (str(kernel.name), integer.node.op_type, "integer")
-
-
-def _numeric(lowering: Lowering) -> Numeric:
-    numeric = numeric_for("u8", lowering.isa)
-    assert numeric is not None, "products of 8-bit integers exist everywhere"
-    return numeric

@@ -18,6 +18,7 @@ from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.geometry import (
     ConvGeometry,
     as_image,
+    channels_last_order,
     conv_geometry,
     conv_shape,
 )
@@ -85,7 +86,7 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
     expression, views = epilogue(lowering, group, start, first)
     root = group.root.outputs[0]
     rank = len(data.shape or ())
-    result = lowering.output(root, _channels_last_order(rank))
+    result = lowering.output(root, channels_last_order(rank))
     output = as_image(result)
     operands = [_as_operand(lowering, view, result) for view in views]
     members = group.nodes
@@ -163,7 +164,7 @@ def _emit_transposed(lowering: Lowering, group: Group, node: ir.Node) -> None:
     source = lowering.channels_last(data, transposed_border(node), storage)
     start, first = _biased(lowering, node.inputs[2] if len(node.inputs) > 2 else None)
     expression, views = epilogue(lowering, group, start, first)
-    output = lowering.output(group.root.outputs[0], _channels_last_order(4))
+    output = lowering.output(group.root.outputs[0], channels_last_order(4))
     operands = [_as_operand(lowering, view, output) for view in views]
     members = group.nodes
     weights = stored_weights(_constant(kernel), lowering.storage(data))
@@ -182,10 +183,6 @@ def winograd_scheme(lowering: Lowering, node: ir.Node) -> int:
     ):
         return 0
     return choose_scheme(conv_geometry(node), Shape(*conv_shape(node)), lowering.isa)
-
-
-def _channels_last_order(rank: int) -> tuple[int, ...]:
-    return (0, 2, 3, 1) if rank == 4 else (0, 2, 1)
 
 
 def _image_of(
@@ -231,7 +228,7 @@ def _as_operand(lowering: Lowering, view: View, result: View) -> View:
         view = replace(
             view, shape=(1,) * missing + view.shape, strides=(0,) * missing + view.strides
         )
-        view = lowering.copied(view, _channels_last_order(len(view.shape)))
+        view = lowering.copied(view, channels_last_order(len(view.shape)))
         wide = view.broadcast(result.shape)
     if wide.shape[1] == 1:
         wide = replace(wide, strides=(wide.strides[0], 0, *wide.strides[2:]))

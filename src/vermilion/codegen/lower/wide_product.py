@@ -22,7 +22,7 @@ from vermilion.codegen.lower.affine import Affine, Factor, Term, number
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
 from vermilion.codegen.lower.dequantized import dequantized_constant, quantized_constant
 from vermilion.codegen.lower.elementwise import GroupExpression
-from vermilion.codegen.lower.geometry import ConvGeometry, as_image, conv_geometry
+from vermilion.codegen.lower.geometry import ConvGeometry, as_image, as_rows, conv_geometry
 from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_depthwise
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.product_step import product_step
@@ -32,7 +32,7 @@ from vermilion.codegen.lower.quantized import (
     grid_of,
     is_one_a_channel,
 )
-from vermilion.codegen.numeric import Numeric, numeric_for
+from vermilion.codegen.numeric import integer_numeric
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.expression import Constant, Convert, Expression, Operand, apply
 from vermilion.ir.opset import constant_of, is_operator, static_shape
@@ -216,15 +216,9 @@ def _row_sums(lowering: Lowering, product: WideProduct, sums: tuple[View, View])
     _bytes_of(lowering, product, source, (high, low))
     weights = product.weights[:, None, None, :]
     for part, total, word in ((high, sums[0], "high"), (low, sums[1], "low")):
-        one, target = _rows_of(part, width), _rows_of(total, outputs)
+        one, target = as_rows(part, width), as_rows(total, outputs)
         step = _sums_step(lowering, one, weights, _key(product), _POINT, target)
         lowering.add(_counted(step, product, word))
-
-
-def _rows_of(view: View, width: int) -> View:
-    """Return a row-major tensor (…, width) as an image (1, width, 1, rows)."""
-    rows = view.elements // width
-    return replace(view, shape=(1, width, 1, rows), strides=(0, 1, 0, width))
 
 
 def _sums_step(
@@ -238,7 +232,7 @@ def _sums_step(
     """Return a product whose sums are kept as they are, in int32."""
     return product_step(
         lowering, source, weights, key, geometry, target, [], Operand(0, "int"), [],
-        _numeric(lowering),
+        integer_numeric(lowering.isa),
     )  # fmt: skip
 
 
@@ -257,9 +251,3 @@ def _key(product: WideProduct) -> tuple[str, ...]:
     kernel = product.node.inputs[1]
     assert kernel is not None
     return (str(kernel.name), product.node.op_type, "integer")
-
-
-def _numeric(lowering: Lowering) -> Numeric:
-    numeric = numeric_for("u8", lowering.isa)
-    assert numeric is not None, "products of 8-bit integers exist everywhere"
-    return numeric

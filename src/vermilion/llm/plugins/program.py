@@ -14,7 +14,7 @@ from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.matmul_step import SEGMENT_ROWS, choose_patch
-from vermilion.codegen.numeric import NUMERICS, Numeric, numeric_for
+from vermilion.codegen.numeric import NUMERICS, Numeric, integer_numeric
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage, View, allocate
 from vermilion.codegen.tile import choose_tile
 from vermilion.ir.expression import Operand, apply
@@ -58,9 +58,7 @@ def product_program(size: Product, number: Number, isa: Isa) -> OperatorProgram:
     with the zero point 128, and initial (N,), column_scale (N,), row_scale (rows,) follow.
     """
     if number == "int8":
-        numeric = numeric_for("u8", isa)
-        assert numeric is not None, "products of 8-bit integers exist everywhere"
-        return _integer_program(size, numeric, isa)
+        return _integer_program(size, integer_numeric(isa), isa)
     # What bfp16 and bf16 hold is exact in float32, for processors without products of bfloat16.
     return _float_program(size, NUMERICS["bf16" if isa.has_bf16 else "f32"], isa)
 
