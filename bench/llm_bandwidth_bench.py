@@ -26,10 +26,10 @@ from pathlib import Path
 
 from vermilion.bench.figures import ratio, spread
 from vermilion.llm.bandwidth import MemoryMeter
+from vermilion.llm.decoder import EngineOptions
 from vermilion.llm.engine.decoder import NativeDecoder
 from vermilion.llm.genai_config import read_genai_config
-from vermilion.llm.open_decoder import EngineOptions
-from vermilion.llm.own_model import open_own_model
+from vermilion.llm.open_model import open_own_model
 from vermilion.llm.speed import bytes_per_token
 from vermilion.llm.speed_engines import random_prompt
 

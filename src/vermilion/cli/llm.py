@@ -14,7 +14,7 @@ from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 
 if TYPE_CHECKING:
-    from vermilion.llm.quantization import Quantization
+    from vermilion.llm.architecture import Quantization
 
 app = typer.Typer(help="Language models: list their operators, build, set up, run and measure.")
 app.command("build")(build)
@@ -69,8 +69,8 @@ def ops(
     """
     from vermilion.cli.llm_views import ops_as_json, ops_view
     from vermilion.errors import OptionError
+    from vermilion.llm.architecture import Quantization
     from vermilion.llm.list_operators import Wanted, list_operators
-    from vermilion.llm.quantization import Quantization
 
     if graph not in ("cpu", "dml"):
         raise OptionError(f"`--graph {graph}`", hint="`cpu` or `dml`")

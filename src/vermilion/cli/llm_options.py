@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 if TYPE_CHECKING:
+    from vermilion.llm.decoder import EngineOptions
     from vermilion.llm.guidance import Guidance
-    from vermilion.llm.open_decoder import EngineOptions
 
 Folder = Annotated[
     Path,
@@ -51,7 +51,7 @@ Stop = Annotated[
 
 def engine_options(threads: int, on_cpu: bool, engine: str, prefill: str = "auto") -> EngineOptions:
     """Return the options of an engine, as checked by themselves."""
-    from vermilion.llm.open_decoder import EngineOptions
+    from vermilion.llm.decoder import EngineOptions
 
     return EngineOptions(threads, on_cpu, cast("Any", engine), cast("Any", prefill))
 

@@ -231,8 +231,7 @@ def chat(
     """
     from dataclasses import asdict
 
-    from vermilion.llm.conversation import Conversation
-    from vermilion.llm.generate import Sampling
+    from vermilion.llm.generate import Conversation, Sampling
     from vermilion.llm.open_model import open_model
 
     sampling = Sampling(

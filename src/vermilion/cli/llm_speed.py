@@ -176,8 +176,7 @@ def perplexity(
     """
     from dataclasses import asdict
 
-    from vermilion.llm.perplexity import Text, measure_perplexity
-    from vermilion.llm.sample_text import SAMPLE_TEXT
+    from vermilion.llm.perplexity import SAMPLE_TEXT, Text, measure_perplexity
 
     words = SAMPLE_TEXT if text is None else read_words(text)
     options = engine_options(threads, on_cpu, engine, prefill)

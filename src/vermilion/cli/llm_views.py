@@ -80,7 +80,7 @@ def ops_view(found: OperatorList) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
-    from vermilion.llm.known import SOURCE
+    from vermilion.llm.operators import SOURCE
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("operator")

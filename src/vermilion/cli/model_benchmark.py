@@ -69,7 +69,7 @@ def model_benchmark(
     No chat template is applied: the text is not what to judge a model by.
     """
     from vermilion.llm.benchmark import BenchmarkRequest, run_benchmark
-    from vermilion.llm.open_decoder import EngineOptions
+    from vermilion.llm.decoder import EngineOptions
     from vermilion.llm.vendor_tools import is_for_vendor, run_vendor_tool
 
     if is_for_vendor(with_):

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from vermilion.errors import OptionError
 from vermilion.genai.model import Model, own_model
 from vermilion.llm.guidance import Guidance
-from vermilion.llm.own_model import search_of
-from vermilion.llm.search_options import SearchOptions
+from vermilion.llm.open_model import search_of
+from vermilion.llm.search import SearchOptions
 
 
 class Tensor:

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from vermilion.errors import ModelError, OptionError
 from vermilion.llm.genai_config import GenaiConfig, read_genai_config, session_options
-from vermilion.llm.open_decoder import EngineName, EngineOptions, Prefill
-from vermilion.llm.own_model import OwnModel, open_own_model
+from vermilion.llm.decoder import EngineName, EngineOptions, Prefill
+from vermilion.llm.open_model import OwnModel, open_own_model
 
 
 class Config:

@@ -6,9 +6,8 @@ import pytest
 
 import llm_folders
 from vermilion.errors import ModelError, UnsupportedError, VermilionError
-from vermilion.llm.architecture import architecture_of_config, architecture_of_gguf
+from vermilion.llm.architecture import Quantization, architecture_of_config, architecture_of_gguf
 from vermilion.llm.gguf import read_gguf
-from vermilion.llm.quantization import Quantization
 
 
 def test_a_configuration_and_a_gguf_of_one_model_agree(tmp_path: Path) -> None:

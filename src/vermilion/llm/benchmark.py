@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from vermilion.errors import OptionError
+from vermilion.llm.decoder import EngineOptions
 from vermilion.llm.genai_config import read_genai_config
-from vermilion.llm.open_decoder import EngineOptions
 from vermilion.llm.speed_engines import FIRST_ID, token_moments
 from vermilion.memory import peak_rss_mb
 from vermilion.rounds import in_rounds
@@ -134,8 +134,8 @@ def _opened(folder: Path, options: EngineOptions) -> tuple[Any, str]:
         from vermilion.llm.stock_engine import open_folder
 
         return open_folder(folder, options), "asked for"
-    from vermilion.llm.hybrid_open import hybrid_place, is_hybrid
-    from vermilion.llm.own_model import open_own_model
+    from vermilion.llm.hybrid_config import hybrid_place, is_hybrid
+    from vermilion.llm.open_model import open_own_model
 
     config = read_genai_config(folder)
     if not is_hybrid(folder) or options.engine == "onnxruntime":

@@ -10,7 +10,7 @@ import tiny_llama
 from tiny_llama import Tiny
 from vermilion.errors import OptionError
 from vermilion.llm.benchmark import BenchmarkRequest, Times, run_benchmark
-from vermilion.llm.open_decoder import EngineOptions
+from vermilion.llm.decoder import EngineOptions
 
 OPTIONS = EngineOptions(threads=1, engine="onnxruntime")
 

@@ -58,13 +58,13 @@ def build(plan: BuildPlan, progress: Progress = no_progress) -> Built:
             source = plan.request.source
             if plan.is_gguf:
                 source = workplace / "source"
-                words = ["-m", "vermilion.llm.gguf_to_folder", str(plan.request.source.absolute())]
+                words = ["-m", "vermilion.llm.gguf", str(plan.request.source.absolute())]
                 _run([*words, str(source)], log, stream, plan, progress, "reading GGUF")
             words = _builder_words(plan, source.absolute(), new, workplace / "cache")
             _run(words, log, stream, plan, progress, "building")
             operators = _checked(new)
             # The builder has written graphs that ONNX Runtime refuses; better found now.
-            words = ["-m", "vermilion.llm.load_folder", str(new)]
+            words = ["-m", "vermilion.llm.stock_engine", str(new)]
             _run(words, log, stream, plan, progress, "loading")
         log.replace(new / _LOG_NAME)
         if output.is_dir():

@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
-from vermilion.llm.architecture import Architecture, architecture_of_config, architecture_of_gguf
+from vermilion.llm.architecture import (
+    BLOCKS,
+    Architecture,
+    Quantization,
+    architecture_of_config,
+    architecture_of_gguf,
+)
 from vermilion.llm.gguf import is_gguf, read_gguf
 from vermilion.llm.json_file import read_object
 from vermilion.llm.operators import operators_of
-from vermilion.llm.quantization import BLOCKS, Quantization
 
 Precision = Literal["int4", "int8", "fp16", "fp32"]
 Graph = Literal["cpu", "dml"]

@@ -14,8 +14,7 @@ from vermilion.hardware.checks import LEVELS, Finding, Level
 from vermilion.hardware.options.gpu import PLUGIN
 from vermilion.hardware.options.lint import lint
 from vermilion.hardware.options.option import OptionSet, Setting
-from vermilion.llm.genai_config import GenaiConfig, is_there, leads_out, session_options
-from vermilion.llm.genai_keys import (
+from vermilion.llm.genai_config import (
     DECODER_KEYS,
     MODEL_KEYS,
     OLD_KEYS,
@@ -25,6 +24,10 @@ from vermilion.llm.genai_keys import (
     SESSION_TYPES,
     STAGE_KEYS,
     TOP_KEYS,
+    GenaiConfig,
+    is_there,
+    leads_out,
+    session_options,
 )
 
 # From this size on, a cache for the whole context is worth a word before it is allocated.

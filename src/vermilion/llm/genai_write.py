@@ -14,8 +14,7 @@ from typing import Any, Literal, get_args
 from vermilion.errors import OptionError
 from vermilion.hardware.options.gpu import AMDGPU, BUILT_IN, MIGRAPHX, PLUGIN, gpu_table
 from vermilion.hardware.options.gpu_rules import plugin_name
-from vermilion.llm.genai_config import NAME, GenaiConfig
-from vermilion.llm.genai_keys import OLD_KEYS
+from vermilion.llm.genai_config import NAME, OLD_KEYS, GenaiConfig
 
 Provider = Literal["cpu", "migraphx", "amdgpu", "ryzenai"]
 Build = Literal["built-in", "plugin"]

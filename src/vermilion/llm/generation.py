@@ -16,12 +16,53 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vermilion.errors import OptionError
-from vermilion.llm.beams import Beams
-from vermilion.llm.decoder import Decoder
+from vermilion.llm.decoder import Decoder, DecoderState
 from vermilion.llm.guidance import Guide
-from vermilion.llm.rows import Rows
-from vermilion.llm.sampling import choose, log_softmax, penalize
-from vermilion.llm.search_options import SearchOptions
+from vermilion.llm.search import Beams, SearchOptions, choose, log_softmax, penalize
+
+
+class Rows:
+    """The rows of a batch, each prompt's beams next to each other."""
+
+    def __init__(self, decoder: Decoder, prompts: int, beams: int, capacity: int) -> None:
+        self._decoder = decoder
+        self._prompts, self._beams, self._capacity = prompts, beams, capacity
+        self._states: list[DecoderState] = []
+
+    def first(self, tokens: NDArray[np.int64], lengths: Sequence[int]) -> NDArray[np.float32]:
+        """Read prompts of these lengths, padded to the longest; give the logits of each last one.
+
+        Shapes: tokens (prompts, longest) → (prompts * beams, vocabulary).
+        """
+        rows = np.repeat(tokens, self._beams, axis=0)
+        if len(set(lengths)) == 1:
+            self._states = [self._decoder.start(len(rows), self._capacity)]
+            return self._states[0].forward(rows[:, : lengths[0]])
+        self._states = [self._decoder.start(self._beams, self._capacity) for _ in lengths]
+        pieces = [
+            state.forward(rows[at * self._beams : (at + 1) * self._beams, :length])
+            for at, (state, length) in enumerate(zip(self._states, lengths, strict=True))
+        ]
+        return np.concatenate(pieces)
+
+    def forward(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Append as many tokens to each row: (rows, n) → (rows, vocabulary)."""
+        if len(self._states) == 1:
+            return self._states[0].forward(tokens)
+        parts = np.split(tokens, len(self._states))
+        pieces = [state.forward(part) for state, part in zip(self._states, parts, strict=True)]
+        return np.concatenate(pieces)
+
+    def drop(self, count: int) -> None:
+        """Forget the last `count` tokens of each row."""
+        for state in self._states:
+            state.rewind(state.length - count)
+
+    def reorder(self, source_rows: NDArray[np.int64]) -> None:
+        """Make each row a copy of another of the same prompt."""
+        share = self._prompts * self._beams // len(self._states)
+        for at, state in enumerate(self._states):
+            state.reorder(source_rows[at * share : (at + 1) * share] - at * share)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ import pytest
 
 import tiny_llama
 from vermilion.errors import OptionError
-from vermilion.llm.decoder import Decoder
+from vermilion.llm.decoder import Decoder, EngineOptions, open_decoder
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.generation import Ends, Generation
 from vermilion.llm.guidance import Guidance, start_guides
-from vermilion.llm.open_decoder import EngineOptions, open_decoder
-from vermilion.llm.search_options import SearchOptions
+from vermilion.llm.search import SearchOptions
 from vermilion.llm.tokenizer import open_tokenizer
 
 NO_END = Ends((tiny_llama.END,), 0)

@@ -1,5 +1,8 @@
 """The header of a GGUF file: keys and tensors, bounded against hostile files. No weights are read.
 
+`python -m vermilion.llm.gguf FILE.gguf FOLDER`, a process of its own, makes a folder of plain
+floats for Hugging Face of one; transformers and gguf do it.
+
 Source: ggml-org/ggml, docs/gguf.md (versions 2 and 3); block sizes from ggml's `ggml.c`.
 """
 
@@ -8,9 +11,11 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 
@@ -230,3 +235,34 @@ def _check_places(
                 where=str(reader._path),
                 hint="download the file again",
             )
+
+
+def convert(source: Path, folder: Path) -> None:
+    """Read the weights, undo their quantization and save them with the tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    named = {"gguf_file": source.name, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, **named)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        source.parent,
+        dtype=torch.float32,
+        quantization_config=GgufConfig(dequantize=True),
+        **named,
+    )
+    # transformers 5 keeps the mark of a quantized model on one that is not any more, and then
+    # refuses to save it.
+    for holder, name in (
+        (model, "hf_quantizer"),
+        (model, "is_quantized"),
+        (model, "quantization_method"),
+        (model.config, "quantization_config"),
+    ):
+        if name in vars(holder):
+            delattr(holder, name)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    convert(Path(sys.argv[1]), Path(sys.argv[2]))

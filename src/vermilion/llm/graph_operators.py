@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from vermilion.errors import ModelError, OptionError
 from vermilion.ir.attributes import integer
+from vermilion.llm.architecture import Quantization
 from vermilion.llm.operators import Operator, attention, merged
-from vermilion.llm.quantization import Quantization
 
 _ROLES = (
     "qkv_proj",

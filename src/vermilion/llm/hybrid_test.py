@@ -15,11 +15,11 @@ from tiny_llama import Tiny
 from vermilion.codegen.isa import isa_of
 from vermilion.errors import ArtifactError, ModelError, OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
+from vermilion.llm.decoder import EngineOptions
 from vermilion.llm.engine import open_native_decoder
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.hybrid import HybridRequest, generate_hybrid
-from vermilion.llm.hybrid_open import REPORT, hybrid_place, is_hybrid
-from vermilion.llm.open_decoder import EngineOptions
+from vermilion.llm.hybrid_config import REPORT, hybrid_place, is_hybrid
 from vermilion.llm.open_ort_decoder import open_ort_decoder
 from vermilion.llm.plugins.compile_plugin import compile_plugin
 from vermilion.llm.plugins.wanted import OperatorRequest, needs_of

@@ -7,11 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vermilion.errors import ModelError, OptionError
-from vermilion.llm.architecture import architecture_of_config, architecture_of_gguf
+from vermilion.llm.architecture import Quantization, architecture_of_config, architecture_of_gguf
 from vermilion.llm.gguf import is_gguf, read_gguf
-from vermilion.llm.known import Verdict, verdict
-from vermilion.llm.operators import Cost, Graph, Operator, Step, cost, operators_of
-from vermilion.llm.quantization import Quantization
+from vermilion.llm.operators import (
+    Cost,
+    Graph,
+    Operator,
+    Step,
+    Verdict,
+    cost,
+    operators_of,
+    verdict,
+)
 
 _HINT = "give a folder with `genai_config.json`, a `config.json` or its folder, or a `.gguf` file"
 

@@ -6,8 +6,8 @@ import pytest
 
 import llm_folders
 from vermilion.errors import ModelError, OptionError
+from vermilion.llm.architecture import Quantization
 from vermilion.llm.list_operators import Wanted, list_operators
-from vermilion.llm.quantization import Quantization
 
 
 def keys(path: Path) -> set[tuple[object, ...]]:

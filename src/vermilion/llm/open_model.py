@@ -1,17 +1,143 @@
-"""A folder on the engine asked for, or on the first that takes it, with the reason."""
+"""A folder opened with its tokenizer: on the engine asked for, or the first that takes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from vermilion.errors import OptionError, UnsupportedError
-from vermilion.llm.genai_config import GenaiConfig, read_genai_config
-from vermilion.llm.guidance import Guidance
-from vermilion.llm.open_decoder import EngineOptions
-from vermilion.llm.own_model import open_own_model, providers_of
+from vermilion.errors import ModelError, OptionError, UnsupportedError
+from vermilion.llm.decoder import Decoder, EngineOptions, open_decoder, open_known
+from vermilion.llm.genai_config import GenaiConfig, read_genai_config, session_options
+from vermilion.llm.generation import Ends, Generation
+from vermilion.llm.guidance import Guidance, Guide, start_guides
+from vermilion.llm.search import SearchOptions
+from vermilion.llm.tokenizer import FolderTokenizer, open_tokenizer
+from vermilion.store.cache_dir import default_root
+
+# Findings on providers and their options, which our engines do not read.
+_OTHERS = ("genai.provider", "genai.cpu-options", "genai.entry", "genai.packed", "genai.library")
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A model in memory. Each generation has a cache of its own, so threads may share it."""
+
+    config: GenaiConfig
+    decoder: Decoder = field(repr=False)
+    engine: str
+    reason: str
+    cache: Path | None = None  # the user's own
+
+    @cached_property
+    def tokenizer(self) -> FolderTokenizer:
+        """The folder's tokenizer, loaded when text is first read or written."""
+        return open_tokenizer(self.config.folder, self.cache or default_root())
+
+    @property
+    def ends(self) -> Ends:
+        """The tokens that end a text."""
+        return ends_of(self.config)
+
+    def encode(self, text: str, *, as_chat: bool) -> list[int]:
+        """Return the tokens of a prompt, inside the model's chat template where it has one."""
+        if as_chat and self.tokenizer.has_template:
+            text = self.tokenizer.apply_chat_template([{"role": "user", "content": text}])
+        return self.tokenizer.encode(text)
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Return the text of a conversation, up to where the model answers."""
+        return self.tokenizer.apply_chat_template(messages)
+
+    def generator(
+        self, search: Mapping[str, object], guidance: Guidance | None = None
+    ) -> Generation:
+        """Return a generator; what `search` does not say is as the folder's configuration says."""
+        options = search_of(self.config).with_changes(search)
+        guides: tuple[Guide, ...] = ()
+        if guidance is not None:
+            guides = start_guides(
+                guidance,
+                self.config.folder,
+                vocabulary=self.decoder.vocabulary_size,
+                end=self.ends.ends[0],
+                count=options.batch_size,
+            )
+        return Generation(self.decoder, options, self.ends, guides)
+
+
+def open_own_model(config: GenaiConfig, options: EngineOptions) -> OwnModel:
+    """Open a folder on one of our engines.
+
+    Raises: ModelError for a damaged folder; UnsupportedError where no engine of ours runs it.
+    """
+    known = open_known(config, options)
+    if known is None:
+        check_folder(config)
+    providers = providers_of(config)
+    if providers and not options.on_cpu:
+        raise UnsupportedError(
+            f"the folder names the provider {providers[0]}, and our engines run on the CPU",
+            where=config.where,
+            hint="`--cpu`, or `clear_providers()`, runs it on the CPU; onnxruntime-genai runs it"
+            " on the device",
+        )
+    opened = known or open_decoder(config, options)
+    model = OwnModel(config, opened.decoder, opened.engine, opened.reason, options.cache)
+    if known is None:
+        model.tokenizer.encode("")  # a damaged one is found when the folder is first opened
+    return model
+
+
+def check_folder(config: GenaiConfig) -> None:
+    """Raise ModelError for the first thing that keeps a folder from loading at all."""
+    from vermilion.llm.genai_check import check_genai_config
+
+    for found in check_genai_config(config):
+        if found.level == "error" and found.id.startswith("genai.") and found.id not in _OTHERS:
+            raise ModelError(found.what, where=config.where, hint=found.fix)
+
+
+def providers_of(config: GenaiConfig) -> tuple[str, ...]:
+    """Return the providers that a folder names, the CPU's apart."""
+    found: list[str] = []
+    for _, options in session_options(config):
+        entries = options.get("provider_options")
+        for entry in entries if isinstance(entries, list) else []:
+            found += [str(name) for name in entry] if isinstance(entry, dict) else []
+    return tuple(name for name in dict.fromkeys(found) if name.lower() != "cpu")
+
+
+def search_of(config: GenaiConfig) -> SearchOptions:
+    """Return the search options that a folder's configuration holds."""
+    known = SearchOptions()
+    given = config.data.get("search")
+    rows = given.items() if isinstance(given, dict) else ()
+    own = {name: value for name, value in rows if hasattr(known, name) and value is not None}
+    try:
+        return known.with_changes(own)
+    except OptionError as error:
+        raise ModelError(error.message, where=config.where, hint=error.hint) from error
+
+
+def ends_of(config: GenaiConfig) -> Ends:
+    """Return the tokens that end a text, and the one for padding.
+
+    Raises: ModelError where the configuration has none.
+    """
+    given: Any = config.model.get("eos_token_id")
+    ends = given if isinstance(given, list) else [given]
+    if not ends or not all(isinstance(one, int) and not isinstance(one, bool) for one in ends):
+        raise ModelError(
+            f"`model.eos_token_id` is {given!r}, no token or list of tokens",
+            where=config.where,
+            hint="copy it from the model's `generation_config.json`",
+        )
+    pad = config.model.get("pad_token_id")
+    return Ends(tuple(ends), pad if isinstance(pad, int) and pad >= 0 else ends[0])
 
 
 class AnyModel(Protocol):

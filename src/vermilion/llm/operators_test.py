@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from vermilion.llm.architecture import Architecture
-from vermilion.llm.known import shipped_models, verdict
-from vermilion.llm.operators import Step, cost, operators_of
-from vermilion.llm.quantization import Quantization
+from vermilion.llm.architecture import Architecture, Quantization
+from vermilion.llm.operators import Step, cost, operators_of, shipped_models, verdict
 
 SMOLLM2 = Architecture("llama", 576, 1536, 30, 9, 3, 64, 49152, 8192, True)
 INT4 = Quantization(4, 32)

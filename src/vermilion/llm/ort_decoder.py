@@ -16,10 +16,13 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError, UnsupportedError
-from vermilion.llm.last_logits import FIRST_POSITION
 
 # A longer prompt is read in pieces of so many tokens, which bounds the memory that it takes.
 CHUNK_TOKENS = 1024
+
+
+FIRST_POSITION = "vermilion.first_position"
+"""What `keep_last_logits` adds: -1 for the last position, 0 for all. Shape (1,), int64."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.load import load_model
 from vermilion.llm import ort_decoder
 from vermilion.llm.genai_config import read_genai_config
-from vermilion.llm.last_logits import FIRST_POSITION, keep_last_logits
-from vermilion.llm.open_ort_decoder import open_ort_decoder
+from vermilion.llm.open_ort_decoder import FIRST_POSITION, keep_last_logits, open_ort_decoder
 from vermilion.llm.ort_decoder import OrtDecoder
 
 TOKENS = np.arange(20, 44)[None]

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.llm.bandwidth import BUFFER_BYTES, read_bandwidth_gb_per_s
-from vermilion.llm.open_decoder import EngineOptions
+from vermilion.llm.decoder import EngineOptions
 from vermilion.llm.open_model import AnyModel, open_model
 from vermilion.memory import peak_rss_mb
 

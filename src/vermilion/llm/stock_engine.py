@@ -1,9 +1,13 @@
-"""Running an OGA folder with onnxruntime-genai itself."""
+"""Running an OGA folder with onnxruntime-genai itself.
+
+`python -m vermilion.llm.stock_engine FOLDER` opens one on the CPU, in a process of its own.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -11,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from vermilion.errors import DeviceError, ModelError, UnsupportedError
+from vermilion.llm.decoder import EngineOptions
 from vermilion.llm.genai_check import check_genai_config
 from vermilion.llm.genai_config import GenaiConfig, read_genai_config
 from vermilion.llm.guidance import Guidance
-from vermilion.llm.open_decoder import EngineOptions
 
 _FIRST_LINE = re.compile(r"[^\n]{1,300}")
 
@@ -123,3 +127,7 @@ def _opening_failed(config: GenaiConfig, error: RuntimeError) -> Exception:
         where=config.where,
         hint="build the folder again with `vermilion llm build`",
     )
+
+
+if __name__ == "__main__":  # to find a folder that will not load
+    open_folder(Path(sys.argv[1]), EngineOptions(threads=1, on_cpu=True))

@@ -7,9 +7,13 @@ import pytest
 
 import tiny_llama
 from vermilion.errors import ModelError, OptionError
-from vermilion.llm.chat import ChatTemplate, read_chat_template
-from vermilion.llm.stop_text import StopText
-from vermilion.llm.tokenizer import FolderTokenizer, open_tokenizer
+from vermilion.llm.generate import StopText
+from vermilion.llm.tokenizer import (
+    ChatTemplate,
+    FolderTokenizer,
+    open_tokenizer,
+    read_chat_template,
+)
 
 pytestmark = pytest.mark.needs("tokenizers", "jinja2")
 

@@ -19,9 +19,9 @@ import vermilion
 from small_decoders import VOCABULARY, Options, decoder_folder
 from vermilion.codegen.isa import isa_of
 from vermilion.hardware.targets.find import find_target
+from vermilion.llm.decoder import EngineOptions, open_decoder, open_known
 from vermilion.llm.engine.open_native import open_native_decoder
 from vermilion.llm.genai_config import read_genai_config
-from vermilion.llm.open_decoder import EngineOptions, open_decoder, open_known
 from vermilion.store.arrays import DATA_FILE
 from vermilion.store.entry import INDEX_FILE
 from vermilion.store.namespaces import IMAGES, NOTES
@@ -35,7 +35,7 @@ _OPEN = """
 import sys
 from pathlib import Path
 from vermilion.llm.genai_config import read_genai_config
-from vermilion.llm.open_decoder import EngineOptions, open_known
+from vermilion.llm.decoder import EngineOptions, open_known
 options = EngineOptions(1, cache=Path(sys.argv[2]))
 opened = open_known(read_genai_config(Path(sys.argv[1])), options)
 libraries = ("onnx", "onnx_ir", "onnxruntime", "sympy", "llvmlite", "jinja2", "tokenizers")

@@ -19,15 +19,18 @@ from vermilion.llm.engine.description import (
     RowOperation,
     Rows,
 )
-from vermilion.llm.engine.graph_values import (
+from vermilion.llm.engine.read_weights import read_embedding, read_matrix, read_plain_embedding
+from vermilion.llm.engine.reader import (
+    Activation,
+    Reader,
     constant_of,
     floats_of,
+    name_of,
+    read_attention,
+    read_rotation,
     refuse,
     scalar_of,
 )
-from vermilion.llm.engine.read_attention import read_attention, read_rotation
-from vermilion.llm.engine.read_weights import read_embedding, read_matrix, read_plain_embedding
-from vermilion.llm.engine.reader import Activation, Reader, name_of
 
 
 def read_graph(model: ir.Model) -> Description:

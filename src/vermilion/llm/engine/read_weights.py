@@ -12,13 +12,13 @@ from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.errors import ModelError
 from vermilion.ir.attributes import integer
 from vermilion.llm.engine.embedding import Embedding, unpacked_nibbles
-from vermilion.llm.engine.graph_values import (
+from vermilion.llm.engine.matrices import BlockMatrix, Matrix, PlainMatrix
+from vermilion.llm.engine.reader import (
     array_of,
     floats_of,
     is_there,
     refuse,
 )
-from vermilion.llm.engine.matrices import BlockMatrix, Matrix, PlainMatrix
 
 _BITS: dict[int, Literal[4, 8]] = {4: 4, 8: 8}
 

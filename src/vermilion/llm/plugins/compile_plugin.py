@@ -8,16 +8,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vermilion.errors import OptionError, VermilionError
+from vermilion.codegen.isa import Isa, isa_of
+from vermilion.codegen.kernel import Step
+from vermilion.codegen.program import compile_steps
+from vermilion.codegen.tensor import View
+from vermilion.errors import OptionError, UnsupportedError, VermilionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.llm.plugins.archive import Plugin, read_plugin, write_plugin
-from vermilion.llm.plugins.compile_operator import compile_operator
+from vermilion.llm.plugins.decode_operator import decode_steps
 from vermilion.llm.plugins.find import plugin_root
 from vermilion.llm.plugins.identity import Identity, key_of
 from vermilion.llm.plugins.programs import CompiledPrograms, compile_programs
+from vermilion.llm.plugins.prompt_operator import number_of, product_program, size_of
 from vermilion.llm.plugins.wanted import Needs
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.names import check_key
+
+
+def compile_operator(identity: Identity) -> bytes:
+    """Compile one operator.
+
+    Raises: UnsupportedError for an operator that is no matrix product.
+    """
+    isa = isa_of(find_target(identity.target))
+    if identity.is_decode:
+        steps, inputs, out = decode_steps(identity)
+        return _object(steps, inputs, (out,), isa)
+    if set(identity.shape) != {"K", "N"}:
+        raise UnsupportedError(f"`{identity.operator}` is no matrix product")
+    program = product_program(size_of(identity), number_of(identity), isa)
+    return _object(program.steps, program.inputs, program.outputs, isa)
+
+
+def _object(
+    steps: Sequence[Step], inputs: Sequence[View], outputs: Sequence[View], isa: Isa
+) -> bytes:
+    given, made = ([view.buffer for view in views] for views in (inputs, outputs))
+    compiled = compile_steps(steps, given, made, isa, inputs_have_room=True)
+    _, *kernels = compiled.objects  # the driver is that of the model's program
+    assert len(kernels) == 1, "so few kernels make one object"
+    return kernels[0].data
+
 
 FOLDER = "transaction-plugin"
 """Where the vendor's tool writes plugins, and this one too."""

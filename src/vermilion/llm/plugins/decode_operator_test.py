@@ -9,10 +9,10 @@ import pytest
 from vermilion.codegen.isa import isa_of
 from vermilion.errors import ArtifactError
 from vermilion.hardware.targets.find import find_target
-from vermilion.llm.plugins.compile_operator import compile_operator
+from vermilion.llm.plugins.compile_plugin import compile_operator
 from vermilion.llm.plugins.decode_operator import DecodeOperator, why_not
 from vermilion.llm.plugins.identity import DECODE, Identity
-from vermilion.llm.plugins.node_weights import weights_of
+from vermilion.llm.plugins.verify import weights_of
 
 SHAPE = {"K": 64, "N": 48, "bits": 4, "block": 32}
 # A row is rounded to 8 bits in each block: a part in 254 of its largest number, half at random.

@@ -86,7 +86,7 @@ def generator_digest() -> str:
     """Return a digest of the sources that decide an operator's code."""
     here = Path(__file__).parent
     sources = [*(here.parent.parent / "codegen").rglob("*.py")]
-    sources += [here / "program.py", here / "decode_operator.py"]
+    sources += [here / "prompt_operator.py", here / "decode_operator.py"]
     state = hashlib.sha256()
     for file in sorted(sources):
         if not file.name.endswith("_test.py"):

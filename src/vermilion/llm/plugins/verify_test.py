@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from vermilion.errors import ModelError
-from vermilion.llm.plugins.node_weights import weights_of
+from vermilion.llm.plugins.verify import weights_of
 
 CODES = np.arange(3 * 2 * 32, dtype=np.uint8).reshape(3, 2, 32) % 16
 SCALES = np.linspace(0.5, 1.5, 6, dtype=np.float32).reshape(3, 2)

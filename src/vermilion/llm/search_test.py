@@ -5,9 +5,15 @@ import itertools
 import numpy as np
 import pytest
 
-from vermilion.llm.beams import Beams
-from vermilion.llm.sampling import NEVER, choose, distribution, log_softmax, penalize
-from vermilion.llm.search_options import SearchOptions
+from vermilion.llm.search import (
+    NEVER,
+    Beams,
+    SearchOptions,
+    choose,
+    distribution,
+    log_softmax,
+    penalize,
+)
 
 ROW = np.array([1.0, 3.0, 2.0, -1.0, 0.0], np.float32)
 SAMPLED = SearchOptions(do_sample=True)

@@ -21,7 +21,7 @@ from vermilion.codegen.emit.decoder.strassen_rows import HalvedRows, HalvedRowsS
 from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights
 from vermilion.codegen.strassen import PRODUCTS
 from vermilion.codegen.tensor import allocate
-from vermilion.llm.engine import strassen
+from vermilion.llm.engine import lower as lower_module
 from vermilion.llm.engine.open_native import open_native_decoder
 
 MANY = ROOM // 8 * 8
@@ -173,15 +173,15 @@ def spec_of(**other: Any) -> PanelProductSpec:
     ids=str,
 )  # fmt: skip
 def test_which_products(other: dict[str, Any]) -> None:
-    found = strassen.seven_of(spec_of())
+    found = lower_module.seven_of(spec_of())
     assert found is not None
     assert found.rows.runs == 4
-    assert strassen.seven_of(spec_of(**other)) is None
+    assert lower_module.seven_of(spec_of(**other)) is None
 
 
 def test_a_decoder_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of many rows and of few, and what follows them: as with eight multiplications."""
-    monkeypatch.setattr(strassen, "LEAST_DEPTH", 64)
+    monkeypatch.setattr(lower_module, "LEAST_DEPTH", 64)
     folder = decoder_folder(tmp_path / "model", Options())
     eight, both = (logits(folder, rows, monkeypatch) for rows in (10**6, 150))
     for few, many in zip(eight, both, strict=True):
@@ -206,8 +206,8 @@ def logits(folder: Path, least_rows: int, monkeypatch: pytest.MonkeyPatch) -> li
     """Return what follows prompts of 480 rows and of 120, and a token."""
     if not (isa_for("cpu").has_vnni and isa_for("cpu").has_bf16):
         pytest.skip("this machine has no AVX-512 VNNI and BF16")
-    monkeypatch.setattr(strassen, "LEAST_ROWS", least_rows)
-    monkeypatch.setattr(strassen, "LEAST_COLUMNS", 64)
+    monkeypatch.setattr(lower_module, "LEAST_ROWS", least_rows)
+    monkeypatch.setattr(lower_module, "LEAST_COLUMNS", 64)
     tokens = np.random.default_rng(0).integers(0, 320, (3, 200))
     decoder = open_native_decoder(folder, prefill="bf16", threads=2, cache=folder / "code")
     state = decoder.start(3, 210)

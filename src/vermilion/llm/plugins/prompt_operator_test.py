@@ -10,9 +10,9 @@ import pytest
 from kernels import TARGETS, isa_for
 from vermilion.errors import ArtifactError, DeviceError
 from vermilion.hardware.targets.find import find_target
-from vermilion.llm.plugins.compile_operator import compile_operator
+from vermilion.llm.plugins.compile_plugin import compile_operator
 from vermilion.llm.plugins.identity import Identity, Number
-from vermilion.llm.plugins.run_operator import LoadedOperator
+from vermilion.llm.plugins.prompt_operator import LoadedOperator
 from vermilion.quantize.blocks import round_to
 
 # Sums of some hundred products in float32, against float64 of the same rounded numbers.

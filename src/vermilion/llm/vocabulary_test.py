@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vermilion.llm.cached_vocabulary import load_library
-from vermilion.llm.lazy_vocabulary import LazyVocabulary, is_of_bytes
+from vermilion.llm.vocabulary import LazyVocabulary, is_of_bytes, load_library
 from vermilion.store.arrays import DATA_FILE
 from vermilion.store.digest import fingerprint_of
 from vermilion.store.namespaces import TOKENIZERS

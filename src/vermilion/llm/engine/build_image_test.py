@@ -16,7 +16,7 @@ import platformdirs
 import pytest
 
 from kernels import isa_for
-from vermilion.llm.engine.compile_program import compile_program
+from vermilion.llm.engine.build_image import compile_program
 from vermilion.llm.engine.description import RowOperation, Rows
 from vermilion.llm.engine.lower import lower
 from vermilion.llm.engine.lowering import Lowered, Shape, Weighed

@@ -8,14 +8,12 @@ import pytest
 
 import tiny_llama
 from vermilion.errors import ModelError, OptionError, UnsupportedError
-from vermilion.llm import conversation
-from vermilion.llm.conversation import Conversation
+from vermilion.llm import generate
+from vermilion.llm.decoder import EngineOptions, open_decoder
 from vermilion.llm.genai_config import read_genai_config
-from vermilion.llm.generate import Sampling
+from vermilion.llm.generate import Conversation, Sampling
 from vermilion.llm.hybrid import HybridRequest, generate_hybrid
-from vermilion.llm.open_decoder import EngineOptions, open_decoder
-from vermilion.llm.open_model import open_model
-from vermilion.llm.own_model import search_of
+from vermilion.llm.open_model import open_model, search_of
 from vermilion.llm.plugins.compile_plugin import compile_plugin
 from vermilion.llm.plugins.wanted import OperatorRequest, needs_of
 
@@ -137,7 +135,7 @@ def test_a_conversation_that_outgrows_its_cache_goes_on(
     opened = open_model(folder, EngineOptions(1, engine="onnxruntime"))
     texts = []
     for room in (8, 2048):
-        monkeypatch.setattr(conversation, "_FIRST_ROOM", room)
+        monkeypatch.setattr(generate, "_FIRST_ROOM", room)
         talk = Conversation(opened, Sampling(new_tokens=6))
         texts.append([talk.answer(word).text for word in ("hello", "again", "more", "enough")])
     assert texts[0] == texts[1]
