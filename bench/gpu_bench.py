@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models import default_cache, model_file, workload_of
+from workloads import default_cache, model_file, workload_of
+
 from vermilion import compile_model
 from vermilion.bench.harness import save_json
 from vermilion.ir.load import load_model

@@ -29,8 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_markdown import pages
-from llm_report import report
+from llm_report import pages, report
 
 from vermilion.bench.harness import EngineProcess, Record, printed_record, save_json
 from vermilion.errors import VermilionError

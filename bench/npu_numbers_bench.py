@@ -57,6 +57,8 @@ def main() -> None:
 
 def measure(quark: str, model: Path | None, runs: int, folder: Path) -> dict[str, Any]:
     """Make all models, run the engines in turns; give times, ratios and differences."""
+    from vermilion.rounds import in_rounds  # which Quark's environment does not need
+
     floats = folder / "float.onnx"
     write_float_model(model, floats)
     for preset in ("BFP16", "XINT8"):
@@ -71,15 +73,17 @@ def measure(quark: str, model: Path | None, runs: int, folder: Path) -> dict[str
         "ort xint8": (here, ("--run-ort", folder / "XINT8.onnx", runs)),
         "ours xint8": (here, ("--run-ours", folder / "XINT8.onnx", runs, "auto")),
     }
-    times: dict[str, list[float]] = {name: [] for name in engines}
     outputs: dict[str, np.ndarray[Any, Any]] = {}
-    for _ in range(TURNS):
-        for name, (interpreter, words) in engines.items():
-            result = folder / "result.npz"
-            child(interpreter, *words, result, folder=folder)
-            with np.load(result) as data:
-                times[name].append(float(data["milliseconds"]))
-                outputs[name] = data["output"]
+
+    def turn(name: str, _: int) -> float:
+        interpreter, words = engines[name]
+        result = folder / "result.npz"
+        child(interpreter, *words, result, folder=folder)
+        with np.load(result) as data:
+            outputs[name] = data["output"]
+            return float(data["milliseconds"])
+
+    times = dict(zip(engines, in_rounds(list(engines), turn, TURNS), strict=True))
     best = {name: min(row) for name, row in times.items()}
     return {
         "milliseconds": times,
@@ -120,7 +124,7 @@ def write_float_model(source: Path | None, target: Path) -> None:
     from vermilion.ir.passes.pipeline import simplify
 
     if source is None:
-        from models import resnet50
+        from workloads import resnet50
 
         model = bind_dimensions(resnet50(), {"batch": 1})
     else:

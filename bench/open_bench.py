@@ -17,9 +17,6 @@ much the process grew while it opened.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
-from quantize_bench import CASES, prepared
+from quantize_cases import CASES, in_ways
 
-from vermilion.bench.harness import Record, head, in_turns, on_one_core, rows, save_json
+from vermilion.bench.harness import Record, on_one_core
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -105,37 +102,5 @@ def measure(options: argparse.Namespace) -> Record:
     }
 
 
-def main() -> None:
-    """Open every model in every way in turns."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--models", default="r50,rec")
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--way", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.way:
-        sys.stdout.write(json.dumps(measure(options)) + "\n")
-        return
-    found = [one for name in options.models.split(",") for one in of_model(name, options.turns)]
-    print(head(("model", "way"), MEASURED))
-    for line in rows(found, ("model", "way"), MEASURED):
-        print(line)
-    if options.json:
-        save_json(options.json, {"results": found})
-
-
-def of_model(name: str, turns: int) -> list[Record]:
-    """Write the model once; measure all ways in turns."""
-    import onnx_ir as ir
-
-    with tempfile.TemporaryDirectory() as folder:
-        ir.save(prepared(CASES[name]), Path(folder) / "float.onnx")
-        commands = [["--models", name, "--folder", folder, "--way", way] for way in WAYS]
-        return in_turns(__file__, commands, turns)
-
-
 if __name__ == "__main__":
-    main()
+    in_ways(__file__, str(__doc__), "way", WAYS, measure, MEASURED, {}, turns=7)

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from digits_bench import exported, trained
-from quantize_bench import CASES, _decoded, drawn, prepared
+from quantize_bench import _decoded
+from quantize_cases import CASES, drawn, prepared
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -31,79 +31,29 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from quantize_data import noise, photo, picture, text_label, text_line, text_page
-from quantize_peers import PEERS, Run, Sample, session_options
+from quantize_cases import (
+    CALIBRATION_SEED,
+    CASES,
+    EVALUATION_SEED,
+    PEERS,
+    Case,
+    Run,
+    Sample,
+    drawn,
+    prepared,
+    session_options,
+)
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
+    pass
 
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-
-Draw = Callable[[np.random.Generator, argparse.Namespace], np.ndarray]
-
-CALIBRATION_SEED = 1234
-EVALUATION_SEED = 9999
 EVALUATION_SAMPLES = defaultdict(lambda: 16, rec=48)
 ENGINES = ("vermilion", "vermilion:scheme=a8w8", "onnxruntime", "onnxruntime:per_channel")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model and the data that it is made for."""
-
-    package_model: str  # as the tests name it, or DISTRIBUTION/FILE; empty: built here
-    input_name: str
-    shape: tuple[int, ...]
-    draw: Draw
-    last_node: str = ""  # cut the model after this tensor
-
-
-CASES = {
-    "r50": Case("", "input", (1, 3, 224, 224), noise),
-    "det": Case("ocr-det", "x", (1, 3, 320, 320), text_page),
-    "rec": Case("ocr-rec", "x", (1, 3, 48, 320), text_line),
-    "cls": Case("ocr-cls", "x", (1, 3, 48, 192), text_label),
-    "nsfw": Case("nsfw", "input:0", (1, 224, 224, 3), photo, last_node="AveragePool"),
-    "nudenet": Case("nudenet/320n.onnx", "images", (1, 3, 320, 320), picture),
-}
-
-
-def prepared(case: Case) -> ir.Model:
-    """Return the simplified float model with static shapes."""
-    import onnx_ir as ir
-
-    import models
-    from model_wheels import package_file
-    from vermilion.ir.passes.pipeline import simplify
-
-    if not case.package_model:
-        return simplify(models.resnet50()).model
-    package, _, file = case.package_model.partition("/")
-    loaded = ir.load(package_file(package, file)) if file else models.package_model(package)
-    model = simplify(loaded, dims={case.input_name: case.shape}).model
-    if case.last_node:
-        node = next(n for n in reversed(list(model.graph)) if n.op_type == case.last_node)
-        model.graph.outputs.clear()
-        model.graph.outputs.append(node.outputs[0])
-        from onnx_ir.passes import common
-
-        common.RemoveUnusedNodesPass()(model)
-    return model
-
-
-def drawn(case: Case, seed: int, count: int, options: argparse.Namespace) -> Iterator[Sample]:
-    """Yield `count` samples."""
-    options.evaluating = int(seed == EVALUATION_SEED)
-    rng = np.random.default_rng(seed)
-    for _ in range(count):
-        yield {case.input_name: case.draw(rng, options)}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

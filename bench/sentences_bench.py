@@ -152,9 +152,8 @@ def turned(whole: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> 
 
 def main() -> None:
     """Embed, rank, compare."""
-    from builders import package_file
+    from workloads import minilm, package_file
 
-    from models import minilm
     from vermilion.ir.passes.pipeline import simplify
     from vermilion.quantize import quantize_model
 

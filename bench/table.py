@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from workloads import FORMATS, Workload, default_cache, model_file, workload_of
 
-from models import FORMATS, Workload, default_cache, model_file, workload_of
 from vermilion.bench.harness import save_json
 from vermilion.bench.machine import DISTURBED_SHARE, this_machine
 from vermilion.bench.measure import Plan, bench_models

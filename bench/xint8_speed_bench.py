@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from quantize_bench import CALIBRATION_SEED, CASES, drawn, prepared
-from quantize_peers import onnxruntime
+from quantize_cases import CALIBRATION_SEED, CASES, drawn, onnxruntime, prepared
 
 from vermilion.rounds import in_rounds
 

@@ -70,7 +70,7 @@ def test_goals_are_held_against_the_fastest_peer(script: Any) -> None:
     assert "gone: failed: no such package" in words
     assert "100 bf16 90.9 (83–100) 50.0 (50–50) 83%" in words
 
-    tables = list(script("llm_markdown").pages(records, "wall"))
+    tables = list(script("llm_report").pages(records, "wall"))
     assert "| 1 | 100 | 91 | 25 | 100 | 1000 |  |" in tables
     assert "| 1 | 100 | 50 | 20 | 25 | 100 |  | 83% |" in tables
     assert "| 1 | bf16 | 0.10 | 100 |" in tables

@@ -1,6 +1,6 @@
 """The models of the benchmark table as .onnx files: built here with fixed seeds, or from packages.
 
-    python bench/models.py [--cache DIR] [NAME…]
+    python bench/workloads.py [--cache DIR] [NAME…]
 
 writes them (all, if none is named) and lists them. A file is made once; its folder is named after
 the code that makes it. Float models have an open batch (and sequence). `NAME-int8` is ONNX
@@ -23,13 +23,18 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from builders import BUILD, BUILDERS_FILE, package_file
 
 from vermilion.bench import networks
 from vermilion.bench.networks import BERT_BASE, MINILM, bert
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import bind_dimensions
 from vermilion.ir.passes.pipeline import simplify
+
+TESTS = Path(__file__).parent.parent / "tests"
+sys.path.append(str(TESTS))
+
+import models as BUILD  # noqa: E402 -- the graph builders of the tests
+from model_wheels import package_file  # noqa: E402 -- files that packages on PyPI carry
 
 CALIBRATION_SAMPLES = 4
 
@@ -256,7 +261,7 @@ def default_cache() -> Path:
 def _code_digest() -> str:
     state = hashlib.sha256()
     here = Path(__file__)
-    for file in (here, Path(networks.__file__), BUILDERS_FILE):
+    for file in (here, Path(networks.__file__), Path(BUILD.__file__)):
         state.update(file.read_bytes())
     return state.hexdigest()[:12]
 
