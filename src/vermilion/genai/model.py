@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from vermilion.errors import ModelError, OptionError
-from vermilion.llm.genai_config import GenaiConfig, read_genai_config, session_options
 from vermilion.llm.decoder import EngineName, EngineOptions, Prefill
+from vermilion.llm.genai_config import GenaiConfig, read_genai_config, session_options
 from vermilion.llm.open_model import OwnModel, open_own_model
 
 
