@@ -152,7 +152,61 @@ def gated(w: GraphWriter) -> object:
     return w.settled(w.op("Mul", x, w.settled(w.op("Sigmoid", y))))
 
 
+def attention_operator(w: GraphWriter) -> object:
+    """Attention of opset 23: heads stacked or side by side, shared keys, masks, causal, capped."""
+    batch, shared, group = w.one_of([1, 2]), w.one_of([1, 2]), w.one_of([1, 1, 2, 3])
+    rows, keys, width = w.one_of([1, 2, 5, 17]), w.one_of([1, 3, 16, 33]), w.one_of([1, 4, 8])
+    heads, value_width = shared * group, w.one_of([width, width, 2 * width])
+    named: dict[str, Any] = {}
+    sizes = ((heads, rows, width), (shared, keys, width), (shared, keys, value_width))
+    if w.maybe(0.5):
+        q, k, v = (w.new((batch, length, count * size)) for count, length, size in sizes)
+        named |= {"q_num_heads": heads, "kv_num_heads": shared}
+    else:
+        q, k, v = (w.new((batch, *size)) for size in sizes)
+    if w.maybe(0.3):
+        named["scale"] = w.one_of([0.2, 0.5])
+    if w.maybe(0.2):
+        named["softcap"] = w.one_of([1.0, 20.0])
+    if w.maybe(0.3):
+        named["is_causal"] = 1
+    if w.maybe(0.5):
+        shape = w.one_of([(rows, keys), (1, 1, rows, keys), (batch, heads, rows, keys)])
+        blocked = w.random.random(shape) < 0.3
+        blocked[..., 0] = False
+        mask = ~blocked if w.maybe(0.5) else np.where(blocked, -60.0, 0.0).astype(w.float_type)
+        return w.op("Attention", q, k, v, w.constant(mask) if w.maybe(0.5) else w.input(mask),
+                    **named)  # fmt: skip
+    return w.op("Attention", q, k, v, **named)
+
+
+def rotary_operator(w: GraphWriter) -> object:
+    """RotaryEmbedding of opset 23: by tables or angles, of pairs or halves, whole or in part."""
+    batch, heads, rows, half = (
+        w.one_of([1, 2]),
+        w.one_of([1, 3]),
+        w.one_of([1, 5]),
+        w.one_of([1, 4]),
+    )
+    size = 2 * half + w.one_of([0, 0, 6])
+    named: dict[str, Any] = {"interleaved": int(w.maybe(0.5))}
+    if size > 2 * half:
+        named["rotary_embedding_dim"] = 2 * half
+    if w.maybe(0.5) or size > 2 * half:
+        x = w.new((batch, rows, heads * size))
+        named["num_heads"] = heads
+    else:
+        x = w.new((batch, heads, rows, size))
+    is_table = w.maybe(0.5)
+    angles = w.random.normal(0, 2, (9, half) if is_table else (batch, rows, half))
+    given = [w.constant(np.asarray(f(angles), w.float_type)) for f in (np.cos, np.sin)]
+    if is_table:
+        given.append(w.input(w.random.integers(0, 9, (batch, rows))))
+    return w.settled(w.op("RotaryEmbedding", x, *given, **named))
+
+
 BUILDERS: Mapping[str, tuple[int, Build]] = {
+    "Attention": (23, attention_operator), "RotaryEmbedding": (23, rotary_operator),
     "layer norm in nodes": (7, layer_norm), "layer norm look-alike": (7, look_alike),
     "GELU in nodes": (7, gelu), "attention": (7, attention), "rotary": (7, rotary),
     "gated": (7, gated),

@@ -133,6 +133,8 @@ def conv_transpose(w: GraphWriter) -> object:
         named["pads"] = [w.whole(0, k - 1) for k in (*kernel, *kernel)]
     elif kind < 0.6:
         named["auto_pad"] = w.one_of(["SAME_UPPER", "SAME_LOWER", "VALID"])
+        # Of less than a stride, ONNX Runtime gives another size than the standard's formula.
+        named["kernel_shape"] = kernel = [max(k, s) for k, s in zip(kernel, strides, strict=True)]
     elif kind < 0.7:
         named["output_shape"] = [s * t for s, t in zip(x.shape[2:], strides, strict=True)]
     if "output_shape" not in named and w.maybe(0.3):

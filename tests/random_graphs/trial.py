@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from random_graphs.growth import RandomGraph, grow
-from random_graphs.judgement import judge
+from random_graphs.judgement import CLOSE, CLOSE_OF_WINOGRAD, judge
 from random_graphs.native_parts import Way, compile_parts, in_scratch, place, run_parts
 from random_graphs.reference import NotRunError, Reference, run_whole
 from vermilion.api import compile_model
@@ -115,7 +115,7 @@ def _tried(
         missing = [o.name for o in reference.model.graph.output if o.name not in got]
         if missing:
             got |= {name: reference.values[name] for name in missing}  # folded to a constant
-        verdicts = judge(reference, inputs, got, number_format)
+        verdicts = judge(reference, inputs, got, number_format, _close(way))
         outcome.unjudged = sum(not v.is_judged for v in verdicts)
         outcome.peers = sum(v.is_peers for v in verdicts)
         wrong = [v for v in verdicts if v.reason]
@@ -129,6 +129,10 @@ def _tried(
             outcome.kind, outcome.detail = "wrong", f"as a whole: {verdict}"
     stage("done")
     return outcome
+
+
+def _close(way: Way) -> float:
+    return CLOSE_OF_WINOGRAD if way.winograd else CLOSE
 
 
 def _whole_path(
@@ -149,7 +153,8 @@ def _whole_path(
     session = compiled.session(threads=way.threads)
     names = [str(item.name) for item in session.get_outputs()]
     got = dict(zip(names, session.run(names, dict(inputs)), strict=True))
-    wrong = [v for v in judge(reference, inputs, got, number_format) if v.reason]
+    verdicts = judge(reference, inputs, got, number_format, _close(way))
+    wrong = [v for v in verdicts if v.reason]
     return f"`{wrong[0].output}` {wrong[0].reason}" if wrong else ""
 
 

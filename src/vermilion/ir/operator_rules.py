@@ -120,16 +120,22 @@ def _window(node: ir.Node, data: tuple[int, ...], kernel: tuple[int, ...]) -> Br
     automatic = text(node, "auto_pad", "NOTSET")
     pads = integers(node, "pads", [0] * 2 * rank)
     dilations = integers(node, "dilations", [1] * rank)
+    steps = integers(node, "strides", [1] * rank)
     if automatic not in _AUTO_PADS:
         yield f"its `auto_pad` is `{automatic}`, and has to be one of {', '.join(_AUTO_PADS)}"
     if automatic != "NOTSET" and any(pads):
         yield f"it has `pads` and `auto_pad` {automatic}, which exclude each other"
-    if automatic.startswith("SAME") or len(pads) != 2 * rank or len(dilations) != rank:
+    if automatic.startswith("SAME") or len(pads) != 2 * rank:
+        return
+    if len(dilations) != rank or len(steps) != rank:
         return
     for axis in range(rank):
         reach = dilations[axis] * (kernel[axis] - 1) + 1
         size = data[2 + axis] + pads[axis] + pads[rank + axis]
-        if size < reach:
+        # A window that is rounded up to may begin where it does not end.
+        missing = reach - size
+        rounded_up = steps[axis] - 1 if integer(node, "ceil_mode", 0) else 0
+        if missing > rounded_up:
             yield f"its window reaches over {reach} of {size} along axis {2 + axis}"
 
 

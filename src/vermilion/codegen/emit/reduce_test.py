@@ -95,3 +95,19 @@ def test_a_result_that_is_written_with_gaps_keeps_what_lies_between() -> None:
     memory.run([Step(spec, (source, out), (out,))], isa_for("cpu"))
     assert np.array_equal(memory.array(whole)[:, 1], x.max(1))
     assert (memory.array(whole)[:, [0, 2]] == 7.0).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["along rows", "along what is kept"])
+def test_a_mean_of_many_equal_numbers_is_theirs(order: tuple[int, int], target: str) -> None:
+    memory = Memory()
+    count, kept = 40_000, 17
+    x = np.full((kept, count), np.float32(-0.9667728))
+    source, out = memory.tensor("x", x, order=order), allocate("y", "f32", (kept,))
+    spec = ReduceSpec(
+        "add", "f32", "f32", ((kept, source.strides[0], 1),), ((count, source.strides[1]),),
+        finish=mean_of(count),
+    )  # fmt: skip
+    memory.run([Step(spec, (source, out), (out,))], isa_for(target))
+    # Added one after the other it is off by 1e-4.
+    assert np.allclose(memory.array(out), x[0, 0], rtol=2e-6)

@@ -15,6 +15,10 @@ POOLS = {
     "valid": ("MaxPool", 'kernel_shape = [3, 2], auto_pad = "VALID"', (1, 16, 6, 5), (1, 16, 4, 4)),
     "ceil": ("MaxPool", "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1",
              (1, 4, 6, 6), (1, 4, 3, 3)),
+    "ceil over less than a window": ("MaxPool", "kernel_shape = [3, 3], strides = [3, 3], "
+                                     "ceil_mode = 1", (1, 4, 1, 7), (1, 4, 1, 3)),
+    "ceil of an average over less": ("AveragePool", "kernel_shape = [3, 3], strides = [3, 3], "
+                                     "ceil_mode = 1", (1, 4, 2, 7), (1, 4, 1, 3)),
     "ceil of an average": ("AveragePool",
                            "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1, pads = "
                            "[1, 1, 1, 1]", (1, 4, 6, 6), (1, 4, 4, 4)),

@@ -235,6 +235,45 @@ def _product(node: ir.Node, right_at: int = 1) -> Results:
     return [(*joined([a[:-2], b[:-2]]), *rows, *columns)]
 
 
+def _attended(node: ir.Node) -> Results:
+    query, key, value = (shape_of(node, at) for at in range(3))
+    is_flat = len(query) == 3
+    require(len(key) == len(value) == len(query) and len(query) in (3, 4), "other ranks than 3, 4")
+    if is_flat:
+        query = _heads_apart(query, integer(node, "q_num_heads", 0))
+        key, value = (_heads_apart(x, integer(node, "kv_num_heads", 0)) for x in (key, value))
+    batch, heads, length, _ = query
+    require(heads % key[1] == 0, f"{heads} heads of queries and {key[1]} of keys")
+    require((batch, query[3]) == (key[0], key[3]), f"{list(query)} × {list(key)}")
+    require(key[:3] == value[:3], f"keys of {list(key)} and values of {list(value)}")
+    if given(node, 3):
+        scores = (batch, heads, length, key[2])
+        require(joined([scores, shape_of(node, 3)]) == scores, "a mask that is larger")
+    if is_flat:
+        return [(batch, length, heads * value[3])]
+    return [(batch, heads, length, value[3])]
+
+
+def _heads_apart(shape: Shape, heads: int) -> Shape:
+    require(heads > 0 and shape[2] % heads == 0, f"{shape[2]} numbers in {heads} heads")
+    return (shape[0], heads, shape[1], shape[2] // heads)
+
+
+def _turned(node: ir.Node) -> Results:
+    data, cosine, sine = (shape_of(node, at) for at in range(3))
+    require(len(data) in (3, 4) and cosine == sine, "cosines and sines of other shapes")
+    rows = _heads_apart(data, integer(node, "num_heads", 0)) if len(data) == 3 else data
+    size = integer(node, "rotary_embedding_dim", 0) or rows[3]
+    require(0 < size <= rows[3] and size % 2 == 0, f"{size} of {rows[3]} numbers turned")
+    places = (rows[0], rows[2])
+    if given(node, 3):
+        require(shape_of(node, 3) == places, f"positions for {list(places)}")
+        require(len(cosine) == 2 and cosine[1] == size // 2, f"tables of {list(cosine)}")
+    else:
+        require(cosine == (*places, size // 2), f"angles of {list(cosine)}")
+    return [data]
+
+
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Cast", "Dropout", "Identity", "LRN"), _first),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "RoundToBlocks"), _first),
@@ -254,5 +293,6 @@ _RULES: Mapping[str, Rule] = {
     "Split": pieces, "Concat": concatenated, "Expand": expanded, "Gather": gathered,
     "GatherElements": picked, "Pad": padded, "Tile": tiled, "DepthToSpace": to_space,
     "SpaceToDepth": to_depth, "Trilu": _triangle, "Gemm": _gemm, "MatMul": _product,
-    "QLinearMatMul": lambda node: _product(node, 3),
+    "QLinearMatMul": lambda node: _product(node, 3), "Attention": _attended,
+    "RotaryEmbedding": _turned,
 }  # fmt: skip

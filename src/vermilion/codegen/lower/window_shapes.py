@@ -103,7 +103,9 @@ def _slid(node: ir.Node, sizes: Shape, kernel: Shape, *, ceil: bool) -> Shape:
             continue
         before, after = (pads[at], pads[rank + at]) if mode == "NOTSET" else (0, 0)
         left = size + before + after - reach
-        require(left >= 0, f"a window of {reach} over {size + before + after}")
+        # Rounded up, a window may begin where it does not end.
+        is_there = left > -stride if ceil else left >= 0
+        require(is_there, f"a window of {reach} over {size + before + after}")
         count = (-(-left // stride) if ceil else left // stride) + 1
         # A window that begins behind the data and the padding before it is left out.
         if ceil and (count - 1) * stride >= size + before:

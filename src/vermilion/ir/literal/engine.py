@@ -28,6 +28,8 @@ _BEHIND = re.compile(
     r"NOT_IMPLEMENTED|No Op registered|Unsupported model IR version|is till opset"
     r"|under development|(is|are) not supported|[Nn]ot (yet )?implemented"
 )
+# Shapes that the standard broadcasts and ONNX Runtime's kernel does not; it says so when it runs.
+_NARROWER = re.compile(r"\(between attn_mask and (Q|K|V)\)")
 # Types that numpy itself has; what is not declared is nearly always one of them.
 _NUMPY = frozenset(
     [
@@ -141,6 +143,7 @@ class _OnnxRuntime:
     def __init__(self, stored: Stored, limits: Limits, *, optimize: bool = False) -> None:
         self.name = OPTIMIZED if optimize else NOT_OPTIMIZED
         self._limit_s = limits.seconds
+        self._whole = stored.whole
         self._weights: Mapping[str, Array] = {}
         if optimize or _wants_constants(stored.proto):
             self._session = session_from_bytes(
@@ -166,7 +169,12 @@ class _OnnxRuntime:
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None) -> dict[str, Array]:
         given = {**self._weights, **inputs}
-        return run_session(self._session, given, outputs, bounded=True, limit_s=self._limit_s)
+        try:
+            return run_session(self._session, given, outputs, bounded=True, limit_s=self._limit_s)
+        except UnsupportedError as error:
+            if not _NARROWER.search(error.message):
+                raise
+        return _Interpreted(self._whole()).run(inputs, outputs)
 
 
 def _wants_constants(proto: onnx.ModelProto) -> bool:

@@ -6,16 +6,25 @@ Source of every formula: the operator's page at https://onnx.ai/onnx/operators/.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.codegen.lower.patterns.attention import (
+    attention,
+    check_attention,
+    rotary_embedding,
+)
+from vermilion.codegen.lower.patterns.writer import (
+    DefinitionWriter,
+    Shape,
+    constant_array,
+    input_of,
+    sizes_of,
+)
 from vermilion.ir.attributes import integer, integers, number
-from vermilion.ir.opset import constant_of, static_shape
-from vermilion.ir.passes.rewrite import new_weight
-
-Shape = Sequence[int]
+from vermilion.ir.opset import constant_of
 
 # Inputs of a Sum, Max, Min or Mean that one kernel reads: pointers beyond that are not in
 # registers, and each costs a level of the expression.
@@ -52,6 +61,8 @@ def check_definition(node: ir.Node) -> str:
             return f"{node.op_type} with a scale or shift that is not constant"
     if node.op_type == "LpNormalization" and integer(node, "p", 2) not in (1, 2):
         return "LpNormalization of another order than 1 or 2"
+    if node.op_type == "Attention":
+        return check_attention(node)
     if node.op_type.startswith("Reduce"):
         axes = node.inputs[1] if len(node.inputs) > 1 else None
         if axes is not None and axes.name and constant_of(axes) is None:
@@ -65,76 +76,14 @@ def _is_read(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
-class _Writer:
-    """Writes nodes before `node`, all shapes given."""
-
-    def __init__(self, graph: ir.Graph, node: ir.Node) -> None:
-        self.graph = graph
-        self.node = node
-        self.name = str(node.outputs[0].name)
-        self._count = 0
-
-    def __call__(
-        self, op_type: str, shape: Shape, *inputs: ir.Value, **attributes: int
-    ) -> ir.Value:
-        """Write a node; give its result, of the type of its first input."""
-        self._count += 1
-        label = f"{self.name}/{op_type} {self._count}"
-        made = ir.Node(
-            "", op_type, inputs, [ir.AttrInt64(k, v) for k, v in attributes.items()], name=label
-        )
-        value = made.outputs[0]
-        value.name, value.type, value.shape = label, inputs[0].type, ir.Shape(shape)
-        self.graph.insert_before(self.node, made)
-        return value
-
-    def constant(self, array: np.ndarray) -> ir.Value:
-        """Return a weight."""
-        return new_weight(self.graph, f"{self.name}/constant", ir.tensor(array))
-
-    def number(self, value: float, like: ir.Value) -> ir.Value:
-        """Return a number of the type of `like`."""
-        assert like.dtype is not None
-        return self.constant(np.array(value, like.dtype.numpy()))
-
-    def reduced(self, op_type: str, x: ir.Value, axes: Shape) -> ir.Value:
-        """Reduce over axes, which are kept with size 1."""
-        shape = [1 if at in axes else size for at, size in enumerate(_sizes(x))]
-        if op_type == "ReduceSum":
-            return self(op_type, shape, x, self.constant(np.array(axes)), keepdims=1)
-        value = self(op_type, shape, x, keepdims=1)
-        made = value.producer()
-        assert made is not None
-        made.attributes["axes"] = ir.AttrInt64s("axes", list(axes))
-        return value
-
-
-def _sizes(value: ir.Value | None) -> tuple[int, ...]:
-    sizes = static_shape(value)
-    assert sizes is not None, "a claimed node has fixed shapes"
-    return sizes
-
-
-def _input(node: ir.Node, index: int) -> ir.Value:
-    value = node.inputs[index]
-    assert value is not None
-    return value
-
-
-def _array(node: ir.Node, index: int) -> np.ndarray:
-    constant = constant_of(node.inputs[index])
-    assert constant is not None, "a claimed node has constant parameters"
-    return constant.numpy()
-
-
 def _by_channel(array: np.ndarray, rank: int) -> np.ndarray:
     return array.reshape(-1, *[1] * (rank - 2))
 
 
-def _batch_normalization(w: _Writer, node: ir.Node) -> ir.Value:
-    x = _input(node, 0)
-    shape = _sizes(x)
-    scale, shift, mean, variance = (_array(node, i).astype(np.float64) for i in range(1, 5))
+def _batch_normalization(w: DefinitionWriter, node: ir.Node) -> ir.Value:
+    x = input_of(node, 0)
+    shape = sizes_of(x)
+    scale, shift, mean, variance = (constant_array(node, i).astype(np.float64) for i in range(1, 5))
     factor = scale / np.sqrt(variance + number(node, "epsilon", 1e-5))
     kind = x.dtype.numpy() if x.dtype is not None else np.float32
     rank = len(shape)
@@ -143,53 +92,54 @@ def _batch_normalization(w: _Writer, node: ir.Node) -> ir.Value:
     return w("Add", shape, scaled, w.constant(rest))
 
 
-def _normalized(w: _Writer, x: ir.Value, axes: Shape, epsilon: float) -> ir.Value:
+def _normalized(w: DefinitionWriter, x: ir.Value, axes: Shape, epsilon: float) -> ir.Value:
     """Return (x - mean) ÷ √(variance + epsilon)."""
-    shape = _sizes(x)
+    shape = sizes_of(x)
     mean = w.reduced("ReduceMean", x, axes)
     centred = w("Sub", shape, x, mean)
     variance = w.reduced("ReduceMean", w("Mul", shape, centred, centred), axes)
-    small = _sizes(variance)
+    small = sizes_of(variance)
     root = w("Sqrt", small, w("Add", small, variance, w.number(epsilon, x)))
     return w("Mul", shape, centred, w("Reciprocal", small, root))
 
 
-def _instance_normalization(w: _Writer, node: ir.Node) -> ir.Value:
-    x = _input(node, 0)
-    shape = _sizes(x)
+def _instance_normalization(w: DefinitionWriter, node: ir.Node) -> ir.Value:
+    x = input_of(node, 0)
+    shape = sizes_of(x)
     rank = len(shape)
     y = _normalized(w, x, range(2, rank), number(node, "epsilon", 1e-5))
-    scaled = w("Mul", shape, y, w.constant(_by_channel(_array(node, 1), rank)))
-    return w("Add", shape, scaled, w.constant(_by_channel(_array(node, 2), rank)))
+    scaled = w("Mul", shape, y, w.constant(_by_channel(constant_array(node, 1), rank)))
+    return w("Add", shape, scaled, w.constant(_by_channel(constant_array(node, 2), rank)))
 
 
-def _group_normalization(w: _Writer, node: ir.Node) -> ir.Value:
-    x = _input(node, 0)
-    shape = _sizes(x)
+def _group_normalization(w: DefinitionWriter, node: ir.Node) -> ir.Value:
+    x = input_of(node, 0)
+    shape = sizes_of(x)
     groups = integer(node, "num_groups", 1)
     split = (shape[0], groups, shape[1] // groups, *shape[2:])
     parts = w("Reshape", split, x, w.constant(np.array(split)))
     y = _normalized(w, parts, range(2, len(split)), number(node, "epsilon", 1e-5))
     # Before opset 21 there is one scale and shift for each group, since then one a channel.
     scale, shift = (
-        w.constant(_array(node, i).reshape(1, groups, -1, *[1] * (len(shape) - 2))) for i in (1, 2)
+        w.constant(constant_array(node, i).reshape(1, groups, -1, *[1] * (len(shape) - 2)))
+        for i in (1, 2)
     )
     y = w("Add", split, w("Mul", split, y, scale), shift)
     return w("Reshape", shape, y, w.constant(np.array(shape)))
 
 
-def _lp_normalization(w: _Writer, node: ir.Node) -> ir.Value:
-    x = _input(node, 0)
-    shape = _sizes(x)
+def _lp_normalization(w: DefinitionWriter, node: ir.Node) -> ir.Value:
+    x = input_of(node, 0)
+    shape = sizes_of(x)
     axes = [integer(node, "axis", -1) % len(shape)]
     if integer(node, "p", 2) == 1:
         norm = w.reduced("ReduceSum", w("Abs", shape, x), axes)
     else:
         norm = w.reduced("ReduceL2", x, axes)
     # A row whose norm is 0 gives zeros, also where squares were too small to be numbers: x ÷ ∞.
-    is_nought = w("Equal", _sizes(norm), norm, w.number(0.0, x))
+    is_nought = w("Equal", sizes_of(norm), norm, w.number(0.0, x))
     is_nought.type = ir.TensorType(ir.DataType.BOOL)
-    norm = w("Where", _sizes(norm), is_nought, w.number(math.inf, x), norm)
+    norm = w("Where", sizes_of(norm), is_nought, w.number(math.inf, x), norm)
     norm.type = x.type
     return w("Div", shape, x, norm)
 
@@ -201,40 +151,40 @@ def _axes_of(node: ir.Node, rank: int) -> list[int]:
     return sorted(axis % rank for axis in axes) or list(range(rank))
 
 
-def _shaped(w: _Writer, node: ir.Node, value: ir.Value) -> ir.Value:
+def _shaped(w: DefinitionWriter, node: ir.Node, value: ir.Value) -> ir.Value:
     """Drop the axes of one element where the node does not keep them."""
-    shape = _sizes(node.outputs[0])
-    if shape == _sizes(value):
+    shape = sizes_of(node.outputs[0])
+    if shape == sizes_of(value):
         return value
     return w("Reshape", shape, value, w.constant(np.array(shape, np.int64)))
 
 
-def _reduce_l1(w: _Writer, node: ir.Node) -> ir.Value:
-    x = _input(node, 0)
-    total = w.reduced("ReduceSum", w("Abs", _sizes(x), x), _axes_of(node, len(_sizes(x))))
+def _reduce_l1(w: DefinitionWriter, node: ir.Node) -> ir.Value:
+    x = input_of(node, 0)
+    total = w.reduced("ReduceSum", w("Abs", sizes_of(x), x), _axes_of(node, len(sizes_of(x))))
     return _shaped(w, node, total)
 
 
-def _reduce_log_sum(w: _Writer, node: ir.Node) -> ir.Value:
-    x = _input(node, 0)
-    total = w.reduced("ReduceSum", x, _axes_of(node, len(_sizes(x))))
-    return _shaped(w, node, w("Log", _sizes(total), total))
+def _reduce_log_sum(w: DefinitionWriter, node: ir.Node) -> ir.Value:
+    x = input_of(node, 0)
+    total = w.reduced("ReduceSum", x, _axes_of(node, len(sizes_of(x))))
+    return _shaped(w, node, w("Log", sizes_of(total), total))
 
 
-def _reduce_log_sum_exp(w: _Writer, node: ir.Node) -> ir.Value:
+def _reduce_log_sum_exp(w: DefinitionWriter, node: ir.Node) -> ir.Value:
     """Write ln Σ e^x as max + ln Σ e^(x - max), which does not overflow."""
-    x = _input(node, 0)
-    axes = _axes_of(node, len(_sizes(x)))
+    x = input_of(node, 0)
+    axes = _axes_of(node, len(sizes_of(x)))
     top = w.reduced("ReduceMax", x, axes)
-    powers = w("Exp", _sizes(x), w("Sub", _sizes(x), x, top))
+    powers = w("Exp", sizes_of(x), w("Sub", sizes_of(x), x, top))
     total = w.reduced("ReduceSum", powers, axes)
-    small = _sizes(total)
+    small = sizes_of(total)
     return _shaped(w, node, w("Add", small, w("Log", small, total), top))
 
 
-def _local_response(w: _Writer, node: ir.Node) -> ir.Value:
-    x = _input(node, 0)
-    shape = _sizes(x)
+def _local_response(w: DefinitionWriter, node: ir.Node) -> ir.Value:
+    x = input_of(node, 0)
+    shape = sizes_of(x)
     size = integer(node, "size", 1)
     before, after = (size - 1) // 2, math.ceil((size - 1) / 2)
     padded = (shape[0], shape[1] + before + after, *shape[2:])
@@ -256,7 +206,7 @@ def _local_response(w: _Writer, node: ir.Node) -> ir.Value:
     return w("Mul", shape, x, power)
 
 
-def _joined(w: _Writer, node: ir.Node) -> ir.Value:
+def _joined(w: DefinitionWriter, node: ir.Node) -> ir.Value:
     """Write one operator over many inputs as a few over the first ones, the result and the next.
 
     That is the order in which one operator takes them, so that the rounding is the same.
@@ -266,13 +216,13 @@ def _joined(w: _Writer, node: ir.Node) -> ir.Value:
     total = values[0]
     for start in range(1, len(values), _MOST_ADDENDS - 1):
         some = [total, *values[start : start + _MOST_ADDENDS - 1]]
-        total = w(op_type, np.broadcast_shapes(*map(_sizes, some)), *some)
+        total = w(op_type, np.broadcast_shapes(*map(sizes_of, some)), *some)
     if node.op_type == "Mean":
-        total = w("Mul", _sizes(total), total, w.number(1.0 / len(values), total))
+        total = w("Mul", sizes_of(total), total, w.number(1.0 / len(values), total))
     return total
 
 
-DEFINITIONS: Mapping[str, Callable[[_Writer, ir.Node], ir.Value]] = {
+DEFINITIONS: Mapping[str, Callable[[DefinitionWriter, ir.Node], ir.Value]] = {
     "BatchNormalization": _batch_normalization,
     "InstanceNormalization": _instance_normalization,
     "GroupNormalization": _group_normalization,
@@ -281,13 +231,15 @@ DEFINITIONS: Mapping[str, Callable[[_Writer, ir.Node], ir.Value]] = {
     "ReduceLogSum": _reduce_log_sum,
     "ReduceLogSumExp": _reduce_log_sum_exp,
     "LRN": _local_response,
+    "Attention": attention,
+    "RotaryEmbedding": rotary_embedding,
 }
 
 
 def _replace(graph: ir.Graph, node: ir.Node) -> None:
     output = node.outputs[0]
     write = DEFINITIONS.get(node.op_type, _joined)
-    result = write(_Writer(graph, node), node)
+    result = write(DefinitionWriter(graph, node), node)
     name, output.name = output.name, None
     result.name, result.type = name, output.type
     output.replace_all_uses_with(result, replace_graph_outputs=True)
