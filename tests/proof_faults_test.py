@@ -30,3 +30,22 @@ def test_no_fault_is_missed(tmp_path: Path) -> None:
     found = json.loads(results.read_text(encoding="utf-8"))
     assert {row["outcome"] for row in found} == {"caught"}
     assert len(found) == len(FEW)
+
+
+def test_every_fault_has_its_place() -> None:
+    """A line that changed, or moved, would count as a fault that nobody put in."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from proof_float_faults import FAULTS as FLOAT_FAULTS
+        from proof_integer_faults import FAULTS as INTEGER_FAULTS
+        from proof_integer_faults import GPU_FAULTS
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+    faults = (*FLOAT_FAULTS, *INTEGER_FAULTS, *GPU_FAULTS)
+    assert len(faults) > 100
+    lost = [
+        fault.name
+        for fault in faults
+        if (ROOT / fault.file).read_text(encoding="utf-8").count(fault.old) != 1
+    ]
+    assert not lost

@@ -31,7 +31,7 @@ class Fault:
 
 
 EMIT, LOWER = "src/vermilion/codegen/emit/", "src/vermilion/codegen/lower/"
-CODE, PASS = "src/vermilion/codegen/", "src/vermilion/ir/passes/"
+CODE, IR = "src/vermilion/codegen/", "src/vermilion/ir/"
 IREE = "src/vermilion/backends/iree/"
 
 _Row = tuple[str, str, str, str, str]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from proof_fault import CODE, EMIT, LOWER, PASS, Fault, in_file
+from proof_fault import CODE, EMIT, IR, LOWER, Fault, in_file
 
 _BOTH = ("fp32", "bf16")
 
@@ -195,7 +195,7 @@ FAULTS: tuple[Fault, ...] = (
          "joined[:, 2] = cell.bias[:, 0, 2]", "pass"),
     ]),
     # Elementwise ---------------------------------------------------------------------------------
-    *in_file(LOWER + "elementwise.py", _BOTH, [
+    *in_file(IR + "elementwise.py", _BOTH, [
         ("constant", "HardSwish divides by 6.1", "functions", "1.0 / 6.0, 0.5))", "1.0 / 6.1, 0.5))"),
         ("bound", "HardSigmoid without its upper bound", "functions",
          "return apply(\"min\", apply(\"max\", line, Constant(0.0)), Constant(1.0))",
@@ -268,7 +268,7 @@ FAULTS: tuple[Fault, ...] = (
          "key = (data.size, hashlib.sha256(data.data).digest())", "key = (data.size, b\"\")"),
     ]),
     # Passes --------------------------------------------------------------------------------------
-    *in_file(PASS + "fold_batch_norm.py", ("fp32", "bf16"), [
+    *in_file(IR + "passes/fold_batch_norm.py", ("fp32", "bf16"), [
         ("epsilon", "batch norm's epsilon left out", "batch_norm",
          "scale = gamma / np.sqrt(variance + epsilon)", "scale = gamma / np.sqrt(variance)"),
         ("bias", "mean not shifted away", "batch_norm",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from proof_fault import CODE, EMIT, IREE, LOWER, Fault, in_file
+from proof_fault import CODE, EMIT, IR, IREE, LOWER, Fault, in_file
 
 _INT8, _EXACT = ("int8",), ("exact",)
 
@@ -89,9 +89,14 @@ FAULTS: tuple[Fault, ...] = (
         ("rounding", "division of unsigned numbers", "whole", "f.binary(\"sdiv\", a[0], divisor)", "f.binary(\"udiv\", a[0], divisor)"),
         ("operand", "remainder of unsigned numbers", "whole", "f.binary(\"srem\", a[0], divisor)", "f.binary(\"urem\", a[0], divisor)"),
     ]),
-    *in_file(LOWER + "composed.py", _EXACT, [
+    *in_file(IR + "elementwise.py", _EXACT, [
         ("rounding", "remainder keeps the dividend's sign", "whole",
          "return _select(is_off, apply(\"add\", rest, a[1]), rest)", "return rest"),
+        ("operand", "where's sides exchanged", "whole",
+         "return Apply(\"select\", (a[0], a[1], a[2]), a[1].kind)",
+         "return Apply(\"select\", (a[0], a[2], a[1]), a[1].kind)"),
+    ]),
+    *in_file(LOWER + "elementwise.py", _EXACT, [
         ("bound", "small integers wrap at 64", "casts", "{\"s8\": 0x80, \"s16\": 0x8000}", "{\"s8\": 0x40, \"s16\": 0x8000}"),
     ]),
     *in_file(EMIT + "arithmetic.py", _EXACT, [
@@ -110,11 +115,6 @@ FAULTS: tuple[Fault, ...] = (
     *in_file(EMIT + "gather.py", _EXACT, [
         ("stride", "rows gathered by elements", "whole",
          "f.multiply(place, self.axis_stride * item))\n\n", "f.multiply(place, item))\n\n"),
-    ]),
-    *in_file(LOWER + "elementwise.py", _EXACT, [
-        ("operand", "where's sides exchanged", "whole",
-         "return Apply(\"select\", (a[0], a[1], a[2]), a[1].kind)",
-         "return Apply(\"select\", (a[0], a[2], a[1]), a[1].kind)"),
     ]),
     *in_file(EMIT + "rows.py", _EXACT, [
         ("tail", "tail of a row not computed", "whole",
