@@ -47,12 +47,15 @@ def recurrent(op_type: str) -> Build:
         named |= {"layout": 1} if layout else {}
         named |= {"clip": w.one_of([0.5, 2.0])} if w.maybe(0.15) else {}
         if w.maybe(0.3):
-            names = ["Tanh", "Sigmoid", "Softsign"]
+            bounded = ["Tanh", "Sigmoid", "Softsign"]
             # Without a bound a state grows with each step: in few bits a rounding decides whether
-            # it is infinite at the end.
-            if w.number_format in ("fp32", "int8"):
-                names += ["Relu", "Softplus"]
-            named["activations"] = [w.one_of(names) for _ in range(d * _FUNCTIONS[op_type])]
+            # it is infinite at the end, of a gate in any number.
+            is_wide = w.number_format in ("fp32", "int8")
+            others = [*bounded, "Relu", "Softplus"] if is_wide else bounded
+            named["activations"] = [
+                w.one_of(bounded if at % _FUNCTIONS[op_type] == 0 else others)
+                for at in range(d * _FUNCTIONS[op_type])
+            ]
         if op_type == "GRU" and w.maybe(0.5):
             named["linear_before_reset"] = 1
         wanted = [w.maybe(0.8), w.maybe(0.6)]
