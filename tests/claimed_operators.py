@@ -102,6 +102,10 @@ _NEWER = {
     "GroupNormalization": (21, "float[2,4,8,8] x", "float[2,4,8,8] y",
                            "y = GroupNormalization<num_groups=2>(x, c, c)"),
     "RMSNormalization": (23, "float[4,6] x", "float[4,6] y", "y = RMSNormalization(x, row)"),
+    "Attention": (23, "float[2,4,5,8] x, float[2,2,7,8] k, float[2,2,7,6] v", "float[2,4,5,6] y",
+                  "y = Attention(x, k, v)"),
+    "RotaryEmbedding": (23, "float[2,3,5,8] x, float[2,5,4] cos, float[2,5,4] sin",
+                        "float[2,3,5,8] y", "y = RotaryEmbedding(x, cos, sin)"),
     "BitwiseNot": (18, "int32[4,6] x", "int32[4,6] y", "y = BitwiseNot(x)"),
     **{name: (18, "int32[4,6] x, int32[6] b", "int32[4,6] y", f"y = {name}(x, b)")
        for name in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
