@@ -10,6 +10,7 @@ is held against them: fixed sizes and constants.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 
@@ -215,6 +216,21 @@ def _one_axis(index: int) -> Callable[[ir.Node], Broken]:
     return rule
 
 
+def _reshape(node: ir.Node) -> Broken:
+    """Hold the sizes that are asked for against how many elements there are."""
+    yield from _one_axis(1)(node)
+    data, wanted = _shape(node, 0), _array(node, 1)
+    if data is None or wanted is None:
+        return
+    sizes = [int(size) for size in wanted.reshape(-1)]
+    if not integer(node, "allowzero", 0):
+        sizes = [data[at] if n == 0 and at < len(data) else n for at, n in enumerate(sizes)]
+    known, count = math.prod(n for n in sizes if n != -1), math.prod(data)
+    fits = count % known == 0 if known and -1 in sizes else count == known
+    if not fits:
+        yield f"it makes {sizes} of {list(data)}, which has {count} elements"
+
+
 def _transpose(node: ir.Node) -> Broken:
     data, order = _shape(node, 0), integers(node, "perm", None)
     if data is not None and order is not None and sorted(order) != list(range(len(data))):
@@ -248,7 +264,7 @@ _RULES: Mapping[str, Callable[[ir.Node], Broken]] = {
     "MaxPool": _pool, "AveragePool": _pool, "LpPool": _pool,
     "BatchNormalization": _channels(4), "InstanceNormalization": _channels(2),
     "DepthToSpace": _blocks, "SpaceToDepth": _blocks,
-    "Reshape": _one_axis(1), "Expand": _one_axis(1), "Tile": _one_axis(1),
+    "Reshape": _reshape, "Expand": _one_axis(1), "Tile": _one_axis(1),
     "Transpose": _transpose,
     "Resize": _scales, "Upsample": _scales,
     "QuantizeLinear": _quantization, "DequantizeLinear": _quantization,

@@ -47,6 +47,8 @@ BROKEN = {
     "a window larger than the image": ("AveragePool<kernel_shape = [20, 20]>", {}),
     "three parts of a split": ("Split<axis = 1>", {"s": lengths(1, 1, 1)}),
     "another number of elements": ("Reshape", {"s": lengths(5, -1)}),
+    "other sizes": ("Reshape", {"s": lengths(5, 7)}),
+    "other sizes with one kept": ("Reshape", {"s": lengths(0, 3, 8, 7)}),
     "two open sizes": ("Reshape", {"s": lengths(-1, -1)}),
     "what does not broadcast": ("Expand", {"s": lengths(2, 3, 8, 5)}),
     "too few repeats": ("Tile", {"r": lengths(1, 2)}),

@@ -77,7 +77,9 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
         and producer is not None
         and "value" in producer.attributes
     ):
-        return producer.attributes["value"].as_tensor()
+        attribute = producer.attributes["value"]
+        # Of another type in a damaged file, which `check_nodes` refuses by its schema.
+        return attribute.as_tensor() if attribute.type == ir.AttributeType.TENSOR else None
     return None
 
 

@@ -192,6 +192,12 @@ def _sources(node: ir.Node, graph: ir.Graph) -> set[int]:
 
 def _check_constants(node: ir.Node) -> None:
     for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.UNDEFINED:
+            raise ModelError(
+                f"its attribute `{attribute.name}` has no type",
+                where=where(node),
+                hint="the file is damaged; export or download it again",
+            )
         if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
             # `as_tensor` asks it for its size, which such a tensor does not have.
             if attribute.value.dtype == ir.DataType.UNDEFINED:
@@ -233,6 +239,20 @@ def _check_stored(tensor: ir.TensorProtocol, place: str) -> None:
             where=place,
             hint="the file is damaged: download or export it again",
         )
+    if stored is not None and math.prod(shape) * tensor.dtype.bitwidth % 8:
+        _check_padding(tensor, place)
+
+
+def _check_padding(tensor: ir.TensorProtocol, place: str) -> None:
+    """Unpack numbers that end inside a byte: what is behind them may be said to be wrong."""
+    try:
+        tensor.numpy()
+    except ValueError as error:
+        raise ModelError(
+            f"its {tensor.dtype.name} cannot be unpacked: {error}",
+            where=place,
+            hint="the file is damaged: download or export it again",
+        ) from error
 
 
 def _stored_bytes(tensor: ir.TensorProtocol) -> int | None:

@@ -7,6 +7,7 @@ import pytest
 
 from vermilion.errors import ModelError
 from vermilion.ir.passes.contract_test import MODELS, parse, weight
+from vermilion.ir.schemas import check_nodes
 from vermilion.ir.verify import MAX_DEPTH, check_graph
 
 ABS = "(float[2] x) => (float[2] y) { a = Neg(x) y = Abs(a) }"
@@ -255,3 +256,43 @@ def test_time_grows_with_the_size_and_not_faster() -> None:
         return best
 
     assert seconds(chain(20_000)) < 40 * seconds(chain(2_000))
+
+
+def test_an_attribute_without_a_type_is_refused() -> None:
+    model = parse(ABS)
+    model.graph[0].attributes.add(ir.Attr("x", ir.AttributeType.UNDEFINED, None))
+    with pytest.raises(ModelError, match="`x` has no type") as caught:
+        check_graph(model)
+    assert "Neg" in caught.value.where
+
+
+@pytest.mark.parametrize("kind", ["GRAPH", "INTS", "FLOAT"])
+def test_a_scale_from_a_constant_that_is_no_tensor(kind: str) -> None:
+    """It is refused by its schema (`check_nodes`); nothing before that may stumble over it."""
+    model = parse(
+        """(float[2] x) => (uint8[2] y) {
+            s = Constant <value = float {0.5}> ()
+            y = QuantizeLinear(x, s)
+        }"""
+    )
+    value = {"GRAPH": model.graph, "INTS": [1], "FLOAT": 0.5}[kind]
+    other = ir.Attr("value", ir.AttributeType[kind], value)
+    constant = model.graph[0]
+    constant.attributes.pop("value")
+    constant.attributes.add(other)
+    if kind != "GRAPH":
+        check_graph(model)
+    with pytest.raises(ModelError, match="has to be TENSOR"):
+        check_nodes(model)
+
+
+def test_padding_bits_of_packed_numbers_are_looked_at() -> None:
+    raw = onnx.TensorProto(
+        name="w", data_type=onnx.TensorProto.FLOAT6E2M3, dims=[3], raw_data=b"\xff\xff\xff"
+    )
+    model = parse(ABS)
+    value = ir.val("w", const_value=ir.from_proto(raw))
+    model.graph.register_initializer(value)
+    with pytest.raises(ModelError, match="cannot be unpacked") as caught:
+        check_graph(model)
+    assert "`w`" in caught.value.where

@@ -42,14 +42,15 @@ class Runs:
     """Runs of a literal model, and what was said where it refused its inputs."""
 
     literal: LiteralModel
-    refused: list[VermilionError] = field(default_factory=list)
+    # Type, message and place: an error itself would hold the arrays of the run that raised it.
+    refused: list[tuple[type[VermilionError], str, str]] = field(default_factory=list)
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
         """Run once. Raises: what the literal run raises."""
         try:
             return self.literal.run(inputs)
         except VermilionError as error:
-            self.refused.append(error)
+            self.refused.append((type(error), error.message, error.where))
             raise
 
     def check_valid(self, model: ir.Model) -> None:
@@ -60,12 +61,11 @@ class Runs:
         """
         if self.literal.engine != NOT_OPTIMIZED or not _takes_data_alone(model):
             return
-        words = {(type(error), error.message, error.where) for error in self.refused}
-        if len(self.refused) < 2 or len(words) > 1:
+        if len(self.refused) < 2 or len(set(self.refused)) > 1:
             return
-        error = self.refused[0]
-        if type(error) is UnsupportedError and not _LACKING.search(error.message):
-            raise ModelError(error.message, where=error.where, hint=_HINT) from error
+        kind, message, place = self.refused[0]
+        if kind is UnsupportedError and not _LACKING.search(message):
+            raise ModelError(message, where=place, hint=_HINT)
 
 
 def _takes_data_alone(model: ir.Model) -> bool:

@@ -95,28 +95,30 @@ def draw_accepted(
     is not worth trying others); any other error is raised. A Refusal has the first
     reason, the one for the likeliest inputs.
     """
-    reasons: list[VermilionError] = []
+    reasons: list[str] = []  # an error would hold the arrays of the run that raised it
     prepared = prepare(model, kind, sizes)
     for attempt in range(attempts):
         try:
             sample = _drawn(prepared, kind, seed, attempt)
         except VermilionError as error:
-            reasons.append(error)
+            reasons.append(_words(error))
             continue
         try:
             return sample, run(sample.inputs)
         except UnsupportedError as error:
-            reasons.append(error)
+            reasons.append(_words(error))
             if isinstance(error, TimeLimitError):
                 break  # each further attempt may take as long
     if not reasons:
         return Refusal("no sample was drawn", "allow at least one attempt")
-    first = reasons[0]
-    where = f" ({first.where})" if first.where else ""
     return Refusal(
-        f"none of {len(reasons)} samples is accepted: {first.message}{where}",
+        f"none of {len(reasons)} samples is accepted: {reasons[0]}",
         "give inputs of your own with `--input`",
     )
+
+
+def _words(error: VermilionError) -> str:
+    return f"{error.message} ({error.where})" if error.where else error.message
 
 
 def _drawn(prepared: Prepared, kind: SampleKind, seed: int, attempt: int) -> Sample:

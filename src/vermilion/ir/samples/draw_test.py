@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+import weakref
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -438,3 +441,37 @@ def test_refuses_types_that_onnx_runtime_does_not_have() -> None:
     model.graph.inputs[0].type = ir.TensorType(ir.DataType.COMPLEX64)
     with pytest.raises(UnsupportedError, match="the type COMPLEX64"):
         sample_inputs(model)
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "edges", "large"])
+@pytest.mark.parametrize("declared", ["float[3,4000000]", "int64[3,4000000]", "bool[3,4000000]"])
+def test_drawing_a_large_input_takes_little_more_than_it(declared: str, kind: str) -> None:
+    model = parse(f"({declared} x) => (y) {{ y = Identity(x) }}")
+    tracemalloc.start()
+    try:
+        array = draw_sample(model, kind).inputs["x"]  # type: ignore[arg-type]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert array.shape == (3, 4_000_000)
+    # The part that is drawn, 4 million elements, needs up to 200 bytes each.
+    assert peak < 3 * array.nbytes + 200 * (1 << 22)
+
+
+def test_what_is_refused_is_not_held() -> None:
+    model = parse("(float[1000] x) => (y) { y = Abs(x) }")
+    drawn: list[weakref.ref] = []
+
+    def run(inputs) -> None:
+        assert not [one for one in drawn if one() is not None]
+        drawn.append(weakref.ref(inputs["x"]))
+        raise UnsupportedError("no")
+
+    assert isinstance(draw_accepted(model, "ordinary", run), Refusal)
+    assert len(drawn) > 1
+
+
+def test_an_input_that_is_its_own_parameter_gets_a_sample() -> None:
+    """What is wanted of eight pads is not wanted of an image."""
+    model = parse("(float[1,31,2,13] x) => (y, z) { y = Pad(x, x) z = Abs(x) }")
+    assert draw_sample(model, "ordinary").inputs["x"].shape == (1, 31, 2, 13)

@@ -42,6 +42,13 @@ class Want:
         """Whether every element has both ends."""
         return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
 
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Say whether the ends are of a value of this shape. Not where it is two things at once."""
+        try:
+            return np.broadcast_shapes(self.low.shape, self.high.shape, shape) == shape
+        except ValueError:
+            return False
+
     def reshaped(self, old: Sequence[int] | None, new: Sequence[int] | None) -> Want | None:
         """Return what is wanted of a value whose elements are those of another, in the same order.
 
@@ -95,6 +102,8 @@ def joined(first: Want | None, second: Want | None) -> Want | None:
 MAX_INPUT_BYTES = 1 << 30
 """A model that lies about its input sizes must not fill the machine's memory."""
 
+_MOST_DRAWN = 1 << 22
+
 # Beyond these an element is not spread: sums of products stay exact in 32 bits.
 _SPREAD = {"ordinary": 10, "edges": 10_000, "large": 1000}
 _LARGE_FACTOR = 30.0
@@ -128,6 +137,10 @@ def draw_array(
             hint="supply the inputs yourself",
         )
     _check_bytes(shape, dtype, place)
+    want = want if want is None or want.fits(shape) else None
+    few = _repeated_shape(shape, want)
+    if few != shape:
+        return np.resize(draw_array(value, few, want, kind, floats, integers), shape)
     if dtype == ir.DataType.STRING:
         return _strings(shape, want, kind, integers)
     if dtype == ir.DataType.BOOL:
@@ -144,6 +157,17 @@ def draw_array(
         where=place,
         hint="supply the inputs yourself",
     )
+
+
+def _repeated_shape(shape: tuple[int, ...], want: Want | None) -> tuple[int, ...]:
+    """Return the shape that is drawn: of a large array a part, which is then repeated.
+
+    Drawing needs up to twenty times the memory of what is drawn.
+    """
+    alike = want is None or (want.low.ndim == want.high.ndim == 0 and not want.marked)
+    if math.prod(shape) <= _MOST_DRAWN or not alike:
+        return shape
+    return (*[1] * (len(shape) - 1), _MOST_DRAWN)
 
 
 def _check_bytes(shape: tuple[int, ...], dtype: ir.DataType, place: str) -> None:
