@@ -196,16 +196,12 @@ def checked_precision(precision: str, target: Target) -> str:
             where=f"for {target.name}",
             hint=f"it is one of {', '.join(words)}",
         )
-    if target.kind == "gpu":
-        return precision
     if target.kind == "npu" and "bf16" not in target.formats:
         raise OptionError(
             f"{target.name} computes in the model's own number format",
             where="--precision",
             hint="quantize the model first, or leave the option out",
         )
-    if target.kind == "npu":
-        return precision
     return precision
 
 

@@ -253,6 +253,7 @@ class Worker:
             found = engine.run(inputs, order["outputs"])
             out_file = self._folder / order["out_file"]
             answer["outputs"] = write_values(found, out_file, memory_bytes // 2)
+            answer["engine"] = engine.name  # another one may have had to run it
         return answer
 
 

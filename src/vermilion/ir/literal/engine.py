@@ -174,6 +174,7 @@ class _OnnxRuntime:
         except UnsupportedError as error:
             if not _NARROWER.search(error.message):
                 raise
+        self.name = INTERPRETER
         return _Interpreted(self._whole()).run(inputs, outputs)
 
 

@@ -67,7 +67,7 @@ class LiteralModel:
 
     @property
     def engine(self) -> str:
-        """Name the engine, for people."""
+        """Name the engine, for people: after a run, the one that ran."""
         return self._opened.engine
 
     @property
@@ -170,8 +170,11 @@ class _Here:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.engine = engine.name
         self.described = engine.outputs
+
+    @property
+    def engine(self) -> str:
+        return self._engine.name
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None) -> dict[str, Array]:
         return self._engine.run(inputs, outputs)
@@ -231,7 +234,9 @@ class _InChild:
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None) -> dict[str, Array]:
         names = list(outputs) if outputs is not None else None
-        return dict(self._obey({"outputs": names}, inputs)["found"])
+        answer = self._obey({"outputs": names}, inputs)
+        self.engine = str(answer["engine"])
+        return dict(answer["found"])
 
     def close(self) -> None:
         self._close()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 import psutil
 import pytest
 
@@ -270,3 +271,19 @@ def test_a_layout_that_onnx_runtime_does_not_support_is_interpreted(kind: str, g
     opened = open_literally(model)
     assert opened.engine == INTERPRETER
     assert opened.run(given)["y"].shape == (2, 3, 1, 1)
+
+
+def test_a_mask_that_onnx_runtime_does_not_broadcast_runs_in_the_interpreter() -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["": 23]> g (float[1,2,3,4] q, float[1,2,3,4] k,'
+        " bool[1,1,1,3] m) => (float[1,2,3,4] y) { y = Attention(q, k, k, m) }"
+    )
+    random = np.random.default_rng(0)
+    given = {name: random.normal(size=(1, 2, 3, 4)).astype(np.float32) for name in ("q", "k")}
+    given["m"] = np.array([True, False, True]).reshape(1, 1, 1, 3)
+    found = run_literally(model, given)
+    assert found.engine == INTERPRETER
+    scores = given["q"] @ given["k"].swapaxes(2, 3) / 2.0
+    weights = np.exp(scores) * given["m"]
+    wanted = weights / weights.sum(-1, keepdims=True) @ given["k"]
+    np.testing.assert_allclose(found.outputs["y"], wanted, rtol=1e-5, atol=1e-6)
