@@ -128,6 +128,7 @@ INFERENCE_ERRORS = (
     onnx.shape_inference.InferenceError,
     RuntimeError,
     ValueError,
+    MemoryError,  # it makes lists as long as the model says
 )
 """What inference raises for models that it does not like."""
 

@@ -174,6 +174,8 @@ def _check_attributes(node: ir.Node, schema: Any) -> None:
             raise wrong_type(node, attribute, wanted)
         if name in _COUNTS and not attribute.is_ref():
             _check_count(node, attribute)
+        if name == "num_outputs" and not attribute.is_ref():
+            _check_outputs(node, attribute.as_int())
     for name, attribute in node.attributes.items():
         if attribute.type in _BODIES and name not in schema.attributes:
             raise ModelError(
@@ -190,6 +192,16 @@ def _check_count(node: ir.Node, attribute: ir.Attr) -> None:
         raise ModelError(
             f"its attribute `{attribute.name}` is {counts[0] if is_one else counts}, and has to be "
             f"1 to {_LARGEST_COUNT}",
+            where=where(node),
+            hint=EXPORT,
+        )
+
+
+def _check_outputs(node: ir.Node, count: int) -> None:
+    """Hold the number of results against those that are there: inference makes so many sizes."""
+    if count != len(node.outputs):
+        raise ModelError(
+            f"its attribute `num_outputs` is {count}, and it has {len(node.outputs)} outputs",
             where=where(node),
             hint=EXPORT,
         )

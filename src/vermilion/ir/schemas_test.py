@@ -58,6 +58,10 @@ def test_compile_says_so_and_ends_in_order(tmp_path: Path) -> None:
         (helper.make_node("Conv", ["x", "x"], ["y"], dilations=[-1, 1]), "`dilations` is "),
         (helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2**40, 1]), "`kernel_shape` is "),
         (helper.make_node("Split", ["x"], ["y"], num_outputs=0), "`num_outputs` is 0"),
+        (
+            helper.make_node("Split", ["x"], ["y", "z"], num_outputs=2**31 - 1),
+            "`num_outputs` is 2147483647, and it has 2 outputs",
+        ),
         (helper.make_node("LRN", ["x"], ["y"], size=0), "`size` is 0"),
         (helper.make_node("Softmax", ["x"], ["y"], axis="1"), "`axis` is STRING"),
         (helper.make_node("Concat", ["x"], ["y"]), "`axis` is missing"),
