@@ -25,23 +25,28 @@ def open_provider(fault: Fault, folder: Path, *, is_right: bool) -> tuple[list[s
     count = text.count(fault.old)
     if count != 1:
         raise LookupError(f"the line is there {count} times")
-    script = folder / "provider.py"
-    script.write_text(text if is_right else text.replace(fault.old, fault.new), encoding="utf-8")
+    # A worker is a module by name, which its process finds where this one does.
+    module = folder / "faulty_provider.py"
+    module.write_text(text if is_right else text.replace(fault.old, fault.new), encoding="utf-8")
     model = model_of(fault.model)
     is_gpu = fault.model.startswith("gpu")
     target = find_target("gfx1100" if is_gpu else "strix")
-    chosen = _backend((sys.executable, str(script), "good"), is_gpu=is_gpu)
+    chosen = _backend((module.stem, "good"), is_gpu=is_gpu)
     numbers = tuple(str(at) for at in range(len(list(model.graph))))
     name = "migraphx" if is_gpu else "vitisai"
     part = Part("vaiml_par_0", target.kind, name, model, numbers, 0.0)
     place = folder / "part"
     place.mkdir()
-    program = chosen.compile(part, target, CompileOptions(), place)
-    loaded = chosen.load(program, _Files(place, model), target, CompileOptions())
+    sys.path[:0] = [str(folder), str(ROOT / "tests")]
+    try:
+        program = chosen.compile(part, target, CompileOptions(), place)
+        loaded = chosen.load(program, _Files(place, model), target, CompileOptions())
+    finally:
+        del sys.path[:2]
     return list(program.notes), loaded.run, fault.model
 
 
-def _backend(command: tuple[str, ...], *, is_gpu: bool) -> Any:
+def _backend(worker: tuple[str, ...], *, is_gpu: bool) -> Any:
     if is_gpu:
         from vermilion.backends.migraphx.backend import MigraphxBackend
         from vermilion.backends.migraphx.found import Stack as GpuStack
@@ -51,12 +56,12 @@ def _backend(command: tuple[str, ...], *, is_gpu: bool) -> Any:
             MIGRAPHX, BUILT_IN_WHEEL, "1.27.1", "", "gfx1100", 0, hip="70051831",
             migraphx="3.0.70000",
         )  # fmt: skip
-        return MigraphxBackend(command=command, find=lambda _: found)
+        return MigraphxBackend(worker=worker, find=lambda _: found)
     from vermilion.backends.vitisai.backend import VitisAiBackend
     from vermilion.backends.vitisai.found import Stack
 
     stack = Stack("1.7.1", "1.23.0", "", "32.0.203.280", "1.0.20.0", "strix")
-    return VitisAiBackend(command=command, find=lambda _: stack)
+    return VitisAiBackend(worker=worker, find=lambda _: stack)
 
 
 class _Files:
