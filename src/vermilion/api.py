@@ -15,10 +15,10 @@ from vermilion.backends.base import Availability, Backend, CompileOptions, Tenso
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
-from vermilion.ir.load import load_model
 from vermilion.ir.numbers import number_format
 from vermilion.ir.operator_rules import with_node
 from vermilion.ir.passes.bind_dimensions import Dimensions
+from vermilion.ir.source import ModelSource, label_of, open_source
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import SUMMARY_TEXT_FILE
 from vermilion.runtime.build import (
@@ -78,7 +78,7 @@ class Compiled:
 
 
 def compile_model(
-    model: str | os.PathLike[str] | ir.Model,
+    model: ModelSource,
     *,
     target: str = "cpu",
     precision: str = "auto",
@@ -99,7 +99,7 @@ def compile_model(
     """Compile a model for a target, or find it compiled in the cache.
 
     Args:
-        model: an ONNX file, or a graph in memory.
+        model: an ONNX file, its bytes, an `onnx.ModelProto`, or a graph of `onnx_ir`.
         target: what to compile for; `vermilion devices --targets` lists them.
         precision: `fp32`, `bf16` or `int8` on a CPU target, `fp32` or `fp16` on a GPU,
             `bf16` or `bfp16` for float models on an NPU; `auto` computes in the model's own
@@ -136,9 +136,9 @@ def compile_model(
     check_provider_options(device_backend, chosen, options)
     fix = fix and chosen.kind == "npu"
     rai = _rai_path(output)
-    source = load_model(model) if not isinstance(model, ir.Model) else model
+    source = open_source(model)
     _check_numbers(source, options.precision, chosen)
-    label = str(Path(model).resolve()) if not isinstance(model, ir.Model) else "(in memory)"
+    label = label_of(model)
     parts = _cache_parts(source, chosen, device_backend, dims, options)
     parts["fix"] = str(fix)
     if inputs is not None:

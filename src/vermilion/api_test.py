@@ -20,6 +20,7 @@ from vermilion.backends.npu_model import NpuModelBackend
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
+from vermilion.inspection import inspect_model
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.samples import sample_inputs
 from vermilion.runtime import build
@@ -94,6 +95,17 @@ def test_the_second_time_comes_from_the_cache(tmp_path: Path) -> None:
     ):
         assert not other.cache_hit
         assert other.digest != first.digest
+
+
+def test_a_file_its_bytes_its_message_and_its_graph_are_one_model(tmp_path: Path) -> None:
+    file = tmp_path / "small.onnx"
+    ir.save(small_cnn(bn=True), file)
+    first = compile_model(file, cache_dir=tmp_path)
+    assert first.report.summary.model == str(file.resolve())
+    for source in (file.read_bytes(), onnx.load(file), ir.load(file)):
+        again = compile_model(source, cache_dir=tmp_path)
+        assert (again.cache_hit, again.digest) == (True, first.digest)
+    assert inspect_model(onnx.load(file)).path == "(in memory)"
 
 
 def test_the_same_name_for_another_model_compiles_again_and_says_so(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from vermilion.ir.cost import ModelCost, model_cost, value_bytes
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.literal.run import check_runs
 from vermilion.ir.literal.types import complete_types
-from vermilion.ir.load import load_model
 from vermilion.ir.numbers import data_type_words, number_format
 from vermilion.ir.ops import elements
 from vermilion.ir.passes.bind_dimensions import Dimensions, open_dimensions
@@ -29,6 +28,7 @@ from vermilion.ir.passes.fixes import fix_simplified
 from vermilion.ir.passes.pipeline import Simplified, simplify
 from vermilion.ir.passes.rewrite import PassStep
 from vermilion.ir.samples import sample_inputs
+from vermilion.ir.source import ModelSource, label_of, open_source
 from vermilion.partition.place import Placement, plan, settle
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.build import backends_for, predicted_ms
@@ -166,7 +166,7 @@ class Inspection:
 
 
 def inspect_model(
-    model: str | os.PathLike[str] | ir.Model,
+    model: ModelSource,
     *,
     target: str | None = None,
     dims: Dimensions | None = None,
@@ -182,8 +182,8 @@ def inspect_model(
     """
     npus = tuple(t for t in all_targets() if t.kind == "npu") if target == EVERY_TARGET else ()
     chosen = find_target(target) if target and not npus else None
-    source = load_model(model) if not isinstance(model, ir.Model) else model
-    label = "(in memory)" if isinstance(model, ir.Model) else str(Path(model).resolve())
+    source = open_source(model)
+    label = label_of(model)
     simplified = simplify(source, dims=dims, progress=progress)
     complete_types(simplified.model)
     graph = simplified.model.graph
@@ -211,7 +211,7 @@ def inspect_model(
 
 
 def bisect_model(
-    model: str | os.PathLike[str] | ir.Model,
+    model: ModelSource,
     *,
     target: str,
     folder: str | os.PathLike[str],
@@ -226,7 +226,7 @@ def bisect_model(
     """
     chosen = find_target(target)
     device_backend, cpu_backend, _ = backends_for(chosen, backend or "")
-    source = load_model(model) if not isinstance(model, ir.Model) else model
+    source = open_source(model)
     simplified = simplify(source, dims=dims, progress=progress)
     if fix and chosen.kind == "npu":
         simplified = fix_simplified(simplified, chosen.limits.max_batch, progress)

@@ -23,6 +23,7 @@ from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.pictures import Layout
+from vermilion.ir.source import ModelSource, open_source
 from vermilion.memory import peak_rss_mb
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize import (
@@ -93,7 +94,7 @@ class QuantizedFile:
 
 
 def quantize_file(
-    model: str | os.PathLike[str] | ir.Model,
+    model: ModelSource,
     output: str | os.PathLike[str],
     *,
     calib: str | os.PathLike[str] | Iterable[Mapping[str, Array]],
@@ -111,7 +112,7 @@ def quantize_file(
     """Quantize a model and save it; the file is read back before it counts.
 
     Args:
-        model: an ONNX file, or a graph in memory.
+        model: an ONNX file, its bytes, an `onnx.ModelProto`, or a graph of `onnx_ir`.
         output: the ONNX file to write; one that is there is replaced when the new one is whole.
         calib: a folder of pictures or `.npy`/`.npz` files, one such file, the word `random`, or
             an iterable of feeds (input name → array).
@@ -136,7 +137,7 @@ def quantize_file(
     if place.suffix != ".onnx":
         raise OptionError(f"the output `{place}` does not end in .onnx", hint="name it NAME.onnx")
     options = make_options(settings)
-    source = load_model(model) if not isinstance(model, ir.Model) else model
+    source = open_source(model)
     graph = simplify(source, dims=dims, progress=progress).model
     feeds: Iterable[Mapping[str, Array]]
     if isinstance(calib, str | os.PathLike):

@@ -11,7 +11,6 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError, VermilionError
 from vermilion.ir.external_weights import APART_BYTES, read_apart
+from vermilion.ir.foreign_files import HEAD_BYTES, foreign_file
 from vermilion.ir.protobuf import (
     MAX_GRAPH_BYTES,
     WireError,
@@ -37,77 +37,6 @@ from vermilion.ir.schemas import check_nodes
 from vermilion.ir.stored import MAX_ELEMENTS, MAX_RANK, check_tensor
 from vermilion.ir.verify import check_graph
 
-HEAD_BYTES = 512
-"""As much of a file as has to be looked at."""
-
-_EXPORT = "export the model to ONNX"
-_PICKLE = ("a Python pickle", "opening a pickle runs its code; `vermilion export` makes ONNX")
-_WEB = ("a web page", "the download failed; fetch the file again")
-_UNPACK = "unpack it first"
-_NO_MODEL = "give the `.onnx` file"
-
-
-@dataclass(frozen=True)
-class ForeignFile:
-    """What the file is, and what to do instead."""
-
-    what: str
-    hint: str
-
-
-# Where the bytes stand, the bytes, what has them there, and what to do.
-_MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
-    *((0, b"\x80" + bytes([protocol]), *_PICKLE) for protocol in range(2, 6)),
-    (0, b"GGUF", "a GGUF language model", "GGUF models are built with `vermilion llm`"),
-    (4, b"TFL3", "a TensorFlow Lite model", "convert it with `tf2onnx --tflite`"),
-    (4, b"ORTM", "an ONNX Runtime `.ort` model", "use the `.onnx` file it was made from"),
-    (0, b"\x89HDF", "a Keras or HDF5 file", f"{_EXPORT} with `tf2onnx`"),
-    (0, b"\x93NUMPY", "a NumPy array", "pass arrays with `--input`, and an ONNX model here"),
-    (0, b"\x7fELF", "a program or library", _NO_MODEL),
-    (0, b"MZ", "a Windows program or library", _NO_MODEL),
-    (0, b"\x89PNG", "a picture", _NO_MODEL),
-    (0, b"\xff\xd8\xff", "a picture", _NO_MODEL),
-    (0, b"%PDF", "a PDF document", _NO_MODEL),
-    (0, b"\x1f\x8b", "a gzip archive", _UNPACK),
-    (0, b"BZh", "a bzip2 archive", _UNPACK),
-    (0, b"\xfd7zXZ", "an xz archive", _UNPACK),
-    (0, b"\x28\xb5\x2f\xfd", "a zstd archive", _UNPACK),
-    (0, b"7z\xbc\xaf", "a 7-Zip archive", _UNPACK),
-    (0, b"Rar!", "a RAR archive", _UNPACK),
-    (257, b"ustar", "a tar archive", _UNPACK),
-    (8, b'{"', "a safetensors file", f"it has weights and no graph; {_EXPORT}"),
-)
-
-# The same for text: blanks before it and the case of letters do not matter.
-_TEXT: tuple[tuple[bytes, str, str], ...] = (
-    (b"<?xml", "an XML file (OpenVINO keeps its graphs so)", _EXPORT),
-    (b"<!doctype", *_WEB),
-    (b"<html", *_WEB),
-    (b"version https://git-lfs", "a Git LFS pointer, not the model", "run `git lfs pull`"),
-    (b"{", "a JSON file", _NO_MODEL),
-    (b"7767517", "an ncnn graph", _EXPORT),
-    (b"#!", "a script", _NO_MODEL),
-)
-
-
-def foreign_file(head: bytes, suffix: str) -> ForeignFile | None:
-    """Name the format that a file beginning with `head` has, None where it may be ONNX."""
-    if head[:4] in (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08"):
-        if suffix.lower() == ".rai":
-            hint = "`vermilion run` takes it; here the `.onnx` is needed"
-            return ForeignFile("a compiled bundle", hint)
-        hint = "`vermilion export` turns a PyTorch model into ONNX"
-        return ForeignFile("a ZIP archive (PyTorch checkpoints are such)", hint)
-    for offset, magic, what, hint in _MAGIC:
-        if head[offset : offset + len(magic)] == magic:
-            return ForeignFile(what, hint)
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
-    for start, what, hint in _TEXT:
-        if text.startswith(start):
-            return ForeignFile(what, hint)
-    return None
-
-
 # protobuf refuses messages of 2 GiB and more; larger models keep their weights outside.
 MAX_PROTO_BYTES = 2**31 - 1
 
@@ -115,22 +44,47 @@ _AGAIN = "export the model again"
 _DAMAGED = "the file is damaged; export or download it again"
 
 
-def load_model(path: str | os.PathLike[str]) -> ir.Model:
+IN_MEMORY = "(in memory)"
+"""Where a model is that came from no file."""
+
+
+def load_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ir.Model:
     """Read an ONNX model and check everything about it that can be checked without running it.
+
+    `source` is a file, a file's bytes, or what `onnx` made of it, which stays as it is. Weights in
+    other files are read for a model that is a file.
 
     Raises: OptionError if there is no such file; ModelError if the file is not a sound model;
     UnsupportedError if it needs operators that nobody here knows.
     """
-    file = Path(path)
+    if isinstance(source, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(source)
+        return _checked(proto, IN_MEMORY, None, {})
+    if isinstance(source, bytes):
+        _check_bytes(source)
+        return _checked(_parse(source, IN_MEMORY), IN_MEMORY, None, {})
+    file = Path(source)
     where = str(file)
     serialized, apart = _read(file, where)
-    proto = _parse(serialized, where)
+    return _checked(_parse(serialized, where), where, file.parent.resolve(), apart)
+
+
+def _checked(
+    proto: onnx.ModelProto, where: str, base: Path | None, apart: Mapping[int, bytes]
+) -> ir.Model:
+    """Return the graph of a model whose files lie in `base`, None where it has none."""
     check_texts(proto, where)
     _check_header(proto, where)
     _check_values(proto, where)
-    base = file.parent.resolve()
     weights: dict[str, bytes] = {}
     for number, tensor in enumerate(proto.graph.initializer):
+        if base is None and tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise OptionError(
+                f"the weight `{tensor.name}` is in a file of its own",
+                where=where,
+                hint="give the path of the model, or `onnx.load(path)`, which reads such files",
+            )
         check_tensor(tensor, base, where, apart.get(number))
         if number in apart:
             weights[tensor.name] = apart[number]
@@ -149,8 +103,9 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
             hint="check the file with `python -m onnx.checker`, or export it again",
         ) from error
     _put_in(model, weights)
-    ir.external_data.set_base_dir(model.graph, base)
-    _follow_links(model)
+    if base is not None:
+        ir.external_data.set_base_dir(model.graph, base)
+        _follow_links(model)
     try:
         check_graph(model)
         check_nodes(model)
@@ -218,12 +173,7 @@ def _read(file: Path, where: str) -> tuple[bytes, dict[int, bytes]]:
         raise ModelError("the file is empty", where=where, hint="export or download it again")
     try:
         with file.open("rb") as stream:
-            head = stream.read(HEAD_BYTES)
-            found = foreign_file(head, file.suffix)
-            if found is not None:
-                raise ModelError(
-                    f"this is {found.what}, not an ONNX model", where=where, hint=found.hint
-                )
+            _check_head(stream.read(HEAD_BYTES), file.suffix, where)
             if info.st_size > MAX_PROTO_BYTES:
                 raise ModelError(
                     f"the file has {info.st_size:,} bytes; an ONNX file ends at 2 GiB",
@@ -242,6 +192,24 @@ def _read(file: Path, where: str) -> tuple[bytes, dict[int, bytes]]:
             where=where,
             hint="check who may read it",
         ) from error
+
+
+def _check_head(head: bytes, suffix: str, where: str) -> None:
+    found = foreign_file(head, suffix)
+    if found is not None:
+        raise ModelError(f"this is {found.what}, not an ONNX model", where=where, hint=found.hint)
+
+
+def _check_bytes(serialized: bytes) -> None:
+    if not serialized:
+        raise ModelError("there are no bytes", where=IN_MEMORY, hint=_AGAIN)
+    if len(serialized) > MAX_PROTO_BYTES:
+        raise ModelError(
+            f"there are {len(serialized):,} bytes; an ONNX file ends at 2 GiB",
+            where=IN_MEMORY,
+            hint="save it with external data: `onnx.save(..., save_as_external_data=True)`",
+        )
+    _check_head(serialized[:HEAD_BYTES], "", IN_MEMORY)
 
 
 def _parse(serialized: bytes, where: str) -> onnx.ModelProto:

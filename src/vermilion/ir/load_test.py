@@ -67,6 +67,41 @@ def test_weights_beside_the_model_are_mapped(tmp_path: Path) -> None:
     np.testing.assert_array_equal(tensor.numpy(), np.ones((4, 3, 3, 3), np.float32))
 
 
+def test_bytes_and_what_onnx_made_of_them_are_the_same_model_and_stay_as_they_are() -> None:
+    proto = hostile.sound_model()
+    data = proto.SerializeToString()
+    for source in (proto, data):
+        model = load_model(source)
+        assert [node.op_type for node in model.graph] == ["Conv", "Relu"]
+        model.graph.initializers["w"].const_value = None
+    assert proto.SerializeToString() == data
+
+
+def test_bytes_are_checked_as_a_file_is(tmp_path: Path) -> None:
+    whole = hostile.sound_model().SerializeToString()
+    for data, words in {
+        b"": "no bytes",
+        b"GGUF and more": "a GGUF language model",
+        whole[:-20]: "not an ONNX model, or it is cut short",
+    }.items():
+        with pytest.raises(ModelError, match=words) as caught:
+            load_model(data)
+        assert caught.value.where == "(in memory)"
+    untyped = hostile.sound_model()
+    untyped.graph.input[0].type.tensor_type.elem_type = 99
+    with pytest.raises(ModelError, match="unknown data type number 99"):
+        load_model(untyped)
+
+
+def test_what_is_in_memory_has_its_weights_there(tmp_path: Path) -> None:
+    file = tmp_path / "m.onnx"
+    onnx.save(hostile.sound_model(), file, save_as_external_data=True, size_threshold=0)
+    with pytest.raises(OptionError, match="weight `w` is in a file of its own") as caught:
+        load_model(file.read_bytes())
+    assert "give the path" in caught.value.hint
+    assert load_model(onnx.load(file)).graph.initializers["w"].const_value is not None
+
+
 def test_a_path_may_lead_through_a_link(tmp_path: Path) -> None:
     real = tmp_path / "real"
     real.mkdir()
