@@ -24,10 +24,11 @@ from commands import command_line
 from models import PACKAGE_SHAPES, SMALL_MODELS, Net, conv, package_model_path
 from vermilion import Session, compile_model
 from vermilion.api import Compiled
-from vermilion.compare import compare_sides, open_side
+from vermilion.compare import compare_sides
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.measure import agreement
 from vermilion.ir.samples import sample_inputs
+from vermilion.sides import open_side
 
 Tensors = dict[str, np.ndarray]
 
@@ -84,7 +85,7 @@ def test_ocr_on_the_cpu_equals_onnx_runtime(name: str, root: Path) -> None:
     case = ocr(name)
     compiled = case.compile(root, "cpu")
     assert {row["device"] for row in compiled.report.nodes} == {"cpu"}
-    reference = open_side(str(case.file), dims=case.dims)
+    reference = open_side(f"{case.file}@onnxruntime", dims=case.dims)
     folder = compiled.cache_dir / compiled.cache_key
     single = compare_sides(reference, open_side(str(compiled.artifact)), case.page, runs=0)
     again = compare_sides(reference, open_side(str(folder)), case.page, layers=False, runs=0)

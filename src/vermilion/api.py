@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -32,6 +32,7 @@ from vermilion.runtime.build import (
 from vermilion.runtime.cache import Cache
 from vermilion.runtime.digest import model_digest
 from vermilion.runtime.manifest import tool_versions
+from vermilion.runtime.placement_line import placement_line
 from vermilion.runtime.prove import NotProvenError
 from vermilion.runtime.report import OffloadGate, Report, read_report
 from vermilion.runtime.session import Session
@@ -43,6 +44,14 @@ PRECISIONS = ("fp32", "bf16", "int8")
 GPU_PRECISIONS = ("fp32", "fp16")
 # Of float models. `bfp16`: products of blocks that share an exponent, all else bfloat16.
 NPU_PRECISIONS = ("bf16", "bfp16")
+
+
+class OffloadError(UnsupportedError):
+    """Less than was asked for runs on the target; `compiled` says where every node went."""
+
+    def __init__(self, error: UnsupportedError, compiled: Compiled) -> None:
+        super().__init__(error.message, where=error.where, hint=error.hint)
+        self.compiled = compiled
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,16 @@ class Compiled:
         if self.target.kind == "cpu":
             return "compiled"
         return "modelled" if self.availability.reason else "ran"
+
+    @property
+    def placement(self) -> str:
+        """Say in one line how many operators are native, and why the rest is not."""
+        return placement_line(
+            self.report.nodes,
+            self.target.name,
+            on_cpu=self.target.kind == "cpu",
+            modelled=self.offload_is == "modelled" and self.report.summary.offloaded_operators > 0,
+        )
 
     @property
     def summary_path(self) -> Path:
@@ -120,7 +139,8 @@ def compile_model(
         require_proof: raise NotProvenError where no sample could show that the numbers are right.
         progress: told of each step.
 
-    Raises: VermilionError of the kind that says who can fix it.
+    Raises: VermilionError of the kind that says who can fix it; OffloadError, with everything that
+    was found out, where the gate is not met.
     """
     begin = time.perf_counter()
     gate = OffloadGate.parse(min_offload) if min_offload else None
@@ -164,12 +184,8 @@ def compile_model(
     report = read_report(entry.open())
     if require_proof:
         _check_proven(report, label)
-    if gate is not None:
-        gate.check(report.summary, ran=device_backend.name in SEEN_TO_RUN)
-    if rai is not None:
-        pack(entry.path, rai)
-    return Compiled(
-        artifact=rai or entry.path,
+    compiled = Compiled(
+        artifact=entry.path,
         cache_dir=cache.root,
         cache_key=entry.key,
         digest=digest,
@@ -180,6 +196,14 @@ def compile_model(
         availability=availability,
         report=report,
     )
+    if gate is not None:
+        try:
+            gate.check(report.summary, ran=device_backend.name in SEEN_TO_RUN)
+        except UnsupportedError as error:
+            raise OffloadError(error, compiled) from error
+    if rai is not None:
+        pack(entry.path, rai)
+    return replace(compiled, artifact=rai or entry.path, seconds=time.perf_counter() - begin)
 
 
 def checked_precision(precision: str, target: Target) -> str:

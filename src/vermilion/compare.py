@@ -1,61 +1,34 @@
 """Two models, or one model on two targets, side by side: accuracy, first divergence, latency.
 
-Outputs are compared as each side really runs. Layers are compared by tensor name on the graphs
-behind both sides, in ONNX Runtime, a few tensors at a time so that memory stays bounded.
+Outputs are compared as each side really runs; what is expected of a model file is its literal run.
+Layers are compared by tensor name in literal runs of the graphs behind both sides, a few tensors at
+a time so that memory stays bounded.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from vermilion.api import compile_model
 from vermilion.errors import ModelError, OptionError, Refusal, UnsupportedError
 from vermilion.ir.cost import value_bytes
-from vermilion.ir.execute import open_session, run_session
-from vermilion.ir.literal.run import check_opens, check_runs, open_literally
-from vermilion.ir.load import load_model
+from vermilion.ir.literal.run import run_literally
 from vermilion.ir.measure import Agreement, agreement
-from vermilion.ir.opset import required_inputs
-from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
-from vermilion.ir.samples import draw_accepted, open_axes
+from vermilion.ir.samples import draw_accepted
 from vermilion.progress import Progress, no_progress
 from vermilion.rounds import in_rounds
-from vermilion.runtime.artifact import ArtifactReader, open_artifact
-from vermilion.runtime.feeds import checked_feeds
-from vermilion.runtime.session import is_artifact, open_bundle_runner
-from vermilion.runtime.write import tensor_record
-
-Array = NDArray[Any]
-Tensors = Mapping[str, Array]
+from vermilion.sides import Array, Side, Tensors, fixed_sizes
 
 # Tensors fetched in one run of both graphs; more of them means another run.
 TAP_BYTES = 256 * 1024 * 1024
 
 # Below this a layer says something else than its reference (10 dB: noise a third of the signal).
 DIVERGED_DB = 10.0
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two: how it runs as a whole, and the graph behind it."""
-
-    label: str
-    runs_on: str
-    run: Callable[[Tensors], dict[str, Array]]
-    model: ir.Model
-    modelled: bool = False
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,35 +111,19 @@ def _first_run(
     reference: Side, other: Side, inputs: Tensors | None
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return the inputs, those given or a sample, and what the reference gives for them."""
+    right = replace(reference, run=reference.expected or reference.run)
     if inputs is not None:
-        return dict(inputs), _run(reference, inputs)
+        return dict(inputs), _run(right, inputs)
     found = draw_accepted(
         reference.model,
         "ordinary",
-        lambda drawn: _run(reference, drawn),
-        sizes=_sizes(reference, other),
+        lambda drawn: _run(right, drawn),
+        sizes=fixed_sizes(reference.model, other.model),
     )
     if isinstance(found, Refusal):
         raise UnsupportedError(found.reason, where=reference.label, hint=found.hint)
     sample, expected = found
     return dict(sample.inputs), expected
-
-
-def _sizes(reference: Side, other: Side) -> dict[str, int]:
-    """Return the sizes of open dimensions of the reference that are fixed in `other`."""
-    given, fitting = required_inputs(reference.model), required_inputs(other.model)
-    if len(given) != len(fitting):
-        return {}
-    by_name = {value.name: value for value in fitting}
-    if by_name.keys() != {value.name for value in given}:
-        by_name = {value.name: twin for value, twin in zip(given, fitting, strict=True)}
-    found: dict[str, int] = {}
-    for value, axis, name in open_axes(reference.model):
-        shape = by_name[value.name].shape
-        size = shape.dims[axis] if shape is not None and axis < len(shape) else None
-        if isinstance(size, int) and size > 0:
-            found[name] = size
-    return found
 
 
 def _run(side: Side, given: Tensors) -> dict[str, Array]:
@@ -272,7 +229,7 @@ def _tapped(model: ir.Model, given: Tensors, names: Sequence[str]) -> dict[str, 
     clone = model.clone()
     made = {value.name: value for node in clone.graph for value in node.outputs}
     clone.graph.outputs[:] = [made[name] for name in names]
-    return run_session(open_session(clone, optimize=False, quiet=True), given, names)
+    return dict(run_literally(clone, given, names).outputs)
 
 
 def _take_turns(
@@ -300,80 +257,3 @@ def _latency(milliseconds: Sequence[float]) -> Latency:
     return Latency(
         statistics.median(milliseconds), min(milliseconds), max(milliseconds), len(milliseconds)
     )
-
-
-def onnx_side(label: str, model: ir.Model) -> Side:
-    """Make a side of a model as it is, run by ONNX Runtime on the CPU."""
-    execute, runs_on = _opened(model)
-    required = {value.name for value in required_inputs(model)}
-    is_checked = False
-
-    def run(given: Tensors) -> dict[str, Array]:
-        nonlocal is_checked
-        wanted = [v for v in model.graph.inputs if v.name in required or v.name in given]
-        feeds = checked_feeds(given, [tensor_record(v) for v in wanted])
-        if not is_checked:
-            check_runs(model, feeds)
-            is_checked = True
-        return execute(feeds)
-
-    return Side(label, runs_on, run, model)
-
-
-def _opened(model: ir.Model) -> tuple[Callable[[Tensors], dict[str, Array]], str]:
-    """Return what runs a model, and its name: with optimizations where it opens so."""
-    try:
-        check_opens(model)
-        return partial(run_session, open_session(model, quiet=True)), "CPU (ONNX Runtime)"
-    except UnsupportedError:
-        opened = open_literally(model)
-        return opened.run, f"CPU ({opened.engine})"
-
-
-def artifact_side(label: str, artifact: Path) -> Side:
-    """Make a side of a compiled bundle, run as it is compiled."""
-    whole = open_bundle_runner(artifact)
-    model = _in_its_numbers(open_artifact(artifact))
-    return Side(label, whole.runs_on, whole.run, model, whole.modelled, whole.notes)
-
-
-def _in_its_numbers(reader: ArtifactReader) -> ir.Model:
-    """Return the bundle's graph; of a modelled device that runs all of it, with its roundings."""
-    model = reader.model()
-    numbers = {part.details.get("numbers", "") for part in reader.manifest.parts}
-    if numbers not in ({"bf16"}, {"bfp16"}):
-        return model
-    from vermilion.backends.npu_numbers import in_standard_operators
-
-    return in_standard_operators(model, "bf16" if numbers == {"bf16"} else "bfp16")
-
-
-def open_side(
-    what: str,
-    *,
-    dims: Dimensions | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    progress: Progress = no_progress,
-) -> Side:
-    """Make a side of `MODEL.onnx`, a compiled folder, `NAME.rai`, or `MODEL.onnx@TARGET`.
-
-    `MODEL.onnx` alone is run by ONNX Runtime as it is; with a target it is compiled first.
-
-    Raises: VermilionError of the kind that says who can fix it.
-    """
-    path, at, target = what.rpartition("@")
-    if at and target and not Path(what).exists():
-        compiled = compile_model(
-            path, target=target, dims=dims, cache_dir=cache_dir, progress=progress
-        )
-        return artifact_side(f"{Path(path).name}@{target}", compiled.artifact)
-    place = Path(what)
-    if not place.exists():
-        raise OptionError(
-            "there is no such model, folder or `.rai`",
-            where=what,
-            hint="check the path; to compile first, write `MODEL.onnx@TARGET`",
-        )
-    if is_artifact(place):
-        return artifact_side(place.name, place)
-    return onnx_side(place.name, bind_dimensions(load_model(place), dims or {}))

@@ -10,9 +10,10 @@ import pytest
 from models import mobilenet, small_cnn
 from vermilion import compare
 from vermilion.api import compile_model
-from vermilion.compare import DIVERGED_DB, compare_sides, onnx_side, open_side
+from vermilion.compare import DIVERGED_DB, compare_sides
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.ir.measure import EXACT_DB
+from vermilion.sides import Side, onnx_side, open_reference, open_side
 
 HEADER = '<ir_version: 9, opset_import: ["" : 17]>\n'
 TWO = "g (float[2,3] x) => (float[2,3] y, float[2,3] z) { [a] y = Relu (x) [b] z = Neg (y) }"
@@ -22,7 +23,7 @@ def parse(text: str) -> ir.Model:
     return ir.from_proto(onnx.parser.parse_model(HEADER + text))
 
 
-def side(text: str, label: str = "m.onnx") -> compare.Side:
+def side(text: str, label: str = "m.onnx") -> Side:
     return onnx_side(label, parse(text))
 
 
@@ -114,16 +115,6 @@ def test_inputs_that_do_not_fit_name_the_side() -> None:
         compare_sides(side(TWO, "a"), side(two, "b"))
 
 
-def test_an_input_with_a_default_may_be_left_out_or_given() -> None:
-    text = "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1.0, 2.0}> { y = Add (x, w) }"
-    model = parse(text)
-    assert len(model.graph.inputs) == 2
-    one = onnx_side("m", model)
-    x = np.zeros(2, np.float32)
-    np.testing.assert_array_equal(one.run({"x": x})["y"], [1, 2])
-    np.testing.assert_array_equal(one.run({"x": x, "w": x})["y"], [0, 0])
-
-
 def test_many_layers_are_fetched_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = compare_sides(onnx_side("a", mobilenet()), onnx_side("b", mobilenet()), runs=0)
     monkeypatch.setattr(compare, "TAP_BYTES", 5000)
@@ -146,28 +137,14 @@ def test_compiled_models_against_the_file(form: str, tmp_path: Path) -> None:
         compiled = compile_model(file, cache_dir=cache, output=rai)
         other = open_side(str(compiled.artifact))
         assert not other.modelled
-    found = compare_sides(open_side(str(file)), other, runs=1)
+    found = compare_sides(open_reference(str(file), other), other, runs=1)
+    assert found.reference.placement == "8 of 8 operators native"
     # What is modelled is computed in the chip's bfloat16.
     assert found.outputs[0].cosine > (0.9999 if form == "@strix" else 0.999999)
     assert found.layers, "the layers that kept their names"
     worst = min(layer.agreement.sqnr_db for layer in found.layers)
     assert (worst < 70.0) == (form == "@strix"), "layers too have the chip's roundings"
     assert found.first_divergence is None
-
-
-def test_dimensions_are_bound_on_a_side(tmp_path: Path) -> None:
-    file = tmp_path / "m.onnx"
-    ir.save(small_cnn(batch="n"), file)
-    bound = open_side(str(file), dims={"n": 2})
-    assert bound.run({"input": np.zeros((2, 3, 16, 16), np.float32)})["output"].shape == (2, 10)
-    with pytest.raises(OptionError, match="wants 2×3×16×16"):
-        bound.run({"input": np.zeros((1, 3, 16, 16), np.float32)})
-
-
-@pytest.mark.parametrize("what", ["none.onnx", "none.rai", "none", "none.onnx@strix"])
-def test_what_is_not_there_is_wrong_use(what: str, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="no such model"):
-        open_side(str(tmp_path / what), cache_dir=tmp_path / "cache")
 
 
 def test_sample_inputs_have_the_sizes_that_were_bound(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from vermilion.api import Compiled, compile_model
-from vermilion.compare import Array, Tensors
 from vermilion.export import export_model
 from vermilion.hardware.devices import Machine, detect_machine
 from vermilion.hello_network import INPUT_SHAPE, hello_network
@@ -23,6 +22,7 @@ from vermilion.quantization import QuantizedFile, quantize_file, save_model
 from vermilion.rounds import in_rounds
 from vermilion.runtime.cache import Cache
 from vermilion.runtime.session import Session
+from vermilion.sides import Array, Tensors
 
 # What is modelled where the machine has no NPU: the most common one that takes every format.
 _MODELLED_TARGET = "strix"

@@ -29,7 +29,8 @@ from vermilion.codegen.load import KERNEL, LoadedProgram, call_kernel
 from vermilion.codegen.table import Address, Call, Check, ObjectCode, StepTensor, table_of
 from vermilion.codegen.tensor import SLACK_BYTES, View
 from vermilion.codegen.watch import NUMPY, StepWatcher
-from vermilion.codegen.workers import HEAP, Memory, aligned_bytes, usable_cores
+from vermilion.codegen.workers import HEAP, Memory, aligned_bytes
+from vermilion.cores import usable_cores
 from vermilion.errors import ArtifactError, Refusal, UnsupportedError
 from vermilion.forks import renew_after_fork
 from vermilion.hardware.targets.find import find_target

@@ -7,14 +7,14 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
 from filelock import FileLock, Timeout
 
 from vermilion.batch.assemble import ASSEMBLING, Failed, assemble, output_form
-from vermilion.batch.devices import ALL, BatchDevice, Kind, parse_devices
+from vermilion.batch.devices import ALL, BatchDevice, Kind, parse_devices, with_threads
 from vermilion.batch.job import JOB_FILE, Job, Range
 from vermilion.batch.journal import (
     RANGES_FOLDER,
@@ -46,7 +46,10 @@ RANGE_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a job. `resumed` counts inputs that an earlier run had computed."""
+    """What became of a job. `resumed` counts inputs that an earlier run had computed.
+
+    `placement` says in one line how many operators are native; empty where nothing was compiled.
+    """
 
     output: Path
     total: int
@@ -56,6 +59,7 @@ class Result:
     seconds: float  # from when the workers get the job to the last range's end
     rate: float  # inputs a second, in these seconds
     devices: tuple[DeviceRecord, ...]
+    placement: str = ""
 
 
 def run_batch(
@@ -66,6 +70,7 @@ def run_batch(
     address: str | None = None,
     resume: bool = False,
     limit_s: float = RANGE_LIMIT_S,
+    threads: int = 0,
     progress: Progress = no_progress,
     watch: Watch | None = None,
     standby: Standby | None = None,
@@ -75,7 +80,8 @@ def run_batch(
     What is done so far lies in the folder `OUTPUT.job` beside the output until all is; `resume`
     continues from there. Inputs that cannot be read, or that end every worker which tries them,
     are in `failed`: their rows hold NaN or the lowest integer, null in Parquet, and no file in a
-    folder. `standby` holds processes that were started ahead, for the local engine.
+    folder. `threads` are those of each process; 0: its share of those that this one may keep
+    busy. `standby` holds processes that were started ahead, for the local engine.
 
     Raises: VermilionError; DeviceError where no device is left, and `resume` can go on later.
     """
@@ -84,7 +90,7 @@ def run_batch(
     _check_place(request.output, folder, is_folder=form == "folder", resume=resume)
     with _fleet(engine, address, folder, limit_s, standby) as fleet:
         planned = plan(request, progress=progress)
-        places = fleet.places(devices, planned.kind)
+        places = with_threads(fleet.places(devices, planned.kind), threads)
         with _alone_in(folder):
             job = _prepared(planned.for_devices(len(places)), folder)
             result = _computed(job, request.output, folder, places, fleet.start, watch)
@@ -92,7 +98,7 @@ def run_batch(
     done = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:12]}.done")
     folder.rename(done)
     shutil.rmtree(done, ignore_errors=True)
-    return result
+    return replace(result, placement=planned.placement)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vermilion import errors
-from vermilion.batch.devices import ALL, KINDS, BatchDevice, Kind, own_cores
+from vermilion.batch.devices import ALL, KINDS, BatchDevice, Kind
 from vermilion.batch.job import Job, Range
 from vermilion.batch.journal import Computed, write_range
 from vermilion.batch.worker_contract import (
@@ -29,6 +29,7 @@ from vermilion.batch.worker_contract import (
     Report,
     WorkerDied,
 )
+from vermilion.cores import usable_cores
 from vermilion.errors import DeviceError, OptionError, VermilionError, first_line
 from vermilion.process.child import environment
 
@@ -224,7 +225,7 @@ def _join(address: str | None) -> None:
     import ray
 
     # What is started here inherits this process's environment.
-    local = {"num_cpus": len(own_cores()), "include_dashboard": False}
+    local = {"num_cpus": usable_cores(), "include_dashboard": False}
     if address is not None:
         _check_answers(address)
     try:

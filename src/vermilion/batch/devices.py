@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from vermilion.cores import allowed_cores, usable_cores
 from vermilion.errors import DeviceError, OptionError, Refusal
 
 if TYPE_CHECKING:
@@ -50,18 +50,18 @@ def parse_devices(text: str, kind: Kind) -> tuple[BatchDevice, ...]:
             where="--devices",
             hint="number them: `cpu:0,cpu:1` are two processes, each with half of the cores",
         )
-    groups = shared_out(own_cores(), len(found))
+    groups = shared_out(allowed_cores(), len(found))
+    # A cgroup's quota is for all of them together.
+    most = max(1, usable_cores() // len(found))
     return tuple(
-        BatchDevice(f"{kind}:{index}", kind, index, cores, max(1, len(cores)))
+        BatchDevice(f"{kind}:{index}", kind, index, cores, max(1, min(len(cores), most)))
         for index, cores in zip(found, groups, strict=True)
     )
 
 
-def own_cores() -> tuple[int, ...]:
-    """Return the numbers of the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
+def with_threads(devices: Iterable[BatchDevice], threads: int) -> tuple[BatchDevice, ...]:
+    """Return the devices with so many threads each; 0: as they are."""
+    return tuple(replace(one, threads=threads or one.threads) for one in devices)
 
 
 def shared_out(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
@@ -117,7 +117,7 @@ def _parse(word: str, kind: Kind) -> int:
 
 def _all(kind: Kind) -> list[int]:
     if kind == "cpu":
-        return list(range(_cache_groups(own_cores())))
+        return list(range(_cache_groups(allowed_cores())))
     return list(range(max(1, _gpus()))) if kind == "gpu" else [0]
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from vermilion.batch.devices import own_cores, parse_devices, shared_out
+from vermilion.batch.devices import parse_devices, shared_out, with_threads
+from vermilion.cores import allowed_cores, usable_cores
 from vermilion.errors import OptionError
 
 
@@ -13,11 +14,13 @@ def test_the_cores_are_shared_out() -> None:
 
 def test_devices_by_name() -> None:
     (only,) = parse_devices("cpu", "cpu")
-    assert (only.name, only.cores, only.threads) == ("cpu:0", own_cores(), len(own_cores()))
+    assert (only.name, only.cores, only.threads) == ("cpu:0", allowed_cores(), usable_cores())
+    assert with_threads([only], 0) == (only,)
+    assert with_threads([only], 7)[0].threads == 7
     names = [device.name for device in parse_devices("cpu:1, cpu:0", "cpu")]
     assert names == ["cpu:1", "cpu:0"]
     every = [core for device in parse_devices("all", "cpu") for core in device.cores]
-    assert sorted(every) == list(own_cores())
+    assert sorted(every) == list(allowed_cores())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vermilion.batch.devices import BatchDevice, parse_devices
+from vermilion.batch.devices import BatchDevice, parse_devices, with_threads
 from vermilion.batch.job import Range
 from vermilion.batch.worker_contract import (
     OPEN_LIMIT_S,
@@ -52,7 +52,7 @@ class Standby:
 
 
 @contextmanager
-def standing_by(devices: str) -> Iterator[Standby]:
+def standing_by(devices: str, threads: int = 0) -> Iterator[Standby]:
     """Start a process for each CPU device; none for GPUs and NPUs, whose drivers load slowly.
 
     The program may turn out to be for something else than a CPU: then nobody takes them.
@@ -60,7 +60,7 @@ def standing_by(devices: str) -> Iterator[Standby]:
     Raises: OptionError for words that are no devices.
     """
     is_other = any(word.strip().startswith(("gpu", "npu")) for word in devices.split(","))
-    places = () if is_other else parse_devices(devices, "cpu")
+    places = () if is_other else with_threads(parse_devices(devices, "cpu"), threads)
     waiting = Standby({})
     try:
         for device in places:

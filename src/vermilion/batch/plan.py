@@ -28,6 +28,7 @@ from vermilion.ir.pictures import PictureOptions
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import open_artifact
 from vermilion.runtime.manifest import TensorRecord
+from vermilion.runtime.placement_line import bundle_line
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -63,6 +64,7 @@ class Planned:
 
     job: Job
     kind: Kind
+    placement: str = ""  # how many operators are native
 
     def for_devices(self, count: int) -> Job:
         """Return the job in ranges that suit so many devices."""
@@ -91,14 +93,15 @@ def _plan_bundle(request: Request) -> Planned:
             where="--dim" if request.dims else "--ort",
             hint="give the ONNX file instead",
         )
-    # Only its manifest is read here; workers compare the rest with the digests, as they read it.
-    manifest = open_artifact(request.model, verify="as read").manifest
+    # Only what describes it is read here; workers compare the rest with the digests.
+    reader = open_artifact(request.model, verify="as read")
+    manifest = reader.manifest
     slots = tuple(_slot(record) for record in manifest.inputs)
     batch = _settled_batch(slots, request.batch)
     program = Program("bundle", str(request.model.resolve()))
     source = find_source(request.input, slots, request.pictures)
     job = _planned_job(request, program, source, slots, manifest.outputs, batch, manifest.digest)
-    return Planned(job, find_target(manifest.target).kind)
+    return Planned(job, find_target(manifest.target).kind, bundle_line(reader))
 
 
 def _plan_model(request: Request, progress: Progress) -> Planned:
@@ -123,6 +126,7 @@ def _plan_model(request: Request, progress: Progress) -> Planned:
         program = Program("onnx", str(request.model.resolve()), dims)
         outputs, digest = _session_outputs(bound), model_digest(model)
         kind: Kind = "cpu"
+        placement = ""
     else:
         compiled = compile_model(
             request.model,
@@ -135,7 +139,9 @@ def _plan_model(request: Request, progress: Progress) -> Planned:
         program = Program("bundle", str(compiled.artifact.resolve()))
         outputs = open_artifact(compiled.artifact).manifest.outputs
         digest, kind = compiled.digest, compiled.target.kind
-    return Planned(_planned_job(request, program, source, slots, outputs, batch, digest), kind)
+        placement = compiled.placement
+    job = _planned_job(request, program, source, slots, outputs, batch, digest)
+    return Planned(job, kind, placement)
 
 
 def _session_outputs(model: ir.Model) -> tuple[TensorRecord, ...]:

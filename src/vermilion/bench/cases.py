@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from vermilion.bench.engines import Precision
 from vermilion.errors import OptionError, Refusal, UnsupportedError
 from vermilion.ir.cost import model_cost
-from vermilion.ir.execute import open_session, run_session
+from vermilion.ir.literal.run import LiteralModel, open_literally
 from vermilion.ir.numbers import number_format
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions, open_dimensions
@@ -45,7 +44,7 @@ class Sizes:
 class Case:
     """One model, all of its dimensions known, on disk beside its inputs and right answers.
 
-    `reference` is what ONNX Runtime computes without optimizing the graph.
+    `reference` is what a literal run of the model gives, as the proof's does.
     """
 
     label: str
@@ -90,8 +89,8 @@ def prepare_case(
             where=str(path),
             hint="give each a size: `--dim batch=1`, or a whole input: `--dim x=1x3x48x320`",
         )
-    session = open_session(bound, optimize=False, quiet=True)
-    feeds, reference = _feeds(bound, _checked_names(inputs, bound), session)
+    literal = open_literally(bound)
+    feeds, reference = _feeds(bound, _checked_names(inputs, bound), literal)
     batch, sequence = _leading_sizes(feeds)
     _check_batch(sizes.batch, batch, path)
     model_path, inputs_path = folder / "model.onnx", folder / "inputs.npz"
@@ -113,10 +112,10 @@ def prepare_case(
 
 
 def _feeds(
-    model: ir.Model, given: Mapping[str, Array], session: ort.InferenceSession
+    model: ir.Model, given: Mapping[str, Array], literal: LiteralModel
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return inputs that the model takes, the given ones among them, and the right answers."""
-    found = draw_accepted(model, "ordinary", lambda drawn: run_session(session, {**drawn, **given}))
+    found = draw_accepted(model, "ordinary", lambda drawn: literal.run({**drawn, **given}))
     if isinstance(found, Refusal):
         raise UnsupportedError(found.reason, hint=found.hint)
     sample, reference = found

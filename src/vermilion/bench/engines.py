@@ -37,6 +37,9 @@ PROVIDERS: Mapping[str, str] = {
     "directml": "DmlExecutionProvider",
 }
 
+# The same engine by its whole name, as it stands behind `MODEL.onnx@`.
+_OTHER_NAMES = {"onnxruntime": "ort"}
+
 # Where `pip` finds what an engine needs, for the hint of the error.
 _PACKAGES = {"ort": "onnxruntime", "openvino": "openvino"}
 
@@ -70,7 +73,8 @@ class Request:
 class Opened:
     """An engine with a model in it, ready to run.
 
-    Units: `load_s` is from the file to ready, libraries already imported.
+    Units: `load_s` is from the file to ready, libraries already imported. `placement` says in one
+    line how many operators are native; empty for peers.
     """
 
     run: Run
@@ -79,14 +83,16 @@ class Opened:
     runs_on: str
     import_s: float
     load_s: float
+    placement: str = ""
 
 
 def parse_engine(word: str, precision: Precision) -> Engine:
-    """Read `ort`, `openvino`, or with a precision of its own, `ort@fp32`.
+    """Read `ort` (or `onnxruntime`), `openvino`, or with a precision of its own, `ort@fp32`.
 
     Raises: OptionError for an engine or a precision that nobody here knows.
     """
     name, at, own = word.strip().partition("@")
+    name = _OTHER_NAMES.get(name, name)
     if name not in OPENERS:
         raise OptionError(
             f"no engine is called `{name}`", hint=f"the engines are {', '.join(sorted(OPENERS))}"
@@ -173,6 +179,7 @@ def _open_ours(request: Request) -> Opened:
         runs_on="; ".join(places),
         import_s=imported - begin,
         load_s=ready - imported,
+        placement=session.placement,
     )
 
 

@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 
 import models
-from vermilion.bench.engines import PROVIDERS, Request, engines_here, ort_session
+from vermilion.bench.engines import PROVIDERS, Request, engines_here, ort_session, parse_engine
 from vermilion.errors import DeviceError, UnsupportedError
 
 
@@ -38,6 +38,10 @@ def test_a_profile_is_written_where_it_was_asked_for(small: str, tmp_path: Path)
     assert Path(session.end_profiling()).parent == tmp_path
     ort_session(Request("ort", "fp32", small, 1))
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_same_engine_by_its_whole_name() -> None:
+    assert parse_engine("onnxruntime@fp32", "bf16") == parse_engine("ort@fp32", "bf16")
 
 
 def test_the_engines_of_this_machine_are_those_that_run() -> None:

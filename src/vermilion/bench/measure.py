@@ -21,6 +21,7 @@ from vermilion.bench.figures import Latency, Ratio, latency, pair_ratios, ratio
 from vermilion.bench.harness import EngineProcess, Timed, open_engines, take_turns
 from vermilion.bench.machine import share_of_others, this_machine, usage
 from vermilion.bench.peak import Peak, measure_peak
+from vermilion.cores import usable_cores
 from vermilion.errors import ModelError, OptionError, Refusal, VermilionError
 from vermilion.ir.load import load_model
 from vermilion.ir.measure import Agreement, agreement
@@ -71,6 +72,7 @@ class EngineResult:
     error: VermilionError | None = None
     version: str = ""
     runs_on: str = ""
+    placement: str = ""  # how many operators are native, of our own engine
     timed: Timed | None = None
     outputs: tuple[Agreement, ...] = ()
     import_s: float | None = None
@@ -175,7 +177,8 @@ def bench_graph(
 
 def all_sizes(plan: Plan) -> Iterator[Sizes]:
     """Yield every combination of sizes that a plan asks for."""
-    threads = plan.threads or (this_machine().cores or 1,)
+    # A core's second thread adds nothing to dense arithmetic: cores are counted, not threads.
+    threads = plan.threads or (min(this_machine().cores or 1, usable_cores()),)
     for batch in plan.batches:
         for sequence in plan.sequences:
             yield from (Sizes(batch, sequence, count) for count in threads)
@@ -272,6 +275,7 @@ def open_case(
         result,
         version=opened["version"],
         runs_on=opened["runs_on"],
+        placement=opened["placement"],
         import_s=opened["import_s"],
         load_s=opened["load_s"],
         first_run_ms=answered["first_run_ms"],

@@ -38,6 +38,7 @@ RESULT_KEYS = {
     "quiet_after_ms",
     "runs",
     "runs_on",
+    "placement",
     "sequence",
     "threads",
     "throughput",
@@ -97,6 +98,7 @@ def test_the_report_has_the_keys_that_others_rely_on(found: tuple[CaseResult, ..
         assert row["throughput"] == pytest.approx(row["batch"] * 1e3 / row["latency_ms"]["p50"])
         assert (row["compile_s"] is None) == (row["engine"] != "vermilion")
         assert row["outputs"][0]["cosine"] > 0.99999
+        assert row["placement"].endswith("operators native") == (row["engine"] == "vermilion")
     assert report["ratios"]["ort"]["pairs"] == 6  # of both cases
     assert set(report["ratios"]["ort"]) == {"median", "q1", "q3", "pairs"}
     assert set(report["cases"][0]["ratios"]) == {"ort"}

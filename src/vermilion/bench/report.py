@@ -83,6 +83,7 @@ def _row(found: CaseResult, engine: EngineResult) -> dict[str, object]:
         **row,
         "version": engine.version,
         "runs_on": engine.runs_on,
+        "placement": engine.placement,
         "latency_ms": times.as_json(),
         "runs": len(timed.run_ms),
         "throughput": (found.case.batch or 1) / times.p50 * 1e3,
@@ -132,7 +133,10 @@ def concerns(found: Sequence[CaseResult]) -> Iterator[str]:
                 yield f"{who}: not measured: {engine.error.message}{hint}"
                 continue
             if engine.engine.name == OURS and "ONNX Runtime" in engine.runs_on:
-                yield f"{who}: not all of it is our own code: it runs on {engine.runs_on}"
+                yield (
+                    f"{who}: not all of it is our own code: it runs on {engine.runs_on}: "
+                    f"{engine.placement}"
+                )
             if not engine.agrees:
                 worst = min(engine.outputs, key=lambda output: output.cosine)
                 yield (

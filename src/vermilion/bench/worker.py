@@ -1,7 +1,7 @@
 """One engine in a process of its own (`vermilion.process`): it sleeps between messages.
 
 compile  model, precision, folder            → artifact, compile_s, file_bytes, peak_rss_mb
-open     engine, precision, model, threads  → version, runs_on, import_s, load_s
+open     engine, precision, model, threads  → version, runs_on, placement, import_s, load_s
 answer   inputs, outputs (.npz files), names → names of the outputs, first_run_ms
 turn     runs, settle                        → ms, quiet_after_ms
 profile  runs                                → runs: the events of each
@@ -53,6 +53,7 @@ class Worker:
         return {
             "version": self.opened.version,
             "runs_on": self.opened.runs_on,
+            "placement": self.opened.placement,
             "import_s": self.opened.import_s,
             "load_s": self.opened.load_s,
         }

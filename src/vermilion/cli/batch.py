@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from vermilion.cli.options import CacheDir, Dims, parse_dims, parse_shape
+from vermilion.cli.options import CacheDir, Dims, Threads, parse_dims, parse_shape
 from vermilion.cli.output import Result, console_on
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
@@ -189,6 +189,7 @@ def batch(
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds that a worker may take for one range.")
     ] = 600.0,
+    threads: Threads = 0,
     cache_dir: CacheDir = None,
 ) -> Result:
     """Compute a model's outputs for many inputs, with a process for each device.
@@ -199,7 +200,7 @@ def batch(
     from vermilion.batch.local_worker import standing_by
 
     local = _engine(engine) == "local"
-    with standing_by(devices) if local else nullcontext() as standby:
+    with standing_by(devices, threads) if local else nullcontext() as standby:
         # Loaded while the processes start.
         from vermilion.batch.batch import run_batch
         from vermilion.batch.plan import Request
@@ -224,6 +225,7 @@ def batch(
                 address=address,
                 resume=resume,
                 limit_s=timeout,
+                threads=threads,
                 progress=shown.step,
                 watch=shown.watch,
                 standby=standby,
@@ -238,6 +240,7 @@ def batch(
         "batch": done.batch,
         "seconds": done.seconds,
         "inputs_per_s": done.rate,
+        "placement": done.placement,
         "devices": [record.as_json() for record in done.devices],
     }
     return Result(data, lambda: _view(done), ok=not done.failed)
@@ -314,7 +317,7 @@ def _view(done: BatchResult) -> RenderableType:
         f"{done.total:,} inputs in batches of {done.batch}{before}: "
         f"{done.seconds:.2f} s, {done.rate:,.1f} a second"
     )
-    views: list[RenderableType] = [words, table]
+    views: list[RenderableType] = [words, table, *([done.placement] if done.placement else [])]
     if len(done.failed) < done.total:
         views.append(f"written to {done.output}")
     shown = done.failed[:_FAILED_SHOWN]

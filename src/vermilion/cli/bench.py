@@ -45,7 +45,12 @@ def bench(
         str | None, typer.Option("--sequence", metavar="64,128", help="Lengths of token inputs.")
     ] = None,
     threads: Annotated[
-        str | None, typer.Option("--threads", metavar="1,2", help="Threads; all cores if none.")
+        str | None,
+        typer.Option(
+            "--threads",
+            metavar="1,2",
+            help="Threads; as many cores as this process may keep busy if none.",
+        ),
     ] = None,
     dim: Dims = None,
     input: Inputs = None,
@@ -53,8 +58,8 @@ def bench(
         str | None,
         typer.Option(
             "--against",
-            help="Peers: ort, openvino, migraphx, rocm, directml, or at their own precision "
-            "ort@fp32. If none: ort; with --suite all that run here.",
+            help="Peers: ort (or onnxruntime), openvino, migraphx, rocm, directml, or at their "
+            "own precision ort@fp32. If none: ort; with --suite all that run here.",
             show_default=False,
         ),
     ] = None,

@@ -58,6 +58,7 @@ def test_the_table_for_people(
     assert main(bench(small, "--pairs", "1")) == 0
     shown = capfd.readouterr().out
     assert "small, fp32, batch 1, 1 thread" in shown
+    assert "vermilion: 8 of 8 operators native" in shown
     for words in ("vermilion@fp32", "ort@fp32", "p50 ms", "ours ÷ peer", "cosine"):
         assert words in shown
     assert "…" not in shown

@@ -22,7 +22,12 @@ def bench_view(found: Sequence[CaseResult], deltas: Sequence[Delta], pairs: int)
     views: list[RenderableType] = []
     for case in found:
         rows = tuple(tuple(_cells(case, engine)) for engine in case.engines)
-        views += [_title(case), _FittedTable(rows), ""]
+        ran = [
+            f"{engine.engine.name}: {engine.placement}"
+            for engine in case.engines
+            if engine.placement
+        ]
+        views += [_title(case), _FittedTable(rows), *ran, ""]
     views.append(
         f"{pairs} turns of each engine; ratios are ours ÷ peer, the median over pairs of "
         "turns and its quartiles"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vermilion.cli.options import CacheDir, Dims, Inputs, load_inputs, parse_dims
+from vermilion.cli.options import CacheDir, Dims, Inputs, Threads, load_inputs, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 
@@ -22,14 +22,25 @@ _WORST_LAYERS = 8
 def compare(
     terminal: Terminal,
     a: Annotated[
-        str, typer.Argument(metavar="A", help="The reference: MODEL.onnx, FOLDER, NAME.rai, …")
+        str,
+        typer.Argument(
+            metavar="A",
+            help="The reference: MODEL.onnx, whose literal run says what is right; or FOLDER, "
+            "NAME.rai, MODEL.onnx@PLACE, as they run.",
+        ),
     ],
     b: Annotated[
-        str, typer.Argument(metavar="B", help="The other; `MODEL.onnx@strix` compiles first.")
+        str,
+        typer.Argument(
+            metavar="B",
+            help="The other. A model file is compiled first: for this CPU, or for a target "
+            "(`m.onnx@strix`); `m.onnx@onnxruntime` is run as it is.",
+        ),
     ],
     *,
     input: Inputs = None,
     dim: Dims = None,
+    threads: Threads = 0,
     cache_dir: CacheDir = None,
     runs: Annotated[int, typer.Option("--runs", min=0, help="Timed runs of each side.")] = 10,
     layers: Annotated[
@@ -44,18 +55,22 @@ def compare(
 
     Without `--input`, sample inputs with a fixed seed are used, and a warning says so.
     """
-    from vermilion.compare import compare_sides, open_side
+    from vermilion.compare import compare_sides
+    from vermilion.sides import open_reference, open_side, split_place
 
-    dims = parse_dims(dim)
-    reference = open_side(a, dims=dims, cache_dir=cache_dir, progress=terminal.progress)
-    other = open_side(b, dims=dims, cache_dir=cache_dir, progress=terminal.progress)
+    split_place(a)  # a path that leads nowhere is told before the other side is compiled
+    dims, progress = parse_dims(dim), terminal.progress
+    other = open_side(b, dims=dims, cache_dir=cache_dir, threads=threads, progress=progress)
+    reference = open_reference(
+        a, other, timed=runs > 0, dims=dims, cache_dir=cache_dir, threads=threads, progress=progress
+    )  # fmt: skip
     for note in (*reference.notes, *other.notes):
         terminal.warn(note)
     inputs = load_inputs(input)
     if not inputs:
         terminal.warn("no --input given: compared on sample inputs, not on real data")
     found = compare_sides(
-        reference, other, inputs or None, layers=layers, runs=runs, progress=terminal.progress
+        reference, other, inputs or None, layers=layers, runs=runs, progress=progress
     )
     met = min_sqnr is None or found.worst_sqnr_db >= min_sqnr
     if not met:
@@ -72,6 +87,7 @@ def as_json(found: Comparison) -> dict[str, object]:
             {
                 "label": side.label,
                 "runs_on": side.runs_on,
+                "placement": side.placement,
                 "modelled": side.modelled,
                 "latency_ms": latency.as_json(),
             }
@@ -102,7 +118,7 @@ def _view(found: Comparison) -> RenderableType:
         )
         sides.add_row(letter, side.label, side.runs_on, *timed)
     outputs = _agreements("output", [(o, "") for o in found.outputs])
-    views: list[RenderableType] = [sides, "", "B against A", outputs]
+    views: list[RenderableType] = [sides, *_placements(found), "", _against(found), outputs]
     if found.layers:
         worst = sorted(found.layers, key=lambda layer: layer.agreement.sqnr_db)[:_WORST_LAYERS]
         views += [
@@ -112,6 +128,16 @@ def _view(found: Comparison) -> RenderableType:
             _first(found),
         ]
     return Group(*views)
+
+
+def _placements(found: Comparison) -> list[str]:
+    sides = zip("AB", (found.reference, found.other), strict=True)
+    return [f"{letter}: {side.placement}" for letter, side in sides if side.placement]
+
+
+def _against(found: Comparison) -> str:
+    literal = found.reference.expected is not None
+    return "B against the literal run of A's model" if literal else "B against A"
 
 
 def _first(found: Comparison) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vermilion.cli.options import CacheDir, Dims, Model, load_inputs, parse_dims, parse_pairs
-from vermilion.cli.output import Result
+from vermilion.cli.output import Failure, Result
 from vermilion.cli.verb import Terminal, verb
 
 if TYPE_CHECKING:
@@ -106,31 +106,33 @@ def compile(
 
     Prints what is supported, what is offloaded, and why the rest is not.
     """
-    from vermilion.api import compile_model
+    from vermilion.api import OffloadError, compile_model
     from vermilion.inspection import bisect_model
 
-    compiled = compile_model(
-        model,
-        target=target,
-        precision=precision,
-        dims=parse_dims(dim),
-        cache_dir=cache_dir,
-        cache_key=cache_key,
-        output=output,
-        min_offload=min_offload,
-        winograd=winograd,
-        dump=dump,
-        backend=backend,
-        provider_options=parse_pairs(provider_option, "--provider-option"),
-        fix=fix,
-        inputs=load_inputs(inputs) if inputs else None,
-        require_proof=require_proof,
-        progress=terminal.progress,
-    )
-    if not compiled.cache_hit and "key" in compiled.cache_reason:
-        terminal.warn(f"compiled again: {compiled.cache_reason}")
-    for note in compiled.report.notes:
-        terminal.warn(note)
+    failure = None
+    try:
+        compiled = compile_model(
+            model,
+            target=target,
+            precision=precision,
+            dims=parse_dims(dim),
+            cache_dir=cache_dir,
+            cache_key=cache_key,
+            output=output,
+            min_offload=min_offload,
+            winograd=winograd,
+            dump=dump,
+            backend=backend,
+            provider_options=parse_pairs(provider_option, "--provider-option"),
+            fix=fix,
+            inputs=load_inputs(inputs) if inputs else None,
+            require_proof=require_proof,
+            progress=terminal.progress,
+        )
+    except OffloadError as error:
+        # What was found out is printed all the same: in a build job it is all that is left.
+        compiled, failure = error.compiled, Failure(error.message, error.where, error.hint)
+    _warn(terminal, compiled)
     data = as_json(compiled)
     if bisect is not None and compiled.report.summary.fallback.compile_error:
         culprits = bisect_model(
@@ -145,7 +147,20 @@ def compile(
         for culprit in culprits:
             terminal.warn(f"{culprit.part}: {culprit.reason}; the least that fails: {culprit.path}")
         data["culprits"] = [culprit.as_json() for culprit in culprits]
-    return Result(data, lambda: _view(compiled, every_node=nodes))
+    return Result(
+        data, lambda: _view(compiled, every_node=nodes), ok=failure is None, failure=failure
+    )
+
+
+def _warn(terminal: Terminal, compiled: Compiled) -> None:
+    """Tell what went another way than asked for; above all, that the target got nothing."""
+    if not compiled.cache_hit and "key" in compiled.cache_reason:
+        terminal.warn(f"compiled again: {compiled.cache_reason}")
+    notes, summary = compiled.report.notes, compiled.report.summary
+    if summary.operators and not summary.offloaded_operators and not notes:
+        terminal.warn(compiled.placement)
+    for note in notes:
+        terminal.warn(note)
 
 
 def as_json(compiled: Compiled) -> dict[str, object]:
@@ -162,6 +177,7 @@ def as_json(compiled: Compiled) -> dict[str, object]:
         "target": compiled.target.name,
         "execution": compiled.availability.reason or "on this machine",
         "offload_is": compiled.offload_is,
+        "placement": compiled.placement,
         "summary": report.summary.as_json(),
         "summary_path": compiled.summary_path,
         "nodes": [dict(row) for row in report.nodes],
@@ -192,6 +208,7 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
         facts.add_row(*_proof_row(row))
     views: list[RenderableType] = [
         f"{state} for {target.name} ({target.title}) in {compiled.seconds:.2f} s",
+        compiled.placement,
         facts,
         "",
         summary_view(report.summary, ran=ran),

@@ -116,6 +116,38 @@ def test_what_ran_on_the_cpu_because_nothing_was_offloaded_is_not_modelled(
     assert "vermilion quantize MODEL" in done.words
 
 
+def test_a_target_that_gets_nothing_is_warned_about(vermilion: Command, model: Path) -> None:
+    done = vermilion("compile", model, "--target", "phoenix", "--json")
+    assert done.code == 0
+    (warning,) = done.data["warnings"]
+    assert warning == done.data["placement"]
+    assert warning.startswith("0 of ")
+    assert "operators native on phoenix; " in warning
+    assert "vermilion quantize MODEL" in warning
+
+
+@pytest.mark.parametrize("gate", ["operators=80%", "gops=100%"])
+def test_a_gate_that_is_not_met_prints_all_that_was_found_out(
+    vermilion: Command, mixed: Path, tmp_path: Path, gate: str
+) -> None:
+    words = ("compile", mixed, "--target", "strix", "-o", tmp_path / "m.rai", "--min-offload", gate)
+    done = vermilion(*words)
+    assert done.code == 1
+    assert done.err.startswith("error: ")
+    assert "were asked for (--min-offload)" in done.err
+    assert "1 `Softplus` is not supported in bf16 by strix" in done.words
+    assert "operators 2 1 (50.0%) 1 (50.0%)" in done.words
+    told = vermilion(*words, "--json")
+    data = told.data
+    assert told.code == 1
+    assert "were asked for" in data["error"]["message"]
+    assert [row["device"] for row in data["nodes"]] == ["cpu", "npu"]
+    assert data["summary"]["offloaded_operators"] == 1
+    assert data["placement"].startswith("1 of 2 operators native on strix (modelled); 1 in ONNX")
+    assert not (tmp_path / "m.rai").exists()
+    assert Path(data["artifact"]).is_dir()  # it is in the cache, for who wants to look
+
+
 def test_one_file(vermilion: Command, model: Path, tmp_path: Path) -> None:
     data = vermilion("compile", model, "-o", tmp_path / "m.rai", "--json").data
     assert data["artifact"] == str(tmp_path / "m.rai")

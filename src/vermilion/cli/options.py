@@ -42,6 +42,16 @@ CacheDir = Annotated[
     ),
 ]
 
+Threads = Annotated[
+    int,
+    typer.Option(
+        "--threads",
+        metavar="N",
+        min=0,
+        help="Threads of the CPU; 0: as many as this process may keep busy.",
+    ),
+]
+
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?B?)", re.ASCII)
 

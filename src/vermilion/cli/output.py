@@ -37,12 +37,13 @@ class Result:
 
     `data` holds the JSON keys beside the three that every object has. `view` draws the same for
     people, and is only called when they are who reads it. `ok` false is exit code 1: the work
-    was done and a gate was not met.
+    was done and a gate was not met. `failure` says which, where the view does not.
     """
 
     data: Mapping[str, object]
     view: Callable[[], RenderableType]
     ok: bool = True
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,30 @@ def emit(
 ) -> None:
     """Print a result on `out`, for machines or for people."""
     if as_json:
-        extra = {"warnings": list(warnings)} if warnings else {}
+        extra: dict[str, object] = {"warnings": list(warnings)} if warnings else {}
+        if result.failure is not None:
+            extra["error"] = _error_object(result.failure)
         _print_object({**_head(verb, result.ok), **result.data, **extra}, out)
     else:
         console_on(out).print(result.view())
     out.flush()
+    if result.failure is not None:
+        _print_failure(result.failure)
 
 
 def emit_failure(verb: str, failure: Failure, *, as_json: bool, out: TextIO) -> None:
     """Print a failure: for people on stderr, and with `as_json` also as an object on `out`."""
+    _print_failure(failure)
+    if as_json:
+        _print_object({**_head(verb, False), "error": _error_object(failure)}, out)
+        out.flush()
+
+
+def _error_object(failure: Failure) -> dict[str, str]:
+    return {"message": failure.message, "where": failure.where, "hint": failure.hint}
+
+
+def _print_failure(failure: Failure) -> None:
     from rich.text import Text
 
     place = f" ({failure.where})" if failure.where else ""
@@ -79,10 +95,6 @@ def emit_failure(verb: str, failure: Failure, *, as_json: bool, out: TextIO) -> 
         console.print(
             Text.assemble(Text("hint:", style="bold"), f" {failure.hint}"), soft_wrap=True
         )
-    if as_json:
-        error = {"message": failure.message, "where": failure.where, "hint": failure.hint}
-        _print_object({**_head(verb, False), "error": error}, out)
-        out.flush()
 
 
 def console_on(stream: TextIO) -> Console:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vermilion.cli.options import CacheDir, Dims, Inputs, load_inputs, parse_dims
+from vermilion.cli.options import CacheDir, Dims, Inputs, Threads, load_inputs, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
@@ -17,8 +17,8 @@ from vermilion.errors import OptionError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from vermilion.compare import Array, Side
     from vermilion.runtime.session import BundleRunner
+    from vermilion.sides import Array, Side
 
 
 @verb("run")
@@ -27,8 +27,9 @@ def run(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL|FOLDER|NAME.rai",
-            help="What to run; `MODEL.onnx@strix` compiles first.",
+            metavar="MODEL[@PLACE]|FOLDER|NAME.rai",
+            help="A model file is compiled first: for this CPU, or for a target (`m.onnx@strix`); "
+            "`m.onnx@onnxruntime` is run as it is.",
             show_default=False,
         ),
     ],
@@ -45,6 +46,7 @@ def run(
         ),
     ] = None,
     dim: Dims = None,
+    threads: Threads = 0,
     cache_dir: CacheDir = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Only print which inputs are needed.")
@@ -66,12 +68,14 @@ def run(
         ),
     ] = None,
 ) -> Result:
-    """Run a model once and write its outputs.
+    """Run a model once, write its outputs, and say how much of it ran where.
 
     Without `--input`, sample inputs with a fixed seed are used, and a warning says so.
     """
     if bucket:
-        return _run_bucketed([model, *bucket], input, pad, output)
+        return _run_bucketed([model, *bucket], input, pad, output, threads)
+    if schema:
+        return _schema(model, dim)
     from vermilion.ir.value_files import check_form, write_values
 
     if output is not None:
@@ -81,18 +85,20 @@ def run(
     inputs = load_inputs(input)
     side: Side | BundleRunner
     # What a bundle needs beside its graph loads in a tenth of the time.
-    if inputs and not schema and Path(model).exists() and is_artifact(Path(model)):
-        side = open_bundle_runner(Path(model))
+    if inputs and Path(model).exists() and is_artifact(Path(model)):
+        side = open_bundle_runner(Path(model), threads=threads)
         _tell_notes(terminal, side)
     else:
-        from vermilion.compare import open_side
+        from vermilion.sides import open_side
 
         side = open_side(
-            model, dims=parse_dims(dim), cache_dir=cache_dir, progress=terminal.progress
+            model,
+            dims=parse_dims(dim),
+            cache_dir=cache_dir,
+            threads=threads,
+            progress=terminal.progress,
         )
         _tell_notes(terminal, side)
-        if schema:
-            return _schema(side)
         inputs = inputs or _samples(terminal, side)
     begin = time.perf_counter()
     outputs = side.run(inputs)
@@ -102,6 +108,7 @@ def run(
     data = {
         "model": model,
         "runs_on": side.runs_on,
+        "placement": side.placement,
         "modelled": side.modelled,
         "milliseconds": milliseconds,
         "output": output,
@@ -115,6 +122,7 @@ def _run_bucketed(
     words: Sequence[str] | None,
     pad: Sequence[str] | None,
     output: Path | None,
+    threads: int,
 ) -> Result:
     """Run inputs on the program for their size, or padded on the next."""
     from vermilion.ir.value_files import check_form, write_values
@@ -125,7 +133,9 @@ def _run_bucketed(
     inputs = load_inputs(words)
     if not inputs:
         raise OptionError("inputs say which program is run", hint="give `--input`")
-    session = BucketSession([Path(program) for program in programs], pad=_padding(pad))
+    session = BucketSession(
+        [Path(program) for program in programs], pad=_padding(pad), threads=threads
+    )
     at, is_padded = session.choose(inputs)
     begin = time.perf_counter()
     outputs = session.run(None, inputs)
@@ -192,16 +202,19 @@ def _samples(terminal: Terminal, side: Side) -> dict[str, Array]:
     return dict(found[0].inputs)
 
 
-def _schema(side: Side) -> Result:
+def _schema(what: str, dim: Sequence[str] | None) -> Result:
+    """Print the inputs of a model file or a bundle; nothing is compiled for that."""
     from rich.table import Table
 
     from vermilion.runtime.feeds import shape_text
     from vermilion.runtime.write import tensor_record
+    from vermilion.sides import read_graph
 
+    graph = read_graph(what, parse_dims(dim)).graph
     rows: list[dict[str, object]] = [
         {"name": v.name, "dtype": str(v.dtype).lower(), "shape": list(tensor_record(v).shape or ())}
-        for v in side.model.graph.inputs
-        if v.name not in side.model.graph.initializers
+        for v in graph.inputs
+        if v.name not in graph.initializers
     ]
 
     def view() -> RenderableType:
@@ -250,9 +263,8 @@ def _view(
             *_figures(value),
         )
     where = f"written to {output}" if output is not None else "not written: give --output OUT.npz"
-    return Group(
-        f"ran on {side.runs_on} in {milliseconds:.2f} ms (one run, not warmed up)", table, where
-    )
+    ran = f"ran on {side.runs_on} in {milliseconds:.2f} ms (one run, not warmed up)"
+    return Group(f"{ran}: {side.placement}" if side.placement else ran, table, where)
 
 
 def _figures(value: object) -> list[str]:

@@ -22,8 +22,14 @@ def vermilion(
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    ir.save(small_cnn(batch="n"), tmp_path / "m.onnx")
+    ir.save(small_cnn(batch=2), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"
+
+
+@pytest.fixture
+def open_model(tmp_path: Path) -> Path:
+    ir.save(small_cnn(batch="n"), tmp_path / "open.onnx")
+    return tmp_path / "open.onnx"
 
 
 @pytest.fixture
@@ -40,20 +46,17 @@ def test_a_model_a_folder_and_a_file_give_the_same(
     words = ("compile", model, "-o", tmp_path / "m.rai", "--json")
     compiled = vermilion(*words).data
     folder = Path(compiled["cache_dir"]) / compiled["cache_key"]
-    found, told = [], []
+    found = []
     for at, what in enumerate((model, folder, tmp_path / "m.rai", f"{model}@x86-64-v3")):
         out = tmp_path / "out" / f"{at}.npz"
         done = vermilion("run", what, "--input", inputs, "--output", out)
-        assert done.code == 0, done.err
-        told.append(done.err)
+        assert (done.code, done.err) == (0, "")
         assert f"written to {out}" in done.words
-        assert done.out.startswith("ran on CPU")
+        assert done.out.startswith("ran on CPU (native code for")
+        assert "(one run, not warmed up): 8 of 8 operators native" in done.words
         with np.load(out) as arrays:
             assert arrays.files == ["output"]
             found.append(arrays["output"])
-    # A bundle says each time that it is compiled for no size; the file itself needs no such word.
-    assert told[0] == ""
-    assert all("`--dim n=1`" in words and words.count("\n") == 1 for words in told[1:])
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], rtol=1e-4, atol=1e-5)
 
@@ -70,14 +73,33 @@ def test_for_machines(vermilion: Command, model: Path, inputs: Path) -> None:
     assert data["outputs"] == [{"name": "output", "dtype": "float32", "shape": [2, 10]}]
     assert (data["modelled"], data["output"]) == (False, None)
     assert data["milliseconds"] > 0
+    assert data["placement"] == "8 of 8 operators native"
     assert "warnings" not in data
+    words = ("run", f"{model}@onnxruntime", "--input", inputs, "--json")
+    as_it_is = vermilion(*words).data
+    assert (as_it_is["runs_on"], as_it_is["placement"]) == ("CPU (ONNX Runtime)", "")
 
 
-def test_what_stands_in_for_a_device_says_so(vermilion: Command, model: Path) -> None:
-    done = vermilion("run", f"{model}@strix", "--dim", "n=1")
+def test_as_many_threads_as_are_asked_for(vermilion: Command, model: Path, inputs: Path) -> None:
+    for what in (model, f"{model}@cpu"):
+        done = vermilion("run", what, "--input", inputs, "--threads", "1", "--json")
+        assert done.data["runs_on"].endswith(", 1 threads)")
+    assert vermilion("run", model, "--threads", "-1").code == 2
+
+
+def test_what_stands_in_for_a_device_says_so(vermilion: Command, open_model: Path) -> None:
+    done = vermilion("run", f"{open_model}@strix", "--dim", "n=1")
     assert "ran on strix (modelled: bfloat16 computed by CPU" in done.words
-    data = vermilion("run", f"{model}@strix", "--dim", "n=1", "--json").data
+    data = vermilion("run", f"{open_model}@strix", "--dim", "n=1", "--json").data
     assert data["modelled"] is True
+    assert data["placement"] == "8 of 8 operators native on strix (modelled)"
+
+
+def test_a_target_that_got_nothing_is_told_of(vermilion: Command, open_model: Path) -> None:
+    done = vermilion("run", f"{open_model}@strix")
+    assert done.code == 0
+    assert "0 of 8 operators native on strix; 8 in ONNX Runtime: strix needs fixed" in done.words
+    assert "`--dim n=1`" in done.err
 
 
 def test_sample_inputs_are_warned_about(vermilion: Command, model: Path) -> None:
@@ -86,11 +108,12 @@ def test_sample_inputs_are_warned_about(vermilion: Command, model: Path) -> None
     assert done.err.startswith("warning: no --input given: ran on sample inputs")
 
 
-def test_which_inputs_it_needs(vermilion: Command, model: Path) -> None:
-    done = vermilion("run", model, "--schema")
+def test_which_inputs_it_needs(vermilion: Command, open_model: Path, tmp_path: Path) -> None:
+    done = vermilion("run", open_model, "--schema")
     assert (done.code, done.err) == (0, "")
     assert "input float n×3×16×16" in done.words
-    data = vermilion("run", model, "--schema", "--dim", "n=4", "--json").data
+    assert not (tmp_path / "cache").exists(), "nothing is compiled for that"
+    data = vermilion("run", open_model, "--schema", "--dim", "n=4", "--json").data
     assert data["inputs"] == [{"name": "input", "dtype": "float", "shape": [4, 3, 16, 16]}]
 
 

@@ -27,7 +27,7 @@ from vermilion.codegen.memory import aligned, offsets_of, plan_memory
 from vermilion.codegen.object import compile_object, compile_objects
 from vermilion.codegen.table import Address, Call, Check, ObjectCode, StepTensor
 from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View
-from vermilion.codegen.workers import usable_cores
+from vermilion.cores import usable_cores
 
 # The smallest chunk: taking one costs a cache line, the last one keeps others waiting.
 _CHUNK_NS = 700.0

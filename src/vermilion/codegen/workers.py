@@ -62,13 +62,6 @@ class Memory:
 HEAP = Memory()
 
 
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 # None where the system cannot tell or place threads (Windows, macOS).
 _current_core = (
     getattr(ctypes.CDLL(None), "sched_getcpu", None) if sys.platform == "linux" else None

@@ -18,6 +18,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from vermilion.cores import are_limited, usable_cores
 from vermilion.errors import UnsupportedError, first_line
 from vermilion.ir.limits import bound_memory, bounded_run, check_bound, check_time, ended_after
 from vermilion.ir.ort_values import needs_values, ort_value, run_with_values
@@ -150,7 +151,8 @@ def session_from_bytes(
     """
     options = ort.SessionOptions()
     options.log_severity_level = _SEVERITY_FATAL if quiet else _SEVERITY_ERROR
-    options.intra_op_num_threads = threads
+    # Left to itself, it counts the machine's cores, whatever this process is allowed.
+    options.intra_op_num_threads = threads or (usable_cores() if are_limited() else 0)
     # Workers that spin after a run steal time from whatever runs next.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not optimize:

@@ -167,6 +167,15 @@ class Session(OrtNames):
         )  # fmt: skip
 
     @property
+    def placement(self) -> str:
+        """Say in one line how many operators are native, and why the rest is not."""
+        from vermilion.runtime.placement_line import bundle_line
+
+        if self._reader is None:
+            raise OptionError("the session is closed")
+        return bundle_line(self._reader)
+
+    @property
     def runs_on(self) -> list[str]:
         """Where each part runs, and whether that is modelled, in execution order."""
         return [f"{step.part.name}: {step.executable.runs_on}" for step in self._steps]
@@ -289,12 +298,16 @@ def _info(record: TensorRecord) -> TensorInfo:
 
 @dataclass(frozen=True)
 class BundleRunner:
-    """How a bundle runs. `modelled` says that a device is imitated, and its time means nothing."""
+    """How a bundle runs. `modelled` says that a device is imitated, and its time means nothing.
+
+    `placement` says in one line how many operators are native.
+    """
 
     runs_on: str
     run: Callable[[Mapping[str, Array]], dict[str, Array]]
     modelled: bool
     notes: tuple[str, ...]
+    placement: str
 
 
 def is_artifact(path: Path) -> bool:
@@ -302,9 +315,9 @@ def is_artifact(path: Path) -> bool:
     return path.is_dir() or path.suffix == ".rai"
 
 
-def open_bundle_runner(artifact: Path) -> BundleRunner:
+def open_bundle_runner(artifact: Path, *, threads: int = 0) -> BundleRunner:
     """Open a bundle to run it as it is compiled."""
-    session = Session(artifact)
+    session = Session(artifact, threads=threads)
     names = [output.name for output in session.get_outputs()]
 
     def run(given: Mapping[str, Array]) -> dict[str, Array]:
@@ -312,4 +325,4 @@ def open_bundle_runner(artifact: Path) -> BundleRunner:
 
     places = sorted({place.partition(": ")[2] for place in session.runs_on})
     modelled = any(part.modelled for part in session.manifest.parts)
-    return BundleRunner("; ".join(places), run, modelled, session.notes)
+    return BundleRunner("; ".join(places), run, modelled, session.notes, session.placement)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.isa import Isa, isa_of
-from vermilion.codegen.workers import usable_cores
+from vermilion.cores import usable_cores
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hardware.targets.find import resolve_cpu
 from vermilion.llm.engine.cached_image import Opening, kept_image, known_image

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.codegen.workers import usable_cores
+from vermilion.cores import usable_cores
 from vermilion.errors import Refusal
 from vermilion.ir.execute import Array
 from vermilion.quantize.native_run.kernel_step import Places, calls_of

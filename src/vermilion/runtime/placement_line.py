@@ -1,0 +1,53 @@
+"""One line on where a compiled model runs: how many operators are native, and why the rest is not.
+
+Read from a bundle's report, so that it needs no library of graphs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from vermilion.hardware.targets.find import find_target
+from vermilion.runtime.artifact import ArtifactReader
+from vermilion.runtime.report import Row, read_report
+
+# The backend that takes what a target does not.
+_LEFT_TO = "ort"
+
+
+def placement_line(
+    nodes: Sequence[Row], target: str, *, on_cpu: bool, modelled: bool = False
+) -> str:
+    """Return it for the rows of a report: `122 of 122 operators native`."""
+    left = [row for row in nodes if row.get("backend") == _LEFT_TO]
+    native = len(nodes) - len(left)
+    place = "" if on_cpu else f" on {target}"
+    words = f"{native} of {len(nodes)} operators native{place}{' (modelled)' * modelled}"
+    return f"{words}; {_why(left)}" if left else words
+
+
+def bundle_line(reader: ArtifactReader) -> str:
+    """Return it for an open bundle."""
+    target = reader.manifest.target
+    return placement_line(
+        read_report(reader).nodes,
+        target,
+        on_cpu=find_target(target).kind == "cpu",
+        modelled=any(part.modelled for part in reader.manifest.parts),
+    )
+
+
+def _why(left: Sequence[Row]) -> str:
+    """Say what is left to ONNX Runtime, with the reason that most of it has."""
+    reasons = Counter((str(row.get("reason", "")), str(row.get("hint", ""))) for row in left)
+    (reason, hint), count = reasons.most_common(1)[0]
+    words = f"{len(left)} in ONNX Runtime"
+    if reason:
+        words += f": {reason}"
+    if hint:
+        words += f" ({hint})"
+    if len(reasons) > 1:
+        others = f"{len(reasons) - 1} other reason{'s' * (len(reasons) > 2)}"
+        words += f"; {len(left) - count} of them for {others}"
+    return words
