@@ -61,6 +61,10 @@ def test_the_code_generator(carry_out: Carry) -> None:
     assert carry_out("docs/code-generator.md", programs=False) >= 2  # it shows some of ours
 
 
+def test_scripts_for_onnx_runtime(carry_out: Carry) -> None:
+    assert carry_out("docs/onnxruntime.md") == 2
+
+
 def test_gpus(carry_out: Carry) -> None:
     assert carry_out("docs/gpu.md") >= 3
 

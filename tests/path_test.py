@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from commands import command_line
 from models import PACKAGE_SHAPES, SMALL_MODELS, Net, conv, package_model_path
-from vermilion import Session, compile_model
+from vermilion import InferenceSession, compile_model
 from vermilion.api import Compiled
 from vermilion.compare import compare_sides
 from vermilion.ir.execute import open_session, run_session
@@ -103,8 +103,8 @@ def test_ocr_on_strix_is_placed_whole_and_modelled(name: str, root: Path) -> Non
     summary = compiled.report.summary
     assert summary.offloaded_operators == summary.operators
     assert compiled.report.predicted_ms is not None
-    folder = Session(compiled.cache_dir / compiled.cache_key, threads=1)
-    single = Session(compiled.artifact, threads=1)
+    folder = InferenceSession(compiled.cache_dir / compiled.cache_key, threads=1)
+    single = InferenceSession(compiled.artifact, threads=1)
     assert all("modelled" in place for place in [*folder.runs_on, *single.runs_on])
     one, other = folder.run(None, case.page), single.run(None, case.page)
     np.testing.assert_array_equal(one[0], other[0])
@@ -141,7 +141,7 @@ def test_a_session_answers_the_calls_of_onnx_runtime(root: Path) -> None:
     case = ocr("ocr-rec")
     open_dims = compile_model(case.file, cache_dir=root / "cache")
     theirs = ort.InferenceSession(str(case.file), providers=["CPUExecutionProvider"])
-    ours = Session(open_dims.artifact)
+    ours = InferenceSession(open_dims.artifact)
     for sessions in zip(theirs.get_inputs(), ours.get_inputs(), strict=True):
         assert sessions[0].name == sessions[1].name
         assert sessions[0].type == sessions[1].type

@@ -49,8 +49,8 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def session(artifact: Path) -> Iterator[vermilion.Session]:
-    with vermilion.Session(artifact, threads=2) as opened:
+def session(artifact: Path) -> Iterator[vermilion.InferenceSession]:
+    with vermilion.InferenceSession(artifact, threads=2) as opened:
         yield opened
 
 
@@ -74,7 +74,9 @@ def alarms(every_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_run_that_an_alarm_ends_writes_nothing_afterwards(session: vermilion.Session) -> None:
+def test_a_run_that_an_alarm_ends_writes_nothing_afterwards(
+    session: vermilion.InferenceSession,
+) -> None:
     feeds = picture(1)
     expected = session.run(None, feeds)[0]
     interrupted = 0
@@ -97,11 +99,11 @@ def test_a_run_that_an_alarm_ends_writes_nothing_afterwards(session: vermilion.S
 def test_closing_while_another_thread_runs_ends_its_run_rightly(artifact: Path) -> None:
     feeds = picture(2)
     for _ in range(5):
-        session = vermilion.Session(artifact, threads=2)
+        session = vermilion.InferenceSession(artifact, threads=2)
         expected, wrong = session.run(None, feeds)[0], []
 
         def work(
-            session: vermilion.Session = session,
+            session: vermilion.InferenceSession = session,
             expected: Array = expected,
             wrong: list[str] = wrong,
         ) -> None:
@@ -124,9 +126,9 @@ def test_closing_while_another_thread_runs_ends_its_run_rightly(artifact: Path) 
 
 def test_a_session_that_another_thread_collects_takes_its_memory_along(artifact: Path) -> None:
     feeds = picture(3)
-    expected = vermilion.Session(artifact, threads=2).run(None, feeds)[0]
+    expected = vermilion.InferenceSession(artifact, threads=2).run(None, feeds)[0]
     for _ in range(10):
-        held = [vermilion.Session(artifact, threads=2)]
+        held = [vermilion.InferenceSession(artifact, threads=2)]
         assert np.array_equal(held[0].run(None, feeds)[0], expected)
         thread = threading.Thread(target=held.clear)
         thread.start()
@@ -138,7 +140,7 @@ def exit_codes(children: list[int]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
-def test_forked_while_another_thread_runs(session: vermilion.Session) -> None:
+def test_forked_while_another_thread_runs(session: vermilion.InferenceSession) -> None:
     feeds, other = picture(4), picture(5)
     expected, stop = session.run(None, feeds)[0], threading.Event()
 
@@ -163,7 +165,7 @@ def test_forked_while_another_thread_runs(session: vermilion.Session) -> None:
     assert np.array_equal(session.run(None, feeds)[0], expected)
 
 
-def test_forked_by_the_thread_that_is_in_a_run(session: vermilion.Session) -> None:
+def test_forked_by_the_thread_that_is_in_a_run(session: vermilion.InferenceSession) -> None:
     """A handler that forks, as servers have them that begin anew on a signal."""
     feeds, children = picture(6), []
     expected = session.run(None, feeds)[0]
@@ -187,14 +189,14 @@ def test_forked_by_the_thread_that_is_in_a_run(session: vermilion.Session) -> No
     assert exit_codes(children) == [0]
 
 
-_shared: dict[str, vermilion.Session] = {}
+_shared: dict[str, vermilion.InferenceSession] = {}
 
 
 def _answer(seed: int) -> float:
     return float(_shared["session"].run(None, picture(seed))[0].sum())
 
 
-def test_a_pool_of_forked_processes_answers(session: vermilion.Session) -> None:
+def test_a_pool_of_forked_processes_answers(session: vermilion.InferenceSession) -> None:
     """A model that is opened before the workers are forked, as `gunicorn --preload` does."""
     _shared["session"] = session
     expected = [_answer(seed) for seed in range(6)]
@@ -204,7 +206,7 @@ def test_a_pool_of_forked_processes_answers(session: vermilion.Session) -> None:
 
 def test_a_forked_process_ends_by_itself(artifact: Path) -> None:
     """Interpreters end by destroying what is left; sessions of the parent must not wait there."""
-    session = vermilion.Session(artifact, threads=2)
+    session = vermilion.InferenceSession(artifact, threads=2)
     session.run(None, picture(7))
     child = os.fork()
     if child == 0:

@@ -18,7 +18,7 @@ def test_the_list_is_sorted_short_and_true() -> None:
 def test_the_names_are_these() -> None:
     assert vermilion.__all__ == [
         "Compiled",
-        "Session",
+        "InferenceSession",
         "VermilionError",
         "__version__",
         "compile_model",

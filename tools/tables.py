@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from option_tables import error_table, latency_table, options_page
+from ort_tables import surface_tables
 
 from vermilion.hardware.targets.find import all_targets
 from vermilion.hardware.targets.target import Target
@@ -127,12 +128,14 @@ def documents() -> dict[Path, str]:
     gpu = ROOT / "docs" / "gpu.md"
     npu = ROOT / "docs" / "npu.md"
     proof = ROOT / "docs" / "proof.md"
+    ort = ROOT / "docs" / "onnxruntime.md"
     npu_text = fill(npu.read_text(encoding="utf-8"), "latencies", latency_table())
     return {
         readme: text,
         ROOT / "docs" / "operators.md": operators_page() + "\n",
         ROOT / "docs" / "options.md": options_page() + "\n",
         gpu: fill(gpu.read_text(encoding="utf-8"), "gpus", gpus_table()),
+        ort: fill(ort.read_text(encoding="utf-8"), "ort-surface", surface_tables(table)),
         npu: fill(npu_text, "errors", error_table()),
         proof: fill(proof.read_text(encoding="utf-8"), "bounds", bounds_table()),
     }

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from vermilion.api import Compiled, compile_model
     from vermilion.errors import VermilionError
     from vermilion.export import export_model
-    from vermilion.inference_session import Session
     from vermilion.inspection import inspect_model
+    from vermilion.ort.session import InferenceSession
     from vermilion.quantization import quantize_file
 
 __all__ = [
     "Compiled",
-    "Session",
+    "InferenceSession",
     "VermilionError",
     "__version__",
     "compile_model",
@@ -30,7 +30,7 @@ __all__ = [
 
 _HOMES = {
     "Compiled": "api",
-    "Session": "inference_session",
+    "InferenceSession": "ort.session",
     "VermilionError": "errors",
     "compile_model": "api",
     "export_model": "export",

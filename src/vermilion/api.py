@@ -206,6 +206,14 @@ def compile_model(
     return replace(compiled, artifact=rai or entry.path, seconds=time.perf_counter() - begin)
 
 
+def find_compiled(model: ir.Model, *, dims: Dimensions | None = None) -> Path | None:
+    """Return the bundle that `compile_model(model, dims=dims)` would find in the cache, or None."""
+    chosen = find_target("cpu")
+    device_backend, _, _ = backends_for(chosen, "")
+    parts = _cache_parts(model, chosen, device_backend, dims, CompileOptions())
+    return Cache().find(cache_digest({**parts, "fix": "False"}))
+
+
 def checked_precision(precision: str, target: Target) -> str:
     """Return `precision` if the target computes in it.
 

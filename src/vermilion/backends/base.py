@@ -133,6 +133,18 @@ class Executable(Protocol):
         """Compute every output of the part from all its inputs."""
 
 
+@runtime_checkable
+class WritesInto(Protocol):
+    """A loaded part that writes outputs into memory of the caller's, without a copy."""
+
+    def run_into(self, inputs: Tensors, places: Tensors) -> dict[str, Array]:
+        """Compute every output, those named in `places` into the arrays there where they fit.
+
+        An output that its place does not fit, or whose place holds an input, is in an array of its
+        own.
+        """
+
+
 class Backend(Protocol):
     """One way to execute parts."""
 

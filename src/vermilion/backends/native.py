@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 OBJECT_FILE, WEIGHTS_FILE, TABLE_FILE = "program.o", "packed.bin", "kernels.json"
 _FORMAT = 8
 _PORTS = ("input", "output", "checks")
+# What numpy's own arrays are aligned to, and kernels may count on.
+_ALIGNED_BYTES = 16
 
 
 class NativeBackend:
@@ -231,6 +233,10 @@ class NativeExecutable:
         """Compute every output of the part from all its inputs."""
         return self._computed(inputs, self._program.run)
 
+    def run_into(self, inputs: Tensors, places: Tensors) -> dict[str, Array]:
+        """Compute the same, outputs into `places` where these fit."""
+        return self._computed(inputs, self._program.run, places)
+
     def step_timer(self) -> StepTimer:
         """Return what runs this part step by step; it belongs to this part alone."""
         from vermilion.codegen.profile import StepTimer
@@ -245,9 +251,16 @@ class NativeExecutable:
         """Compute the same step by step; the timer or watcher that this part gave has the rest."""
         return self._computed(inputs, timer.run)
 
-    def _computed(self, inputs: Tensors, run: Callable[[], None]) -> dict[str, Array]:
+    def _computed(
+        self, inputs: Tensors, run: Callable[[], None], places: Tensors | None = None
+    ) -> dict[str, Array]:
         held = [self._held(port, inputs[port.name]) for port in self._inputs]
-        results = {port.name: self._empty(port.shape, port.dtype) for port in self._outputs}
+        results = {
+            port.name: self._empty(port.shape, port.dtype)
+            if places is None
+            else self._result(port, places.get(port.name), held)
+            for port in self._outputs
+        }
         with self._turn:
             for port, array in zip(self._inputs, held, strict=True):
                 self._program.point(port.buffer, _address(array))
@@ -257,6 +270,18 @@ class NativeExecutable:
             if self._checks and self._words_seen.tobytes() != self._words_right:
                 self._complain()
         return results
+
+    def _result(self, port: _Port, place: Array | None, held: Sequence[Array]) -> Array:
+        """Return what an output is written to: its place, if that fits and is no input's memory."""
+        fits = (
+            place is not None
+            and (place.shape, place.dtype) == (port.shape, port.dtype)
+            and place.flags.c_contiguous
+            and place.flags.writeable
+            and _address(place) % _ALIGNED_BYTES == 0
+            and not any(np.may_share_memory(place, array) for array in held)
+        )
+        return place if fits and place is not None else self._empty(port.shape, port.dtype)
 
     def _held(self, port: _Port, array: Array) -> Array:
         """Return an input as the kernels read it, and nothing that is shorter than they read."""

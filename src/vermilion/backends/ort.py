@@ -27,6 +27,7 @@ from vermilion.errors import Refusal, UnsupportedError
 from vermilion.forks import abandon, renew_after_fork
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.execute import run_session, session_from_bytes, split_weights
+from vermilion.ir.execute_into import run_session_into
 from vermilion.ir.literal.engine import NOT_OPTIMIZED, is_interpreted, is_numpy
 from vermilion.ir.literal.run import check_opens, open_literally
 
@@ -70,6 +71,13 @@ class OrtExecutable:
         if session is None:
             session = self._session = self._open()
         return run_session(session, inputs)
+
+    def run_into(self, inputs: Tensors, places: Tensors) -> dict[str, Array]:
+        """Compute the same, outputs into `places` where these fit."""
+        session = self._session
+        if session is None:
+            session = self._session = self._open()
+        return run_session_into(session, inputs, places)
 
     def after_fork(self) -> None:
         """Let go of the session in a forked process; the first run opens another one."""

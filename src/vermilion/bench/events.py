@@ -188,9 +188,9 @@ def profile_ours(request: Request, inputs: Mapping[str, np.ndarray], runs: int) 
     with tempfile.TemporaryDirectory(
         prefix="vermilion-profile-", ignore_cleanup_errors=True
     ) as folder:
-        opened: list[_TimedPart] = []
+        opened: list[TimedPart] = []
         timed = {
-            name: _TimedBackend(backend(name), Path(folder), opened)
+            name: TimedBackend(backend(name), Path(folder), opened)
             for name in {part.backend for part in reader.manifest.parts}
         }
         session = Session(reader, threads=request.threads, backends=timed)
@@ -213,7 +213,7 @@ def _since(part: tuple[int, Run], begin_ns: int) -> Run:
 
 
 @dataclass
-class _TimedPart:
+class TimedPart:
     """A part whose runs are kept. `read` gives the events of runs that only told them at the end.
 
     Events begin with their part.
@@ -239,29 +239,34 @@ class _TimedPart:
 
 
 @dataclass(frozen=True)
-class _TimedBackend:
+class TimedBackend:
     """A backend whose parts are opened so that they tell of their steps."""
 
     inner: Backend
     folder: Path
-    opened: list[_TimedPart]
+    opened: list[TimedPart]
 
     @property
     def name(self) -> str:
+        """The backend's own."""
         return self.inner.name
 
     def available(self, target: Target) -> Availability:
+        """Say what the backend says."""
         return self.inner.available(target)
 
     def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
+        """Take what the backend takes."""
         return self.inner.claim(node, facts, target)
 
     def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
+        """Write what the backend writes."""
         return self.inner.compile(part, target, options, folder)
 
     def load(
         self, program: Program, files: PartFiles, target: Target, options: CompileOptions
     ) -> Executable:
+        """Make a part ready to run with its steps measured, and keep it in `opened`."""
         part = self.inner.load(program, files, target, options)
         timed = _whole_part(part)
         if isinstance(part, NativeExecutable):
@@ -272,7 +277,7 @@ class _TimedBackend:
         return timed
 
 
-def _native_part(part: NativeExecutable) -> _TimedPart:
+def _native_part(part: NativeExecutable) -> TimedPart:
     timer = part.step_timer()
 
     def compute(inputs: Tensors) -> tuple[dict[str, Array], Run]:
@@ -280,7 +285,7 @@ def _native_part(part: NativeExecutable) -> _TimedPart:
         outputs = part.run_timed(inputs, timer)
         return outputs, native_events(timer.times, begin_ns)
 
-    return _TimedPart(part.runs_on, compute)
+    return TimedPart(part.runs_on, compute)
 
 
 def native_events(steps: Sequence[StepTime], begin_ns: int) -> Run:
@@ -309,7 +314,7 @@ def native_events(steps: Sequence[StepTime], begin_ns: int) -> Run:
     return tuple(events)
 
 
-def _ort_part(part: OrtExecutable, files: PartFiles, threads: int, folder: Path) -> _TimedPart:
+def _ort_part(part: OrtExecutable, files: PartFiles, threads: int, folder: Path) -> TimedPart:
     """Open the part's model once more, with ONNX Runtime's own profiler in the session."""
     folder.mkdir()
     model = ir.from_proto(onnx.load_from_string(bytes(files.read(PART_FILE))))
@@ -324,16 +329,14 @@ def _ort_part(part: OrtExecutable, files: PartFiles, threads: int, folder: Path)
     def compute(inputs: Tensors) -> tuple[dict[str, Array], Run]:
         return dict(zip(names, session.run(names, dict(inputs)), strict=True)), ()
 
-    return _TimedPart(
-        part.runs_on, compute, lambda: read_ort_profile(Path(session.end_profiling()))
-    )
+    return TimedPart(part.runs_on, compute, lambda: read_ort_profile(Path(session.end_profiling())))
 
 
-def _whole_part(part: Executable) -> _TimedPart:
+def _whole_part(part: Executable) -> TimedPart:
     def compute(inputs: Tensors) -> tuple[dict[str, Array], Run]:
         begin_ns = time.perf_counter_ns()
         outputs = part.run(inputs)
         took_us = (time.perf_counter_ns() - begin_ns) / 1e3
         return outputs, (Event("whole part", "part", part.runs_on, 0.0, took_us, None),)
 
-    return _TimedPart(part.runs_on, compute)
+    return TimedPart(part.runs_on, compute)

@@ -304,17 +304,22 @@ def run_session(
             found = run(session, names, inputs, options)
         return dict(zip(names, found, strict=True))
     except Exception as error:  # as above
-        if not _is_of_the_run(error):
+        if not is_of_the_run(error):
             raise
         check_bound(error)
         if limit_s is not None:
             check_time(error, limit_s)
-        words, node = _failure(error)
-        raise UnsupportedError(
-            f"running the model failed: {words}",
-            where=node,
-            hint="what the node got does not fit it: check the model and its inputs",
-        ) from error
+        raise failed_run(error) from error
+
+
+def failed_run(error: Exception) -> UnsupportedError:
+    """Return the error to raise where ONNX Runtime raised this one while a model ran."""
+    words, node = _failure(error)
+    return UnsupportedError(
+        f"running the model failed: {words}",
+        where=node,
+        hint="what the node got does not fit it: check the model and its inputs",
+    )
 
 
 def _plain_run(
@@ -327,7 +332,7 @@ def _plain_run(
     return found
 
 
-def _is_of_the_run(error: Exception) -> bool:
+def is_of_the_run(error: Exception) -> bool:
     """Say whether ONNX Runtime raised it, and not the caller's handler of a signal meanwhile."""
     own = type(error).__module__.startswith("onnxruntime")
     return own or type(error) in (RuntimeError, ValueError, TypeError, MemoryError)

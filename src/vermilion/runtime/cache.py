@@ -117,6 +117,15 @@ class Cache:
         reason = "compiled before from the same inputs"
         return CachedModel(place, name, digest, hit=True, reason=reason)
 
+    def find(self, digest: str) -> Path | None:
+        """Return where the bundle of a digest lies under its own key, None where there is none."""
+        name = digest[:_KEY_DIGITS]
+        place = self.store.place(BUNDLES, name)
+        if isinstance(_held(place, digest, None), Refusal):
+            return None
+        self.store.touch(BUNDLES, name)
+        return place
+
     def forget(self, key: str) -> None:
         """Remove the entry of a key, or of a digest's own key, if it is there."""
         name = _checked(key[:_KEY_DIGITS] if len(key) == 64 else key)

@@ -12,6 +12,11 @@ from vermilion.errors import OptionError
 from vermilion.ir.element_types import UNUSUAL_TYPES, numpy_type
 from vermilion.runtime.manifest import Dimension, TensorRecord
 
+
+class NamedSizesError(OptionError):
+    """One dimension's name stands for two sizes: a program that relies on it cannot run."""
+
+
 # What some exporters (Paddle) write for any size: the same word need not mean the same size.
 _NO_NAMES = frozenset({"", "?"})
 
@@ -117,7 +122,7 @@ def _check_shape(
             continue
         before, where = bound.setdefault(wanted, (given, record.name))
         if before != given:
-            raise OptionError(
+            raise NamedSizesError(
                 f"dimension `{wanted}` is {before} in input `{where}` and {given} in "
                 f"input `{record.name}`",
                 hint="one name stands for one size in a run",

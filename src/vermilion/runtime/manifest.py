@@ -25,7 +25,7 @@ MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HINT = "the bundle is damaged or was changed by hand: compile the model again"
 # What may change the bytes of a compiled bundle or how it runs.
-_TOOLS = ("vermilion", "onnxruntime", "onnx-ir", "onnx", "onnxscript", "numpy")
+TOOLS = ("vermilion", "onnxruntime", "onnx-ir", "onnx", "onnxscript", "numpy")
 
 Dimension = int | str | None
 
@@ -141,7 +141,7 @@ def read_manifest(data: bytes, where: str) -> Manifest:
 
 def tool_versions() -> dict[str, str]:
     """Return the versions of the packages that have a say in what a compiled model is."""
-    return {tool: _version(tool) for tool in _TOOLS}
+    return {tool: _version(tool) for tool in TOOLS}
 
 
 def now() -> str:

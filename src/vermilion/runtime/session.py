@@ -1,4 +1,4 @@
-"""Running a compiled bundle with the calls that an `onnxruntime.InferenceSession` has.
+"""Running a compiled bundle, part by part: the engine of `InferenceSession` and of every verb.
 
 Loads no library of graphs, so that running a compiled model begins at once.
 """
@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vermilion.backends import backend as backend_named
 from vermilion.backends.base import (
@@ -19,6 +19,7 @@ from vermilion.backends.base import (
     Executable,
     Program,
     Tensors,
+    WritesInto,
 )
 from vermilion.errors import ArtifactError, DeviceError, OptionError
 from vermilion.hardware.cpu import detect_cpu
@@ -28,12 +29,16 @@ from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import checked_feeds, nearest
 from vermilion.runtime.manifest import Dimension, PartRecord, TensorRecord
 from vermilion.runtime.open_shapes import open_shape_notes
-from vermilion.runtime.ort_names import OrtNames, check_run_options
 from vermilion.runtime.recompile import runnable
 
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from vermilion.runtime.report import Report
+
 # The name that ONNX Runtime's users know for what executes a backend's parts.
-_PROVIDERS = {
-    "native": "VermilionNative",
+PROVIDERS = {
+    "native": "VermilionExecutionProvider",
     "ort": "CPUExecutionProvider",
     "npu_model": "CPUExecutionProvider",
     "vitisai": "VitisAIExecutionProvider",
@@ -43,7 +48,7 @@ _PROVIDERS = {
 
 
 @dataclass(frozen=True)
-class TensorInfo:
+class NodeArg:
     """An input or output, with the fields of ONNX Runtime's `NodeArg`."""
 
     name: str
@@ -51,8 +56,12 @@ class TensorInfo:
     shape: list[Dimension]
 
 
+# What ONNX Runtime gives for a model without a version: `kNoVersion` in its `graph.h`.
+NO_VERSION = 2**63 - 1
+
+
 @dataclass(frozen=True)
-class ModelMeta:
+class ModelMetadata:
     """The model's own metadata, under ONNX Runtime's names."""
 
     custom_metadata_map: dict[str, str]
@@ -71,7 +80,7 @@ class _Step:
     dropped: tuple[str, ...]  # tensors that nobody reads after this step
 
 
-class Session(OrtNames):
+class Session:
     """An open bundle, ready to run. Safe to call from several threads."""
 
     def __init__(
@@ -118,13 +127,17 @@ class Session(OrtNames):
         self,
         output_names: Sequence[str] | None,
         inputs: Mapping[str, object],
-        run_options: Any = None,
+        *,
+        places: Tensors | None = None,
+        is_ended: Callable[[], bool] | None = None,
     ) -> list[Array]:
         """Compute the outputs that are named, all where none is, in that order.
 
-        Raises: OptionError for wrong inputs or names, and what the backends raise.
+        `places` are arrays that outputs are written into where they fit; what was returned for
+        another is an array of its own. `is_ended` is asked before each part.
+        Raises: OptionError for wrong inputs or names and for a run that is ended; what the backends
+        raise.
         """
-        check_run_options(run_options)
         steps = self._steps  # before the question: another thread may close it meanwhile
         if self._reader is None:
             raise OptionError("the session is closed")
@@ -138,33 +151,50 @@ class Session(OrtNames):
         tensors = checked_feeds(inputs, self.manifest.inputs)
         tensors.update(self._constants)
         for step in steps:
-            tensors.update(_run_step(step, tensors))
+            if is_ended is not None and is_ended():
+                raise OptionError("the run was terminated by its `run_options`")
+            tensors.update(_run_step(step, tensors, places))
             for name in step.dropped:
                 del tensors[name]
         return [tensors[name] for name in names]
 
-    def get_inputs(self) -> list[TensorInfo]:
+    def get_inputs(self) -> list[NodeArg]:
         """Return the inputs' names, types and shapes."""
         return [_info(record) for record in self.manifest.inputs]
 
-    def get_outputs(self) -> list[TensorInfo]:
+    def get_outputs(self) -> list[NodeArg]:
         """Return the outputs' names, types and shapes."""
         return [_info(record) for record in self.manifest.outputs]
 
     def get_providers(self) -> list[str]:
         """Return what executes the parts, without doubles, in order of first use."""
-        names = (_PROVIDERS.get(part.backend, part.backend) for part in self.manifest.parts)
+        names = (PROVIDERS.get(part.backend, part.backend) for part in self.manifest.parts)
         return list(dict.fromkeys(names))
 
-    def get_modelmeta(self) -> ModelMeta:
+    def get_modelmeta(self) -> ModelMetadata:
         """Return the model's own metadata."""
         if self._reader is None:
             raise OptionError("the session is closed")
         model = self._reader.proto
-        return ModelMeta(
+        return ModelMetadata(
             dict(self._reader.metadata), model.producer_name, model.graph.name,
-            model.graph.doc_string, model.domain, model.doc_string, model.model_version,
+            model.graph.doc_string, model.domain, model.doc_string,
+            model.model_version if model.HasField("model_version") else NO_VERSION,
         )  # fmt: skip
+
+    def model(self) -> ir.Model:
+        """Return the model that the bundle was compiled from; large weights stay mapped."""
+        if self._reader is None:
+            raise OptionError("the session is closed")
+        return self._reader.model()
+
+    def report(self) -> Report:
+        """Return all that compiling had to say."""
+        if self._reader is None:
+            raise OptionError("the session is closed")
+        from vermilion.runtime.report import read_report
+
+        return read_report(self._reader)
 
     @property
     def placement(self) -> str:
@@ -219,8 +249,13 @@ def _load(
     return backend.load(program, reader.part(part.name), target, options)
 
 
-def _run_step(step: _Step, tensors: Tensors) -> Tensors:
-    made = step.executable.run({name: tensors[name] for name in step.part.inputs})
+def _run_step(step: _Step, tensors: Tensors, places: Tensors | None) -> Tensors:
+    given = {name: tensors[name] for name in step.part.inputs}
+    wanted = {name: places[name] for name in step.part.outputs if name in places} if places else {}
+    if wanted and isinstance(step.executable, WritesInto):
+        made = step.executable.run_into(given, wanted)
+    else:
+        made = step.executable.run(given)
     missing = [name for name in step.part.outputs if name not in made]
     if missing:
         raise ArtifactError(
@@ -292,8 +327,8 @@ def _check_features(needed: Sequence[str], target: Target) -> None:
         )
 
 
-def _info(record: TensorRecord) -> TensorInfo:
-    return TensorInfo(record.name, record.type, list(record.shape or ()))
+def _info(record: TensorRecord) -> NodeArg:
+    return NodeArg(record.name, record.type, list(record.shape or ()))
 
 
 @dataclass(frozen=True)

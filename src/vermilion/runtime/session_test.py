@@ -314,5 +314,3 @@ def test_a_target_or_backend_of_another_version(folder: Path) -> None:
 def test_options_that_make_no_sense(folder: Path) -> None:
     with pytest.raises(OptionError, match="-1 threads"):
         Session(folder, threads=-1)
-    with pytest.raises(OptionError, match="run_options"):
-        Session(folder, threads=1).run(None, {"x": x_of(1)}, object())  # type: ignore[arg-type]

@@ -62,8 +62,10 @@ PROGRAMS = Namespace("decoder", "language engine: machine code")
 IMAGES = Namespace("decoder-images", "language engine: packed weights")
 # Which image belongs to a folder of a model, by what the folder's files look like.
 NOTES = Namespace("decoder-notes", "language engine: known folders", refers_to=IMAGES.name)
+# Which bundle belongs to a model, by what its file looks like. Bundles lie in the root itself.
+MODEL_NOTES = Namespace("model-notes", "known model files", refers_to=".")
 TOKENIZERS = Namespace("tokenizers", "tokenizer")
 CALIBRATION = Namespace("calibration", "calibration: machine code")
 
-SIGNED = (PROGRAMS, IMAGES, NOTES, TOKENIZERS, CALIBRATION)
+SIGNED = (PROGRAMS, IMAGES, NOTES, MODEL_NOTES, TOKENIZERS, CALIBRATION)
 """Those whose entries are as `entry` writes them; compiled models have a format of their own."""

@@ -105,7 +105,7 @@ class Store:
         found = read_entry(self.place(namespace, key))
         if isinstance(found, Refusal):
             return None
-        self._touch(namespace, key)
+        self.touch(namespace, key)
         return found
 
     def get_or_make(self, namespace: Namespace, key: str, make: Make) -> Entry | None:
@@ -161,7 +161,7 @@ class Store:
                 if isinstance(found, Refusal):
                     self._write(place, namespace.lock_name(key), write)
                     return None, found.reason
-        self._touch(namespace, key)
+        self.touch(namespace, key)
         return found, ""
 
     def adopt(self, namespace: Namespace, key: str, source: Path) -> str:
@@ -286,7 +286,7 @@ class Store:
         finally:
             lock.release()
 
-    def _touch(self, namespace: Namespace, key: str) -> None:
+    def touch(self, namespace: Namespace, key: str) -> None:
         """Note that an entry was used: what `prune` goes by."""
         place = self.place(namespace, key)
         try:

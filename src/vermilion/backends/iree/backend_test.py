@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from models import Net, small_cnn
-from vermilion import Session, compile_model
+from vermilion import InferenceSession, compile_model
 from vermilion.api import Compiled
 from vermilion.backends.base import Array, CompileOptions, Part, PartFiles, Program
 from vermilion.backends.iree.backend import CPU_PROGRAM, PART_FILE, IreeBackend
@@ -89,7 +89,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_one_artifact_for_three_gpus(three: Compiled) -> None:
-    with Session(three.artifact) as session:
+    with InferenceSession(three.artifact) as session:
         (part,) = session.manifest.parts
         programs = {f"{gpu}.vmfb" for gpu in THREE.split(",")}
         assert set(part.files) >= {*programs, CPU_PROGRAM, "log.txt"}
@@ -259,7 +259,7 @@ def test_a_bundle_from_elsewhere_is_compiled_again_in_its_own_precision(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VERMILION_CACHE", str(tmp_path))
-    with Session(elsewhere) as session:
+    with InferenceSession(elsewhere) as session:
         assert "was not made on this machine" in session.notes[0]
         (part,) = session.manifest.parts
         assert "gfx1201.vmfb" in part.files

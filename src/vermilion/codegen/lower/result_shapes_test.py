@@ -93,7 +93,7 @@ for path in sys.argv[1:]:
     try:
         found = vermilion.compile_model(path)
         inputs = sample_inputs(load_model(path))
-        vermilion.Session(found.artifact).run(None, inputs)
+        vermilion.InferenceSession(found.artifact).run(None, inputs)
         print(path, "ran")
     except vermilion.VermilionError as error:
         print(path, type(error).__name__, error.message.replace(chr(10), " "))

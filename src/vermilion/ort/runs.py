@@ -1,0 +1,111 @@
+"""One run of a session: by the compiled program, or by ONNX Runtime where only that can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from vermilion.backends.base import Array
+from vermilion.errors import OptionError, VermilionError
+from vermilion.ort.asked import read_run_options
+from vermilion.ort.engines import Engines
+from vermilion.ort.failures import also
+from vermilion.ort.voice import Voice
+from vermilion.runtime.feeds import NamedSizesError
+from vermilion.runtime.session import ModelMetadata, NodeArg
+
+if TYPE_CHECKING:
+    from vermilion.ort.profile import Profile
+
+
+class Runs:
+    """What a session computes, and what it says of itself. Safe for several threads."""
+
+    def __init__(self, engines: Engines, voice: Voice, profile: Profile | None) -> None:
+        self.engines, self._voice, self._profile = engines, voice, profile
+        # Of whoever answers first; the other has the same.
+        bundle, peer = engines.current()
+        one: Any = bundle or peer or engines.peer()
+        self.inputs, self.outputs = _described(one.get_inputs()), _described(one.get_outputs())
+        found = one.get_modelmeta()
+        names = ModelMetadata.__dataclass_fields__
+        self.metadata = ModelMetadata(**{name: getattr(found, name) for name in names})
+        self.overridable = engines.overridable
+        if bundle is None:
+            self.overridable = _described(one.get_overridable_initializers())
+        self._replaceable = frozenset(value.name for value in self.overridable)
+
+    def compute(
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        places: Mapping[str, Array] | None = None,
+        *,
+        fallback: bool = True,
+    ) -> list[Any]:
+        """Compute the outputs that are named, all where none is, in `places` where these fit.
+
+        Raises: VermilionError that is one of ONNX Runtime's errors too, or what that raises.
+        """
+        bundle, peer = self.engines.current()
+        is_ended = None
+        if options is not None:
+            of_run = read_run_options(options)
+            self._voice.say(*of_run.notes)
+            if of_run.reasons:
+                self._voice.say(f"ONNX Runtime computes a run: {'; '.join(of_run.reasons)}")
+                bundle = None
+            is_ended = partial(getattr, options, "terminate")
+        if self._replaceable and not self._replaceable.isdisjoint(feed):
+            self._voice.say("ONNX Runtime computes a run that replaces weights of the model")
+            bundle = None
+        if bundle is None:
+            return self._by_peer(peer, names, feed, options, places)
+        try:
+            if self._profile is not None:
+                return self._profile.run(bundle, names, feed, places, is_ended)
+            return bundle.run(names, feed, places=places, is_ended=is_ended)
+        except VermilionError as error:
+            self._check_asked(error, feed, options)
+            if not fallback or not self.engines.can_ask_peer:
+                raise also(error, "Fail") from error
+            self._voice.say(f"ONNX Runtime computes a run that the program cannot: {error.message}")
+        return self._by_peer(peer, names, feed, options, places)
+
+    def check_given(self, feed: Mapping[str, Any], error: VermilionError | None = None) -> None:
+        """Raise ValueError for an input that is missing, as ONNX Runtime does."""
+        missing = [
+            value.name
+            for value in self.inputs
+            if value.name not in feed and not value.type.startswith("optional")
+        ]
+        if missing:
+            found = error or OptionError(f"input `{missing[0]}` is missing")
+            raise also(found, "ValueError") from error
+
+    def _check_asked(self, error: VermilionError, feed: Mapping[str, Any], options: Any) -> None:
+        """Raise what is the caller's own doing, under ONNX Runtime's class for it."""
+        if not isinstance(error, OptionError) or isinstance(error, NamedSizesError):
+            return
+        self.check_given(feed, error)
+        is_ended = options is not None and options.terminate
+        raise also(error, "Fail" if is_ended else "InvalidArgument") from error
+
+    def _by_peer(
+        self,
+        peer: Any,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any,
+        places: Mapping[str, Array] | None,
+    ) -> list[Any]:
+        from vermilion.ort.peer import run_peer
+
+        wanted = list(names) if names else [value.name for value in self.outputs]
+        return run_peer(peer or self.engines.peer(), wanted, feed, options, places or {})
+
+
+def _described(values: Sequence[Any]) -> tuple[NodeArg, ...]:
+    return tuple(NodeArg(value.name, value.type, list(value.shape or ())) for value in values)

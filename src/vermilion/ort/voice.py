@@ -1,0 +1,49 @@
+"""What a session has to say: each thing once, in `notes` and in the log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+_log = logging.getLogger("vermilion")
+_WARNING = 2  # of ONNX Runtime's severities
+
+
+class Voice:
+    """Says each thing once. Safe for several threads.
+
+    A warning is visible where nobody set up logging: Python then prints it on stderr.
+    """
+
+    def __init__(self, severity: int, log_id: str) -> None:
+        self._is_heard = severity <= _WARNING
+        self._before = f"[{log_id}] " if log_id else ""
+        self._said: dict[str, None] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that was said."""
+        return tuple(self._said)
+
+    def say(self, *words: str) -> None:
+        """Say what a user must know."""
+        for text in words:
+            if self._is_new(text) and self._is_heard:
+                _log.warning("%s%s", self._before, text)
+
+    def keep(self, *words: str) -> None:
+        """Keep what a user may want to know: it is in `notes`, and in the log for who asks."""
+        for text in words:
+            if self._is_new(text):
+                _log.info("%s%s", self._before, text)
+
+    def renew_lock(self) -> None:
+        """Make the lock anew, in a forked process."""
+        self._lock = threading.Lock()
+
+    def _is_new(self, text: str) -> bool:
+        with self._lock:
+            is_new = text not in self._said
+            self._said[text] = None
+        return is_new
