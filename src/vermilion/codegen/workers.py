@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.codegen.crowding import Crowding
 from vermilion.codegen.table import CLOSING, ROW_WORDS, RUN, SERVE, context_bytes
 from vermilion.forks import renew_after_fork
 
@@ -144,15 +145,27 @@ class ThreadPool:
         self._table, self._keep = table, keep
         self._units = int(table[2::ROW_WORDS].sum())
         self.workers = max(1, workers)
+        self._crowding = Crowding()
         self._team = self._new_team()
         renew_after_fork(self)
 
     def run(self) -> None:
         """Run the table once. The caller makes sure that nobody else does at the same time."""
-        team = self._team
+        team, crowding = self._team, self._crowding
         if self.workers == 1 or team.is_closing:
-            self._run(team.context_at, team.table_at, team.steps, 0, 0, 0, 1)
+            self._run_alone(team)
             return
+        begin = crowding.clock()
+        if crowding.is_alone:
+            self._run_alone(team)
+        else:
+            self._run_together(team)
+        crowding.note(begin, self._units)
+
+    def _run_alone(self, team: _Team) -> None:
+        self._run(team.context_at, team.table_at, team.steps, 0, 0, 0, 1)
+
+    def _run_together(self, team: _Team) -> None:
         if int(team.context[0]) >= _TAGS:
             team = self._forget()
         if not team.is_started:

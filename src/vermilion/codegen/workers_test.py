@@ -126,6 +126,15 @@ def test_idle_workers_use_no_processor_time() -> None:
     program.pool.close()
 
 
+def test_a_run_of_the_caller_alone_gives_the_same() -> None:
+    program = Program(3)
+    for is_alone in (False, True, True, False):
+        program.pool._crowding.is_alone = is_alone
+        program.run()
+        assert program.is_right()
+    program.pool.close()
+
+
 def at_work(program: Program) -> int:
     return sum(lock.locked() for lock in program.pool._team.at_work)
 
