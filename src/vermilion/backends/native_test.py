@@ -70,6 +70,25 @@ def test_a_network_computes_what_it_says(name: str, target: str) -> None:
         assert worst(model, session) < PLAIN
 
 
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4-base", "x86-64-v4"])
+def test_products_of_integers_are_the_same_bits_with_and_without_vnni(target: str) -> None:
+    if not NativeBackend().available(find_target(target)).usable:
+        pytest.skip(f"this machine is no {target}")
+    random = np.random.default_rng(0)
+    weights = random.integers(-128, 128, (32, 16, 3, 3)).astype(np.int8)
+    given = {"x": random.integers(0, 256, (1, 16, 9, 9)).astype(np.uint8)}
+    model = ir.from_onnx_text("""<ir_version: 8, opset_import: ["": 17]>
+    g (uint8[1,16,9,9] x, int8[32,16,3,3] w) => (uint8[1,32,7,7] y)
+    <float s = {0.03125}, uint8 z = {128}, float r = {0.0078125}, int8 n = {0}> {
+      y = QLinearConv (x, s, z, w, r, n, s, z) }""")
+    weight = model.graph.inputs.pop()
+    weight.const_value = ir.tensor(weights, name="w")
+    model.graph.register_initializer(weight)
+    expected = run_session(open_session(model, optimize=False), given)["y"]
+    with all_native(compile_model(model, target=target)).session() as session:
+        np.testing.assert_array_equal(session.run(None, given)[0], expected)
+
+
 def test_winograd_is_another_kernel_and_near(tmp_path: Path) -> None:
     model = NETWORKS["resnet"]()
     kernels = []

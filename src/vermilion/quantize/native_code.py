@@ -103,12 +103,7 @@ def isa_with(features: frozenset[str]) -> Isa:
             llvm_cpu=llvm.get_host_cpu_name(), lanes=8, registers=16, has_bf16=False,
             has_vnni=False, llvm_features=own,
         )  # fmt: skip
-    isa = isa_of(target)
-    if isa.has_bf16 or isa.lanes < LANES or "avx512bf16" not in features:
-        return isa
-    # Intel's processors, which no target describes, have it without what came before it at AMD.
-    more = ",".join(filter(None, (isa.llvm_features, "+avx512bf16")))
-    return replace(isa, has_bf16=True, llvm_features=more)
+    return isa_of(target)
 
 
 def _key(text: str, isa: Isa) -> str:

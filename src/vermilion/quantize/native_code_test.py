@@ -109,7 +109,7 @@ def test_the_cache_lists_and_checks_it(root: Path) -> None:
     assert not row.path.exists()
 
 
-def test_products_of_bfloat16_are_used_where_no_target_describes_the_processor() -> None:
+def test_products_of_bfloat16_are_used_where_the_processor_has_them() -> None:
     features = find_target("x86-64-v4").features
     assert not isa_with(features).has_bf16
     isa = isa_with(features | {"avx512bf16"})

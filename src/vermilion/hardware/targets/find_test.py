@@ -78,7 +78,9 @@ def test_every_target_says_where_its_facts_come_from():
         # What is left where a hypervisor hides bf16, and what other vendors have.
         (ZEN4 - {"avx512bf16"}, "x86-64-v4"),
         (ZEN4 - {"sse4a", "avx512bf16"}, "x86-64-v4"),
-        (ZEN4 - {"avx512vnni"}, "zen3"),
+        (ZEN4 - {"sse4a"}, "x86-64-v4-bf16"),
+        (ZEN4 - {"avx512bf16", "avx512vnni"}, "x86-64-v4-base"),
+        (ZEN4 - {"avx512bw"}, "zen3"),
         (X86_64_V3 - {"avx2"}, "cpu"),
         (frozenset(), "cpu"),
     ],

@@ -1,4 +1,4 @@
-"""AMD's Zen cores, and generic levels: x86 processors with AVX2, and with AVX-512 and VNNI.
+"""AMD's Zen cores, and generic levels: x86 processors with AVX2, AVX-512, and its extensions.
 
 A core is one row: its features, how LLVM calls it, and the processors that have it.
 """
@@ -26,9 +26,12 @@ ZEN4 = ZEN3 | {
 }
 # fmt: on
 ZEN5 = ZEN4 | {"avxvnni"}
-# The micro-architecture level and integer products, as Ice Lake and later have them; also what is
-# left of Zen 4 where a hypervisor hides some of its features.
-X86_64_V4 = X86_64_V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni"}
+# The micro-architecture level as such, as Skylake servers have it; with integer products, as Ice
+# Lake has them; with products of bfloat16 too, as Sapphire Rapids has them. The last two are also
+# what is left of Zen 4 where a hypervisor hides some of its features.
+X86_64_V4_BASE = X86_64_V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+X86_64_V4 = X86_64_V4_BASE | {"avx512vnni"}
+X86_64_V4_BF16 = X86_64_V4 | {"avx512bf16"}
 
 # Handing a tensor from generated code to ONNX Runtime and back costs some 20 microseconds: a region
 # with less than a hundredth of the work stays with its neighbours.
@@ -102,6 +105,24 @@ TARGETS = (
         "avx512",
         CpuFacts(X86_64_V4, "x86-64-v4", llvm_features="+avx512vnni,-prefer-256-bit"),
         source=f"x86-64 psABI, micro-architecture levels; {_LLVM}, x86-64-v4, FeatureVNNI",
+    ),
+    _target(
+        "x86-64-v4-bf16",
+        "Any x86-64 processor with AVX-512, VNNI and BF16",
+        "avx512-bf16",
+        CpuFacts(
+            X86_64_V4_BF16,
+            "x86-64-v4",
+            llvm_features="+avx512vnni,+avx512bf16,-prefer-256-bit",
+        ),
+        source=f"x86-64 psABI, micro-architecture levels; {_LLVM}, x86-64-v4, FeatureBF16",
+    ),
+    _target(
+        "x86-64-v4-base",
+        "Any x86-64 processor with AVX-512",
+        "avx512-base",
+        CpuFacts(X86_64_V4_BASE, "x86-64-v4", llvm_features="-prefer-256-bit"),
+        source=f"x86-64 psABI, micro-architecture levels; {_LLVM}, x86-64-v4",
     ),
 )
 
