@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from entry_points import announced
+
 ROOT = Path(__file__).parent.parent
 # A block's language, what stands behind it, its text.
 BLOCK = re.compile(r"^```(sh|python)(.*)\n([\s\S]*?)^```$", re.MULTILINE)
@@ -64,7 +66,10 @@ class Reader:
     """Who types what a page says: a child process that carries out one step after the other."""
 
     def __init__(self) -> None:
-        paths = [str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+        self._folder = tempfile.TemporaryDirectory(prefix="vermilion-")
+        announced(Path(self._folder.name))
+        paths = [self._folder.name, str(ROOT / "src"), str(ROOT / "tests")]
+        paths.append(os.environ.get("PYTHONPATH", ""))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pages"],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
@@ -92,6 +97,7 @@ class Reader:
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+        self._folder.cleanup()
 
 
 @contextmanager

@@ -74,6 +74,10 @@ def test_the_guide_to_gpus(carry_out: Carry, page: str) -> None:
     assert carry_out(f"docs/gpu-{page}.md") >= 3
 
 
+def test_pytorch(carry_out: Carry) -> None:
+    assert carry_out("docs/pytorch.md") == 3
+
+
 def test_quantizing(carry_out: Carry) -> None:
     assert carry_out("docs/quantize.md") == 2  # the tour, and a promise that is kept
 

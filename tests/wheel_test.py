@@ -19,7 +19,7 @@ MARK = "vermilion/py.typed"
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = importlib.import_module("hatchling.build")
     folder, before = tmp_path_factory.mktemp("wheel"), Path.cwd()
     os.chdir(ROOT)
@@ -27,13 +27,26 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         name = build.build_wheel(str(folder))
     finally:
         os.chdir(before)
-    with zipfile.ZipFile(folder / name) as wheel:
-        return wheel.namelist()
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as file:
+        return file.namelist()
 
 
 def test_type_checkers_are_told_that_there_are_types(names: list[str]) -> None:
     """PEP 561: without the file, hints of an installed package are not read."""
     assert MARK in names
+
+
+def test_pytorch_is_told_of_the_backend(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        (told,) = [name for name in file.namelist() if name.endswith("entry_points.txt")]
+        text = file.read(told).decode()
+    wanted = "[torch_dynamo_backends]\nvermilion = vermilion.export.dynamo:torch_backend\n"
+    assert wanted in text
 
 
 def test_every_module_is_in_it_and_no_test(names: list[str]) -> None:
@@ -48,7 +61,7 @@ def test_every_module_is_in_it_and_no_test(names: list[str]) -> None:
 
 
 def test_the_mark_lies_where_the_wheel_takes_its_files_from() -> None:
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert "src/vermilion" in wheel["targets"]["wheel"]["packages"]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert "src/vermilion" in build["targets"]["wheel"]["packages"]
     assert (ROOT / "src" / MARK).is_file()
     assert (Path(vermilion.__file__).parent / "py.typed").is_file()

@@ -15,8 +15,8 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,9 @@ class Converted:
     notes: tuple[str, ...]
 
 
+TORCHSCRIPT, TORCH_EXPORT = "torchscript", "torch.export"
+
+
 def convert(job: Job, folder: Path) -> Converted:
     """Export with the exporter that suits the opset, else with the other.
 
@@ -112,27 +115,33 @@ def convert(job: Job, folder: Path) -> Converted:
 
     Raises: UnsupportedError with what each of them said.
     """
-    exporters: list[tuple[str, Callable[[Job, Path], ir.Model]]] = [
-        ("torchscript", _with_torchscript),
-        ("torch.export", _with_torch_export),
-    ]
+    attempts = [(TORCHSCRIPT, job.opset), (TORCH_EXPORT, job.opset)]
     if job.opset > LAST_TORCHSCRIPT_OPSET:
-        exporters.reverse()
+        attempts.reverse()
+    return convert_by(attempts, job, folder)
+
+
+def convert_by(attempts: Sequence[tuple[str, int]], job: Job, folder: Path) -> Converted:
+    """Export with the first exporter, each with its opset, that can.
+
+    Raises: UnsupportedError with what each of them said.
+    """
     reasons: list[str] = []
-    for name, exporter in exporters:
+    for name, opset in attempts:
         try:
             with quiet() as heard:
-                model = exporter(job, folder)
+                model = _EXPORTERS[name](replace(job, opset=opset), folder)
         except Exception as error:  # each exporter has its own exceptions, and lets others out
             reasons.append(f"{name}: {_reason(error)}")
             continue
         reached = model.opset_imports.get("", 0)
-        if reached != job.opset:
+        if reached != opset:
             reasons.append(f"{name}: it gave opset {reached}")
             continue
         return Converted(model, name, _tracer_notes(heard))
+    opsets = " or ".join(dict.fromkeys(str(opset) for _, opset in attempts))
     raise UnsupportedError(
-        f"PyTorch cannot export this module to opset {job.opset}: {'; '.join(reasons)}",
+        f"PyTorch cannot export this module to opset {opsets}: {'; '.join(reasons)}",
         where=type(job.module).__name__,
         hint="try `--opset 18` or later, or rewrite the operation that is named above",
     )
@@ -154,6 +163,12 @@ def _with_torch_export(job: Job, folder: Path) -> ir.Model:
     )
     model: ir.Model = program.model
     return model
+
+
+_EXPORTERS: Mapping[str, Callable[[Job, Path], ir.Model]] = {
+    TORCHSCRIPT: _with_torchscript,
+    TORCH_EXPORT: _with_torch_export,
+}
 
 
 def _arguments(job: Job) -> dict[str, Any]:

@@ -66,6 +66,8 @@ NOTES = Namespace("decoder-notes", "language engine: known folders", refers_to=I
 MODEL_NOTES = Namespace("model-notes", "known model files", refers_to=".")
 TOKENIZERS = Namespace("tokenizers", "tokenizer")
 CALIBRATION = Namespace("calibration", "calibration: machine code")
+# Which compiled model belongs to a graph of `torch.compile`.
+TORCH_GRAPHS = Namespace("torch-graphs", "PyTorch: known graphs")
 
-SIGNED = (PROGRAMS, IMAGES, NOTES, MODEL_NOTES, TOKENIZERS, CALIBRATION)
+SIGNED = (PROGRAMS, IMAGES, NOTES, MODEL_NOTES, TOKENIZERS, CALIBRATION, TORCH_GRAPHS)
 """Those whose entries are as `entry` writes them; compiled models have a format of their own."""

@@ -1,0 +1,229 @@
+"""From a graph of `torch.compile` and its first arguments to a program, compiled or found.
+
+Which compiled model belongs to a graph is kept in the cache, so that a second process neither
+exports nor proves anything. What is compiled anew is held against PyTorch on the first arguments.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vermilion.api import compile_model
+from vermilion.errors import Refusal, VermilionError
+from vermilion.export.dynamo.cut import cut
+from vermilion.export.dynamo.facts import GraphFacts, graph_facts
+from vermilion.export.dynamo.graph_digest import graph_digest
+from vermilion.export.dynamo.options import TorchOptions
+from vermilion.export.dynamo.program import Built, Constants, Program, to_numpy
+from vermilion.export.dynamo.to_onnx import to_onnx
+from vermilion.export.model import AGREES_DB
+from vermilion.ir.measure import EXACT_DB, agreement
+from vermilion.runtime.artifact import ArtifactReader, open_artifact
+from vermilion.runtime.cache import Cache
+from vermilion.runtime.report import read_report
+from vermilion.runtime.session import Session
+from vermilion.store.entry import EntryWriter
+from vermilion.store.namespaces import TORCH_GRAPHS
+
+if TYPE_CHECKING:
+    import torch
+
+# bfloat16 keeps 8 bits, 45 dB after a few roundings, and a deep network of them less, in PyTorch's
+# own kernels too; a wrong operator leaves below 15.
+BFLOAT16_DB = 25.0
+
+_KEY_DIGITS = 32  # 128 bits name a folder
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A compiled model and the outputs of the graph that it computes."""
+
+    facts: GraphFacts
+    reader: ArtifactReader | None = None
+    sqnr_db: float | None = None
+    known: bool = False
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A graph at one size."""
+
+    module: torch.fx.GraphModule
+    arguments: tuple[Any, ...]
+    constants: tuple[int, ...]  # positions of tensors that are part of the program
+    options: TorchOptions
+
+    @property
+    def inputs(self) -> dict[str, int]:
+        """The positions of the inputs of the program, by name."""
+        import torch
+
+        return {
+            f"input_{position}": position
+            for position, argument in enumerate(self.arguments)
+            if isinstance(argument, torch.Tensor) and position not in self.constants
+        }
+
+    @property
+    def precision(self) -> str:
+        """What is computed in: bfloat16 where tensors are, unless the user says otherwise."""
+        import torch
+
+        kinds = {one.dtype for one in self.arguments if isinstance(one, torch.Tensor)}
+        if self.options.precision == "auto" and torch.bfloat16 in kinds:
+            return "bf16"
+        return self.options.precision
+
+    def program(self, found: _Compiled) -> Program:
+        """Return the program of a compiled model."""
+        import torch
+
+        threads = self.options.threads or torch.get_num_threads()
+        others = found.facts.others
+        return Program(
+            found.facts,
+            Constants({position: self.arguments[position] for position in self.constants}),
+            None if found.reader is None else Session(found.reader, threads=threads),
+            self.inputs,
+            cut(self.module, {}, others) if others else None,
+        )
+
+
+def build_program(
+    module: torch.fx.GraphModule,
+    arguments: Sequence[Any],
+    constants: Collection[int],
+    options: TorchOptions,
+) -> Built | Refusal:
+    """Compile a graph for these arguments, or find it compiled; refuse what PyTorch has to run."""
+    begin = time.perf_counter()
+    job = _Job(module, tuple(arguments), tuple(sorted(constants)), options)
+    try:
+        built = _built(job)
+    except VermilionError as error:
+        return Refusal(error.message, hint=error.hint)
+    if isinstance(built, Refusal):
+        return built
+    program, found = built
+    seconds = time.perf_counter() - begin
+    if found.reader is None:
+        return Built(program, seconds=seconds)
+    summary = read_report(found.reader).summary
+    return Built(
+        program,
+        operators=summary.operators,
+        native=summary.offloaded_operators,
+        artifact=found.reader.path,
+        cache_hit=found.known,
+        sqnr_db=found.sqnr_db,
+        seconds=seconds,
+    )
+
+
+def _built(job: _Job) -> tuple[Program, _Compiled] | Refusal:
+    cache = Cache(job.options.cache_dir)
+    settings = {**job.options.key(), "precision": job.precision}
+    digest = graph_digest(job.module, job.arguments, job.constants, settings)
+    if digest and (known := _known(cache, digest)) is not None:
+        return job.program(known), known
+    found = graph_facts(job.module, job.arguments)
+    if isinstance(found, Refusal):
+        return found
+    made = _Compiled(found)
+    if not found.computed:
+        return job.program(made), made
+    with tempfile.TemporaryDirectory(prefix="vermilion-") as folder:
+        made = _compile(job, found, cache, Path(folder))
+    program = job.program(made)
+    agreed = _agreement(job, program)
+    if isinstance(agreed, Refusal):
+        return agreed
+    made = _Compiled(found, made.reader, agreed)
+    if digest and made.reader is not None:
+        _keep(cache, digest, made, made.reader)
+    return program, made
+
+
+def _compile(job: _Job, facts: GraphFacts, cache: Cache, folder: Path) -> _Compiled:
+    import torch
+
+    inputs = job.inputs
+    fixed = {
+        position: argument.detach() if isinstance(argument, torch.Tensor) else argument
+        for position, argument in enumerate(job.arguments)
+        if position not in inputs.values()
+    }
+    module = cut(job.module, fixed, facts.computed)
+    tensors = [job.arguments[position] for position in inputs.values()]
+    model = to_onnx(module, tensors, list(inputs), len(facts.computed), folder)
+    compiled = compile_model(
+        model, precision=job.precision, winograd=job.options.winograd, cache_dir=cache.root
+    )
+    return _Compiled(facts, open_artifact(compiled.artifact, verify=False))
+
+
+def _agreement(job: _Job, program: Program) -> float | Refusal:
+    """Hold a program against PyTorch on the first arguments; return the worst output's SQNR."""
+    import torch
+
+    with torch.no_grad():
+        expected = list(job.module(*job.arguments))
+        found = program(job.arguments)
+    worst = EXACT_DB
+    for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+        if not isinstance(one, torch.Tensor) or not one.numel():
+            continue
+        if one.shape != other.shape or one.dtype != other.dtype:
+            words = f"{tuple(other.shape)} {other.dtype}, not {tuple(one.shape)} {one.dtype}"
+            return Refusal(f"output {number} of the compiled graph is {words}")
+        close = agreement(str(number), to_numpy(one), to_numpy(other))
+        bound = _bound(one.dtype, job.precision)
+        if close.sqnr_db < bound or close.has_nan:
+            return Refusal(
+                f"output {number} of the compiled graph is {close.sqnr_db:.1f} dB from PyTorch's "
+                f"on the first inputs, below {bound:g}",
+            )
+        worst = min(worst, close.sqnr_db)
+    return worst
+
+
+def _bound(data_type: torch.dtype, precision: str) -> float:
+    if not data_type.is_floating_point:
+        return EXACT_DB
+    return BFLOAT16_DB if precision == "bf16" else AGREES_DB
+
+
+def _known(cache: Cache, digest: str) -> _Compiled | None:
+    """Return the compiled model that belonged to a graph before, None where it is not there."""
+    entry = cache.store.find(TORCH_GRAPHS, digest[:_KEY_DIGITS])
+    if entry is None or entry.about["digest"] != digest:
+        return None
+    bundle = cache.find(entry.about["bundle"])
+    if bundle is None:  # it was pruned: what is kept of it is made again
+        cache.store.remove(TORCH_GRAPHS, digest[:_KEY_DIGITS])
+        return None
+    rows = entry.about["outputs"]
+    facts = GraphFacts(tuple(rows["places"]), tuple(rows["computed"]), tuple(rows["data_types"]))
+    return _Compiled(facts, open_artifact(bundle, verify=False), entry.about["sqnr_db"], known=True)
+
+
+def _keep(cache: Cache, digest: str, made: _Compiled, reader: ArtifactReader) -> None:
+    def about(_: EntryWriter) -> Mapping[str, Any]:
+        return {
+            "digest": digest,
+            "bundle": reader.manifest.cache_digest,
+            "sqnr_db": made.sqnr_db,
+            "outputs": {
+                "places": made.facts.places,
+                "computed": made.facts.computed,
+                "data_types": made.facts.data_types,
+            },
+        }
+
+    cache.store.get_or_make(TORCH_GRAPHS, digest[:_KEY_DIGITS], about)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vermilion.export.dynamo.cut import cut
+
+pytestmark = pytest.mark.needs("torch")
+
+
+def function(x: Any, w: Any, n: Any) -> Any:
+    y = x @ w
+    return (y * n + n, x.view(n, -1), y.relu())
+
+
+def test_constants_and_outputs() -> None:
+    import torch
+
+    module = torch.fx.symbolic_trace(function)
+    x, w = torch.randn(4, 3), torch.randn(3, 5)
+    expected = module(x, w, 2)
+    made = cut(module, {1: w, 2: 2}, [2, 0])
+    assert [str(n.target) for n in made.graph.nodes if n.op == "placeholder"] == ["x"]
+    assert made.constant_1.data_ptr() == w.data_ptr()  # shared, not copied
+    for one, other in zip(made(x), (expected[2], expected[0]), strict=True):
+        assert torch.equal(one, other)
+    assert len(list(module.graph.nodes)) == 9  # as it was
+    assert all(torch.equal(*both) for both in zip(module(x, w, 2), expected, strict=True))
+
+
+def test_what_no_output_needs_is_not_in_it() -> None:
+    import torch
+
+    made = cut(torch.fx.symbolic_trace(function), {}, [1])
+    assert [n.op for n in made.graph.nodes if n.op != "placeholder"] == ["call_method", "output"]
+    (view,) = made(torch.ones(4, 3), None, 2)
+    assert view.shape == (2, 6)
