@@ -14,7 +14,7 @@ from vermilion.ir.opset import where
 from vermilion.ir.passes.infer_shapes import without_weights
 from vermilion.ir.passes.inline import inline_functions
 from vermilion.ir.passes.rewrite import Notes
-from vermilion.ir.protobuf import all_graphs
+from vermilion.ir.protobuf import all_graphs, paired_graphs
 
 Sizes = list[int | None]
 
@@ -105,26 +105,13 @@ def _contradictions(
     """Go through the values that are declared as what they are not, with what they are."""
     if inferred is None:
         return
-    for graph, other in _pairs(model.graph, inferred):
+    for graph, other in paired_graphs(model.graph, inferred):
         found = {info.name: info.type for info in (*other.value_info, *other.output)}
         for node in graph:
             for value in node.outputs:
                 computed = _computed(found[value.name]) if value.name in found else None
                 if computed is not None and computed.contradicts(_declared(value)):
                     yield value, node, computed
-
-
-def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
-    """Go through a graph and those inside its nodes, each with what was inferred of it."""
-    yield graph, proto
-    for node, other in zip(graph, proto.node, strict=True):
-        for attribute in other.attribute:
-            mine = node.attributes[attribute.name]
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _pairs(mine.as_graph(), attribute.g)
-            elif attribute.type == onnx.AttributeProto.GRAPHS:
-                for inner, inner_proto in zip(mine.as_graphs(), attribute.graphs, strict=True):
-                    yield from _pairs(inner, inner_proto)
 
 
 def _forget_results(graph: onnx.GraphProto) -> None:

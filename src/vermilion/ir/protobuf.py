@@ -15,6 +15,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from vermilion.errors import ModelError
@@ -274,3 +275,18 @@ def _callees_first(
             where=where,
             hint="no exporter writes this: do not trust the file",
         ) from error
+
+
+def paired_graphs(
+    graph: ir.Graph, proto: onnx.GraphProto
+) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
+    """Yield a graph and those inside its nodes, each with the message that was made of it."""
+    yield graph, proto
+    for node, other in zip(graph, proto.node, strict=True):
+        for attribute in other.attribute:
+            mine = node.attributes[attribute.name]
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from paired_graphs(mine.as_graph(), attribute.g)
+            elif attribute.type == onnx.AttributeProto.GRAPHS:
+                for inner, inner_proto in zip(mine.as_graphs(), attribute.graphs, strict=True):
+                    yield from paired_graphs(inner, inner_proto)

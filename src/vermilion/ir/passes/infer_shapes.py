@@ -10,8 +10,16 @@ import onnx_ir as ir
 
 from vermilion.errors import first_line
 from vermilion.ir.inference import INFERENCE_ERRORS, infer
-from vermilion.ir.opset import constant_of, is_operator, tensor_bytes, tensor_sizes, where
+from vermilion.ir.opset import (
+    constant_of,
+    is_operator,
+    static_shape,
+    tensor_bytes,
+    tensor_sizes,
+    where,
+)
 from vermilion.ir.passes.rewrite import Notes
+from vermilion.ir.protobuf import paired_graphs
 
 # Larger weights cannot be shapes, axes or other things that inference looks into.
 SMALL_BYTES = 1024
@@ -37,14 +45,19 @@ def infer_shapes(model: ir.Model, notes: Notes) -> None:
         notes.refuse("model", f"onnx cannot infer shapes: {first_line(error)}")
         return
     known = {name for value in _values(model) for name in _symbols(value.shape)}
-    original = model.graphs()
     outputs = {id(value) for value in model.graph.outputs}
-    for graph, other in zip(original, ir.from_proto(inferred).graphs(), strict=True):
-        found = {value.name: value for node in other for value in node.outputs if value.name}
+    for graph, other in paired_graphs(model.graph, inferred.graph):
+        found = {info.name: info for info in (*other.value_info, *other.output)}
         for node in graph:
             for value in node.outputs:
-                if value.name in found:
-                    notes.fired += _refine(value, found[value.name], known, id(value) in outputs)
+                if value.name in found and _is_open(value):
+                    new = ir.serde.deserialize_value_info_proto(found[value.name], None)
+                    notes.fired += _refine(value, new, known, id(value) in outputs)
+
+
+def _is_open(value: ir.Value) -> bool:
+    """Say whether there is anything about the value that is not known."""
+    return value.type is None or static_shape(value) is None
 
 
 def forget_negative_sizes(model: ir.Model) -> None:
