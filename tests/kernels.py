@@ -14,7 +14,7 @@ from vermilion.codegen.isa import Isa, isa_of
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.load import KERNEL, load_functions
 from vermilion.codegen.object import compile_object
-from vermilion.codegen.program import module_text
+from vermilion.codegen.program import kernel_text
 from vermilion.codegen.tensor import SLACK_BYTES, Storage, View, allocate
 from vermilion.codegen.workers import aligned_bytes
 from vermilion.hardware.targets.find import find_target
@@ -76,7 +76,7 @@ class Memory:
     def run(self, steps: Sequence[Step], isa: Isa) -> None:
         """Run steps one after the other, each in two calls where it has two units."""
         kinds = dict.fromkeys((step.function for step in steps), KERNEL)
-        functions = load_functions(compile_object(module_text(steps, isa), isa), kinds, isa)
+        functions = load_functions(compile_object(kernel_text(steps, isa), isa), kinds, isa)
         for step in steps:
             pointers = np.array(
                 [

@@ -208,6 +208,15 @@ def module_text(steps: Iterable[Step], isa: Isa) -> str:
     """Write every distinct kernel of the steps, and the driver, as LLVM IR."""
     module = _empty(isa)
     write_driver(module)
+    return _with_kernels(module, steps, isa)
+
+
+def kernel_text(steps: Iterable[Step], isa: Isa) -> str:
+    """Write every distinct kernel of the steps as LLVM IR; whoever calls them needs no driver."""
+    return _with_kernels(_empty(isa), steps, isa)
+
+
+def _with_kernels(module: Module, steps: Iterable[Step], isa: Isa) -> str:
     for kernel in _modules(steps, isa).values():
         module.include(kernel)
     return module.text()
