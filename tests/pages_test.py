@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from pages import ROOT, Reader, Step, steps
+from taken_tour import taken_tour
 from vermilion.bench.profile import GPU_LINE
 
-# It compiles for two targets, from nothing each time: once is enough for all pages.
+# It compiles for two targets, from nothing each time: once is enough for all pages and its test.
 TOUR = Step("vermilion hello --folder tour", ("hello", "--folder", "tour"))
 GUIDE = ("verify", "basic", "transformers", "precision", "memory", "shapes")
 pytestmark = pytest.mark.needs("torch", "iree", "sympy", "pygal")
@@ -27,11 +28,15 @@ def reader() -> Iterator[Reader]:
 
 
 @pytest.fixture(scope="module")
-def toured(reader: Reader, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder in which the command was carried out with which most pages begin."""
-    folder = tmp_path_factory.mktemp("toured")
-    reader.carry_out(TOUR, folder)
-    return folder
+    taken = taken_tour(tmp_path_factory)
+    printed = taken.for_people
+    assert printed.code == TOUR.code, printed.err
+    assert "Traceback" not in printed.err
+    assert (taken.folder.name, taken.cache.name) == (TOUR.words[-1], "cache")
+    assert taken.folder.parent == taken.cache.parent
+    return taken.folder.parent
 
 
 @pytest.fixture

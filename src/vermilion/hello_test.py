@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import tempfile
 from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-import vermilion.hello as tour
-from models import small_cnn
-from pages import printed_to
-from vermilion.api import compile_model
-from vermilion.cli import main
+from taken_tour import Taken, taken_tour
 from vermilion.cli.hello import _view
 from vermilion.cli.output import console_on
 from vermilion.hello import Clock, HelloReport
@@ -40,42 +32,9 @@ KEYS = {
 }
 
 
-@dataclass(frozen=True)
-class Taken:
-    """A tour, what `vermilion hello --json` printed of it, and where it lies."""
-
-    code: int
-    out: str
-    err: str
-    report: HelloReport
-    folder: Path
-    cache: Path
-
-
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory: pytest.TempPathFactory) -> Taken:
-    folder, cache = (tmp_path_factory.mktemp(name) for name in ("tour", "cache"))
-    # What an earlier tour has left.
-    compile_model(small_cnn(), cache_dir=folder / "cache", cache_key="earlier")
-    reports: list[HelloReport] = []
-    take_tour = tour.hello
-
-    def noted(*given: Any, **options: Any) -> HelloReport:
-        reports.append(take_tour(*given, **options))
-        return reports[0]
-
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        tempfile.TemporaryFile("w+") as out,
-        tempfile.TemporaryFile("w+") as err,
-    ):
-        patch.delenv("COLUMNS", raising=False)
-        patch.setenv("VERMILION_CACHE", str(cache))
-        patch.setattr(tour, "hello", noted)
-        with printed_to((out, err)), redirect_stdout(out), redirect_stderr(err):
-            code = main(["hello", "--folder", str(folder), "--json"])
-        texts = [(file.seek(0), file.read())[1] for file in (out, err)]
-    return Taken(code, texts[0], texts[1], reports[0], folder, cache)
+    return taken_tour(tmp_path_factory)
 
 
 @pytest.fixture
@@ -84,9 +43,9 @@ def report(taken: Taken) -> HelloReport:
 
 
 def test_the_tour_for_machines(taken: Taken) -> None:
-    assert taken.code == 0, taken.err
-    assert taken.err == "", "that the data are random stands in the result"
-    data = json.loads(taken.out)
+    assert taken.for_machines.code == 0, taken.for_machines.err
+    assert taken.for_machines.err == "", "that the data are random stands in the result"
+    data = json.loads(taken.for_machines.out)
     assert list(data)[:3] == ["schema_version", "verb", "ok"]
     assert data["ok"] is True
     assert set(data) >= KEYS
