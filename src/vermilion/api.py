@@ -119,7 +119,7 @@ def compile_model(
 
     Args:
         model: an ONNX file, its bytes, an `onnx.ModelProto`, or a graph of `onnx_ir`.
-        target: what to compile for; `vermilion devices --targets` lists them.
+        target: what to compile for; the README's table lists them.
         precision: `fp32`, `bf16` or `int8` on a CPU target, `fp32` or `fp16` on a GPU,
             `bf16` or `bfp16` for float models on an NPU; `auto` computes in the model's own
             number format, on an NPU floats as bfloat16.

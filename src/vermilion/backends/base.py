@@ -51,6 +51,7 @@ class ModelFacts:
     convolutions: int
     symbolic_dimensions: tuple[str, ...]
     batch: int | None  # leading dimension shared by the inputs, None if unknown or mixed
+    bind: str = ""  # the options of the command line that bind all that is open
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,7 @@ class NativeBackend:
 
         refused = refusal(node)
         if refused is not None and refused.reason == OPEN_SHAPE and facts.symbolic_dimensions:
-            options = " ".join(f"--dim {name}=1" for name in facts.symbolic_dimensions)
-            return replace(refused, hint=f"bind what is open: `{options}`")
+            return replace(refused, hint=f"bind what is open: `{facts.bind}`")
         return refused or Claim()
 
     def check(self, part: Part, target: Target, options: CompileOptions) -> None:

@@ -77,7 +77,7 @@ def _whole_model(node: ir.Node, facts: ModelFacts, target: Target) -> Refusal | 
         names = ", ".join(facts.symbolic_dimensions)
         return Refusal(
             f"{target.name} needs fixed shapes; {names} is open",
-            f"bind it: `--dim {facts.symbolic_dimensions[0]}=1`",
+            f"bind it: `{facts.bind}`",
         )
     limits = target.limits
     if facts.convolutions < limits.min_convolutions:

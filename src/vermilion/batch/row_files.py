@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 from vermilion.backends.base import Array
 from vermilion.batch.job import Slot
 from vermilion.errors import OptionError
-from vermilion.ir.arrays import npz_names, read_npy, read_npz
+from vermilion.ir.arrays import check_file, npz_names, read_npy, read_npz
 from vermilion.ir.pictures import described
 
 # A local file header of a ZIP: its length, and where the lengths of what follows stand.
@@ -42,6 +42,7 @@ def open_rows(path: Path, slots: Sequence[Slot]) -> RowFile:
     Raises: OptionError where it does not hold what the model takes.
     """
     if path.suffix.lower() == ".parquet":
+        check_file(path)
         return ParquetRows(path, slots)
     if path.suffix.lower() == ".npy":
         return _array_rows({_only(slots, path).name: read_npy(path, mapped=True)}, slots, path)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vermilion.bench.engines import Precision
 from vermilion.errors import OptionError, Refusal, UnsupportedError
 from vermilion.ir.cost import model_cost
+from vermilion.ir.dimension_options import dimension_options
 from vermilion.ir.literal.run import LiteralModel, open_literally
 from vermilion.ir.numbers import number_format
 from vermilion.ir.opset import required_inputs
@@ -87,7 +88,7 @@ def prepare_case(
         raise OptionError(
             f"the model has open dimensions: {', '.join(left)}",
             where=str(path),
-            hint="give each a size: `--dim batch=1`, or a whole input: `--dim x=1x3x48x320`",
+            hint=f"give each a size, such as `{dimension_options(bound)}`",
         )
     literal = open_literally(bound)
     feeds, reference = _feeds(bound, _checked_names(inputs, bound), literal)

@@ -13,6 +13,7 @@ from typing import Annotated, cast
 
 import typer
 
+from vermilion.cli.flags import Verbs
 from vermilion.cli.output import Failure, emit_failure
 from vermilion.cli.verb import INTERRUPTED
 from vermilion.version import VERSION
@@ -46,7 +47,7 @@ _WRONG_USE = cast(type[Exception], typer.BadParameter.__base__)
 
 def build_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
     """Return the command line with these verbs."""
-    app = typer.Typer(
+    app = Verbs(
         name="vermilion",
         help="Take a model to AMD CPUs, GPUs and NPUs: quantize, place, compile, run, prove.",
         pretty_exceptions_enable=False,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vermilion.cli.fitted import Column, FittedTable
+
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import RenderableType
 
     from vermilion.bench.measure import CaseResult, EngineResult
     from vermilion.bench.profile import CaseProfiles, Line, Profile
@@ -27,7 +28,7 @@ def bench_view(found: Sequence[CaseResult], deltas: Sequence[Delta], pairs: int)
             for engine in case.engines
             if engine.placement
         ]
-        views += [_title(case), _FittedTable(rows), *ran, ""]
+        views += [_title(case), FittedTable(_COLUMNS, rows), *ran, ""]
     views.append(
         f"{pairs} turns of each engine; ratios are ours ÷ peer, the median over pairs of "
         "turns and its quartiles"
@@ -53,42 +54,11 @@ def _title(found: CaseResult) -> str:
     return title
 
 
-# Columns in their order, and how much each is wanted: a narrow terminal has room for some of them.
 _COLUMNS = (
-    ("engine", 0), ("p50 ms", 1), ("p90", 7), ("p99", 6), ("min", 8), ("ours ÷ peer", 2),
-    ("of peak", 4), ("peak MB", 5), ("load s", 10), ("compile s", 9), ("cosine", 3),
+    Column("engine", 0), Column("p50 ms", 1), Column("p90", 7), Column("p99", 6), Column("min", 8),
+    Column("ours ÷ peer", 2), Column("of peak", 4), Column("peak MB", 5), Column("load s", 10),
+    Column("compile s", 9), Column("cosine", 3),
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _FittedTable:
-    """A table that leaves out its least wanted columns where it would be cut, and says which."""
-
-    rows: tuple[tuple[str, ...], ...]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
-
-        shown = self._fitting(options.max_width)
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for at in shown:
-            table.add_column(_COLUMNS[at][0], justify="right" if at else "left")
-        for row in self.rows:
-            table.add_row(*(row[at] for at in shown if at < len(row)))
-        yield table
-        hidden = [name for at, (name, _) in enumerate(_COLUMNS) if at not in shown]
-        if hidden:
-            yield f"no room for: {', '.join(hidden)} (a wider terminal, or --json, has them)"
-
-    def _fitting(self, width: int) -> list[int]:
-        wanted = sorted(range(len(_COLUMNS)), key=lambda at: _COLUMNS[at][1])
-        while len(wanted) > 2 and sum(map(self._width, wanted)) > width:
-            wanted.pop()
-        return sorted(wanted)
-
-    def _width(self, at: int) -> int:
-        cells = [_COLUMNS[at][0], *(row[at] for row in self.rows if at < len(row))]
-        return max(map(len, cells)) + 2
 
 
 def _cells(found: CaseResult, engine: EngineResult) -> list[str]:

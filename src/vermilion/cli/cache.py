@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.flags import Verbs
 from vermilion.cli.options import CacheDir, bytes_for_people, parse_size
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 # What is said of compiled models alone.
 _NO_FACTS = {"digest": "", "target": "", "created": "", "parts": 0}
 
-app = typer.Typer(help="List, check and prune the cache: compiled models, language models.")
+app = Verbs(help="List, check and prune the cache: compiled models, language models.")
 
 
 @app.command("ls")
 @verb("cache ls")
 def ls(terminal: Terminal, *, cache_dir: CacheDir = None) -> Result:
     """List compiled models and what language models keep, those used last first."""
-    cache = _store(cache_dir)
+    cache = _store(cache_dir, may_lack=True)
     rows = cache.ls()
     data = {
         "cache_dir": cache.root,
@@ -109,10 +110,21 @@ def prune(
     return Result(data, lambda: _prune_view(pruned))
 
 
-def _store(cache_dir: Path | None) -> Store:
+def _store(cache_dir: Path | None, *, may_lack: bool = False) -> Store:
+    """Return the cache; of the folder that is named, or the user's.
+
+    Raises: OptionError where a name leads to no folder; one that is not there yet `may_lack`.
+    """
     from vermilion.runtime.cache import NAMESPACES
     from vermilion.store.store import Store
 
+    if (
+        cache_dir is not None
+        and not cache_dir.is_dir()
+        and not (may_lack and not cache_dir.exists())
+    ):
+        what = "this is no folder" if cache_dir.exists() else "there is no such folder"
+        raise OptionError(what, where=f"--cache-dir {cache_dir}", hint="check the path")
     return Store(cache_dir, NAMESPACES)
 
 
@@ -140,7 +152,9 @@ def _list_view(root: Path, rows: Sequence[EntryRow]) -> RenderableType:
 
     if not rows:
         return Text(f"{root} holds no compiled models")
-    table = Table("key", "target", "parts", "size", "last used", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("key", "target", "parts", "size", "last used"):
+        table.add_column(column, overflow="fold")
     for row in rows:
         used = _moment(row).astimezone().strftime("%Y-%m-%d %H:%M")
         target = row.problem or str(row.facts.get("target", row.kind))

@@ -52,6 +52,19 @@ def test_an_empty_cache_is_said_to_be_empty(tmp_path: Path) -> None:
     assert "holds no compiled models" in done.stdout
 
 
+@pytest.mark.parametrize("verb", ["ls", "verify", "prune"])
+def test_what_is_no_folder_is_wrong_use(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    more = ["--all"] if verb == "prune" else []
+    done = vermilion("cache", verb, "--cache-dir", str(tmp_path / "file"), *more)
+    assert done.returncode == 2
+    assert "this is no folder" in done.stderr
+    if verb != "ls":
+        done = vermilion("cache", verb, "--cache-dir", str(tmp_path / "none"), *more)
+        assert done.returncode == 2
+        assert "there is no such folder" in done.stderr
+
+
 def test_verify_finds_one_flipped_byte_and_fails(root: Path) -> None:
     code, sound = objects("cache", "verify", "--cache-dir", str(root))
     assert (code, sound["damaged"]) == (0, 0)

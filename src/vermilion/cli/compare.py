@@ -106,8 +106,10 @@ def _view(found: Comparison) -> RenderableType:
     from rich.table import Table
 
     sides = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("", "what", "runs on", "median ms", "min", "max"):
-        sides.add_column(column, justify="right" if column in ("median ms", "min", "max") else None)  # type: ignore[arg-type]
+    for column in ("", "what", "runs on"):
+        sides.add_column(column, overflow="fold")
+    for column in ("median ms", "min", "max"):
+        sides.add_column(column, justify="right", no_wrap=True)
     for letter, side, latency in zip(
         "AB", (found.reference, found.other), found.latencies, strict=True
     ):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from vermilion.cli.flags import Verbs
 from vermilion.cli.llm_options import Folder
 from vermilion.cli.llm_run import build, chat, generate
 from vermilion.cli.llm_speed import bench, perplexity
@@ -16,7 +17,7 @@ from vermilion.cli.verb import Terminal, verb
 if TYPE_CHECKING:
     from vermilion.llm.architecture import Quantization
 
-app = typer.Typer(help="Language models: list their operators, build, set up, run and measure.")
+app = Verbs(help="Language models: list their operators, build, set up, run and measure.")
 app.command("build")(build)
 app.command("generate")(generate)
 app.command("chat")(chat)

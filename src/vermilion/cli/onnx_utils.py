@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.flags import Verbs
 from vermilion.cli.options import bytes_for_people
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from vermilion.llm.plugins.wanted import Needs
     from vermilion.llm.vendor_tools import VendorRun
 
-app = typer.Typer(help="The vendor's tool for new operator shapes, with its own flags.")
+app = Verbs(help="The vendor's tool for new operator shapes, with its own flags.")
 
 WithTool = Annotated[
     str,

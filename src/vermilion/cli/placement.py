@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from vermilion.cli.fitted import Column, FittedTable
 
-    from vermilion.inspection import Prediction
-    from vermilion.runtime.summary import Summary
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.backends.npu_cost import Latency
     from vermilion.inspection import Crossings, Inspection, Prediction
+    from vermilion.runtime.summary import Summary
 
 
 _GROUPS = 12
@@ -186,16 +184,7 @@ def _advice(prediction: Prediction, cpu_ms: float) -> str:
 
 def targets_view(found: Inspection) -> Sequence[RenderableType]:
     """Return one row a chip, for the target `all`."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("target", "offloaded", "GOPs", "parts", "crossings", "with --fix"):
-        table.add_column(column, justify="left" if column == "target" else "right")
-    table.add_column("modelled ms", justify="right")
-    table.add_column("error", justify="right")
-    table.add_column("first reason", overflow="fold")
-    for prediction in found.predictions:
-        table.add_row(*_target_row(prediction))
+    table = FittedTable(_TARGET_COLUMNS, [_target_row(one) for one in found.predictions])
     views: list[RenderableType] = ["by rule, for each NPU: nothing was compiled", table]
     if found.cpu_ms is not None:
         views.append(f"the CPU of this machine takes {found.cpu_ms:.2f} ms, measured now")
@@ -205,6 +194,13 @@ def targets_view(found: Inspection) -> Sequence[RenderableType]:
             f"{', '.join(scaled)}: latencies of Strix, scaled to the array; nothing is published"
         )
     return views
+
+
+_TARGET_COLUMNS = (
+    Column("target", 0), Column("offloaded", 1), Column("GOPs", 2), Column("parts", 7),
+    Column("crossings", 8), Column("with --fix", 5), Column("modelled ms", 3), Column("error", 4),
+    Column("first reason", 6, folds=True),
+)  # fmt: skip
 
 
 def _target_row(prediction: Prediction) -> list[str]:

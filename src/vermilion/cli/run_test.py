@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -154,6 +156,27 @@ def test_damaged_and_foreign_files(vermilion: Command, model: Path, tmp_path: Pa
         assert done.code == 1, name
         assert done.err.count("error: ") == done.err.count("hint: ") == 1
         assert "fault in vermilion" not in done.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no named pipes")
+@pytest.mark.parametrize("name", ["m.rai", "m.onnx", "in.npz", "input.npy", "rows.parquet"])
+def test_a_pipe_is_refused_at_once(
+    vermilion: Command, model: Path, tmp_path: Path, name: str
+) -> None:
+    if name == "m.onnx":
+        model.unlink()
+    os.mkfifo(tmp_path / name)
+    words = {
+        ".rai": ("run", tmp_path / name),
+        ".onnx": ("run", tmp_path / name),
+        ".npz": ("run", model, "--input", tmp_path / name),
+        ".npy": ("run", model, "--input", f"input={tmp_path / name}"),
+        ".parquet": ("batch", model, "--input", tmp_path / name, "-o", tmp_path / "out.npz"),
+    }
+    done = vermilion(*words[Path(name).suffix])
+    assert done.code in (1, 2)
+    assert done.err.startswith("error: ")
+    assert "fault in vermilion" not in done.err
 
 
 UNUSUAL = """<ir_version: 9, opset_import: ["" : 17]>

@@ -72,7 +72,7 @@ def read_npy(path: Path, *, mapped: bool = False) -> Array:
 
     Raises: OptionError where the file is missing, damaged, or holds Python objects.
     """
-    _check_file(path)
+    check_file(path)
     try:
         with path.open("rb") as file:
             header = _read_header(file, path)
@@ -91,7 +91,7 @@ def read_npz(path: Path, names: Collection[str] | None = None) -> dict[str, Arra
     Raises: OptionError where the file is missing, damaged, holds Python objects, or unpacks into
     far more than it is.
     """
-    _check_file(path)
+    check_file(path)
     try:
         with zipfile.ZipFile(path) as archive:
             return {
@@ -109,7 +109,7 @@ def npz_names(path: Path) -> list[str]:
 
     Raises: OptionError where the file is missing or damaged.
     """
-    _check_file(path)
+    check_file(path)
     try:
         with zipfile.ZipFile(path) as archive:
             return sorted(
@@ -124,7 +124,7 @@ def npz_index(path: Path) -> Any:
 
     Raises: OptionError where it is damaged.
     """
-    _check_file(path)
+    check_file(path)
     try:
         with zipfile.ZipFile(path) as archive:
             if INDEX_MEMBER not in archive.namelist():
@@ -136,7 +136,8 @@ def npz_index(path: Path) -> Any:
         raise _unreadable(path, error) from error
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
+    """Raise OptionError where there is no file; a pipe or a device would be waited for."""
     if path.is_dir():
         raise OptionError("this is a folder, an array was expected", where=str(path), hint=_SAVE)
     if not path.is_file():

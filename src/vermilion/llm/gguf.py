@@ -152,7 +152,9 @@ class _Reader:
 
 
 def is_gguf(path: Path) -> bool:
-    """Say whether a file begins as GGUF does."""
+    """Say whether a file begins as GGUF does; a pipe or a device, which would be waited for, no."""
+    if not path.is_file():
+        return False
     with path.open("rb") as stream:
         return stream.read(4) == _MAGIC
 
@@ -164,6 +166,8 @@ def read_gguf(path: Path) -> GgufHeader:
     versions and byte orders that are not read here.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise OptionError("this is no file", where=str(path), hint="name a `.gguf` file")
         with path.open("rb") as stream:
             if stream.read(4) != _MAGIC:
                 raise ModelError(

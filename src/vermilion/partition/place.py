@@ -17,6 +17,7 @@ from vermilion.backends.base import Backend, ModelFacts, Part
 from vermilion.errors import Refusal
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.cost import ModelCost, node_cost
+from vermilion.ir.dimension_options import dimension_options
 from vermilion.ir.numbers import number_format
 from vermilion.ir.passes.bind_dimensions import dimension_name
 from vermilion.partition.cut import Extractor, connected_parts, schedule
@@ -138,6 +139,7 @@ def model_facts(model: ir.Model) -> ModelFacts:
         convolutions=sum(n.op_type in ("Conv", "QLinearConv") for n in model.graph),
         symbolic_dimensions=tuple(symbolic),
         batch=batch if isinstance(batch, int) else None,
+        bind=dimension_options(model) if symbolic else "",
     )
 
 

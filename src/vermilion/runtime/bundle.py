@@ -211,6 +211,12 @@ def open_bundle(path: Path, *, verify: Verify) -> tuple[Bundle, Manifest]:
             where=str(path),
             hint="check the path, or make one with `vermilion compile`",
         )
+    if not path.is_dir() and not path.is_file():  # a pipe or a device would be waited for
+        raise ArtifactError(
+            "this is neither a file nor a folder",
+            where=str(path),
+            hint="name a `.rai` file, or a folder that was compiled",
+        )
     try:
         bundle, manifest = _open_folder(path) if path.is_dir() else _open_archive(path)
         _check_members(bundle, manifest, str(path), verify=verify == "all")

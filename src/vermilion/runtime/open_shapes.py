@@ -23,6 +23,7 @@ _MUCH = 0.5
 def open_shape_note(model: ir.Model, nodes: Sequence[NodePlace], backend: str) -> tuple[str, ...]:
     """Return a note where dynamic dimensions kept much of a model from a backend."""
     # What reads graphs is loaded by who compiles; who opens a bundle does without.
+    from vermilion.ir.dimension_options import dimension_options
     from vermilion.ir.passes.bind_dimensions import open_dimensions
 
     kept_out = sum(any(word in node.reason for word in _OPEN) for node in nodes)
@@ -30,9 +31,10 @@ def open_shape_note(model: ir.Model, nodes: Sequence[NodePlace], backend: str) -
         return ()
     compiled = sum(node.backend == backend for node in nodes)
     names = ", ".join(f"`{name}`" for name in open_dimensions(model))
+    options = dimension_options(model)
     note = (
         f"{compiled} of {len(nodes)} nodes are compiled by `{backend}`, which {_SIGN}: open is "
-        f"{names}. Bind it, with the sizes that you run: `{_options(model)}` (a bundle for each "
+        f"{names}. Bind it, with the sizes that you run: `{options}` (a bundle for each "
         "size is run with `--bucket`)"
     )
     return (note,)
@@ -46,41 +48,3 @@ def open_shape_notes(reader: ArtifactReader) -> tuple[str, ...]:
     from vermilion.runtime.report import read_report
 
     return tuple(note for note in read_report(reader).notes if _SIGN in note)
-
-
-def _options(model: ir.Model) -> str:
-    """Return `--dim` options that bind all that is open: by name, else an input's whole shape."""
-    from vermilion.ir.opset import required_inputs
-    from vermilion.ir.passes.bind_dimensions import dimension_name
-
-    options: dict[str, None] = {}
-    for value in required_inputs(model):
-        sizes = value.shape.dims if value.shape is not None else None
-        if sizes is None:
-            options[f"--dim {value.name}=SIZExSIZE"] = None
-            continue
-        named = [None if _is_bound(size) else dimension_name(size) or "" for size in sizes]
-        if "" in named:
-            wanted = [
-                size if isinstance(size, int) and size >= 0 else _usual(axis, len(sizes))
-                for axis, size in enumerate(sizes)
-            ]
-            options[f"--dim {value.name}={'x'.join(map(str, wanted))}"] = None
-            continue
-        for axis, name in enumerate(named):
-            if name and not any(option.startswith(f"--dim {name}=") for option in options):
-                options[f"--dim {name}={_usual(axis, len(sizes))}"] = None
-    return " ".join(options)
-
-
-def _is_bound(size: object) -> bool:
-    return isinstance(size, int) and size >= 0
-
-
-def _usual(axis: int, rank: int) -> int:
-    """Return a size that such a dimension often has: of a batch, a picture, a text."""
-    if axis == 0:
-        return 1
-    if rank >= 4:
-        return 3 if axis == 1 else 224
-    return 128

@@ -269,6 +269,6 @@ def claim(node: ir.Node, facts: ModelFacts) -> Claim | Refusal:
         open_sizes = ", ".join(facts.symbolic_dimensions)
         return Refusal(
             f"the program is compiled for fixed shapes; {open_sizes} is open",
-            " ".join(f"--dim {name}=1" for name in facts.symbolic_dimensions),
+            f"bind it: `{facts.bind}`",
         )
     return Claim()

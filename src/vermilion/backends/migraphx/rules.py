@@ -86,6 +86,6 @@ def claim(node: ir.Node, facts: ModelFacts) -> Claim | Refusal:
         return Refusal(
             "the provider compiles anew for every shape; "
             f"{', '.join(facts.symbolic_dimensions)} is open",
-            " ".join(f"--dim {name}=1" for name in facts.symbolic_dimensions),
+            f"bind it: `{facts.bind}`",
         )
     return Claim()
