@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+from api_page import api_page
 from option_tables import error_table, latency_table, options_page
 from ort_tables import surface_tables
 
@@ -132,6 +133,7 @@ def documents() -> dict[Path, str]:
     npu_text = fill(npu.read_text(encoding="utf-8"), "latencies", latency_table())
     return {
         readme: text,
+        ROOT / "docs" / "api.md": api_page(table),
         ROOT / "docs" / "operators.md": operators_page() + "\n",
         ROOT / "docs" / "options.md": options_page() + "\n",
         gpu: fill(gpu.read_text(encoding="utf-8"), "gpus", gpus_table()),

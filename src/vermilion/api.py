@@ -56,7 +56,12 @@ class OffloadError(UnsupportedError):
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled model: where it lies and what became of every node."""
+    """A compiled model: where it lies and what became of every node.
+
+    `artifact` is the folder in the cache, or the `.rai` that was asked for. `digest` stands for
+    all that it was compiled from; `cache_reason` says why it was compiled, or that it was there.
+    `availability` says whether the target's device is here, else why not and what helps.
+    """
 
     artifact: Path
     cache_dir: Path

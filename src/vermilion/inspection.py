@@ -103,7 +103,12 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is in a model. Operators and GOPs are those of the simplified graph."""
+    """What is in a model. Operators and GOPs are those of the simplified graph.
+
+    `nodes_before` were in the graph as it came. `cost` has the operations of each node, `operators`
+    their sums by type. `prediction` is of the target that was asked for, `predictions` of every
+    NPU; `cpu_ms` is measured.
+    """
 
     path: str
     opset: int
@@ -175,8 +180,12 @@ def inspect_model(
 ) -> Inspection:
     """Look into a model; with a target, also say where every node would run and why.
 
-    The target `all` gives a prediction for every NPU. `measure_cpu` also times the model on this
-    machine's CPU, where it is small enough.
+    Args:
+        model: an ONNX file, its bytes, an `onnx.ModelProto`, or a graph of `onnx_ir`.
+        target: what it would be compiled for, as in `compile_model`; `all` stands for every NPU.
+        dims: values for symbolic dimensions (`{"batch": 1}`) or whole inputs.
+        measure_cpu: also time the model on this machine's CPU, where it is small enough.
+        progress: told of each step.
 
     Raises: VermilionError of the kind that says who can fix it.
     """

@@ -58,7 +58,11 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written, and how far it agrees with PyTorch on numbers it has not seen."""
+    """What was written, and how far it agrees with PyTorch on numbers it has not seen.
+
+    `agreements` has a row an output that was compared; `notes` say what went another way: branches
+    that tracing froze, inputs without influence, why an output was not compared.
+    """
 
     output: Path
     opset: int
@@ -100,9 +104,15 @@ def export_model(
 ) -> ExportReport:
     """Export a PyTorch module with fixed shapes, and check the result against PyTorch.
 
-    `spec` is `package.module:factory` or `path/to/file.py:factory`; this imports and runs that
-    code. An input is `1x3x224x224`, `ids:1x128` or `ids:1x128:int64`. The file is written aside
-    and renamed; weights over 1.8 GB go to `NAME.onnx.data` beside it.
+    The file is written aside and renamed; weights over 1.8 GB go to `NAME.onnx.data` beside it.
+
+    Args:
+        spec: `package.module:factory` or `path/to/file.py:factory`; this imports and runs that
+            code. The factory is a module, its class, or a function that returns one.
+        inputs: a text for each input: `1x3x224x224`, `ids:1x128` or `ids:1x128:int64`.
+        output: the ONNX file to write.
+        opset: of the file, from 13 to 23.
+        progress: told of each step.
 
     Raises: OptionError, ModelError, UnsupportedError; DeviceError where PyTorch is missing.
     """

@@ -19,7 +19,9 @@ Row = Mapping[str, object]
 class Report:
     """Everything a compilation has to say for itself.
 
+    `nodes` has a row an operator: its name and type, the device, the reason and the hint.
     `verification` compares the compiled model with the model as it came, output by output.
+    `passes` has a row a pass of the simplifier: how often it fired, and why it did not.
     `predicted_ms` is modelled, never measured; None where nothing was published to fit to.
     """
 
