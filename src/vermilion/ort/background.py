@@ -19,7 +19,8 @@ from typing import IO, Any
 
 from vermilion.errors import VermilionError
 from vermilion.ort.asked import Asked
-from vermilion.ort.source import Source, look_up
+from vermilion.ort.compiling import compiled
+from vermilion.ort.source import Source
 from vermilion.process.child import environment
 
 # Behind everything else that wants a core.
@@ -98,18 +99,13 @@ def main() -> None:
 
 
 def _compiled(what: Mapping[str, Any]) -> dict[str, str]:
-    from vermilion.api import compile_model
-
     asked = Asked(sizes=what["sizes"], sizes_by_denotation=what["sizes_by_denotation"])
     file = Path(what["model"])
     source = Source(data=file.read_bytes()) if what["scratch"] else Source(file=file)
     try:
-        known = look_up(source, asked)
-        artifact = compile_model(source.model, dims=known.sizes).artifact
-        look_up(source, asked)  # and keep a note of it
+        return {"artifact": str(compiled(source, asked))}
     except VermilionError as error:
         return {"reason": error.message}
-    return {"artifact": str(artifact)}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vermilion.errors import ModelError, OptionError, VermilionError
+from vermilion.errors import ModelError, OptionError, UnsupportedError, VermilionError
 from vermilion.forks import abandon, renew_after_fork
 from vermilion.ort.asked import Asked, does_not_apply
 from vermilion.ort.failures import for_opening
@@ -136,12 +136,14 @@ class Engines:
             return
         self.overridable = known.overridable
         self._voice.say(*known.notes)
-        if known.artifact is not None:
+        if known.refused:
+            self._not_compiled(UnsupportedError(known.refused, where=self._source.label))
+        elif known.artifact is not None:
             self._use(known.artifact)
         elif when == "now":
-            self._compile_now(known.sizes)
+            self._compile_now()
         else:
-            self._begin_compiling(known.sizes)
+            self._begin_compiling()
 
     @property
     def _elsewhere(self) -> Sequence[str]:
@@ -160,7 +162,7 @@ class Engines:
             raise for_opening(error, is_missing=is_missing) from error
         self._voice.say(*self.bundle.notes)
 
-    def _begin_compiling(self, sizes: Mapping[str, int]) -> None:
+    def _begin_compiling(self) -> None:
         self.peer()
         self._voice.say(
             f"{self._source.label} is not compiled yet: ONNX Runtime answers until it is (in the"
@@ -187,15 +189,14 @@ class Engines:
             self._peer = None
         self._voice.keep(f"{self._source.label} is compiled, and answers from now on")
 
-    def _compile_now(self, sizes: Mapping[str, int]) -> None:
-        from vermilion.api import compile_model
+    def _compile_now(self) -> None:
+        from vermilion.ort.compiling import compiled
 
         try:
-            artifact = compile_model(self._source.model, dims=dict(sizes)).artifact
+            artifact = compiled(self._source, self._asked)
         except VermilionError as error:
             self._not_compiled(error)
             return
-        look_up(self._source, self._asked)  # and keep a note of it
         self._use(artifact)
 
     def _use(self, artifact: Path) -> None:

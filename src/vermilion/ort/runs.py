@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from vermilion.backends.base import Array
@@ -28,13 +28,18 @@ class Runs:
         bundle, peer = engines.current()
         one: Any = bundle or peer or engines.peer()
         self.inputs, self.outputs = _described(one.get_inputs()), _described(one.get_outputs())
-        found = one.get_modelmeta()
-        names = ModelMetadata.__dataclass_fields__
-        self.metadata = ModelMetadata(**{name: getattr(found, name) for name in names})
         self.overridable = engines.overridable
         if bundle is None:
             self.overridable = _described(one.get_overridable_initializers())
         self._replaceable = frozenset(value.name for value in self.overridable)
+
+    @cached_property
+    def metadata(self) -> ModelMetadata:
+        """The model's own metadata; a bundle's are in its model, which is read for it."""
+        bundle, peer = self.engines.current()
+        found: Any = (bundle or peer or self.engines.peer()).get_modelmeta()
+        names = ModelMetadata.__dataclass_fields__
+        return ModelMetadata(**{name: getattr(found, name) for name in names})
 
     def compute(
         self,

@@ -21,7 +21,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 import vermilion
 import vermilion.ort as ours
-from vermilion.errors import OptionError, VermilionError
+from vermilion.errors import OptionError, UnsupportedError, VermilionError
+from vermilion.ort.asked import Asked
+from vermilion.ort.compiling import compiled
+from vermilion.ort.source import Source, look_up, refuse
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17], producer_name: "them", domain: "net",
   model_version: 7, doc_string: "what it is", metadata_props: ["labels": "cat,dog"]>
@@ -447,3 +450,36 @@ def test_the_optimized_model_is_written(path: Path, tmp_path: Path) -> None:
     session = vermilion.InferenceSession(path, options, compile="now")
     assert session.is_compiled
     onnx.checker.check_model(tmp_path / "optimized.onnx")
+
+
+def test_what_cannot_be_compiled_is_not_tried_again(path: Path) -> None:
+    source = Source(file=path)
+    refuse(source, Asked(), look_up(source, Asked()), "no such thing here")
+    for when in ("now", "background"):
+        session = vermilion.InferenceSession(path, compile=when)  # type: ignore[arg-type]
+        assert session.notes == (
+            "ONNX Runtime runs m.onnx: it cannot be compiled: no such thing here",
+        )
+        assert is_right(session.run(None, FEEDS))
+    with pytest.raises(UnsupportedError, match="no such thing here"):
+        compiled(source, Asked())
+    with pytest.raises(UnsupportedError, match="no such thing here") as caught:
+        vermilion.InferenceSession(path, enable_fallback=0)
+    assert isinstance(caught.value, state.NotImplemented)
+
+
+def test_what_our_door_does_not_know_is_onnx_runtimes(path: Path) -> None:
+    model = onnx.load(path)
+    values = onnx.numpy_helper.from_array(np.array([1], np.float32), "w")
+    places = onnx.numpy_helper.from_array(np.array([4], np.int64), "w_places")
+    model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, places, [2, 3]))
+    session = vermilion.InferenceSession(model.SerializeToString())
+    assert is_right(session.run(None, FEEDS))
+    assert "sparse weights" in session.notes[0]
+    assert not session.is_compiled
+
+
+def test_several_that_open_one_model_compile_it_once(path: Path) -> None:
+    sessions = [vermilion.InferenceSession(path) for _ in range(3)]
+    assert all(session.wait(120) for session in sessions)
+    assert all(is_right(session.run(None, FEEDS)) for session in sessions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,12 +78,14 @@ class Known:
     """What is known of a model: its bundle, where it is compiled, and what a script may ask.
 
     `sizes` are what is bound when it is compiled, by dimension; `notes` what was asked and is not.
+    `refused` says why it could not be compiled, where that was tried.
     """
 
     artifact: Path | None
     sizes: Mapping[str, int]
     overridable: tuple[NodeArg, ...]
     notes: tuple[str, ...] = ()
+    refused: str = ""
 
 
 def look_up(source: Source, asked: Asked) -> Known:
@@ -92,28 +94,39 @@ def look_up(source: Source, asked: Asked) -> Known:
     Its file is read where it was not seen before: a note in the cache tells all that is needed.
     Raises: what reading a model raises.
     """
-    key = _note_key(source, asked)
+    key = note_key(source, asked)
     store = Cache().store
     entry = store.find(MODEL_NOTES, key)
     if entry is not None and all(_looks(name) == seen for name, seen in entry.about["files"]):
         artifact = store.root / str(entry.about["key"])
-        if artifact.is_dir():
+        if entry.about["refused"] or artifact.is_dir():
             return _from_note(entry.about, artifact)
     known, files = _read(source, asked)
     if known.artifact is not None:
-        about = _about(known, files, known.artifact)
+        about = _about(known, files)
         store.get_or_make(MODEL_NOTES, key, lambda _: about)
     return known
 
 
+def refuse(source: Source, asked: Asked, known: Known, reason: str) -> None:
+    """Keep why a model cannot be compiled, so that it is not tried at every opening."""
+    from vermilion.ir.load import load_model
+
+    about = _about(replace(known, refused=reason), _weight_files(load_model(source.model)))
+    Cache().store.get_or_make(MODEL_NOTES, note_key(source, asked), lambda _: about)
+
+
 def _from_note(about: Mapping[str, Any], artifact: Path) -> Known:
     overridable = tuple(NodeArg(*row) for row in about["overridable"])
-    return Known(artifact, about["sizes"], overridable, tuple(about["notes"]))
+    refused = str(about["refused"])
+    found = None if refused else artifact
+    return Known(found, about["sizes"], overridable, tuple(about["notes"]), refused)
 
 
-def _about(known: Known, files: Sequence[str], artifact: Path) -> dict[str, Any]:
+def _about(known: Known, files: Sequence[str]) -> dict[str, Any]:
     return {
-        "key": artifact.name,
+        "key": known.artifact.name if known.artifact is not None else "",
+        "refused": known.refused,
         "files": [[name, _looks(name)] for name in files],
         "sizes": dict(known.sizes),
         "overridable": [[one.name, one.type, one.shape] for one in known.overridable],
@@ -132,7 +145,8 @@ def _read(source: Source, asked: Asked) -> tuple[Known, list[str]]:
     return known, _weight_files(model)
 
 
-def _note_key(source: Source, asked: Asked) -> str:
+def note_key(source: Source, asked: Asked) -> str:
+    """Return the name of what is known of a model: another one where anything has changed."""
     if source.file is not None:
         named = f"{source.file.resolve()} {_looks(str(source.file))}"
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,34 @@ class NamedSizesError(OptionError):
 
 # What some exporters (Paddle) write for any size: the same word need not mean the same size.
 _NO_NAMES = frozenset({"", "?"})
+
+
+class Feeds:
+    """The inputs that a model has, and the check of what is fed to it."""
+
+    def __init__(self, wanted: Sequence[TensorRecord]) -> None:
+        self._wanted = tuple(wanted)
+        # Of inputs of fixed sizes: what an array must be to need no more than two comparisons.
+        self._plain: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        for record in wanted:
+            dtype, sizes = numpy_type(record.type), record.shape or ()
+            fixed = tuple(size for size in sizes if isinstance(size, int))
+            is_fixed = record.shape is not None and len(fixed) == len(sizes)
+            if dtype is not None and dtype.kind != "O" and is_fixed:
+                self._plain[record.name] = (dtype, fixed)
+
+    def checked(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Return the inputs as arrays; give and raise what `checked_feeds` does."""
+        if len(inputs) == len(self._plain) == len(self._wanted):
+            found: dict[str, Array] = {}
+            for name, (dtype, shape) in self._plain.items():
+                value = inputs.get(name)
+                if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+                    break
+                found[name] = value
+            else:
+                return found
+        return checked_feeds(inputs, self._wanted)
 
 
 def checked_feeds(inputs: Mapping[str, object], wanted: Sequence[TensorRecord]) -> dict[str, Array]:

@@ -155,7 +155,7 @@ class Store:
         # Without the lock first: a hit waits for nobody, and needs no more than to read.
         found = read(place)
         if isinstance(found, Refusal):
-            with self._locked(namespace.lock_name(key)):
+            with self.locked(namespace.lock_name(key)):
                 # Another process may have written it while this one waited.
                 found = read(place)
                 if isinstance(found, Refusal):
@@ -193,7 +193,7 @@ class Store:
 
         name, place = namespace.lock_name(key), self.place(namespace, key)
         try:
-            with self._locked(name, wait=False):
+            with self.locked(name, wait=False):
                 workplace = self.root / _BUILDING / name
                 workplace.mkdir(parents=True, exist_ok=True)
                 # Renamed first, so that nobody finds half an entry.
@@ -261,8 +261,8 @@ class Store:
             shutil.rmtree(workplace, ignore_errors=True)
 
     @contextmanager
-    def _locked(self, name: str, *, wait: bool = True) -> Iterator[None]:
-        """Hold an entry's lock; the system lets go of it when the process dies.
+    def locked(self, name: str, *, wait: bool = True) -> Iterator[None]:
+        """Hold a lock, of an entry or by a name of its own; it ends with the process.
 
         Raises: filelock.Timeout without `wait`, where another holds it.
         """
@@ -324,7 +324,7 @@ class Store:
         building = self.root / _BUILDING
         for workplace in sorted(building.iterdir()) if building.is_dir() else ():
             try:
-                with self._locked(workplace.name, wait=False):
+                with self.locked(workplace.name, wait=False):
                     shutil.rmtree(workplace, ignore_errors=True)
             except Timeout:
                 _log.info("`%s` is being written", workplace.name)
