@@ -1,4 +1,4 @@
-"""How many processors this process may keep busy: those that it may run on, and its cgroup's quota.
+"""How many processors this process may keep busy: those it may run on, its cgroup's quota, a limit.
 
 Source: the kernel's `Documentation/admin-guide/cgroup-v2.rst` (`cpu.max`) and
 `Documentation/scheduler/sched-bwc.rst` (version 1: `cpu.cfs_quota_us`, `cpu.cfs_period_us`); where
@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 _PROCESS = Path("/proc/self")
+_most: ContextVar[int] = ContextVar("most threads", default=0)
 
 
 def usable_cores() -> int:
@@ -23,8 +26,23 @@ def usable_cores() -> int:
     and then both would stand still until the next period.
     """
     allowed = len(allowed_cores())
+    if _most.get():
+        allowed = min(allowed, _most.get())
     quota = cpu_quota()
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+@contextmanager
+def at_most(threads: int) -> Iterator[None]:
+    """Keep what is opened inside to so many threads, for who cannot tell each of them; 0: to none.
+
+    A count that somebody gives by name is not changed.
+    """
+    before = _most.set(threads)
+    try:
+        yield
+    finally:
+        _most.reset(before)
 
 
 def allowed_cores() -> tuple[int, ...]:

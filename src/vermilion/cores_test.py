@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vermilion.cores import allowed_cores, cpu_quota, usable_cores
+from vermilion.cores import allowed_cores, are_limited, at_most, cpu_quota, usable_cores
 
 SECOND = "31 23 0:28 / {place} rw,relatime - cgroup2 cgroup rw\n"
 FIRST = "32 31 0:29 {root} {place} rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
@@ -71,6 +71,17 @@ def test_no_such_files_is_no_quota(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path / "nothing") is None
     assert cpu_quota(process(tmp_path, "", "")) is None
     assert cpu_quota(process(tmp_path, "0::/\n", "a line without fields\n")) is None
+
+
+def test_a_limit_holds_inside_its_block() -> None:
+    before = usable_cores()
+    with at_most(1):
+        assert usable_cores() == 1
+        assert are_limited() == ((os.cpu_count() or 1) > 1)
+        with at_most(0):
+            assert usable_cores() == before
+    with at_most(1000):
+        assert usable_cores() == before
 
 
 def test_a_process_bound_to_one_core_has_one() -> None:

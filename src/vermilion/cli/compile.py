@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vermilion.api import Compiled
 
 
-@verb("compile")
+@verb("compile", limits_threads=True)
 def compile(
     terminal: Terminal,
     model: Model,

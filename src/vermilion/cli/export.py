@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vermilion.export import ExportReport
 
 
-@verb("export")
+@verb("export", limits_threads=True)
 def export(
     terminal: Terminal,
     module: Annotated[

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vermilion.hello import HelloReport
 
 
-@verb("hello")
+@verb("hello", limits_threads=True)
 def hello(
     terminal: Terminal,
     *,

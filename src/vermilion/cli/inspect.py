@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ROWS = 12
 
 
-@verb("inspect")
+@verb("inspect", limits_threads=True)
 def inspect(
     terminal: Terminal,
     model: Model,

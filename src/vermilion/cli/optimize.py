@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vermilion.optimize import Optimized
 
 
-@verb("optimize")
+@verb("optimize", limits_threads=True)
 def optimize(
     terminal: Terminal,
     model: Model,

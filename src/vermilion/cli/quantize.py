@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _WORST_LAYERS = 8
 
 
-@verb("quantize")
+@verb("quantize", limits_threads=True)
 def quantize(
     terminal: Terminal,
     model: Model,

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from vermilion.cli.options import Threads
 from vermilion.cli.output import (
     Failure,
     Result,
@@ -27,6 +28,7 @@ from vermilion.cli.output import (
     forgive_unprintable,
     stdout_for_result_only,
 )
+from vermilion.cores import at_most
 from vermilion.errors import VermilionError
 from vermilion.progress import Progress, no_progress
 
@@ -47,6 +49,8 @@ Debug = Annotated[
     bool,
     typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=_COMMON_PANEL),
 ]
+
+_COMMON = {"json": Json, "verbose": Verbose, "debug": Debug}
 
 Options = ParamSpec("Options")
 Work = Callable[Concatenate["Terminal", Options], Result]
@@ -73,23 +77,25 @@ class Terminal:
         console_on(sys.stderr).print(Text.assemble(label, f" {text}"), soft_wrap=True)
 
 
-def verb(name: str) -> Callable[[Work[Options]], Command]:
+def verb(name: str, *, limits_threads: bool = False) -> Callable[[Work[Options]], Command]:
     """Return a decorator that makes a command from a function of a `Terminal` and options.
 
     Before → after: `def ls(terminal, *, root: Root) -> Result` becomes a function of `root`
-    and the common options that prints the result and gives the exit code.
+    and the common options that prints the result and gives the exit code. `limits_threads` adds
+    `--threads`, for verbs that run a model on the way.
     """
 
     def decorate(work: Work[Options]) -> Command:
         def command(*args: Any, json: bool, verbose: bool, debug: bool, **options: Any) -> int:
             terminal = Terminal(name, as_json=json, verbose=verbose, debug=debug)
-            return carry_out(terminal, lambda: work(terminal, *args, **options))
+            with at_most(options.pop("threads") if limits_threads else 0):
+                return carry_out(terminal, lambda: work(terminal, *args, **options))
 
         own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
-        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*own, *_common_parameters()], return_annotation=int
-        )
-        command.__annotations__ = {p.name: p.annotation for p in [*own, *_common_parameters()]}
+        own += [_option("threads", Threads, 0)] if limits_threads else []
+        own += [_option(name, kind, False) for name, kind in _COMMON.items()]
+        command.__signature__ = inspect.Signature(own, return_annotation=int)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in own}
         command.__doc__ = work.__doc__
         command.__name__ = work.__name__
         command.__module__ = work.__module__
@@ -170,11 +176,6 @@ def _first_line(error: Exception) -> str:
     return lines[0] if lines else ""
 
 
-def _common_parameters() -> list[inspect.Parameter]:
-    kinds = {"json": Json, "verbose": Verbose, "debug": Debug}
-    return [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation
-        )
-        for name, annotation in kinds.items()
-    ]
+def _option(name: str, annotation: object, default: object) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)

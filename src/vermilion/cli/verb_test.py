@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from vermilion.cli.output import Result
+from vermilion.cli.verb import Terminal, verb
+from vermilion.cores import usable_cores
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_limit_of_threads_holds_for_all_that_a_verb_does(
+    threads: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @verb("count", limits_threads=True)
+    def count(terminal: Terminal) -> Result:
+        return Result({"cores": usable_cores()}, lambda: "")
+
+    assert count(json=True, verbose=False, debug=False, threads=threads) == 0
+    assert json.loads(capfd.readouterr().out)["cores"] == (threads or usable_cores())
+
+
+def test_verbs_that_run_a_model_take_threads() -> None:
+    import typer
+
+    from vermilion.cli import build_app
+
+    app = typer.main.get_command(build_app())
+    named = {
+        name
+        for name, command in app.commands.items()  # type: ignore[attr-defined]
+        if any("--threads" in one.opts for one in command.params)
+    }
+    assert named >= {
+        "hello", "export", "inspect", "optimize", "quantize", "compile", "run", "batch",
+        "compare", "bench", "model_benchmark",
+    }  # fmt: skip
