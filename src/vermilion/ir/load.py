@@ -97,8 +97,15 @@ def _checked(
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # the library raises what it meets: ValueError, KeyError, …
+        root = _root(error)
+        if isinstance(root, NotImplementedError):
+            raise UnsupportedError(
+                "the graph has values of types that are not read yet: maps, as `ZipMap` makes them",
+                where=where,
+                hint="export it without them: with skl2onnx, `options={'zipmap': False}`",
+            ) from error
         raise ModelError(
-            f"the graph cannot be read: {_root_words(error)}",
+            f"the graph cannot be read: {_first_line(root)}",
             where=where,
             hint="check the file with `python -m onnx.checker`, or export it again",
         ) from error
@@ -358,9 +365,13 @@ def _check_declared_shape(info: onnx.ValueInfoProto, where: str) -> None:
         )
 
 
-def _root_words(error: BaseException) -> str:
-    """Return the first line of what began it: the library wraps errors in where it was."""
+def _root(error: BaseException) -> BaseException:
+    """Return what began it: the library wraps errors in where it was."""
     while error.__cause__ is not None:
         error = error.__cause__
+    return error
+
+
+def _first_line(error: BaseException) -> str:
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__

@@ -12,7 +12,7 @@ from vermilion.errors import (
 )
 from vermilion.process.child import error_of
 
-# Of `onnxruntime.capi.onnxruntime_pybind11_state`; `ValueError` is Python's.
+# Of `onnxruntime.capi.onnxruntime_pybind11_state`.
 _OPENED: tuple[tuple[type[VermilionError], tuple[str, ...]], ...] = (
     (ModelError, ("InvalidProtobuf", "InvalidGraph", "InvalidArgument", "Fail")),
     (UnsupportedError, ("NotImplemented",)),
@@ -20,6 +20,8 @@ _OPENED: tuple[tuple[type[VermilionError], tuple[str, ...]], ...] = (
     (ArtifactError, ("Fail",)),
     (DeviceError, ("Fail",)),
 )
+
+_OF_PYTHON = {"ValueError": ValueError, "RuntimeError": RuntimeError}
 
 
 def for_opening(error: VermilionError, *, is_missing: bool = False) -> VermilionError:
@@ -41,7 +43,7 @@ def also(error: VermilionError, *names: str) -> VermilionError:
 def _kind(own: type[VermilionError], names: tuple[str, ...]) -> type[VermilionError]:
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    others = [ValueError if name == "ValueError" else getattr(state, name) for name in names]
+    others = [_OF_PYTHON[name] if name in _OF_PYTHON else getattr(state, name) for name in names]
     if any(issubclass(own, one) for one in others):
         return own
     facts = {"__module__": own.__module__, "__doc__": own.__doc__}

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vermilion.backends.base import Array
 from vermilion.errors import OptionError, VermilionError
 from vermilion.ort.asked import read_run_options
@@ -79,6 +81,32 @@ class Runs:
             self._voice.say(f"ONNX Runtime computes a run that the program cannot: {error.message}")
         return self._by_peer(peer, names, feed, options, places)
 
+    def compute_values(
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        *,
+        fallback: bool = True,
+    ) -> list[Any]:
+        """Do the same with ONNX Runtime's `OrtValue`s; text, sequences and maps are its own."""
+        wanted = list(names) if names else [value.name for value in self.outputs]
+        types = {value.name: value.type for value in self.outputs}
+        is_numeric = all(
+            types.get(name, "tensor()").startswith("tensor(")
+            and "string" not in types.get(name, "")
+            for name in wanted
+        )
+        bundle, peer = self.engines.current()
+        if bundle is None or not is_numeric:
+            self.check_given(feed)
+            peer = peer or self.engines.peer()
+            found: list[Any] = peer.run_with_ort_values(wanted, dict(feed), options)
+            return found
+        from vermilion.ir.ort_values import ort_value
+
+        return list(map(ort_value, self.compute(wanted, feed, options, fallback=fallback)))
+
     def check_given(self, feed: Mapping[str, Any], error: VermilionError | None = None) -> None:
         """Raise ValueError for an input that is missing, as ONNX Runtime does."""
         missing = [
@@ -95,8 +123,13 @@ class Runs:
         if not isinstance(error, OptionError) or isinstance(error, NamedSizesError):
             return
         self.check_given(feed, error)
-        is_ended = options is not None and options.terminate
-        raise also(error, "Fail" if is_ended else "InvalidArgument") from error
+        if options is not None and options.terminate:
+            raise also(error, "Fail") from error
+        are_arrays = all(
+            isinstance(value, np.ndarray | list) or hasattr(value, "numpy")
+            for value in feed.values()
+        )
+        raise also(error, "InvalidArgument" if are_arrays else "RuntimeError") from error
 
     def _by_peer(
         self,

@@ -123,9 +123,9 @@ class InferenceSession:
         run_options: Any = None,
     ) -> list[Any]:
         """Run with ONNX Runtime's `OrtValue`s, in and out; neither is copied."""
-        from vermilion.ir.ort_values import ort_value
-
-        return list(map(ort_value, self.run(output_names, input_dict_ort_values, run_options)))
+        return self._runs.compute_values(
+            output_names, input_dict_ort_values, run_options, fallback=self._fallback
+        )
 
     def run_with_ortvaluevector(
         self,
