@@ -174,6 +174,21 @@ def test_what_cannot_be_compiled_is_run_by_pytorch_with_the_reason(compiled: Com
     assert found.tolist() == [[0, 0], [1, 1]]
 
 
+def test_what_pytorch_cannot_export_is_the_reason(
+    compiled: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from vermilion.export.convert import TORCHSCRIPT
+    from vermilion.export.dynamo import to_onnx
+
+    monkeypatch.setattr(to_onnx, "_ATTEMPTS", ((TORCHSCRIPT, 17),))  # the other takes seconds
+    with torch.no_grad(), pytest.warns(RunsEagerlyWarning, match="linalg_svd") as heard:
+        found = compiled(lambda x: torch.linalg.svd(x)[1])(torch.eye(2))
+    assert found.tolist() == [1.0, 1.0]
+    assert "\nhint: rewrite the operation" in str(heard[0].message)
+
+
 def test_a_program_that_is_not_as_pytorch_says_so_and_is_not_run(
     compiled: Compile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.errors import UnsupportedError
 from vermilion.export.convert import (
     LAST_TORCHSCRIPT_OPSET,
     TORCH_EXPORT,
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 # The first takes a tenth of the other's time (0.2 and 1.9 s for six convolutions, PyTorch 2.13).
 _ATTEMPTS = ((TORCHSCRIPT, LAST_TORCHSCRIPT_OPSET), (TORCH_EXPORT, 18))
+
+# What PyTorch puts in the place of operators that could be exported, and how it is told not to.
+_HINTS = {
+    "_transformer_encoder_layer_fwd": (
+        "call `torch.backends.mha.set_fastpath_enabled(False)` before the model is called"
+    ),
+}
 
 # Attributes that name a data type.
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype"})
@@ -49,7 +57,19 @@ def to_onnx(
         copies = tuple(tensor.detach().clone() for tensor in tensors)
         called = tuple(f"output_{number}" for number in range(outputs))
         job = Job(module, copies, tuple(names), called, LAST_TORCHSCRIPT_OPSET)
-        return widened(convert_by(_ATTEMPTS, job, folder).model)
+        try:
+            converted = convert_by(_ATTEMPTS, job, folder)
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                error.message, where=error.where, hint=hint_for(error.message)
+            ) from error
+        return widened(converted.model)
+
+
+def hint_for(message: str) -> str:
+    """Return what helps where PyTorch's exporters do not know an operator."""
+    found = [hint for operator, hint in _HINTS.items() if operator in message]
+    return found[0] if found else "rewrite the operation that is named above"
 
 
 def widened(model: ir.Model) -> ir.Model:

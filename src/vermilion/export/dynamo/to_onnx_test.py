@@ -9,8 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from vermilion.errors import UnsupportedError
-from vermilion.export.dynamo.to_onnx import to_onnx, widened
+from vermilion.export.dynamo.to_onnx import hint_for, to_onnx, widened
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -39,8 +38,11 @@ def test_what_one_exporter_does_not_know_the_other_may(tmp_path: Path) -> None:
 
     model = exported(lambda x: (torch.special.entr(x),), tmp_path, torch.ones(2))
     assert model.opset_imports[""] == 18
-    with pytest.raises(UnsupportedError, match=r"opset 17 or 18: .*; torch\.export: "):
-        exported(lambda x: (torch.linalg.svd(x)[1],), tmp_path, torch.eye(2))
+
+
+def test_what_no_exporter_knows_has_a_hint() -> None:
+    assert hint_for("the operator `svd`") == "rewrite the operation that is named above"
+    assert "set_fastpath_enabled(False)" in hint_for("the operator _transformer_encoder_layer_fwd")
 
 
 def test_bfloat16_becomes_float32_everywhere() -> None:
