@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from random_graphs.guarded_memory import GuardedMemory, Side
 from vermilion.backends.base import CompileOptions, Part, Program
-from vermilion.backends.native import TABLE_FILE, WEIGHTS_FILE, NativeBackend
+from vermilion.backends.native import NativeBackend
+from vermilion.backends.native_files import TABLE_FILE, WEIGHTS_FILE
 from vermilion.backends.ort import OrtBackend
 from vermilion.codegen.workers import HEAP, Memory
 from vermilion.hardware.targets.find import find_target

@@ -52,6 +52,7 @@ class ModelFacts:
     symbolic_dimensions: tuple[str, ...]
     batch: int | None  # leading dimension shared by the inputs, None if unknown or mixed
     bind: str = ""  # the options of the command line that bind all that is open
+    model: ir.Model | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from vermilion.backends.base import (
     Program,
     Tensors,
 )
-from vermilion.backends.native import NativeExecutable
+from vermilion.backends.native_run import NativeExecutable
 from vermilion.backends.ort import PART_FILE, OrtExecutable
 from vermilion.bench.engines import (
     OPENVINO_FLOATS,

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.builder import Function, Module
+from vermilion.codegen.emit.values import Value
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.load import load_functions
 from vermilion.codegen.object import compile_object

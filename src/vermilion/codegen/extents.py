@@ -9,7 +9,7 @@ caller's inputs and outputs have none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from vermilion.codegen.emit.attention import AttentionSpec
 from vermilion.codegen.emit.block_rounding import BlockRoundingSpec
 from vermilion.codegen.emit.check import CheckSpec
 from vermilion.codegen.emit.depthwise import DepthwiseSpec
-from vermilion.codegen.emit.fill import BorderSpec
+from vermilion.codegen.emit.fill import BorderSpec, RangeSpec, SizesSpec
 from vermilion.codegen.emit.gather import GatherSpec, PickSpec
 from vermilion.codegen.emit.interleave import InterleaveSpec
 from vermilion.codegen.emit.map import MapSpec, map_step
@@ -52,16 +52,41 @@ class ExtentError(UnsupportedError):
 
 def check_extents(steps: Iterable[Step], isa: Isa, *, inputs_have_room: bool = False) -> None:
     """Raise ExtentError where a view, or what a kernel makes of it, lies outside of its buffer."""
-    roomy = (*_WITH_ROOM, "input") if inputs_have_room else _WITH_ROOM
     for step in steps:
-        written = {id(view.buffer) for view in step.writes}
-        reaches = _reaches(step, isa)
-        for number, view in enumerate(step.arguments):
-            place = f"{step.spec.family}, argument {number}, `{view.buffer.name}`"
-            _check(view, _of_view(view), 0, place, step)
-            if reaches is not None:
-                is_read = id(view.buffer) not in written and view.buffer.place in roomy
-                _check(view, reaches[number], SLACK_BYTES if is_read else 0, place, step)
+        for number, low, high, size in _touched(step, isa, inputs_have_room=inputs_have_room):
+            if low < 0 or high > size:
+                view = step.arguments[number]
+                place = f"{step.spec.family}, argument {number}, `{view.buffer.name}`"
+                raise ExtentError(
+                    f"a kernel would touch the bytes {low} to {high} of a buffer of "
+                    f"{view.buffer.size_bytes} ({place})",
+                    where=f"node `{step.nodes[-1]}`" if step.nodes else "",
+                    hint="this is a fault of the code generator; ONNX Runtime computes the node "
+                    "instead",
+                )
+
+
+def extents_of(step: Step, isa: Isa) -> list[tuple[int, int, int]]:
+    """Return the bytes that a step touches of its buffers, from and to, and how many are there."""
+    return [(low, high, size) for _, low, high, size in _touched(step, isa)]
+
+
+def _touched(
+    step: Step, isa: Isa, *, inputs_have_room: bool = False
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield for each argument its number, the first byte touched, the end, and the end allowed."""
+    roomy = (*_WITH_ROOM, "input") if inputs_have_room else _WITH_ROOM
+    written = {id(view.buffer) for view in step.writes}
+    reaches = _reaches(step, isa)
+    for number, view in enumerate(step.arguments):
+        start, size = view.offset * view.item_bytes, view.buffer.size_bytes
+        own = _of_view(view)
+        yield number, start + own.low, start + own.high, size
+        if reaches is not None:
+            is_read = id(view.buffer) not in written and view.buffer.place in roomy
+            reach = reaches[number]
+            room = SLACK_BYTES if is_read else 0
+            yield number, start + reach.low, start + reach.high, size + room
 
 
 _WITH_ROOM = ("arena", "weights")
@@ -110,17 +135,6 @@ def _copy(source: Buffer, target: Buffer) -> Step:
 
 def _of_view(view: View) -> Reach:
     return span(zip(view.shape, view.strides, strict=True), view.storage)
-
-
-def _check(view: View, reach: Reach, room: int, place: str, step: Step) -> None:
-    start, size = view.offset * view.item_bytes, view.buffer.size_bytes
-    low, high = start + reach.low, start + reach.high
-    if low < 0 or high > size + room:
-        raise ExtentError(
-            f"a kernel would touch the bytes {low} to {high} of a buffer of {size} ({place})",
-            where=f"node `{step.nodes[-1]}`" if step.nodes else "",
-            hint="this is a fault of the code generator; ONNX Runtime computes the node instead",
-        )
 
 
 def _reaches(step: Step, isa: Isa) -> Sequence[Reach] | None:
@@ -261,7 +275,9 @@ _REACHES: Mapping[type, Callable[[Any, Isa], Sequence[Reach]]] = {
     PoolSpec: _pool,
     ProductSpec: reach.product,
     RecurrentSpec: reach.recurrent,
+    RangeSpec: lambda s, isa: [dense(s.count, s.storage)],
     ReduceSpec: _reduce,
     ScanSpec: _along,
+    SizesSpec: lambda s, isa: [dense(len(s.numbers), s.storage)],
     SoftmaxSpec: _along,
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from vermilion.codegen.emit.builder import Module
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import View
+from vermilion.ir.formula import Formula, Symbol
+from vermilion.ir.symbolic import Size
 
 
 class Spec(Protocol):
@@ -17,7 +19,8 @@ class Spec(Protocol):
 
     A spec is a frozen dataclass, so that its repr tells it apart from every other.
     The function's signature is `void(ptr arguments, i64 begin, i64 end)`: an array of pointers,
-    and the range of units that this call computes.
+    and the range of units that this call computes. Sizes that only a run has follow the pointers,
+    each an i64.
     """
 
     @property
@@ -47,9 +50,53 @@ class Step:
     operations: int = 0
 
     @cached_property
+    def code(self) -> RunTimeSpec:
+        """What the code depends on: the spec, its sizes of a run by number."""
+        return without_sizes(self.spec)
+
+    @cached_property
     def function(self) -> str:
         """Name of the function: equal for equal specs."""
-        return function_name(self.spec)
+        return function_name(self.code.spec)
+
+
+@dataclass(frozen=True)
+class RunTimeSpec:
+    """A spec in which sizes of a run stand as formulas of their numbers, and those sizes."""
+
+    spec: Spec
+    sizes: tuple[Size, ...]
+
+
+def size_name(number: int) -> str:
+    """Return the name of a kernel's size of that number; `emit.builder` reads it."""
+    return f"#{number}"
+
+
+def without_sizes(spec: Spec) -> RunTimeSpec:
+    """Return a spec with every size that only a run has replaced by its number."""
+    found: dict[str, Size] = {}
+
+    def settled(part: Any) -> Any:
+        if isinstance(part, Size):
+            found.setdefault(str(part.formula), part)
+            number = list(found).index(str(part.formula))
+            return Formula(((1, (Symbol(size_name(number)),)),))
+        if isinstance(part, tuple):
+            items = [settled(item) for item in part]
+            return part if all(a is b for a, b in zip(items, part, strict=True)) else tuple(items)
+        if is_dataclass(part) and not isinstance(part, type):
+            changed = {}
+            for field in fields(part):
+                value = getattr(part, field.name)
+                new = settled(value)
+                if new is not value:
+                    changed[field.name] = new
+            return replace(part, **changed) if changed else part
+        return part
+
+    changed = settled(spec)
+    return RunTimeSpec(changed, tuple(found.values()))
 
 
 def function_name(spec: Spec) -> str:

@@ -85,8 +85,12 @@ class LoadedProgram:
         self._slots = memoryview(self.arguments)  # type: ignore[arg-type]
         self._of = table.arguments_of()
         self.point(None, self.arena.ctypes.data)
+        self.point("sizes", 0)
+        self._memory, self._threads = memory, threads
         self.rows = table.rows(self.functions, self.arguments.ctypes.data, threads)
-        self.keep = (libraries, keep, self.arena, self.arguments)
+        # A worker that is late may still read an arena that was too small for a later run.
+        self._arenas = [self.arena]
+        self.keep = (libraries, keep, self._arenas, self.arguments)
         self._pool = ThreadPool(self.functions, self.rows, threads, self.keep)
 
     @property
@@ -98,6 +102,16 @@ class LoadedProgram:
         """Say where a buffer of the caller's is, if the program has one of that name."""
         for number, offset in self._of.get(buffer, ()):
             self._slots[number] = address + offset
+
+    def resize(self, table: ProgramTable) -> None:
+        """Take the calls of another table of the same code, between two runs."""
+        if table.arena_bytes + SLACK_BYTES > self.arena.size:
+            self.arena = self._memory.aligned(table.arena_bytes + SLACK_BYTES)
+            self._arenas.append(self.arena)
+        self._of = table.arguments_of()
+        self.point(None, self.arena.ctypes.data)
+        self.point("sizes", 0)
+        self._pool.hold(table.rows(self.functions, self.arguments.ctypes.data, self._threads))
 
     def run(self) -> None:
         """Run all steps once. When it is left, by an exception even, no worker is at work."""

@@ -12,7 +12,8 @@ import pytest
 import models
 from vermilion.api import compile_model
 from vermilion.backends.base import CompileOptions, Program
-from vermilion.backends.native import NativeBackend, NativeExecutable
+from vermilion.backends.native import NativeBackend
+from vermilion.backends.native_run import NativeExecutable
 from vermilion.codegen.profile import StepTimer
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.cost import model_cost

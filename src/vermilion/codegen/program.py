@@ -23,23 +23,21 @@ from vermilion.codegen.emit.driver import write_driver
 from vermilion.codegen.extents import check_extents
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.memory import aligned, offsets_of, plan_memory
+from vermilion.codegen.memory import (
+    aligned,
+    chunk_of,
+    offsets_of,
+    plan_barriers,
+    plan_memory,
+    time_ns,
+)
 from vermilion.codegen.object import compile_object, compile_objects
 from vermilion.codegen.table import Address, Call, Check, ObjectCode, StepTensor
 from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View
 from vermilion.cores import usable_cores
 
-# The smallest chunk: taking one costs a cache line, the last one keeps others waiting.
-_CHUNK_NS = 700.0
-# What a core does in a nanosecond, roughly: operations of a product, bytes through its caches.
-_OPERATIONS_A_NS, _BYTES_A_NS = 100.0, 20.0
-# Less than this is not worth sharing: a worker that takes part costs a cache line or two.
-_SHARED_NS = 1500.0
 # What each worker must have to do for its waking and the barriers to be worth it.
 _WORKER_NS = 40_000.0
-# Tensors touched since the last barrier that a step is held against; a barrier takes less time than
-# so many steps do, and without a bound a wide graph would be compared pair by pair.
-_MOST_PENDING = 512
 # Characters of IR that are worth a process of their own to compile, which takes 0.2 s to start.
 _APART_CHARACTERS = 500_000
 
@@ -84,7 +82,7 @@ def compile_steps(
     check_extents(steps, isa, inputs_have_room=inputs_have_room)
     plan = plan_memory(steps)
     offsets = offsets_of(plan)
-    weights, packed = _pack(steps)
+    weights, packed = packed_weights(steps)
     places = {key: Address("arena", offset) for key, offset in offsets.items()}
     places |= {id(b): Address("weights", o) for b, o in weights}
     places |= {id(b): Address("input", 0, i) for i, b in enumerate(inputs)}
@@ -95,9 +93,8 @@ def compile_steps(
     twice = plan.steps * min(entries, 2)
     barriers = plan_barriers(twice, offsets)
     count = len(plan.steps)
-    work_ns = sum(map(expected_ns, plan.steps))
     return CompiledSteps(
-        _compiled(steps, isa),
+        compiled_objects(steps, isa),
         packed,
         plan.arena_bytes,
         tuple(_call(step, False, places) for step in plan.once),
@@ -106,7 +103,7 @@ def compile_steps(
             for s, barrier in zip(plan.steps, barriers[:count], strict=True)
         ),
         tuple(barriers[count:]),
-        max(1, int(work_ns * entries / _WORKER_NS)),
+        most_workers(plan.steps, entries),
         tuple(checks.values()),
         _step_tensors(values or {}, plan.steps, places),
     )
@@ -147,7 +144,7 @@ def _call(step: Step, barrier: bool, places: Mapping[int, Address]) -> Call:
         function=step.function,
         arguments=tuple(_address(view, places) for view in step.arguments),
         units=step.spec.units,
-        chunk=chunk_of(step),
+        chunk=chunk_of(step.spec.units, expected_ns(step)),
         barrier=barrier,
         label=step.nodes[-1] if step.nodes else step.spec.family,
         operations=step.operations,
@@ -161,21 +158,16 @@ def expected_ns(step: Step) -> float:
         id(view.buffer): min(view.elements * view.item_bytes, buffers[id(view.buffer)])
         for view in step.arguments
     }
-    return max(step.operations / _OPERATIONS_A_NS, sum(views.values()) / _BYTES_A_NS)
+    return time_ns(step.operations, sum(views.values()))
 
 
-def chunk_of(step: Step) -> int:
-    """Return the least units that a worker takes at a time.
-
-    All of them where sharing costs more.
-    """
-    units, whole_ns = step.spec.units, expected_ns(step)
-    if whole_ns < _SHARED_NS:
-        return max(1, units)
-    return max(1, int(units * _CHUNK_NS / whole_ns))
+def most_workers(steps: Iterable[Step], entries: int = 1) -> int:
+    """Return how many workers are of use."""
+    return max(1, int(sum(map(expected_ns, steps)) * entries / _WORKER_NS))
 
 
-def _compiled(steps: Iterable[Step], isa: Isa) -> tuple[ObjectCode, ...]:
+def compiled_objects(steps: Iterable[Step], isa: Isa) -> tuple[ObjectCode, ...]:
+    """Return the driver and every distinct kernel of the steps as machine code."""
     kernels = _modules(steps, isa)
     total = sum(module.size for module in kernels.values())
     count = min(usable_cores(), 1 + total // _APART_CHARACTERS)
@@ -232,7 +224,7 @@ def _modules(steps: Iterable[Step], isa: Isa) -> dict[str, Module]:
     for step in steps:
         if step.function not in modules:
             module = _empty(isa)
-            step.spec.write(module, step.function, isa)
+            step.code.spec.write(module, step.function, isa)
             module.export(step.function)
             modules[step.function] = module
     return modules
@@ -243,7 +235,7 @@ def _address(view: View, places: Mapping[int, Address]) -> Address:
     return Address(base.place, base.offset + view.offset * view.item_bytes, base.index)
 
 
-def _pack(steps: Sequence[Step]) -> tuple[list[tuple[Buffer, int]], NDArray[np.uint8]]:
+def packed_weights(steps: Sequence[Step]) -> tuple[list[tuple[Buffer, int]], NDArray[np.uint8]]:
     """Lay weights one after the other, each once, with slack; equal bytes share a place."""
     placed: list[tuple[Buffer, int]] = []
     seen: set[int] = set()
@@ -267,62 +259,3 @@ def _pack(steps: Sequence[Step]) -> tuple[list[tuple[Buffer, int]], NDArray[np.u
     for offset, data in pieces:
         packed[offset : offset + data.size] = data
     return placed, packed
-
-
-def plan_barriers(steps: Sequence[Step], offsets: Mapping[int, int]) -> list[bool]:
-    """Say before which steps a barrier is needed.
-
-    That is where a step touches what one since the last barrier wrote, or writes what one read.
-    Buffers that share memory count as one. A border and the inside of an image never overlap.
-    """
-    barriers: list[bool] = []
-    reads: list[_Use] = []
-    writes: list[_Use] = []
-    for step in steps:
-        written = {id(view.buffer) for view in step.writes}
-        is_border = step.spec.family == "border"
-        mine_read: list[_Use] = []
-        mine_written: list[_Use] = []
-        for view in step.arguments:
-            if view.buffer.place in ("weights", "checks"):  # read by all, or by nobody in a run
-                continue
-            low, high = _span(view.buffer, offsets)
-            use = _Use(low, high, id(view.buffer), is_border)
-            (mine_written if id(view.buffer) in written else mine_read).append(use)
-        conflict = (
-            len(reads) + len(writes) > _MOST_PENDING
-            or _overlap(mine_read, writes)
-            or _overlap(mine_written, [*writes, *reads])
-        )
-        barriers.append(conflict)
-        if conflict:
-            reads, writes = [], []
-        reads += mine_read
-        writes += mine_written
-    return barriers
-
-
-@dataclass(frozen=True)
-class _Use:
-    low: int
-    high: int
-    buffer: int
-    is_border: bool
-
-
-def _span(buffer: Buffer, offsets: Mapping[int, int]) -> tuple[int, int]:
-    if buffer.place == "arena":
-        start = offsets[id(buffer)]
-        return start, start + buffer.size_bytes + SLACK_BYTES
-    # Inputs and outputs are apart from everything: a range of addresses that nothing else has.
-    return -id(buffer), -id(buffer) + 1
-
-
-def _overlap(some: Sequence[_Use], others: Sequence[_Use]) -> bool:
-    return any(
-        a.low < b.high
-        and b.low < a.high
-        and not (a.buffer == b.buffer and a.is_border != b.is_border)
-        for a in some
-        for b in others
-    )

@@ -17,6 +17,8 @@ from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Apply, Convert, Element, Expression
+from vermilion.ir.formula import at_least
+from vermilion.ir.symbolic import larger, lesser
 
 Dimensions = Iterable[tuple[int, int]]  # size, stride in elements
 
@@ -30,7 +32,7 @@ class Reach:
 
     def joined(self, other: Reach) -> Reach:
         """Return what both touch."""
-        return Reach(min(self.low, other.low), max(self.high, other.high))
+        return Reach(lesser(self.low, other.low), larger(self.high, other.high))
 
 
 def span(dims: Dimensions, storage: Storage | int, run: int = 1) -> Reach:
@@ -39,10 +41,16 @@ def span(dims: Dimensions, storage: Storage | int, run: int = 1) -> Reach:
     An integer for the storage is the bytes of an element.
     """
     item = storage if isinstance(storage, int) else STORAGE_BYTES[storage]
-    ends = [(size - 1) * stride * item for size, stride in dims]
-    return Reach(
-        sum(end for end in ends if end < 0), sum(end for end in ends if end > 0) + run * item
-    )
+    low, high = 0, run * item
+    for size, stride in dims:
+        end = (size - 1) * stride * item
+        if at_least(stride, 0):
+            high = high + end
+        elif at_least(-stride, 0):
+            low = low + end
+        else:
+            low, high = low + lesser(end, 0), high + larger(end, 0)
+    return Reach(low, high)
 
 
 def dense(count: int, storage: Storage | int) -> Reach:

@@ -6,7 +6,7 @@ And where the native driver and its caller keep what they share.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +34,7 @@ def context_bytes(steps: int, workers: int) -> int:
 
 # Chunks of a step for each worker: enough that the last does not keep the others waiting.
 _CHUNKS_A_WORKER = 4
-_ARENA = -1
+ARENA, SIZE = -1, -2
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class ProgramTable:
     Shapes: calls (n, 5), each the number of its function, its units, how many a worker takes at a
     time (0: as many as fit their number; -n: that, and n at most), whether a barrier is before it,
     and its arguments; addresses (m, 2), each argument's buffer of the caller, -1 for the arena, and
-    the bytes from its start.
+    the bytes from its start, or -2 and a size that the call is given.
     """
 
     objects: tuple[ObjectCode, ...]
@@ -121,6 +121,12 @@ class ProgramTable:
     buffers: tuple[str, ...]
     calls: NDArray[np.int64]
     addresses: NDArray[np.int64]
+
+    def resized(
+        self, arena_bytes: int, calls: NDArray[np.int64], addresses: NDArray[np.int64]
+    ) -> ProgramTable:
+        """Return the same code with the calls that a run of other sizes makes."""
+        return replace(self, arena_bytes=arena_bytes, calls=calls, addresses=addresses)
 
     def about(self) -> dict[str, object]:
         """Return what is said of it beside the objects' bytes and the two arrays."""
@@ -172,10 +178,10 @@ class ProgramTable:
 
         Each is its number, and the bytes from the buffer's start.
         """
-        found: list[list[tuple[int, int]]] = [[] for _ in (*self.buffers, _ARENA)]
+        found: list[list[tuple[int, int]]] = [[] for _ in (*self.buffers, SIZE, ARENA)]
         for number, (buffer, offset) in enumerate(self.addresses.tolist()):
             found[buffer].append((number, offset))
-        return dict(zip((*self.buffers, None), found, strict=True))
+        return dict(zip((*self.buffers, "sizes", None), found, strict=True))
 
 
 def table_of(
@@ -189,7 +195,7 @@ def table_of(
     Raises: ValueError where the calls name what is not there.
     """
     names = {name: index for index, name in enumerate(dict.fromkeys(c.function for c in calls))}
-    numbers = {place: number for number, place in enumerate(buffers)} | {("arena", 0): _ARENA}
+    numbers = {place: number for number, place in enumerate(buffers)} | {("arena", 0): ARENA}
     rows = [
         (names[call.function], call.units, call.chunk, int(call.barrier), len(call.arguments))
         for call in calls

@@ -10,6 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.ir.symbolic import same
+
 Storage = Literal["f32", "bf16", "f16", "u8", "s8", "u16", "s16", "i32", "i64", "bool"]
 Place = Literal["arena", "weights", "input", "output", "checks"]
 
@@ -120,7 +122,7 @@ def reshaped_strides(
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:
             continue
-        if merged and merged[-1][1] == size * stride:
+        if merged and same(merged[-1][1], size * stride):
             merged[-1] = (merged[-1][0] * size, stride)
         else:
             merged.append((size, stride))

@@ -177,19 +177,19 @@ class ThreadPool:
             team.wake()
         self._run(team.context_at, team.table_at, team.steps, tag, self._units, 0, self.workers)
 
-    def hold(self, row: NDArray[np.int64]) -> None:
-        """Make one row the whole table of a pool that was made for one, between two runs.
+    def hold(self, table: NDArray[np.int64]) -> None:
+        """Take another table of as many rows, between two runs.
 
-        A worker that is late from the run before must find the next run's counter before it finds
-        the new row: it would hold the old count against the new units, and compute what it reads
-        of both rows.
+        A worker that is late from the run before must find the next run's counters before it finds
+        the new rows: it would hold the old counts against the new units, and compute what it reads
+        of both tables.
         """
         if int(self._team.context[0]) >= _TAGS:
             self._forget()
         context, first = self._team.context, context_bytes(0, self.workers) // 8
         context[first::8] = (int(context[0]) + 1) << 32
-        self._table[:] = row
-        self._units = int(row[2])
+        self._table[:] = table
+        self._units = int(table[2::ROW_WORDS].sum())
 
     def close(self) -> None:
         """End the threads. A run that is under way in another thread ends as it should."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from vermilion.ir.symbolic import is_known, size_of
+
 OPSET = 17
 """The version that models are raised to. Ryzen AI recommends it (documentation, `modelrun.rst`)."""
 
@@ -84,12 +86,16 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Return the sizes of `value` where all are known, else None."""
+    """Return the sizes of `value` where all are known, else None.
+
+    Open ones are known where examples say what they stand for.
+    """
     if value is None or value.shape is None:
         return None
     sizes: list[int] = []
-    for size in value.shape.dims:
-        if not isinstance(size, int) or size < 0:
+    for dimension in value.shape.dims:
+        size = size_of(dimension) if isinstance(dimension, ir.SymbolicDim) else dimension
+        if size is None or (is_known(size) and size < 0):
             return None
         sizes.append(size)
     return tuple(sizes)

@@ -15,8 +15,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.emit.builder import Function, Module, splat_integer
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.codegen.emit.values import splat_integer
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.load import load_functions
 from vermilion.codegen.object import compile_object

@@ -140,6 +140,7 @@ def model_facts(model: ir.Model) -> ModelFacts:
         symbolic_dimensions=tuple(symbolic),
         batch=batch if isinstance(batch, int) else None,
         bind=dimension_options(model) if symbolic else "",
+        model=model,
     )
 
 

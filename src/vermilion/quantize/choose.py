@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.rows import across, for_vectors
+from vermilion.codegen.emit.values import Value
 from vermilion.quantize.formats import IntegerFormat, Parameters, at_position
 from vermilion.quantize.native_code import LANES, compiled, new_module
 from vermilion.quantize.observe import Histogram

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Slot, Value, constant, splat_integer
+from vermilion.codegen.emit.builder import Function, Module, Slot
 from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.codegen.emit.values import Value, constant, splat_integer
 from vermilion.quantize.native_code import LANES, compiled, new_module
 
 # The bits of infinity: a magnitude from here on is infinite or no number.

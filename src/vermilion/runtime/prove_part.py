@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.backends.base import Array, Executable, Numerics, Tensors
-from vermilion.backends.native import NativeExecutable
+from vermilion.backends.native_run import NativeExecutable
 from vermilion.codegen.table import StepTensor
 from vermilion.errors import UnsupportedError, VermilionError
 from vermilion.ir.literal.run import open_literally

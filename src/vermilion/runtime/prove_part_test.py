@@ -7,7 +7,8 @@ import pytest
 
 import bundles
 from vermilion.backends.base import CompileOptions, Part
-from vermilion.backends.native import NativeBackend, NativeExecutable
+from vermilion.backends.native import NativeBackend
+from vermilion.backends.native_run import NativeExecutable
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.rewrite import run_pass

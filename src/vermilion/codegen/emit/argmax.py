@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value, constant, splat_integer
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.rows import across, each_vector, load, outer_rows, store
+from vermilion.codegen.emit.values import Value, constant, splat_integer
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
-from vermilion.codegen.emit.builder import Function, Index, Value, splat_integer
+from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.operations import float_operation, integer_operation
+from vermilion.codegen.emit.values import Index, Value, splat_integer
 from vermilion.codegen.emit.vector_math import VectorMath
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import (
@@ -20,6 +21,7 @@ from vermilion.ir.expression import (
     Kind,
     Operand,
 )
+from vermilion.ir.symbolic import is_known, is_one
 
 KIND_OF_STORAGE: Mapping[Storage, Kind] = {
     "f32": "float",
@@ -80,6 +82,7 @@ class Arithmetic:
         if isinstance(count, int):
             bits = ", ".join(f"i1 {int(i < count)}" for i in range(self.lanes))
             return Value(f"<{self.lanes} x i1>", f"<{bits}>")
+        count = self.f.index(count)
         # Out of the optimizer's sight: see `store` for what it makes of a mask that it knows.
         hidden = self.f.emit("i64", f'call i64 asm "", "=r,0"({count})')
         wide = self.splat(hidden)
@@ -142,7 +145,7 @@ class Arithmetic:
         self.f.call_void(name, [narrow, pointer, mask])
 
     def store_strided(
-        self, storage: Storage, value: Value, pointer: Value, stride: int, *, mask: Value
+        self, storage: Storage, value: Value, pointer: Value, stride: Index, *, mask: Value
     ) -> None:
         """Convert to a storage type and store elements `stride` apart."""
         f = self.f
@@ -156,6 +159,8 @@ class Arithmetic:
         self, storage: Storage, pointer: Value, stride: int, mask: Value | None = None
     ) -> Value:
         """Load elements `stride` apart; with 0, one in every lane."""
+        if not is_known(stride):
+            return self.load_strided(storage, pointer, self.f.index(stride), mask=mask)
         if stride == 0:
             return self.load_splat(storage, pointer)
         if stride == 1:
@@ -166,11 +171,12 @@ class Arithmetic:
         self, storage: Storage, value: Value, pointer: Value, stride: int, mask: Value | None = None
     ) -> None:
         """Convert to a storage type and store elements `stride` apart."""
-        if stride == 1:
+        if is_one(stride):
             self.store(storage, value, pointer, mask=mask)
             return
         every = mask if mask is not None else self.tail_mask(self.lanes)
-        self.store_strided(storage, value, pointer, stride, mask=every)
+        apart = stride if is_known(stride) else self.f.index(stride)
+        self.store_strided(storage, value, pointer, apart, mask=every)
 
     def _strided(self, storage: Storage, pointer: Value, stride: Index) -> Value:
         """Return a pointer for each lane, `stride` elements apart."""

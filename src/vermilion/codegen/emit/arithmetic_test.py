@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from kernels import DTYPES, TARGETS, Memory, isa_for
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value, constant
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.map import map_step
+from vermilion.codegen.emit.values import Value, constant
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage, allocate

@@ -19,17 +19,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Index, Module, Value, float_constant
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.matmul import Panels
 from vermilion.codegen.emit.register_tile import RegisterTile, Side
 from vermilion.codegen.emit.rows import for_vectors
 from vermilion.codegen.emit.softmax import write_weights
-from vermilion.codegen.emit.walk import Access, begin_kernel, positions
+from vermilion.codegen.emit.values import Index, Value, float_constant
+from vermilion.codegen.emit.walk import Access, along, begin_kernel, has_sizes, patches, positions
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Expression
+from vermilion.ir.symbolic import is_known
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,13 @@ class AttentionSpec:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all keys are one block."""
-        return self.keys <= self.block_keys
+        """Whether all keys are one block, whatever is run."""
+        return is_known(self.keys) and self.keys <= self.block_keys
 
     @property
     def score_row(self) -> int:
         """Elements from one row of scores to the next."""
-        block = min(self.keys, self.block_keys)
+        block = min(self.keys, self.block_keys) if is_known(self.keys) else self.block_keys
         return (-(-block // self.lanes) + 1) * self.lanes
 
     @property
@@ -132,6 +134,8 @@ class _Writer:
         self.f = f
         self.group = NUMERICS[spec.numeric].group
         self.none = (0,) * len(spec.outer)
+        self.is_open = has_sizes(spec)
+        self._sizes_at = 8 * (4 + len(spec.score_operands) + len(spec.operands))
         self.scores = f.scratch(spec.block_rows * spec.score_row * 4)
         self.context = f.scratch(spec.block_rows * spec.context_row * 4)
         # Of each row: the highest score so far, the sum, and the factor for what was summed before.
@@ -145,10 +149,11 @@ class _Writer:
         *where, block = positions(f, unit, (*s.outer, s.row_blocks))
         row = f.multiply(block, s.block_rows)
         moved = self._moved(pointers, where, row)
+        if not is_known(s.rows):
+            return self._rows(moved, f.minimum(s.block_rows, f.subtract(s.rows, row)))
         rest = s.rows % s.block_rows
         if not rest or s.row_blocks == 1:
-            self._rows(moved, rest or s.block_rows)
-            return
+            return self._rows(moved, rest or s.block_rows)
         is_last = f.compare("eq", f.index(block), f.index(s.row_blocks - 1))
         with f.when(is_last):
             self._rows(moved, rest)
@@ -158,8 +163,8 @@ class _Writer:
     def _moved(self, pointers: Sequence[Value], where: Sequence[Index], row: Value) -> _Pointers:
         s, f = self.spec, self.f
         query, key, value, output, *others = pointers
-        key_bytes = self._steps(s.depth) * self._vectors(s.keys) * self.isa.vector_bytes
-        value_bytes = self._steps(s.keys) * self._vectors(s.width) * self.isa.vector_bytes
+        key_bytes = self._steps(s.depth) * -(-s.keys // s.lanes) * self.isa.vector_bytes
+        value_bytes = self._steps(s.keys) * -(-s.width // s.lanes) * self.isa.vector_bytes
         accesses = (*s.score_operands, *s.operands)
         rows = tuple(
             access.at(f, pointer, (*where, row))
@@ -182,28 +187,29 @@ class _Writer:
             return side.at(self.f, base, where)
         offset: Index = 0
         for index, stride in zip(where, side.outer, strict=True):
-            if stride:
+            if not is_known(stride) or stride:
                 offset = self.f.add(offset, self.f.multiply(index, stride * matrix_bytes))
         return self.f.at(base, offset)
 
     def _steps(self, depth: int) -> int:
         return -(-depth // self.group)
 
-    def _vectors(self, columns: int) -> int:
-        return -(-columns // self.spec.lanes)
-
-    def _rows(self, pointers: _Pointers, rows: int) -> None:
+    def _rows(self, pointers: _Pointers, rows: Index) -> None:
         s, f = self.spec, self.f
         with f.loop(0, rows) as row:
             place = f.at(self.state, f.multiply(row, 12))
             f.store(Value("float", "0xFFF0000000000000"), place, align=4)
             f.store(float_constant(0.0), place, 4, align=4)
         if not s.is_whole:
-            zeros = rows * s.context_row * 4
+            zeros = f.multiply(rows, s.context_row * 4)
             fill = self.module.declare("llvm.memset.p0.i64", "void", ["ptr", "i8", "i64", "i1"])
-            f.call_void(
-                fill, [self.context, Value("i8", "0"), f.index(zeros), Value("i1", "false")]
-            )
+            f.call_void(fill, [self.context, Value("i8", "0"), zeros, Value("i1", "false")])
+        if not is_known(s.keys):
+            with f.loop(0, s.keys, s.block_keys) as first:
+                count = f.minimum(s.block_keys, f.subtract(s.keys, first))
+                self._block(pointers, rows, count, first)
+            self._finish(pointers, rows)
+            return
         whole, rest = divmod(s.keys, s.block_keys)
         if whole:
             with f.loop(0, whole) as block:
@@ -212,27 +218,28 @@ class _Writer:
             self._block(pointers, rows, rest, f.index(whole * s.block_keys))
         self._finish(pointers, rows)
 
-    def _block(self, pointers: _Pointers, rows: int, keys: int, first: Value) -> None:
+    def _block(self, pointers: _Pointers, rows: Index, keys: Index, first: Value) -> None:
         """Write scores, weights and context of one block of keys."""
         f, s = self.f, self.spec
         self._scores(pointers, rows, keys, first)
         storage: Storage = "bf16" if s.numeric == "bf16" else "f32"
-        weigh = f"{self.name}_weights_{keys}"
-        write_weights(self.module, weigh, s.lanes, keys, storage, is_whole=s.is_whole)
+        known, count = (keys, []) if isinstance(keys, int) else (None, [keys])
+        weigh = f"{self.name}_weights_{known}"
+        write_weights(self.module, weigh, s.lanes, known, storage, is_whole=s.is_whole)
         with f.loop(0, rows) as row:
             scores = f.at(self.scores, f.multiply(row, s.score_row * 4))
-            f.call_void(weigh, [scores, f.at(self.state, f.multiply(row, 12))])
+            f.call_void(weigh, [scores, f.at(self.state, f.multiply(row, 12)), *count])
         self._contexts(pointers, rows, keys, first)
 
     # Scores -----------------------------------------------------------------------------------
 
-    def _scores(self, pointers: _Pointers, rows: int, keys: int, first: Value) -> None:
+    def _scores(self, pointers: _Pointers, rows: Index, keys: Index, first: Value) -> None:
         s, f = self.spec, self.f
         panel_bytes = self._steps(s.depth) * self.isa.vector_bytes
         starts = self._key_panel(pointers.key, first, panel_bytes)
 
         def blocks(patch: int, row: Value) -> None:
-            def call(vectors: int, tail: int, vector: Value) -> None:
+            def call(vectors: int, tail: Index, vector: Value) -> None:
                 column = f.multiply(vector, s.lanes)
                 at: tuple[Index, ...] = (*self.none, row, f.add(first, column))
                 operands = [
@@ -244,73 +251,72 @@ class _Writer:
                 query = s.query.at(f, pointers.query, (*self.none, row))
                 target = f.at(self.scores, f.multiply(row, s.score_row * 4))
                 f.call_void(
-                    self._score_tile(patch, vectors, tail),
+                    self._score_tile(patch, vectors, tail if isinstance(tail, int) else None),
                     [
                         query, f.at(starts, f.multiply(vector, panel_bytes)),
                         f.at(target, f.multiply(column, 4)), *operands,
+                        *([] if isinstance(tail, int) else [tail]), *self._sizes(),
                     ],
                 )  # fmt: skip
 
-            self._along(keys, s.score_tile.vectors, call)
+            along(f, s.lanes, keys, s.score_tile.vectors, call)
 
-        self._down(rows, s.score_tile.rows, blocks)
+        patches(f, 0, rows, s.score_tile.rows, blocks)
+
+    def _sizes(self) -> list[Value]:
+        """Return what the functions of tiles get beside their pointers: where sizes lie."""
+        return [self.f.arguments[0]] if self.is_open else []
+
+    def _take_sizes(self, f: Function) -> None:
+        if self.is_open:
+            f.take_sizes(f.arguments[-1], self._sizes_at)
 
     def _key_panel(self, base: Value, first: Value, panel_bytes: int) -> Value:
         """Return the panel of the block's first key: blocks begin where panels do."""
         vectors = self.f.divide(first, self.spec.lanes)
         return self.f.at(base, self.f.multiply(vectors, panel_bytes))
 
-    def _along(self, columns: int, width: int, call: object) -> None:
-        """Call for every block of `width` vectors: full ones in a loop, then the rest."""
-        f, lanes = self.f, self.spec.lanes
-        vectors, tail = self._vectors(columns), columns % lanes
-        full = vectors // width
-        rest = vectors % width
-        if tail and not rest:
-            full, rest = full - 1, width
-        if full:
-            with f.loop(0, full * width, width) as vector:
-                call(width, 0, vector)  # type: ignore[operator]
-        if rest:
-            call(rest, tail, f.index(full * width))  # type: ignore[operator]
-
-    def _down(self, rows: int, height: int, call: object) -> None:
-        """Call for every patch of rows: full ones in a loop, then the rest."""
-        whole = rows - rows % height
-        if whole:
-            with self.f.loop(0, whole, height) as row:
-                call(height, row)  # type: ignore[operator]
-        if rows % height:
-            call(rows % height, self.f.index(whole))  # type: ignore[operator]
-
-    def _score_tile(self, rows: int, vectors: int, tail: int) -> str:
+    def _score_tile(self, rows: int, vectors: int, tail: int | None) -> str:
+        """Write a tile of scores; without `tail`, how many columns are there is an argument."""
         name = f"{self.name}_scores_{rows}x{vectors}_{tail}"
         if self.module.has(name):
             return name
         s = self.spec
         labels = ["query", "key", "scores", *(f"operand{i}" for i in range(len(s.score_operands)))]
-        f = Function(self.module, name, [(label, "ptr") for label in labels])
+        last = [("left", "i64")] if tail is None else []
+        last += [("sizes", "ptr")] if self.is_open else []
+        f = Function(self.module, name, [*((label, "ptr") for label in labels), *last])
+        self._take_sizes(f)
         arithmetic = Arithmetic(f, s.lanes)
         tile = RegisterTile(f, self.isa, s.numeric, rows, vectors)
         query = Side(f.arguments[0], s.query.strides[-2] * STORAGE_BYTES[s.query.storage])
-        tile.multiply(query, Side(f.arguments[1], vectors * self.isa.vector_bytes), s.depth)
+        key = Side(f.arguments[1], vectors * self.isa.vector_bytes)
+        if not is_known(s.keys):  # each vector of keys is a panel of its own
+            panel_bytes = self._steps(s.depth) * self.isa.vector_bytes
+            places = tuple(n * panel_bytes for n in range(vectors))
+            key = Side(f.arguments[1], self.isa.vector_bytes, offsets=places)
+        tile.multiply(query, key, s.depth)
+        mask = f.arguments[len(labels)] if tail is None else tail
         scores = Access("f32", (*self.none, s.score_row, 1))
         epilogue = Epilogue(
-            arithmetic, (s.score_expression,), (scores,), s.score_operands, f.arguments[2:]
-        )
-        epilogue.write_rows(tile, arithmetic.tail_mask(tail) if tail else None)
+            arithmetic, (s.score_expression,), (scores,), s.score_operands,
+            f.arguments[2 : len(labels)],
+        )  # fmt: skip
+        epilogue.write_rows(tile, None if tail == 0 else arithmetic.tail_mask(mask))
         f.finish()
         return name
 
     # Context ----------------------------------------------------------------------------------
 
-    def _contexts(self, pointers: _Pointers, rows: int, keys: int, first: Value) -> None:
+    def _contexts(self, pointers: _Pointers, rows: Index, keys: Index, first: Value) -> None:
         s, f = self.spec, self.f
+        known, count = (keys, []) if isinstance(keys, int) else (None, [keys])
         side = s.value
         column_bytes = 4 if isinstance(side, Access) else self._steps(s.keys) * 4
 
         def blocks(patch: int, row: Value) -> None:
-            def call(vectors: int, tail: int, vector: Value) -> None:
+            def call(vectors: int, tail: Index, vector: Value) -> None:
+                assert isinstance(tail, int), "the width is known"
                 start = f.at(pointers.value, f.multiply(vector, s.lanes * column_bytes))
                 if isinstance(side, Access):
                     start = f.at(start, f.multiply(first, side.strides[-2] * 4))
@@ -319,26 +325,30 @@ class _Writer:
                     start = f.at(start, f.multiply(f.divide(first, self.group), step_bytes))
                 target = f.at(self.context, f.multiply(row, s.context_row * 4))
                 f.call_void(
-                    self._context_tile(patch, vectors, tail, keys),
+                    self._context_tile(patch, vectors, tail, known),
                     [
                         f.at(self.scores, f.multiply(row, s.score_row * 4)), start,
                         f.at(target, f.multiply(vector, self.isa.vector_bytes)),
-                        f.at(self.state, f.multiply(row, 12)),
+                        f.at(self.state, f.multiply(row, 12)), *count, *self._sizes(),
                     ],
                 )  # fmt: skip
 
-            self._along(s.width, s.context_tile.vectors, call)
+            along(f, s.lanes, s.width, s.context_tile.vectors, call)
 
-        self._down(rows, s.context_tile.rows, blocks)
+        patches(f, 0, rows, s.context_tile.rows, blocks)
 
-    def _context_tile(self, rows: int, vectors: int, tail: int, keys: int) -> str:
+    def _context_tile(self, rows: int, vectors: int, tail: int, keys: int | None) -> str:
+        """Write a tile of the context; without `keys`, how many there are is an argument."""
         name = f"{self.name}_context_{rows}x{vectors}_{tail}_{keys}"
         if self.module.has(name):
             return name
         s = self.spec
         labels = ("weights", "value", "context", "state")
-        f = Function(self.module, name, [(label, "ptr") for label in labels])
-        weights, value, context, state = f.arguments
+        more = [] if keys is not None else [("keys", "i64")]
+        more += [("sizes", "ptr")] if self.is_open else []
+        f = Function(self.module, name, [*((label, "ptr") for label in labels), *more])
+        self._take_sizes(f)
+        weights, value, context, state = f.arguments[:4]
         arithmetic = Arithmetic(f, s.lanes)
         tile = RegisterTile(f, self.isa, s.numeric, rows, vectors)
         mask = None
@@ -351,7 +361,12 @@ class _Writer:
         def place(y: int, n: int) -> Value:
             return f.at(context, (y * s.context_row + n * s.lanes) * 4)
 
-        tile.multiply(Side(weights, s.score_row * 4), right, keys, mask=mask)
+        left = Side(weights, s.score_row * 4)
+        if keys is not None:
+            tile.multiply(left, right, keys, mask=mask)
+        else:  # of an odd number the last pair has a weight of 0
+            steps = f.divide(f.add(f.arguments[4], self.group - 1), self.group)
+            tile.multiply_steps(left, right, steps, masks=[*[None] * (vectors - 1), mask])
         for y, slots in enumerate(tile.accumulators):
             factor = None if s.is_whole else arithmetic.load_splat("f32", f.at(state, y * 12 + 8))
             for n, slot in enumerate(slots):
@@ -363,7 +378,7 @@ class _Writer:
         f.finish()
         return name
 
-    def _finish(self, pointers: _Pointers, rows: int) -> None:
+    def _finish(self, pointers: _Pointers, rows: Index) -> None:
         """Write the rows of the result."""
         s, f = self.spec, self.f
         arithmetic = Arithmetic(f, s.lanes)

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value, constant, splat_integer
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.rows import each_vector, element, for_vectors, outer_rows
+from vermilion.codegen.emit.values import Value, constant, splat_integer
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage

@@ -6,47 +6,13 @@ keeps the emitters free of phi nodes and readable as the loops they stand for.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Value:
-    """An SSA value or a constant: its LLVM type and how it is written."""
-
-    type: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.name}"
-
-
-Index = Value | int
-
-
-def constant(type_: str, number: int) -> Value:
-    """Return an integer constant."""
-    return Value(type_, str(number))
-
-
-def float_constant(number: float) -> Value:
-    """Return a float32 constant, rounded to float32 and written exactly."""
-    rounded = struct.unpack("<f", struct.pack("<f", number))[0]
-    bits = struct.unpack("<Q", struct.pack("<d", rounded))[0]
-    return Value("float", f"0x{bits:016X}")
-
-
-def splat_constant(number: float, lanes: int) -> Value:
-    """Return a float32 vector constant with the same number in every lane."""
-    one = float_constant(number)
-    return Value(f"<{lanes} x float>", "<" + ", ".join([str(one)] * lanes) + ">")
-
-
-def splat_integer(number: int, lanes: int, element: str = "i32") -> Value:
-    """Return an integer vector constant with the same number in every lane."""
-    return Value(f"<{lanes} x {element}>", "<" + ", ".join([f"{element} {number}"] * lanes) + ">")
+from vermilion.codegen.emit.sizes import write_formula
+from vermilion.codegen.emit.values import Index, Value, constant
+from vermilion.ir.formula import Formula
+from vermilion.ir.symbolic import is_one
 
 
 class Slot:
@@ -138,6 +104,9 @@ class Function:
         self._internal = internal
         self._is_apart = is_apart
         self._slots: list[str] = []
+        self._entry: list[str] = []  # sizes of a run: computed once, before everything
+        self._sizes: dict[str, Value] = {}
+        self._sizes_at: tuple[Value, int] | None = None
         self._lines: list[str] = []
         self._count = 0
         self._is_open = True  # the block at hand has no jump yet
@@ -173,8 +142,25 @@ class Function:
     # Integers -------------------------------------------------------------------------------
 
     def index(self, value: Index) -> Value:
-        """Return an i64 from a Python number or a value."""
+        """Return an i64 from a Python number, a size of the run, or a value."""
+        if isinstance(value, Formula):
+            known = value.constant
+            return self._size(value) if known is None else constant("i64", known)
         return constant("i64", value) if isinstance(value, int) else value
+
+    def take_sizes(self, pointer: Value, offset_bytes: int) -> None:
+        """Say where the sizes of a run lie: size number `k` at `offset_bytes + 8 k`."""
+        self._sizes_at = (pointer, offset_bytes)
+
+    def _size(self, size: Formula) -> Value:
+        """Return a size of the run, computed at the function's begin."""
+        if size.text not in self._sizes:
+            assert self._sizes_at is not None, f"{self.name} is not given sizes"
+            body, self._lines = self._lines, []
+            self._sizes[size.text] = write_formula(self, size, *self._sizes_at)
+            self._entry += self._lines
+            self._lines = body
+        return self._sizes[size.text]
 
     def binary(self, operation: str, a: Value, b: Value) -> Value:
         """Write a two-operand instruction on values of one type."""
@@ -206,14 +192,14 @@ class Function:
         return self.binary("mul", self.index(a), self.index(b))
 
     def divide(self, a: Index, b: int) -> Value:
-        """Divide an i64 that is not negative by a constant, rounding down."""
-        if b == 1:
+        """Divide an i64 that is not negative by a size, rounding down."""
+        if is_one(b):
             return self.index(a)
         return self.binary("udiv", self.index(a), self.index(b))
 
     def remainder(self, a: Index, b: int) -> Value:
         """Return what `divide` leaves."""
-        if b == 1:
+        if is_one(b):
             return constant("i64", 0)
         return self.binary("urem", self.index(a), self.index(b))
 
@@ -384,7 +370,7 @@ class Function:
         parameters = ", ".join(f"{a.type} noundef {a.name}" for a in self.arguments)
         apart = "noinline " if self._is_apart else ""
         head = f"define {kind}{self.result} @{self.name}({parameters}) {apart}nounwind {{"
-        return "\n".join([head, "entry:", *self._slots, *self._lines, "}"])
+        return "\n".join([head, "entry:", *self._slots, *self._entry, *self._lines, "}"])
 
 
 def _mask_type(type_: str) -> str:

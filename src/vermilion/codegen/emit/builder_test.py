@@ -10,10 +10,9 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from vermilion.codegen.emit.builder import (
-    Function,
+from vermilion.codegen.emit.builder import Function, Module
+from vermilion.codegen.emit.values import (
     Index,
-    Module,
     Value,
     constant,
     float_constant,

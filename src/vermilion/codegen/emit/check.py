@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
-from vermilion.codegen.emit.builder import Module, Slot, Value, constant
+from vermilion.codegen.emit.builder import Module, Slot
 from vermilion.codegen.emit.rows import each_vector
+from vermilion.codegen.emit.values import Value, constant
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
@@ -97,8 +98,8 @@ class _Search:
         )
         if least.type != "i64":
             least, greatest = (f.convert("sext", value, "i64") for value in (least, greatest))
-        is_below = f.compare("slt", least, constant("i64", -self.spec.size))
-        is_above = f.compare("sge", greatest, constant("i64", self.spec.size))
+        is_below = f.compare("slt", least, f.index(-self.spec.size))
+        is_above = f.compare("sge", greatest, f.index(self.spec.size))
         below = f.select(is_below, least, constant("i64", 0))
         return f.select(is_above, greatest, below)
 

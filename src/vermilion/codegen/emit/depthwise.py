@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.epilogue import Epilogue
-from vermilion.codegen.emit.walk import Access, begin_kernel
+from vermilion.codegen.emit.values import Value
+from vermilion.codegen.emit.walk import Access, begin_kernel, has_sizes, patches
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Expression
+from vermilion.ir.symbolic import is_known, is_one, same
 
 # Units below which the channels are shared too, and the channels of such a part.
 _MANY_UNITS = 16
@@ -46,8 +48,8 @@ class DepthwiseSpec:
     @property
     def tile_rows(self) -> int:
         """Rows computed together: two share most of what they read, where they overlap so."""
-        overlap = self.in_row == self.in_tap_y and self.taps_y > 1
-        return 2 if overlap and self.rows > 1 else 1
+        overlap = same(self.in_row, self.in_tap_y) and self.taps_y > 1
+        return 2 if overlap and not is_one(self.rows) else 1
 
     @property
     def row_tiles(self) -> int:
@@ -57,6 +59,8 @@ class DepthwiseSpec:
     @property
     def channel_parts(self) -> int:
         """Parts of the channels that are units of their own, where there are few rows."""
+        if not is_known(self.images * self.row_tiles):
+            return 1
         wanted = -(-_MANY_UNITS // (self.images * self.row_tiles))
         return max(1, min(wanted, self.channels // _PART_CHANNELS))
 
@@ -67,7 +71,8 @@ class DepthwiseSpec:
 
     def pixels(self, isa: Isa) -> int:
         """Pixels computed side by side: independent sums hide the latency of each."""
-        return min(self.columns, 8 if isa.registers == 32 else 6 // self.tile_rows)
+        most = 8 if isa.registers == 32 else 6 // self.tile_rows
+        return min(self.columns, most) if is_known(self.columns) else most
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function and its tiles."""
@@ -98,7 +103,7 @@ class DepthwiseSpec:
         tail: int,
     ) -> None:
         """Write the rows of a unit: a last row may have no second."""
-        if self.rows % self.tile_rows == 0:
+        if is_known(self.rows) and self.rows % self.tile_rows == 0:
             self._row(f, making, where, pointers, self.tile_rows, tail)
             return
         is_full = f.compare("slt", where[1], f.index(self.rows - 1))
@@ -133,8 +138,12 @@ class DepthwiseSpec:
                 access.at(f, pointer, (image, row, column, channel))
                 for pointer, access in zip(pointers[2:], (self.output, *self.operands), strict=True)
             ]
-            f.call_void(tile, [source, weights, *targets])
+            sizes = [f.arguments[0]] if has_sizes(self) else []
+            f.call_void(tile, [source, weights, *targets, *sizes])
 
+        if not is_known(self.columns):
+            patches(f, 0, self.columns, width, call)
+            return
         rest = self.columns % width
         with f.loop(0, self.columns - rest, width) as column:
             call(width, column)
@@ -152,7 +161,10 @@ class DepthwiseSpec:
             "output",
             *(f"operand{i}" for i in range(len(self.operands))),
         ]
+        labels += ["sizes"] if has_sizes(self) else []
         f = Function(module, tile, [(label, "ptr") for label in labels])
+        if has_sizes(self):
+            f.take_sizes(f.arguments[-1], 8 * (3 + len(self.operands)))
         arithmetic = Arithmetic(f, isa.lanes)
         mask = arithmetic.tail_mask(tail) if tail else None
         totals = [[arithmetic.math.number(0.0) for _ in range(columns)] for _ in range(rows)]
@@ -164,7 +176,7 @@ class DepthwiseSpec:
 
         # A line of input is read once for all rows of output that it touches.
         for line in range(self.taps_y + rows - 1):
-            values: dict[int, Value] = {}
+            values: dict[str, Value] = {}
             for x in range(self.taps_x):
                 for r in range(rows):
                     if not 0 <= line - r < self.taps_y:
@@ -172,13 +184,15 @@ class DepthwiseSpec:
                     factor = weight(line - r, x)
                     for p in range(columns):
                         offset = line * self.in_tap_y + x * self.in_tap_x + p * self.in_column
-                        if offset not in values:
+                        key = str(offset)
+                        if key not in values:
                             place = f.at(f.arguments[0], offset * size)
-                            values[offset] = self._load(arithmetic, place, mask)
-                        totals[r][p] = arithmetic.math.fma(values[offset], factor, totals[r][p])
+                            values[key] = self._load(arithmetic, place, mask)
+                        totals[r][p] = arithmetic.math.fma(values[key], factor, totals[r][p])
         epilogue = Epilogue(
-            arithmetic, (self.expression,), (self.output,), self.operands, f.arguments[2:]
-        )
+            arithmetic, (self.expression,), (self.output,), self.operands,
+            f.arguments[2 : 3 + len(self.operands)],
+        )  # fmt: skip
         for r, row in enumerate(totals):
             for p, total in enumerate(row):
                 epilogue.finish((0, r, p, 0), [total], mask)

@@ -22,7 +22,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from vermilion.codegen.emit.builder import Function, Module, Slot, Value, constant
+from vermilion.codegen.emit.builder import Function, Module, Slot
+from vermilion.codegen.emit.values import Value, constant
 from vermilion.codegen.table import (
     CLOSING,
     CONTEXT_LINE_BYTES,

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Index, Value
 from vermilion.codegen.emit.register_tile import RegisterTile
+from vermilion.codegen.emit.values import Index, Value
 from vermilion.codegen.emit.walk import Access
 from vermilion.ir.expression import Apply, Convert, Expression
+from vermilion.ir.symbolic import is_known
 
 # Operations from which on an expression is written once, in a loop over a tile's rows, rather than
 # for each vector: LLVM would interleave all of them and spill.
@@ -46,7 +47,7 @@ class Epilogue:
             number = index - len(sums)
             access = self.operands[number]
             walked = zip(at, access.strides, strict=True)
-            key = (number, tuple(index if stride else 0 for index, stride in walked))
+            key = (number, tuple(i if not is_known(s) or s else 0 for i, s in walked))
             if key not in self._loaded:
                 place = access.at(f, operands[number], at)
                 self._loaded[key] = access.load(self.arithmetic, place, mask)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.builder import Function, Module
+from vermilion.codegen.emit.values import Value
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
+from vermilion.codegen.tensor import STORAGE_BYTES
+from vermilion.ir.symbolic import is_known, is_one
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class BorderSpec:
             self._set(f, start, first)
             inside = self.height - self.top - self.bottom
             gap = (self.left + self.right) * self.pixel_bytes
-            if gap and inside > 1:
+            if (not is_known(gap) or gap) and not is_one(inside):
                 with f.loop(0, inside - 1) as y:
                     end_of_row = f.add(f.multiply(y, row), first + row - gap)
                     self._set(f, f.at(start, end_of_row), gap)
@@ -54,10 +58,63 @@ class BorderSpec:
         f.finish()
 
     def _set(self, f: Function, pointer: Value, count: int) -> None:
-        if count <= 0:
+        if is_known(count) and count <= 0:
             return
         name = f.module.declare("llvm.memset.p0.i64", "void", ["ptr", "i8", "i64", "i1"])
         f.call_void(
             name,
             [pointer, Value("i8", str(self.byte)), f.index(count), Value("i1", "false")],
         )
+
+
+@dataclass(frozen=True)
+class RangeSpec:
+    """`output[i] = start + i · step`, whole numbers side by side."""
+
+    storage: Literal["i32", "i64"]
+    count: int
+    start: int
+    step: int
+
+    family = "range"
+
+    @property
+    def units(self) -> int:
+        """One unit: as many numbers as a dimension has."""
+        return 1
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function."""
+        f, (target,), units = begin_kernel(module, name, 1)
+        size = STORAGE_BYTES[self.storage]
+        with f.loop(*units), f.loop(0, self.count) as i:
+            number = f.add(f.multiply(i, self.step), self.start)
+            value = number if self.storage == "i64" else f.convert("trunc", number, "i32")
+            f.store(value, target, f.multiply(i, size), align=size)
+        f.finish()
+
+
+@dataclass(frozen=True)
+class SizesSpec:
+    """`output[i] = numbers[i]`: whole numbers that follow from sizes, where a tensor is wanted."""
+
+    storage: Literal["i32", "i64"]
+    numbers: tuple[int, ...]
+
+    family = "sizes"
+
+    @property
+    def units(self) -> int:
+        """One unit for all."""
+        return 1
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function."""
+        f, (target,), units = begin_kernel(module, name, 1)
+        size = STORAGE_BYTES[self.storage]
+        with f.loop(*units):
+            for at, number in enumerate(self.numbers):
+                value = f.index(number)
+                value = value if self.storage == "i64" else f.convert("trunc", value, "i32")
+                f.store(value, target, at * size, align=size)
+        f.finish()

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Index, Module, Value
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.rows import each_vector
+from vermilion.codegen.emit.values import Index, Value
 from vermilion.codegen.emit.walk import Access, begin_kernel, positions
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import View
 from vermilion.ir.expression import Expression
+from vermilion.ir.symbolic import larger, same, typical
 
 # Elements in one unit of work where rows are long; shorter rows are taken several at a time.
 _UNIT_ELEMENTS = 4096
@@ -54,13 +56,13 @@ class MapSpec:
     @property
     def rows_in_unit(self) -> int:
         """Rows that one unit computes."""
-        return max(1, _UNIT_ELEMENTS // max(1, self.row))
+        return larger(1, _UNIT_ELEMENTS // larger(1, self.row))
 
     @property
     def units(self) -> int:
         """Units of work."""
         if self.is_flat:
-            return max(1, -(-self.row // _UNIT_ELEMENTS))
+            return larger(1, -(-self.row // _UNIT_ELEMENTS))
         return -(-self.rows // self.rows_in_unit)
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
@@ -126,11 +128,11 @@ def collapse(
     dims = [(size, tuple(s[axis] for s in strides)) for axis, size in enumerate(shape) if size != 1]
     if not dims:
         return [(1, tuple(0 for _ in strides))]
-    dims.sort(key=lambda d: -d[1][first_output])
+    dims.sort(key=lambda d: -typical(d[1][first_output]))
     merged = [dims[0]]
     for size, inner in dims[1:]:
         outer_size, outer = merged[-1]
-        if all(o == i * size for o, i in zip(outer, inner, strict=True)):
+        if all(same(o, i * size) for o, i in zip(outer, inner, strict=True)):
             merged[-1] = (outer_size * size, inner)
         else:
             merged.append((size, inner))
@@ -143,9 +145,10 @@ def _longest_last(dims: list[Dimension]) -> list[Dimension]:
     Three colour planes that become three channels of a pixel: vectors along a row, stored with
     gaps, instead of 3 lanes of 16 at a time.
     """
-    if dims[-1][0] >= _SHORT or len(dims) == 1:
+    sizes = [typical(size) for size, _ in dims]
+    if sizes[-1] >= _SHORT or len(dims) == 1:
         return dims
-    longest = max(range(len(dims)), key=lambda at: dims[at][0])
-    if dims[longest][0] < 4 * dims[-1][0]:
+    longest = max(range(len(dims)), key=lambda at: sizes[at])
+    if sizes[longest] < 4 * sizes[-1]:
         return dims
     return [*dims[:longest], *dims[longest + 1 :], dims[longest]]

@@ -13,14 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.register_tile import RegisterTile, Side, prefetch_line
-from vermilion.codegen.emit.walk import Access, begin_kernel, positions
+from vermilion.codegen.emit.values import Value
+from vermilion.codegen.emit.walk import Access, begin_kernel, has_sizes, patches, positions
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tensor import STORAGE_BYTES
 from vermilion.ir.expression import Expression
+from vermilion.ir.symbolic import is_known
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class _Writer:
         self.module = module
         self.name = name
         self.isa = isa
+        self.is_open = has_sizes(spec)
 
     @property
     def _vector_bytes(self) -> int:
@@ -161,7 +164,6 @@ class _Writer:
         """Write the loop over the patches of a segment, the last patch by itself."""
         s = self.spec
         first, last = span
-        rest = s.rows % s.tile_rows
 
         def call(rows: int, row: Value) -> None:
             none = (0,) * len(s.outer)
@@ -170,8 +172,14 @@ class _Writer:
                 pointer if access is None else access.at(f, pointer, (*none, row))
                 for pointer, access in zip(pointers, accesses, strict=True)
             ]
-            f.call_void(self._tile(rows, *shape), [*moved, *self._ahead(f, shape, row, pointers)])
+            ahead = self._ahead(f, shape, row, pointers)
+            sizes = [f.arguments[0]] if self.is_open else []
+            f.call_void(self._tile(rows, *shape), [*moved, *ahead, *sizes])
 
+        if not is_known(s.rows):
+            patches(f, first, last, s.tile_rows, call)
+            return
+        rest = s.rows % s.tile_rows
         whole_end = f.minimum(last, s.rows - rest) if rest else last
         if s.rows >= s.tile_rows:
             with f.loop(first, whole_end, s.tile_rows) as row:
@@ -195,7 +203,8 @@ class _Writer:
     def _ahead_step(self) -> int:
         """Bytes of the next panel that a step asks for, so that a segment asks for all of it."""
         s = self.spec
-        patches = max(1, min(s.rows, s.segment_rows) // s.tile_rows)
+        rows = min(s.rows, s.segment_rows) if is_known(s.rows) else s.segment_rows
+        patches = max(1, rows // s.tile_rows)
         return -(-s.tile_vectors * self._vector_bytes // patches)
 
     def _tile(self, rows: int, vectors: int, tail: int) -> str:
@@ -205,7 +214,11 @@ class _Writer:
         s = self.spec
         labels = ["left", "right", "output", *(f"operand{i}" for i in range(len(s.operands)))]
         labels += ["ahead"] if s.prefetch else []
+        labels += ["sizes"] if self.is_open else []
         f = Function(self.module, name, [(label, "ptr") for label in labels])
+        if self.is_open:
+            f.take_sizes(f.arguments[-1], 8 * (3 + len(s.operands)))
+        ahead_at = f.arguments[3 + len(s.operands)] if s.prefetch else None
         arithmetic = Arithmetic(f, self.isa.lanes)
         mask = arithmetic.tail_mask(tail) if tail else None
         tile = RegisterTile(f, self.isa, s.numeric, rows, vectors)
@@ -217,7 +230,8 @@ class _Writer:
             right, right_mask = Side(f.arguments[1], s.right.strides[-2] * 4), mask
 
         def ask(step: Value) -> None:
-            prefetch_line(f, f.at(f.arguments[-1], f.multiply(step, self._ahead_step)))
+            assert ahead_at is not None
+            prefetch_line(f, f.at(ahead_at, f.multiply(step, self._ahead_step)))
 
         ahead = ask if s.prefetch else None
         tile.multiply(left, right, s.depth, mask=right_mask, prefetch=ahead)

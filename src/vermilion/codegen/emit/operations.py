@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vermilion.codegen.emit.builder import Function, Value, splat_integer
+from vermilion.codegen.emit.builder import Function
+from vermilion.codegen.emit.values import Value, splat_integer
 from vermilion.codegen.emit.vector_math import VectorMath
 from vermilion.codegen.emit.wide_math import WideMath
 

@@ -9,11 +9,13 @@ import math
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Index, Module, Value, constant
-from vermilion.codegen.emit.walk import positions
+from vermilion.codegen.emit.builder import Function, Module
+from vermilion.codegen.emit.values import Index, Value, constant
+from vermilion.codegen.emit.walk import begin_kernel, positions
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.symbolic import is_known, is_one
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,7 @@ class PackSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f = Function(module, name, [("args", "ptr"), ("begin", "i64"), ("end", "i64")])
-        args, begin, end = f.arguments
-        source, target = f.load("ptr", args, 0, align=8), f.load("ptr", args, 8, align=8)
+        f, (source, target), (begin, end) = begin_kernel(module, name, 2)
         size = STORAGE_BYTES[self.storage]
         with f.loop(begin, end) as unit:
             *where, vector = positions(f, unit, (*(n for n, _ in self.outer), self.vectors))
@@ -74,6 +74,11 @@ class PackSpec:
 
     def _strip(self, f: Function, isa: Isa, come: Value, go: Value, vector: Value) -> None:
         """Pack one vector of columns; it is `step_bytes` from one group to the next."""
+        if self.tile_vectors == 1:
+            start = f.at(go, f.multiply(vector, self.steps * isa.vector_bytes))
+            left = f.subtract(self.columns, f.multiply(vector, self.lanes))
+            _Strip(self, f, isa, isa.vector_bytes, left).write(come, start)
+            return
         whole = self.vectors - self.vectors % self.tile_vectors
         block = f.divide(vector, self.tile_vectors)
         within = f.remainder(vector, self.tile_vectors)
@@ -105,13 +110,18 @@ class _Strip:
     def write(self, come: Value, go: Value) -> None:
         """Choose the way that suits the strides."""
         s = self.spec
-        mask = self.arithmetic.tail_mask(self.left) if s.columns % self.lanes else None
-        if s.column_stride == 1 or s.columns == 1:
+        mask = self.arithmetic.tail_mask(self.left) if self._has_tail else None
+        if is_one(s.column_stride) or is_one(s.columns):
             self._rows(come, go, mask)
-        elif s.depth_stride == 1:
+        elif is_one(s.depth_stride) and is_known(s.depth):
             self._transposed(come, go)
         else:
             self._strided(come, go, mask)
+
+    @property
+    def _has_tail(self) -> bool:
+        """Whether the last vector may have fewer columns."""
+        return not is_known(self.spec.columns) or bool(self.spec.columns % self.lanes)
 
     def _store(self, value: Value, go: Value, step: Index) -> None:
         self.f.store(value, self.f.at(go, self.f.multiply(step, self.step_bytes)), align=4)
@@ -121,14 +131,15 @@ class _Strip:
         f, lanes, s = self.f, self.lanes, self.spec
         element = "i32" if STORAGE_BYTES[s.storage] == 4 else "i16"
         type_ = f"<{lanes} x {element}>"
-        if s.column_stride == 1 or s.columns == 1:
+        if is_one(s.column_stride) or is_one(s.columns):
             if mask is None:
                 return f.load(type_, place, align=1)
             name = f"llvm.masked.load.v{lanes}{element}.p0"
             f.module.declare(name, type_, ["ptr", mask.type, type_])
             return f.call(name, type_, [place, mask, Value(type_, "zeroinitializer")])
+        stride = s.column_stride if is_known(s.column_stride) else f.index(s.column_stride)
         value = self.arithmetic.load_strided(
-            "i32" if element == "i32" else "u16", place, s.column_stride, mask=mask
+            "i32" if element == "i32" else "u16", place, stride, mask=mask
         )
         return value if element == "i32" else f.convert("trunc", value, type_)
 
@@ -145,10 +156,19 @@ class _Strip:
             first = f.at(come, f.multiply(pair, 2 * s.depth_stride * size))
             second = f.at(first, s.depth_stride * size)
             self._store(self._pair(self._raw(first, mask), self._raw(second, mask)), go, pair)
-        if s.depth % 2:
-            last = f.at(come, (s.depth - 1) * s.depth_stride * size)
-            low = self._raw(last, mask)
-            self._store(self._pair(low, Value(low.type, "zeroinitializer")), go, s.depth // 2)
+        if is_known(s.depth):
+            if s.depth % 2:
+                self._half(come, go, mask)
+            return
+        with f.when(f.compare("ne", f.index(s.depth % 2), constant("i64", 0))):
+            self._half(come, go, mask)
+
+    def _half(self, come: Value, go: Value, mask: Value | None) -> None:
+        """Pack a last row that has no pair."""
+        f, s = self.f, self.spec
+        last = f.at(come, (s.depth - 1) * s.depth_stride * STORAGE_BYTES[s.storage])
+        low = self._raw(last, mask)
+        self._store(self._pair(low, Value(low.type, "zeroinitializer")), go, s.depth // 2)
 
     _strided = _rows
 
@@ -198,7 +218,7 @@ class _Strip:
         size = STORAGE_BYTES[s.storage]
         for lane in range(lanes):
             # A column beyond the last gives the last again; nobody reads what it is packed to.
-            inside = f.minimum(lane, f.subtract(self.left, 1)) if s.columns % lanes else lane
+            inside = f.minimum(lane, f.subtract(self.left, 1)) if self._has_tail else lane
             place = f.at(come, f.multiply(inside, s.column_stride * size))
             if steps == lanes and not odd:
                 rows.append(f.load(type_, place, align=1))

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value, constant, splat_integer
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.rows import each_vector
+from vermilion.codegen.emit.values import Value, constant, splat_integer
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.formula import at_least
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,6 @@ class PoolSpec:
         end = size + self.pads[2 + axis]
         reach = (self.kernel[axis] - 1) * self.dilations[axis]
         last = (count - 1) * self.strides[axis] - self.pads[axis] + reach
-        if last < end:
+        if at_least(end - last, 1):
             return constant("i64", self.kernel[axis])
         return self._taps_before(f, at, axis, end)

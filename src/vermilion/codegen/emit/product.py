@@ -19,15 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
-from vermilion.codegen.emit.walk import Access, begin_kernel
+from vermilion.codegen.emit.values import Value
+from vermilion.codegen.emit.walk import Access, begin_kernel, has_sizes, patches
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, Numeric, NumericName
 from vermilion.codegen.tile import Tile
 from vermilion.codegen.workers import aligned_bytes
 from vermilion.ir.expression import Expression, Operand
+from vermilion.ir.symbolic import is_known
 
 # Weights up to this size stay in the second-level cache while pixels pass by.
 _CACHED_WEIGHT_BYTES = 512 * 1024
@@ -131,6 +133,11 @@ class _Writer:
         self.name = name
         self.isa = isa
         self.numeric = NUMERICS[spec.numeric]
+        self.is_open = has_sizes(spec)
+
+    def _sizes(self, f: Function) -> list[Value]:
+        """Return what a tile function gets beside its pointers: where sizes lie."""
+        return [f.arguments[0]] if self.is_open else []
 
     def unit(self, f: Function, unit: Value, pointers: Sequence[Value]) -> None:
         """Write the decoding of a unit and the loop over its patches."""
@@ -152,6 +159,10 @@ class _Writer:
         self, f: Function, where: tuple[Value, ...], pointers: Sequence[Value]
     ) -> None:
         s = self.spec
+        if not is_known(s.rows):
+            assert s.tile.rows == 1, "patches of several rows are for images of a known height"
+            self._choose_vectors(f, 1, where, pointers)
+            return
         rest = s.rows % s.tile.rows
         if not rest:
             self._choose_vectors(f, s.tile.rows, where, pointers)
@@ -195,7 +206,6 @@ class _Writer:
         rows, vectors, tail = shape
         image, row, first, last, block = where
         width = s.tile.columns
-        rest = s.columns % width
         weights = f.at(pointers[1], f.multiply(block, self._block_bytes()))
         if s.weights_per_image:
             vectors_of_all = -(-s.channels // self.isa.lanes)
@@ -212,8 +222,12 @@ class _Writer:
                     (pointers[2], *pointers[3:]), (s.output, *s.operands), strict=True
                 )
             ]
-            f.call_void(name, [source, weights, *outputs])
+            f.call_void(name, [source, weights, *outputs, *self._sizes(f)])
 
+        if not is_known(s.columns):
+            patches(f, first, last, width, call)
+            return
+        rest = s.columns % width
         whole_end = f.minimum(last, s.columns - rest) if rest else last
         if s.columns >= width:
             with f.loop(first, whole_end, width) as column:
@@ -244,7 +258,10 @@ class _Writer:
             return name
         s = self.spec
         labels = ["source", "weights", "output", *(f"operand{i}" for i in range(len(s.operands)))]
+        labels += ["sizes"] if self.is_open else []
         f = Function(self.module, name, [(label, "ptr") for label in labels])
+        if self.is_open:
+            f.take_sizes(f.arguments[-1], 8 * (3 + len(s.operands)))
         pixels = [(y, x) for y in range(rows) for x in range(columns)]
         tile = self._multiply(f, pixels, vectors)
         self._finish(f, pixels, tile, tail)
@@ -307,7 +324,8 @@ class _Writer:
         """Write the epilogue: expression and store, pixel by pixel."""
         s = self.spec
         arithmetic = Arithmetic(f, self.isa.lanes)
-        epilogue = Epilogue(arithmetic, (s.expression,), (s.output,), s.operands, f.arguments[2:])
+        pointers = f.arguments[2 : 3 + len(s.operands)]
+        epilogue = Epilogue(arithmetic, (s.expression,), (s.output,), s.operands, pointers)
         to_float = self.numeric.accumulator == "i32" and s.expression != Operand(0, "int")
         for (y, x), row in zip(pixels, tile.accumulators, strict=True):
             for n, slot in enumerate(row):

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.register_tile import RegisterTile, Side
+from vermilion.codegen.emit.values import Value
 from vermilion.codegen.emit.walk import Access, begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.ir.expression import Expression

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value, constant
-from vermilion.codegen.emit.rows import SUMS, Totals, across, load, outer_rows
+from vermilion.codegen.emit.builder import Function, Module
+from vermilion.codegen.emit.rows import SUMS, Totals, across, for_vectors, load, outer_rows
+from vermilion.codegen.emit.values import Index, Value, constant
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Constant, Expression, Operand, apply
+from vermilion.ir.symbolic import is_known, is_one
 
 Combine = Literal["add", "max", "min", "mul"]
 _SAME: Expression = Operand(0)
@@ -39,15 +41,19 @@ class ReduceSpec:
     reduced: tuple[tuple[int, int], ...]
     prepare: Expression = _SAME
     finish: Expression = _SAME
+    # What the total is divided by before `finish`; a number that is known is part of that.
+    divisor: int = 1
 
     family = "reduce"
 
     @property
     def along_kept(self) -> bool:
         """Whether vectors run along the last kept dimension."""
-        if not self.kept or self.kept[-1][1] != 1 or self.kept[-1][2] != 1:
+        if not self.kept or not is_one(self.kept[-1][1]) or not is_one(self.kept[-1][2]):
             return False
-        return not (self.reduced and self.reduced[-1][1] == 1 and self.reduced[-1][0] > 1)
+        return not (
+            self.reduced and is_one(self.reduced[-1][1]) and not is_one(self.reduced[-1][0])
+        )
 
     @property
     def _outer(self) -> tuple[tuple[int, int, int], ...]:
@@ -60,7 +66,7 @@ class ReduceSpec:
     @property
     def units(self) -> int:
         """One unit a row of kept dimensions and block of 16 along the dense one."""
-        return max(1, math.prod(d[0] for d in self._outer)) * self._blocks()
+        return math.prod(d[0] for d in self._outer) * self._blocks()
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
@@ -84,7 +90,8 @@ class ReduceSpec:
             first = f.add(start, part * isa.lanes)
             left = f.subtract(size, first)
             with f.when(f.compare("sgt", left, constant("i64", 0))):
-                mask = arithmetic.tail_mask(left) if size % isa.lanes else None
+                is_whole = is_known(size) and size % isa.lanes == 0
+                mask = None if is_whole else arithmetic.tail_mask(left)
                 here = f.at(come, f.multiply(first, STORAGE_BYTES[self.storage]))
 
                 def read(there: Value, mask: Value | None = mask) -> Value:
@@ -92,6 +99,7 @@ class ReduceSpec:
                     return arithmetic.evaluate(self.prepare, lambda _: value)
 
                 total = self._total(arithmetic, here, self.reduced, read, SUMS)
+                total = self._divided(arithmetic, total)
                 result = arithmetic.evaluate(self.finish, lambda _, whole=total: whole)  # type: ignore[misc]
                 place = f.at(go, f.multiply(first, STORAGE_BYTES[self.out_storage]))
                 arithmetic.store(self.out_storage, result, place, mask=mask)
@@ -99,6 +107,13 @@ class ReduceSpec:
     def _dense_reduced(self, f: Function, isa: Isa, come: Value, go: Value) -> None:
         arithmetic = Arithmetic(f, isa.lanes)
         *outer, (size, stride) = self.reduced or ((1, 1),)
+        if not is_known(size):
+            whole = self._total(
+                arithmetic, come, outer,
+                lambda here: self._open_row(arithmetic, here, size, stride), 1,
+            )  # fmt: skip
+            self._store_total(arithmetic, whole, go)
+            return
         vectors, rest = divmod(size, isa.lanes)
 
         def row(here: Value) -> Value:
@@ -115,9 +130,29 @@ class ReduceSpec:
             whole = self._run(arithmetic, constant("i64", 0), vectors, item, SUMS)
             return self._join(arithmetic, tail, whole)
 
-        whole = self._across(f, arithmetic, self._total(arithmetic, come, outer, row, 1))
+        self._store_total(arithmetic, self._total(arithmetic, come, outer, row, 1), go)
+
+    def _store_total(self, arithmetic: Arithmetic, lanes: Value, go: Value) -> None:
+        whole = self._divided(arithmetic, self._across(arithmetic.f, arithmetic, lanes))
         result = arithmetic.evaluate(self.finish, lambda _: whole)
         arithmetic.store(self.out_storage, result, go, mask=arithmetic.tail_mask(1))
+
+    def _open_row(self, arithmetic: Arithmetic, here: Value, size: Index, stride: int) -> Value:
+        """Return the total, lane by lane, of a row whose size the run has."""
+        totals = Totals(arithmetic, self.combine, _START[self.combine], SUMS)
+
+        def take(at: Value, mask: Value | None, number: int) -> None:
+            totals.take(number, self._vector(arithmetic, here, at, stride, mask), mask)
+
+        for_vectors(arithmetic.f, arithmetic, size, take)
+        return totals.vector()
+
+    def _divided(self, arithmetic: Arithmetic, total: Value) -> Value:
+        if is_one(self.divisor):
+            return total
+        f = arithmetic.f
+        divisor = f.convert("sitofp", f.index(self.divisor), "float")
+        return arithmetic.math.divide(total, arithmetic.splat(divisor))
 
     def _vector(
         self, arithmetic: Arithmetic, here: Value, at: Value, stride: int, mask: Value | None
@@ -155,6 +190,8 @@ class ReduceSpec:
     ) -> Value:
         """Return the total of `count` items. Of many, each run has a total of its own."""
         f = arithmetic.f
+        if not is_known(count):
+            return self._open_run(arithmetic, first, count, item)
         if count <= _LONGEST_RUN:
             abreast = min(abreast, count)
             totals = Totals(arithmetic, self.combine, _START[self.combine], abreast)
@@ -177,6 +214,19 @@ class ReduceSpec:
             totals.take(0, self._run(arithmetic, start, rest, item, abreast))
         return totals.vector()
 
+    def _open_run(
+        self, arithmetic: Arithmetic, first: Value, count: Index, item: Callable[[Value], Value]
+    ) -> Value:
+        """Return the total of so many items as the run says; each run has a total of its own."""
+        f, start = arithmetic.f, _START[self.combine]
+        totals = Totals(arithmetic, self.combine, start, 1)
+        with f.loop(0, count, _LONGEST_RUN) as begin:
+            run = Totals(arithmetic, self.combine, start, 1)
+            with f.loop(begin, f.minimum(f.add(begin, _LONGEST_RUN), count)) as i:
+                run.take(0, item(f.add(first, i)))
+            totals.take(0, run.vector())
+        return totals.vector()
+
     def _join(self, arithmetic: Arithmetic, a: Value, b: Value) -> Value:
         # What was gathered so far comes last: nothing waits for its comparison with itself.
         node = apply(self.combine, Operand(1), Operand(0))
@@ -196,6 +246,8 @@ class ReduceSpec:
 
 def mean_of(count: int) -> Expression:
     """Return the finish that makes a mean of a sum. 1 ÷ count is exact for powers of two alone."""
+    if not is_known(count):
+        return _SAME  # `divisor` divides
     if count & (count - 1) == 0:
         return apply("mul", Operand(0), Constant(1.0 / count))
     return apply("div", Operand(0), Constant(float(count)))

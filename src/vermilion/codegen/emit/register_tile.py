@@ -13,14 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import (
-    Function,
-    Index,
-    Slot,
-    Value,
-    constant,
-    splat_integer,
-)
+from vermilion.codegen.emit.builder import Function, Slot
+from vermilion.codegen.emit.values import Index, Value, constant, splat_integer
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 
@@ -141,7 +135,7 @@ class RegisterTile:
         right: Side,
         steps: Index,
         *,
-        masks: Sequence[Value] = (),
+        masks: Sequence[Value | None] = (),
         prefetch: Prefetch | None = None,
         in_runs: bool = True,
     ) -> None:

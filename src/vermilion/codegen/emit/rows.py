@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Index, Value, constant
+from vermilion.codegen.emit.builder import Function
+from vermilion.codegen.emit.values import Index, Value, constant
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Operand, apply
+from vermilion.ir.symbolic import is_known
 
 # Sums that run side by side, so that an addition does not wait for the one before.
 SUMS = 4
@@ -22,7 +24,8 @@ def each_vector(arithmetic: Arithmetic, size: Index) -> Iterator[tuple[Value, Va
     The body is written once in a loop over the full vectors, and once for the rest if there is one.
     """
     f, lanes = arithmetic.f, arithmetic.lanes
-    if isinstance(size, Value):
+    if not isinstance(size, int):
+        size = f.index(size)
         end = f.binary("and", size, constant("i64", -lanes))
         with f.loop(0, end, lanes) as i:
             yield i, None
@@ -40,12 +43,16 @@ def each_vector(arithmetic: Arithmetic, size: Index) -> Iterator[tuple[Value, Va
 
 def for_vectors(f: Function, arithmetic: Arithmetic, size: Index, body: Body) -> None:
     """Run `body` for every vector of a row of `size` elements, some sums side by side."""
-    if isinstance(size, Value):
-        for at, mask in each_vector(arithmetic, size):
-            body(at, mask, 0)
-        return
     lanes = arithmetic.lanes
     block = SUMS * lanes
+    if not isinstance(size, int):
+        end = f.binary("and", f.index(size), constant("i64", -block))
+        with f.loop(0, end, block) as i:
+            for number in range(SUMS):
+                body(f.add(i, number * lanes), None, number)
+        for at, mask in each_vector(arithmetic, f.subtract(size, end)):
+            body(f.add(end, at), mask, 0)
+        return
     many = size - size % block
     whole = size - size % lanes
     if many:
@@ -154,7 +161,9 @@ def outer_rows(
         index = rest if at == len(dims) - 1 else f.remainder(rest, size)
         rest = f.divide(rest, size)
         moved = [
-            f.at(pointer, f.multiply(index, stride * item)) if stride else pointer
+            f.at(pointer, f.multiply(index, stride * item))
+            if not is_known(stride) or stride
+            else pointer
             for pointer, stride, item in zip(moved, strides, sizes, strict=True)
         ]
     return moved

@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Slot, Value, constant
+from vermilion.codegen.emit.builder import Function, Module, Slot
 from vermilion.codegen.emit.rows import Totals, for_vectors, load, outer_rows, store
+from vermilion.codegen.emit.values import Index, Value, constant
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.symbolic import is_known, is_one
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,9 @@ class SoftmaxSpec:
     def across_rows(self) -> bool:
         """Whether vectors run along the last kept dimension."""
         return (
-            not (self.stride == 1 and self.out_stride == 1)
+            not (is_one(self.stride) and is_one(self.out_stride))
             and bool(self.kept)
-            and self.kept[-1][1] == (1, 1)
+            and all(map(is_one, self.kept[-1][1]))
         )
 
     @property
@@ -115,7 +117,8 @@ class SoftmaxSpec:
         """Compute a vector of neighbouring columns, walking down the rows."""
         m = arithmetic.math
         width = self.kept[-1][0]
-        mask = arithmetic.tail_mask(f.subtract(width, first)) if width % self.lanes else None
+        is_whole = is_known(width) and width % self.lanes == 0
+        mask = None if is_whole else arithmetic.tail_mask(f.subtract(width, first))
         come = f.at(come, f.multiply(first, STORAGE_BYTES[self.storage]))
         go = f.at(go, f.multiply(first, STORAGE_BYTES[self.out_storage]))
 
@@ -144,16 +147,19 @@ STATE_BYTES = 12
 
 
 def write_weights(
-    module: Module, name: str, lanes: int, keys: int, storage: Storage, *, is_whole: bool
+    module: Module, name: str, lanes: int, keys: int | None, storage: Storage, *, is_whole: bool
 ) -> None:
     """Write the function (scores, state) for a row of `keys` scores.
 
-    Where the block is all there is (`is_whole`), nothing was summed before.
+    Without `keys` their number is a third argument, and a last vector of weights is filled up with
+    0. Where the block is all there is (`is_whole`), nothing was summed before.
     """
     if module.has(name):
         return
-    f = Function(module, name, [("scores", "ptr"), ("state", "ptr")])
-    scores, state = f.arguments
+    last = [] if keys is not None else [("keys", "i64")]
+    f = Function(module, name, [("scores", "ptr"), ("state", "ptr"), *last])
+    scores, state = f.arguments[:2]
+    count: Index = keys if keys is not None else f.arguments[2]
     arithmetic = Arithmetic(f, lanes)
     m = arithmetic.math
 
@@ -161,7 +167,7 @@ def write_weights(
         return arithmetic.load("f32", f.at(scores, f.multiply(at, 4)), mask=mask)
 
     highest = Totals(arithmetic, "top", -math.inf)
-    for_vectors(f, arithmetic, keys, lambda at, mask, n: highest.take(n, score(at, mask), mask))
+    for_vectors(f, arithmetic, count, lambda at, mask, n: highest.take(n, score(at, mask), mask))
     before = arithmetic.load_splat("f32", f.at(state, TOP))
     top = m.maximum(highest.splat(), before)
     # A row that is masked out so far has no highest score: e^(-∞ - 0) is 0, not NaN.
@@ -174,9 +180,11 @@ def write_weights(
         total.take(number, weight, mask)
         # A 16-bit weight lies at or before its score: it overwrites nothing that is still read.
         place = f.at(scores, f.multiply(at, STORAGE_BYTES[storage]))
+        if keys is None and mask is not None:
+            weight, mask = f.select(mask, weight, m.number(0.0)), None
         arithmetic.store(storage, weight, place, mask=mask)
 
-    for_vectors(f, arithmetic, keys, weigh)
+    for_vectors(f, arithmetic, count, weigh)
     one = arithmetic.tail_mask(1)
     whole = total.splat()
     if not is_whole:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vermilion.codegen.emit.builder import Function, Value, splat_constant, splat_integer
+from vermilion.codegen.emit.builder import Function
+from vermilion.codegen.emit.values import Value, splat_constant, splat_integer
 
 _EXP = (0.5, 0.166665181517601, 0.04166620597243309, 0.008368954062461853, 0.0013950599823147058)
 # 2^x for 0 ≤ x < 1 within 3e-6 of itself, and 1 at 0: least squares, weighted until the errors are

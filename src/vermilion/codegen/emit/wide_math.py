@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from vermilion.codegen.emit.builder import Function, Module, Value, splat_integer
+from vermilion.codegen.emit.builder import Function, Module
+from vermilion.codegen.emit.values import Value, splat_integer
 from vermilion.codegen.emit.vector_math import VectorMath
 
 # 1.5 · 2^52: what is added to it is rounded to a whole number, which its lowest bits then hold.

@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value, constant
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.rows import each_vector
+from vermilion.codegen.emit.values import Value
 from vermilion.codegen.emit.walk import Access, begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Expression
+from vermilion.ir.symbolic import is_known
 
 
 @dataclass(frozen=True)
@@ -268,10 +270,10 @@ class OutputTransformSpec:
     def _inside(self, f: Function, at: tuple[Value, ...], y: int, x: int) -> Value | None:
         """Return the condition that a pixel of the last tile lies in the image, None if all do."""
         conditions = []
-        if y >= (self.rows - 1) % self.tile + 1:
-            conditions.append(f.compare("slt", at[1], constant("i64", self.rows)))
-        if x >= (self.columns - 1) % self.tile + 1:
-            conditions.append(f.compare("slt", at[2], constant("i64", self.columns)))
+        for size, offset, place in ((self.rows, y, at[1]), (self.columns, x, at[2])):
+            # The first pixel of a tile is always there.
+            if offset and (not is_known(size) or offset >= (size - 1) % self.tile + 1):
+                conditions.append(f.compare("slt", place, f.index(size)))
         if not conditions:
             return None
         return conditions[0] if len(conditions) == 1 else f.binary("and", *conditions)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx_ir as ir
 
 from vermilion.codegen.emit.attention import AttentionSpec, Patch
@@ -31,6 +30,7 @@ from vermilion.codegen.tile import Tile
 from vermilion.ir.attributes import integer
 from vermilion.ir.expression import Operand
 from vermilion.ir.opset import is_operator, static_shape
+from vermilion.ir.symbolic import is_known, typical
 
 # Rows whose scores stay near; keys up to which a row of scores is one block, and the block beyond.
 _BLOCK_ROWS = 32
@@ -100,7 +100,9 @@ def emit_attention(lowering: Lowering, group: Group, attention: Attention) -> No
     nodes = [*attention.scores.nodes, attention.softmax, *group.nodes]
     shapes = _Shapes(scores_shape, shape, query.shape[-1])
     tiles = _tiles(lowering, shapes, numeric)
-    key_view = packed(lowering, key, numeric, tiles.scores)
+    # Panels of one vector each need no other width at the end, which nobody knows yet.
+    panel = tiles.scores if is_known(shapes.scores[-1]) else replace(tiles.scores, vectors=1)
+    key_view = packed(lowering, key, numeric, panel)
     in_place = is_in_place(value, numeric)
     value_view = value.view if in_place else packed(lowering, value, numeric, tiles.context)
     assert value_view is not None
@@ -157,13 +159,15 @@ class _Tiles:
 
 
 def _tiles(lowering: Lowering, shapes: _Shapes, numeric: Numeric) -> _Tiles:
-    rows, keys, width = shapes.scores[-2], shapes.scores[-1], shapes.context[-1]
+    rows, keys, width = map(typical, (shapes.scores[-2], shapes.scores[-1], shapes.context[-1]))
     isa, group = lowering.isa, numeric.group
     patch_rows = min(rows, _BLOCK_ROWS)
     scores = choose_patch(patch_rows, keys, -(-shapes.depth // group), isa)
     block_keys = keys
-    if keys > _WHOLE_KEYS:
-        panel = scores.vectors * isa.lanes
+    panel = scores.vectors * isa.lanes
+    if not is_known(shapes.scores[-1]):
+        block_keys = _WHOLE_KEYS // panel * panel
+    elif keys > _WHOLE_KEYS:
         block_keys = max(1, _BLOCK_KEYS // panel) * panel
     block_rows = min(rows, max(1, _BLOCK_ROWS // scores.columns) * scores.columns)
     context = choose_patch(block_rows, width, -(-min(keys, block_keys) // group), isa)
@@ -189,4 +193,4 @@ def _panel_strides(side: RightSide, shape: tuple[int, ...]) -> tuple[int, ...]:
     wide = [0] * (len(batch) - len(own)) + [
         0 if size == 1 else stride for size, stride in zip(side.batch, own, strict=True)
     ]
-    return tuple(int(s) for size, s in zip(batch, np.array(wide, int), strict=True) if size != 1)
+    return tuple(s for size, s in zip(batch, wide, strict=True) if size != 1)

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.codegen.lower.open_sizes import OpenModel, at_batch
 from vermilion.codegen.lower.result_shapes import contradiction
 from vermilion.ir.attributes import integer, integers
 from vermilion.ir.cost import node_cost
 from vermilion.ir.ops import find_operator
 from vermilion.ir.opset import constant_of, required_inputs, static_shape
 from vermilion.ir.passes.rewrite import new_weight
+from vermilion.ir.symbolic import examples, known_value
 
 # Operations of one entry for each byte of weights that it reads again: memory gives a core a byte
 # in the time of about three (35 GB/s against 100 operations a nanosecond).
@@ -28,6 +30,8 @@ _LEAST_OPERATIONS_A_BYTE = 16.0
 _FAR_BYTES = 1_500_000
 # Rows of the step table.
 _MOST_STEPS = 20_000
+# What stands for any batch where it is decided whether entries are apart.
+_TRIED_BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,30 @@ def one_entry(model: ir.Model) -> OneEntry | None:
     return OneEntry(work, batch)
 
 
+def any_batch(model: ir.Model) -> OpenModel | None:
+    """Return a model whose batch is open for one entry, None where that is no way to run it.
+
+    Nothing else may be open, and a batch must be better run entry by entry.
+    """
+    firsts = set()
+    for value in (*required_inputs(model), *model.graph.outputs):
+        dims = None if value.shape is None else value.shape.dims
+        if not dims or not isinstance(dims[0], ir.SymbolicDim):
+            return None
+        firsts.add(dims[0].value)
+        if value in model.graph.inputs and not all(isinstance(size, int) for size in dims[1:]):
+            return None
+    if len(firsts) != 1 or None in firsts:
+        return None
+    tried = at_batch(model, _TRIED_BATCH)
+    with examples(tried.sizes):
+        if _batch(tried.model) != _TRIED_BATCH or not _pays(tried.model, _TRIED_BATCH):
+            return None
+        if not _entries_are_apart(tried.model.graph, _TRIED_BATCH):
+            return None
+    return at_batch(model, 1)
+
+
 def _batch(model: ir.Model) -> int:
     values = [*required_inputs(model), *model.graph.outputs]
     firsts = {(static_shape(value) or (0,))[0] if static_shape(value) else 0 for value in values}
@@ -94,6 +122,8 @@ def _carried(graph: ir.Graph, batch: int) -> set[ir.Value] | None:
         return value in carried
 
     for node in graph:
+        if known_value(node.outputs[0].name) is not None:  # follows from sizes alone
+            continue
         if not any(carries(value) for value in node.inputs):
             continue
         results = [value for value in node.outputs if value.name]

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE
-from vermilion.codegen.emit.fill import BorderSpec
+from vermilion.codegen.emit.fill import BorderSpec, SizesSpec
 from vermilion.codegen.emit.interleave import interleave_step
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.isa import Isa
@@ -31,6 +31,7 @@ from vermilion.errors import UnsupportedError
 from vermilion.ir.cost import node_cost
 from vermilion.ir.expression import Convert, Expression, Operand
 from vermilion.ir.opset import is_operator, static_shape
+from vermilion.ir.symbolic import known_value, larger
 
 FloatStorage = Literal["f32", "bf16"]
 Array = NDArray[Any]
@@ -64,10 +65,10 @@ class Border:
     def joined(self, other: Border) -> Border:
         """Return a border that is enough for both."""
         return Border(
-            max(self.top, other.top),
-            max(self.left, other.left),
-            max(self.bottom, other.bottom),
-            max(self.right, other.right),
+            larger(self.top, other.top),
+            larger(self.left, other.left),
+            larger(self.bottom, other.bottom),
+            larger(self.right, other.right),
             self.byte,
         )
 
@@ -120,6 +121,10 @@ class Lowering:
         name = str(value.name)
         if name in self.views:
             return self.views[name]
+        numbers = known_value(name)
+        if numbers is not None:
+            self.views[name] = self._of_sizes(value, numbers)
+            return self.views[name]
         constant = dequantized_constant(value)
         if constant is not None:
             self.views[name] = self._constant(name, constant, value)
@@ -167,6 +172,14 @@ class Lowering:
 
             array = array.astype(ml_dtypes.bfloat16)
         return weight(name, array, storage)
+
+    def _of_sizes(self, value: ir.Value, numbers: Array) -> View:
+        """Return whole numbers that follow from sizes as a tensor."""
+        view = allocate(str(value.name), self.storage(value), numbers.shape)
+        assert view.storage in ("i32", "i64"), "sizes are whole numbers"
+        spec = SizesSpec(view.storage, tuple(numbers.reshape(-1)))
+        self.add(Step(spec, (view,), (view,), (str(value.name),)))
+        return view
 
     def weight(self, key: tuple[str, ...], make: Callable[[], Array], storage: Storage) -> View:
         """Return a constant made from others, once for each key."""

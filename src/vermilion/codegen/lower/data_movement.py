@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.codegen.emit.fill import RangeSpec
 from vermilion.codegen.emit.map import map_step
+from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, identity, key_of
 from vermilion.codegen.lower.elementwise import kind_of, layout_like
 from vermilion.codegen.lower.shapes import constant_ints, given_input
-from vermilion.codegen.tensor import View
+from vermilion.codegen.lower.window_shapes import whole_numbers
+from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.attributes import integer, text
 from vermilion.ir.expression import Apply, Constant, Operand
 from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.symbolic import is_known
 
 
 def lower_depth_to_space(lowering: Lowering, node: ir.Node) -> None:
@@ -60,6 +64,22 @@ def lower_tile(lowering: Lowering, node: ir.Node) -> None:
     _copy(lowering, node, repeated, _split(target, parts))
 
 
+def check_range(node: ir.Node) -> str:
+    """Say why a Range is not generated, empty if it is."""
+    known = all(whole_numbers(value) is not None for value in node.inputs)
+    is_whole = node.outputs[0].dtype in (ir.DataType.INT64, ir.DataType.INT32)
+    return "" if known and is_whole else "Range whose bounds are not whole numbers that are known"
+
+
+def lower_range(lowering: Lowering, node: ir.Node) -> None:
+    """Range: whole numbers from one on, as many as the sizes of the run say."""
+    (start,), _, (step,) = (constant_ints(node, at) or [0] for at in range(3))
+    target = lowering.output(node.outputs[0])
+    assert target.storage in ("i32", "i64")
+    spec = RangeSpec(target.storage, target.elements, start, step)
+    lowering.add(Step(spec, (target,), (target,), (str(node.name),)))
+
+
 def check_trilu(node: ir.Node) -> str:
     """Say why a Trilu is not generated, empty if it is."""
     diagonal = given_input(node, 1)
@@ -72,12 +92,30 @@ def lower_trilu(lowering: Lowering, node: ir.Node) -> None:
     source, target = _both(lowering, node)
     rows, columns = source.shape[-2:]
     (diagonal,) = constant_ints(node, 1) or [0]
+    kind = kind_of(lowering, node.outputs[0])
+    if not (is_known(rows) and is_known(columns)):
+        # Whether the column's number less the row's is on the diagonal's side.
+        down = _counted(lowering, node, rows, diagonal).permuted((1, 0))
+        across = _counted(lowering, node, columns, 0)
+        low, high = (Operand(1, "int"), Operand(2, "int"))
+        ordered = (low, high) if integer(node, "upper", 1) else (high, low)
+        inside = Apply("less_equal", ordered, "bool")
+        chosen = Apply("select", (inside, Operand(0, kind), Constant(0, kind)), kind)
+        lowering.add(map_step([source, down, across], [target], [chosen], [str(node.name)]))
+        return
     ones = np.ones((rows, columns), np.bool_)
     mask = np.triu(ones, diagonal) if integer(node, "upper", 1) else np.tril(ones, diagonal)
     kept = lowering.weight((key_of(node), "triangle"), lambda: mask, "bool")
-    kind = kind_of(lowering, node.outputs[0])
     chosen = Apply("select", (Operand(1, "bool"), Operand(0, kind), Constant(0, kind)), kind)
     lowering.add(map_step([source, kept], [target], [chosen], [str(node.name)]))
+
+
+def _counted(lowering: Lowering, node: ir.Node, count: int, start: int) -> View:
+    """Return whole numbers from one on, as a row."""
+    view = allocate(f"places of {node.name}", "i32", (1, count))
+    spec = RangeSpec("i32", count, start, 1)
+    lowering.add(Step(spec, (view,), (view,), (f"places of {node.name}",)))
+    return view
 
 
 def _both(lowering: Lowering, node: ir.Node) -> tuple[View, View]:

@@ -18,7 +18,9 @@ from vermilion.codegen.lower.window_shapes import (
     shape_of,
 )
 from vermilion.ir.attributes import integer, integers
+from vermilion.ir.formula import at_least
 from vermilion.ir.opset import constant_of
+from vermilion.ir.symbolic import is_known, is_one, larger, lesser, same
 
 Results = list[Shape]
 
@@ -30,10 +32,10 @@ def joined(shapes: Sequence[Shape]) -> Shape:
     for shape in shapes:
         for at, size in enumerate(shape, rank - len(shape)):
             require(
-                size == result[at] or 1 in (size, result[at]),
+                same(size, result[at]) or is_one(size) or is_one(result[at]),
                 f"{' and '.join(str(list(s)) for s in shapes)} do not broadcast",
             )
-            result[at] = size if result[at] == 1 else result[at]
+            result[at] = size if is_one(result[at]) else result[at]
     return tuple(result)
 
 
@@ -62,11 +64,13 @@ def reshaped(node: ir.Node) -> Results:
     if not integer(node, "allowzero", 0):
         require(all(size or at < len(data) for at, size in enumerate(sizes)), "a size is missing")
         sizes = [data[at] if size == 0 else size for at, size in enumerate(sizes)]
-    rest = math.prod(size for size in sizes if size != -1)
-    require(sizes.count(-1) < 2 and min(sizes, default=1) >= -1, f"sizes {sizes}")
-    if -1 in sizes:
+    is_rest = [is_known(size) and size == -1 for size in sizes]
+    rest = math.prod(size for size, left in zip(sizes, is_rest, strict=True) if not left)
+    require(sum(is_rest) < 2 and all(at_least(n, -1) for n in sizes), f"sizes {sizes}")
+    if any(is_rest):
         require(rest > 0 and math.prod(data) % rest == 0, f"{list(data)} into {sizes}")
-        sizes = [math.prod(data) // rest if size == -1 else size for size in sizes]
+        whole = math.prod(data) // rest
+        sizes = [whole if left else n for n, left in zip(sizes, is_rest, strict=True)]
     require(math.prod(sizes) == math.prod(data), f"{list(data)} into {sizes}")
     return [tuple(sizes)]
 
@@ -120,8 +124,41 @@ def sliced(node: ir.Node) -> Results:
     require(len(starts) == len(ends) == len(axes) == len(steps), "bounds of other lengths")
     require(len(starts) <= len(result) and 0 not in steps, "bounds or steps that are not legal")
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        result[axis] = len(range(*slice(start, end, step).indices(result[axis])))
+        _, result[axis] = slice_bounds(start, end, step, result[axis])
     return [tuple(result)]
+
+
+def slice_bounds(start: int, end: int, step: int, size: int) -> tuple[int, int]:
+    """Return where a Slice begins in a dimension of `size`, and how many elements it has."""
+    if all(map(is_known, (start, end, size))):
+        first, last, stride = slice(start, end, step).indices(size)
+        return first, len(range(first, last, stride))
+    # Whether a bound counts from the end is known; where it is cut off, the run knows.
+    require(step > 0, "a Slice of open sizes that runs backwards")
+    first, last = (_inside(bound + size if bound < 0 else bound, size) for bound in (start, end))
+    return first, larger(0, -(-(last - first) // step))
+
+
+def _inside(bound: int, size: int) -> int:
+    """Return a bound brought between 0 and a size; one that is more than any size is the size."""
+    if (is_known(bound) and bound >= _BEYOND) or same(bound, size):
+        return size
+    if is_known(bound) and bound == 0:
+        return 0
+    return larger(0, lesser(bound, size))
+
+
+# Exporters write the greatest 32- or 64-bit number for "to the end".
+_BEYOND = 2**31 - 1
+
+
+def ranged(node: ir.Node) -> Results:
+    """Range between whole numbers that are known."""
+    numbers = [needed(node, at) for at in range(3)]
+    require(all(len(found) == 1 for found in numbers), "bounds that are not one number each")
+    (start,), (limit,), (step,) = numbers
+    require(is_known(step) and step > 0, f"a Range in steps of {step}")
+    return [(larger(0, -(-(limit - start) // step)),)]
 
 
 def pieces(node: ir.Node) -> Results:
@@ -152,7 +189,7 @@ def concatenated(node: ir.Node) -> Results:
 def expanded(node: ir.Node) -> Results:
     """Expand to constant sizes."""
     sizes = needed(node, 1)
-    require(min(sizes, default=1) >= 0, f"sizes {sizes}")
+    require(all(at_least(size, 0) for size in sizes), f"sizes {sizes}")
     return [joined([shape_of(node, 0), tuple(sizes)])]
 
 

@@ -28,6 +28,7 @@ from vermilion.ir.expression import (
     apply,
 )
 from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.symbolic import typical
 
 # Divide, cut off on both sides, round, add the zero point.
 _QUANTIZING = 5
@@ -206,9 +207,10 @@ def layout_like(views: list[View], rank: int) -> tuple[int, ...] | None:
     same = [view for view in views if len(view.shape) == rank]
     if not same:
         return None
-    largest = max(same, key=lambda view: view.elements)
-    axes = sorted(range(rank), key=lambda axis: (-largest.strides[axis] or -math.inf, axis))
+    largest = max(same, key=lambda view: typical(view.elements))
+    strides = [typical(stride) for stride in largest.strides]
+    axes = sorted(range(rank), key=lambda axis: (-strides[axis] or -math.inf, axis))
     # A dimension of one element has no stride of its own: it stays where it is in row-major order.
-    if any(largest.strides[a] == 0 and largest.shape[a] > 1 for a in range(rank)):
+    if any(strides[a] == 0 and largest.shape[a] > 1 for a in range(rank)):
         return None
-    return tuple(axes) if np.prod(largest.shape) > 1 else None
+    return tuple(axes) if math.prod(largest.shape) > 1 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from vermilion.codegen.numeric import NUMERICS, Numeric, numeric_for, stored_wei
 from vermilion.codegen.tensor import Storage, View, allocate
 from vermilion.codegen.tile import Tile
 from vermilion.ir.opset import constant_of
+from vermilion.ir.symbolic import typical
 
 Array = NDArray[Any]
 
@@ -138,11 +140,11 @@ def packed(lowering: Lowering, right: RightSide, numeric: Numeric, tile: Tile) -
         outer=tuple(zip(view.shape[:-2], view.strides[:-2], strict=True)),
         depth=view.shape[-2], columns=view.shape[-1],
         depth_stride=view.strides[-2], column_stride=view.strides[-1],
-        tile_vectors=min(tile.vectors, -(-view.shape[-1] // lowering.isa.lanes)),
+        tile_vectors=min(tile.vectors, -(-typical(view.shape[-1]) // lowering.isa.lanes)),
     )  # fmt: skip
     elements = spec.matrix_elements * (2 if storage == "bf16" else 1)
     panels = allocate(
-        f"panels of {view.buffer.name}", storage, (int(np.prod(view.shape[:-2])), elements)
+        f"panels of {view.buffer.name}", storage, (math.prod(view.shape[:-2]), elements)
     )
     lowering.add(Step(spec, (view, panels), (panels,), (f"panels of {view.buffer.name}",)))
     return panels

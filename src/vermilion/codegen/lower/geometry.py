@@ -12,6 +12,7 @@ from vermilion.codegen.lower.context import Border
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import integer, integers, text
 from vermilion.ir.opset import static_shape
+from vermilion.ir.symbolic import larger
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ def explicit_pads(
     assert source.shape is not None
     begin, end = [], []
     for axis in range(rank):
-        size = int(source.shape[2 + axis])  # type: ignore[arg-type]
+        size = (static_shape(source) or ())[2 + axis]
         outputs = -(-size // strides[axis])
         reach = (kernel[axis] - 1) * dilations[axis] + 1
-        total = max(0, (outputs - 1) * strides[axis] + reach - size)
+        total = larger(0, (outputs - 1) * strides[axis] + reach - size)
         small, large = total // 2, total - total // 2
         begin.append(small if mode == "SAME_UPPER" else large)
         end.append(large if mode == "SAME_UPPER" else small)

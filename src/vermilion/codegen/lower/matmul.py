@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.codegen.lower.context import Lowering
+from vermilion.codegen.lower.data_movement_shapes import joined
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.gemm_operands import (
     RightSide,
@@ -30,6 +31,7 @@ from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.attributes import flag, number
 from vermilion.ir.expression import Constant, Expression, Operand, apply, substitute
 from vermilion.ir.opset import constant_of, is_operator, static_shape
+from vermilion.ir.symbolic import is_known, typical
 
 # Bytes of a segment's rows from which on the depth is cut. Measured on Zen 5: 128 × 3072 in float32
 # run faster in one piece.
@@ -99,7 +101,7 @@ def _emit(
     build.views.extend(first)
     root = group.root.outputs[0]
     expression = build.of(root)
-    batch = np.broadcast_shapes(left.shape[:-2], right.batch)
+    batch = joined([left.shape[:-2], right.batch])
     shape = (*batch, left.shape[-2], right.shape[-1])
     result, target = open_rows(lowering, root, shape)
     views = [row_operand(lowering, v, static_shape(root) or (), shape) for v in build.views]
@@ -230,6 +232,7 @@ def _has_seven_products(
         and numeric.name == "f32"
         and right.array is not None
         and len(right.shape) == 2
+        and all(map(is_known, target.shape))
         and left.shape[:-1] == target.shape[:-1]
         and halved_axis(target.shape) is not None
         and is_cheaper(math.prod(rows), left.shape[-1], columns, lowering.isa)
@@ -238,7 +241,9 @@ def _has_seven_products(
 
 def _depth_pieces(left: View, numeric: Numeric) -> list[tuple[int, int]]:
     """Return (start, size) of the pieces of the depth, whole groups each."""
-    rows, depth = min(left.shape[-2], SEGMENT_ROWS), left.shape[-1]
+    rows, depth = min(typical(left.shape[-2]), SEGMENT_ROWS), left.shape[-1]
+    if not is_known(depth):
+        return [(0, depth)]
     count = round(rows * depth * left.item_bytes / _NEAR_BYTES)
     if count < 2:
         return [(0, depth)]

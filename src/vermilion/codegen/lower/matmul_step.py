@@ -17,6 +17,7 @@ from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
 from vermilion.codegen.tile import Tile, candidates, cost
 from vermilion.ir.expression import Expression
+from vermilion.ir.symbolic import same, typical
 
 # Rows of the left side that pass by each panel before the next.
 SEGMENT_ROWS = 128
@@ -52,7 +53,9 @@ def matmul_step(
         [[*view.strides[:-2], _row_stride(view)] for view in walks] + [[*right_outer, 0]],
     )
     *outer, (rows, _) = dims
-    tile = choose_patch(rows, columns, -(-depth // numeric.group), lowering.isa)
+    tile = choose_patch(
+        typical(rows), typical(columns), -(-typical(depth) // numeric.group), lowering.isa
+    )
     left_walk, *walked = [
         Access(
             view.storage, (*(d[1][i] for d in dims), 1 if i == 0 else _column_stride(view))
@@ -67,7 +70,9 @@ def matmul_step(
     else:
         source, side = packed(lowering, right, numeric, tile), Panels(strides)
     matrices_count = math.prod(size for size, _ in outer)
-    segment_rows = _segment_rows(matrices_count, rows, columns, tile, lowering.isa.lanes)
+    segment_rows = _segment_rows(
+        typical(matrices_count), typical(rows), typical(columns), tile, lowering.isa.lanes
+    )
     is_far = right.array is not None and source.buffer.size_bytes > _FAR_BYTES
     spec = MatmulSpec(
         numeric=numeric.name, lanes=lowering.isa.lanes,
@@ -75,7 +80,7 @@ def matmul_step(
         left=left_walk, right=side, output=walked[0], operands=tuple(walked[1:]),
         expression=expression, tile_rows=tile.columns, tile_vectors=tile.vectors,
         segment_rows=segment_rows,
-        prefetch=is_far and min(rows, segment_rows) >= _PREFETCH_PATCHES * tile.columns,
+        prefetch=is_far and min(typical(rows), segment_rows) >= _PREFETCH_PATCHES * tile.columns,
     )  # fmt: skip
     return Step(
         spec, (left, source, target, *operands), (target,),
@@ -134,7 +139,7 @@ def _merged(
         # Rows share one right side: a dimension along which it changes is not one of rows.
         if inner_size == 1 and not (len(merged) == 1 and outer[-1]):
             merged[0] = (size, outer)
-        elif all(o == i * inner_size for o, i in zip(outer, inner, strict=True)):
+        elif all(same(o, i * inner_size) for o, i in zip(outer, inner, strict=True)):
             merged[0] = (size * inner_size, inner)
         else:
             merged.insert(0, (size, outer))

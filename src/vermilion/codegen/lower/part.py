@@ -37,6 +37,7 @@ from vermilion.codegen.lower.wide_product import emit_wide_product, wide_product
 from vermilion.codegen.lower.winograd import Shape, needed_border
 from vermilion.codegen.tensor import STORAGE_BYTES, Buffer, View, allocate, contiguous_strides
 from vermilion.ir.opset import static_shape
+from vermilion.ir.symbolic import known_value
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,16 @@ class LoweredPart:
 
 
 def lower_part(
-    model: ir.Model, isa: Isa, float_storage: FloatStorage = "f32", *, winograd: bool = True
+    model: ir.Model,
+    isa: Isa,
+    float_storage: FloatStorage = "f32",
+    *,
+    winograd: bool = True,
+    packed: dict[tuple[str, ...], View] | None = None,
 ) -> LoweredPart:
     """Lower every node of a part that the rules take.
+
+    `packed` are weights that another lowering of the same part packed; more are added.
 
     Inputs and outputs are row-major, in the types that the model declares. Without `winograd`,
     3×3 convolutions are computed directly.
@@ -68,13 +76,15 @@ def lower_part(
     groups = find_groups(graph, is_elementwise, is_product, extent_of)
     attentions = find_attentions(graph, groups)
     lowering = Lowering(isa, float_storage, groups, {}, _emit, winograd, attentions)
+    if packed is not None:
+        lowering.packed = packed
     inside = {attention.softmax for attention in attentions.values()}
     lowering.borders.update(_borders(lowering, graph))
     inputs = [_external(value, "input") for value in graph.inputs if not value.is_initializer()]
     for view in inputs:
         lowering.views[view.buffer.name] = _imported(lowering, view)
     for node in graph:
-        if node not in groups and node not in inside:
+        if node not in groups and node not in inside and not follows_from_sizes(node):
             lowering_of(node)(lowering, node)
     results = [(lowering.demand(value), _external(value, "output")) for value in graph.outputs]
     direct = [_can_be_output(lowering, results, number) for number in range(len(results))]
@@ -90,6 +100,11 @@ def lower_part(
     steps = with_room(lowering.steps, isa)
     values = _comparable(model, lowering.views)
     return LoweredPart(tuple(steps), tuple(inputs), tuple(outputs), values)
+
+
+def follows_from_sizes(node: ir.Node) -> bool:
+    """Say whether what a node gives is computed from sizes alone, and not by a kernel."""
+    return known_value(node.outputs[0].name) is not None
 
 
 def _comparable(model: ir.Model, views: Mapping[str, View]) -> dict[str, View]:
@@ -109,7 +124,7 @@ def _comparable(model: ir.Model, views: Mapping[str, View]) -> dict[str, View]:
 def _check_shapes(graph: ir.Graph) -> None:
     """Compute what every node gives from its inputs; memory is laid out by nothing else."""
     for node in graph:
-        reason = contradiction(node)
+        reason = "" if follows_from_sizes(node) else contradiction(node)
         if reason:
             raise refuse(node, reason)
 

@@ -33,6 +33,7 @@ from vermilion.codegen.numeric import Numeric, multiplied_storage, numeric_for, 
 from vermilion.codegen.tensor import Storage, View
 from vermilion.ir.expression import Constant, Expression, Operand, apply
 from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.symbolic import is_known
 
 Array = NDArray[Any]
 
@@ -147,6 +148,7 @@ def _has_seven_products(
         and geometry.strides == (1, 1)
         and geometry.group == 1
         and geometry.border.is_empty
+        and all(map(is_known, pixels))
         and halved_axis((*pixels, 1)) is not None
         and is_cheaper(math.prod(pixels), source.shape[1], output.shape[1], lowering.isa)
     )

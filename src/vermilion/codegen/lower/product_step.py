@@ -17,8 +17,21 @@ from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View
 from vermilion.codegen.tile import choose_tile
 from vermilion.ir.expression import Expression
+from vermilion.ir.symbolic import is_known, larger, typical
 
 Array = NDArray[Any]
+
+
+# Of an image whose height only a run has, patches are one row high: rows of this length let the
+# choice of a tile weigh nothing else.
+_LONG_ROW = 1024
+
+
+def image_of_choice(rows: int, columns: int) -> tuple[int, int]:
+    """Return rows and columns to choose a tile by."""
+    if is_known(rows) and is_known(columns):
+        return rows, columns
+    return typical(rows), _LONG_ROW
 
 
 def product_step(
@@ -47,7 +60,7 @@ def product_step(
     merged = geometry.dilations[1] == 1 and (stride_w == inputs or kernel_x == 1)
     taps_x, run = (1, kernel_x * inputs) if merged else (kernel_x, inputs)
     groups = -(-run // numeric.group)
-    tile = choose_tile(rows, columns, channels, kernel_y * taps_x * groups, isa)
+    tile = choose_tile(*image_of_choice(rows, columns), channels, kernel_y * taps_x * groups, isa)
     spec = ProductSpec(
         numeric=numeric.name,
         images=n, rows=rows, columns=columns, channels=channels,
@@ -74,7 +87,7 @@ def product_step(
     top, left, _, _ = geometry.pads
     # A phase of a transposed convolution may begin behind the first pixels: negative padding.
     height, width = (
-        max(1, s + min(0, p)) for s, p in zip(source.shape[2:], (top, left), strict=True)
+        larger(1, s + min(0, p)) for s, p in zip(source.shape[2:], (top, left), strict=True)
     )
     start = replace(
         source,

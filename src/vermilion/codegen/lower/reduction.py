@@ -18,6 +18,7 @@ from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import flag, integer, integers, text
 from vermilion.ir.expression import Convert, Expression, Operand, apply
 from vermilion.ir.opset import static_shape
+from vermilion.ir.symbolic import is_known
 
 _REDUCTIONS = {
     "ReduceMean": ("add", "mean"),
@@ -126,6 +127,7 @@ def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
     spec = ReduceSpec(
         combine, source.storage, target.storage, kept,  # type: ignore[arg-type]
         tuple((size, strides[0]) for size, strides in reduced), prepare, finish,
+        count if form == "mean" and not is_known(count) else 1,
     )  # fmt: skip
     lowering.add(Step(spec, (source, wide), (target,), (str(node.name),), operations_of([node])))
 

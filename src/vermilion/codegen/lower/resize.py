@@ -13,12 +13,15 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.emit.resize import ResizeSpec
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
+from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, identity, operations_of
 from vermilion.codegen.tensor import STORAGE_BYTES, weight
 from vermilion.ir.attributes import integer, integers, number, text
+from vermilion.ir.formula import formula
 from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.symbolic import is_known, same
 
 Array = NDArray[Any]
 
@@ -37,14 +40,46 @@ def check_resize(node: ir.Node) -> str:
     if integer(node, "antialias", 0):
         return "Resize with antialias"
     scales = node.inputs[2] if len(node.inputs) > 2 else None
-    if scales is not None and constant_of(scales) is None:
+    if scales is not None and scales.name and constant_of(scales) is None:
         return "Resize with scales that are not constant"
+    if not all(map(is_known, data)):
+        return "" if repeats(node) else "Resize whose tables are for one size"
     if text(node, "coordinate_transformation_mode", "half_pixel") == "align_corners":
         # The specification divides by the size before rounding, ONNX Runtime by the one after.
         for size, scale in zip(data[2:], _scales(node), strict=True):
             if not math.isclose(size * scale, round(size * scale), rel_tol=1e-5):
                 return "Resize with aligned corners to a size that is rounded"
     return ""
+
+
+def repeats(node: ir.Node) -> tuple[int, int] | None:
+    """Return how often a Resize repeats each row and column, None where it does more than that."""
+    data, result = static_shape(node.inputs[0]) or (), static_shape(node.outputs[0]) or ()
+    if text(node, "mode", "nearest") != "nearest":
+        return None
+    transform = text(node, "coordinate_transformation_mode", "half_pixel")
+    rounds = text(node, "nearest_mode", "round_prefer_floor")
+    by_floor = transform == "asymmetric" and rounds == "floor"
+    by_middle = transform in ("half_pixel", "pytorch_half_pixel") and rounds.startswith("round")
+    factors = [formula(b // a).constant for a, b in zip(data[2:], result[2:], strict=True)]
+    exact = [f is not None and same(a * f, b)
+             for a, b, f in zip(data[2:], result[2:], factors, strict=True)]  # fmt: skip
+    if len(data) != 4 or not all(exact) or not (by_floor or by_middle):
+        return None
+    return factors[0] or 1, factors[1] or 1
+
+
+def _lower_repeated(lowering: Lowering, node: ir.Node, factors: tuple[int, int]) -> None:
+    """Write a Resize that repeats rows and columns: each of them becomes two dimensions."""
+    data = node.inputs[0]
+    assert data is not None
+    source = lowering.channels_last(data, Border())
+    target = lowering.output(node.outputs[0], CHANNELS_LAST)
+    n, c, h, w = source.shape
+    parts = (n, c, h, factors[0], w, factors[1])
+    wide, place = source.reshaped((n, c, h, 1, w, 1)), target.reshaped(parts)
+    assert wide is not None and place is not None, "cutting needs no copy"  # noqa: PT018
+    lowering.add(map_step([wide.broadcast(parts)], [place], [identity(wide)], [str(node.name)]))
 
 
 @dataclass(frozen=True)
@@ -127,6 +162,11 @@ def _inside(at: Array, axis: Axis) -> Array:
 
 def lower_resize(lowering: Lowering, node: ir.Node) -> None:
     """Write a Resize as one kernel and its tables."""
+    if not all(map(is_known, static_shape(node.inputs[0]) or ())):
+        factors = repeats(node)
+        assert factors is not None, "a claimed Resize of open sizes repeats"
+        _lower_repeated(lowering, node, factors)
+        return
     data = node.inputs[0]
     assert data is not None
     source = lowering.channels_last(data, Border())

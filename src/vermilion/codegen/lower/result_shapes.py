@@ -26,6 +26,7 @@ from vermilion.codegen.lower.data_movement_shapes import (
     permuted,
     picked,
     pieces,
+    ranged,
     reshaped,
     sliced,
     squeezed,
@@ -77,6 +78,11 @@ def contradiction(node: ir.Node) -> str:
     if len(shapes) < len([value for value in node.outputs if value.name]):
         return f"{node.op_type} with {len(node.outputs)} results"
     return ""
+
+
+def result_shapes(node: ir.Node) -> Results:
+    """Return the shapes of what a node gives, computed from its inputs. Raises: UnknownShape."""
+    return _rule_of(node)(node)
 
 
 def _written(dtype: ir.DataType | None, shape: Shape | None) -> str:
@@ -290,6 +296,7 @@ _RULES: Mapping[str, Rule] = {
     "Conv": convolution, "QLinearConv": lambda node: convolution(node, 3),
     "ConvTranspose": transposed, "Resize": resized, "Reshape": reshaped, "Flatten": flattened,
     "Squeeze": squeezed, "Unsqueeze": unsqueezed, "Transpose": permuted, "Slice": sliced,
+    "Range": ranged,
     "Split": pieces, "Concat": concatenated, "Expand": expanded, "Gather": gathered,
     "GatherElements": picked, "Pad": padded, "Tile": tiled, "DepthToSpace": to_space,
     "SpaceToDepth": to_depth, "Trilu": _triangle, "Gemm": _gemm, "MatMul": _product,

@@ -29,6 +29,7 @@ from vermilion.codegen.lower.recurrent import lower_recurrent
 from vermilion.codegen.lower.resize import check_resize, lower_resize
 from vermilion.codegen.lower.result_shapes import contradiction
 from vermilion.codegen.lower.transposed import check_transposed
+from vermilion.codegen.lower.window_shapes import whole_numbers
 from vermilion.errors import Refusal, VermilionError
 from vermilion.ir.attributes import integer
 from vermilion.ir.elementwise import ELEMENTWISE, elementwise
@@ -133,6 +134,11 @@ def lowering_of(node: ir.Node) -> Callable[[Lowering, ir.Node], None]:
     raise refuse(node, refused.reason if refused else "it is written with others, and is in none")
 
 
+def has_rule(node: ir.Node) -> bool:
+    """Say whether some rule writes such nodes."""
+    return _rule(node) is not None
+
+
 def _rule(node: ir.Node) -> Rule | None:
     if node.domain in ("", "ai.onnx"):
         return RULES.get(node.op_type)
@@ -169,17 +175,17 @@ def _unfit_values(node: ir.Node) -> str:
 
 # Operators whose later inputs are axes, sizes or amounts: constants, empty where none are meant.
 _WITH_PARAMETERS = frozenset(
-    {"Resize", "Pad", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Tile"}
+    {"Resize", "Pad", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Tile", "Range"}
 )
 
 
 def _is_parameter(node: ir.Node, value: ir.Value) -> bool:
-    if value in node.outputs or value is node.inputs[0]:
+    if value in node.outputs or (value is node.inputs[0] and node.op_type != "Range"):
         return False
     if node.op_type == "Resize":
         return True
     takes = node.op_type in _WITH_PARAMETERS or node.op_type.startswith("Reduce")
-    return takes and constant_of(value) is not None
+    return takes and whole_numbers(value) is not None
 
 
 def _unfit(value: ir.Value) -> str:
@@ -283,7 +289,7 @@ def _dropout(node: ir.Node) -> str:
 
 def _slice(node: ir.Node) -> str:
     for index in range(1, len(node.inputs)):
-        if node.inputs[index] is not None and constant_of(node.inputs[index]) is None:
+        if node.inputs[index] is not None and whole_numbers(node.inputs[index]) is None:
             return "Slice with bounds that are not constant"
     steps = shapes.constant_ints(node, 4) or [1]
     return "" if min(steps) > 0 else "Slice that runs backwards"
@@ -333,6 +339,7 @@ RULES: Mapping[str, Rule] = {
     **{name: Rule(lower_recurrent, check=check_recurrent) for name in ("LSTM", "GRU", "RNN")},
     "DepthToSpace": Rule(data_movement.lower_depth_to_space),
     "SpaceToDepth": Rule(data_movement.lower_space_to_depth),
+    "Range": Rule(data_movement.lower_range, check=data_movement.check_range),
     "Tile": Rule(data_movement.lower_tile, check=data_movement.check_tile),
     "Trilu": Rule(data_movement.lower_trilu, check=data_movement.check_trilu),
     "ArgMax": Rule(scan.lower_extreme_place),

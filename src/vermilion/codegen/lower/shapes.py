@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from vermilion.codegen.lower.context import CHANNELS_LAST, Lowering
+from vermilion.codegen.lower.data_movement_shapes import slice_bounds
+from vermilion.codegen.lower.window_shapes import whole_numbers
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.attributes import integer, integers
-from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.opset import static_shape
 
 
 def given_input(node: ir.Node, index: int) -> ir.Value | None:
@@ -21,8 +23,7 @@ def given_input(node: ir.Node, index: int) -> ir.Value | None:
 def constant_ints(node: ir.Node, index: int) -> list[int] | None:
     """Return the integers of a constant input, None where it is absent."""
     value = node.inputs[index] if index < len(node.inputs) else None
-    constant = constant_of(value)
-    return None if constant is None else [int(x) for x in constant.numpy().reshape(-1)]
+    return whole_numbers(value)
 
 
 def _name(lowering: Lowering, value: ir.Value, view: View) -> None:
@@ -69,9 +70,8 @@ def lower_slice(lowering: Lowering, node: ir.Node) -> None:
     steps = constant_ints(node, 4) or [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         at = axis % len(view.shape)
-        first, last, stride = slice(start, end, step).indices(view.shape[at])
-        count = len(range(first, last, stride))
-        view = view.sliced(at, first, count, stride)
+        first, count = slice_bounds(start, end, step, view.shape[at])
+        view = view.sliced(at, first, count, step)
     _name(lowering, node.outputs[0], view)
 
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from vermilion.ir.attributes import integer, integers, text
 from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.symbolic import is_known, known_value
 
 Shape = tuple[int, ...]
 
@@ -46,10 +47,18 @@ def constants(node: ir.Node, index: int) -> list[int] | None:
     """Return the whole numbers of an input, None where it is left out."""
     if not given(node, index):
         return None
-    constant = constant_of(node.inputs[index])
-    require(constant is not None, f"input {index} is not constant")
-    assert constant is not None
-    return [int(number) for number in constant.numpy().reshape(-1)]
+    numbers = whole_numbers(node.inputs[index])
+    require(numbers is not None, f"input {index} is not constant")
+    return numbers
+
+
+def whole_numbers(value: ir.Value | None) -> list[int] | None:
+    """Return the numbers of a constant, or of what follows from sizes alone; None of others."""
+    known = None if value is None else known_value(value.name)
+    if known is not None:
+        return list(known.reshape(-1))
+    constant = constant_of(value)
+    return None if constant is None else [int(x) for x in constant.numpy().reshape(-1)]
 
 
 def needed(node: ir.Node, index: int) -> list[int]:
@@ -178,6 +187,11 @@ def resized(node: ir.Node) -> list[Shape]:
     scales = constant.numpy().astype(np.float32).reshape(-1)
     require(len(scales) == len(axes), "scales of another rank")
     for axis, scale in zip(axes, scales, strict=True):
+        if not is_known(data[axis]):
+            whole = float(scale).is_integer()
+            require(whole, "a table for one size: a dimension that is open, by no whole number")
+            result[axis] = data[axis] * int(scale)
+            continue
         # The product is rounded to float32 before it is cut, as ONNX Runtime does.
         result[axis] = math.floor(np.float32(data[axis]) * scale)
     return [tuple(result)]

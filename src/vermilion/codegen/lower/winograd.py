@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from vermilion.codegen.numeric import NUMERICS
 from vermilion.codegen.tensor import View, allocate
 from vermilion.codegen.tile import choose_tile
 from vermilion.ir.expression import Expression, Operand
+from vermilion.ir.symbolic import is_known, typical
 
 Array = NDArray[Any]
 
@@ -65,6 +66,7 @@ def is_candidate(geometry: ConvGeometry, shape: Shape) -> bool:
 
 def choose_scheme(geometry: ConvGeometry, shape: Shape, isa: Isa) -> int:
     """Return the tile of the cheapest scheme, 0 for direct convolution."""
+    shape = Shape(*(typical(size) for size in astuple(shape)))
     if not is_candidate(geometry, shape):
         return 0
     costs = {tile: _cost(tile, shape, isa) for tile in (0, *SCHEMES)}
@@ -114,6 +116,8 @@ def winograd_steps(
     start = replace(
         source, offset=source.offset - top * source.strides[2] - left * source.strides[3]
     )
+    if not all(map(is_known, output.shape)):
+        return _band(lowering, tile, start, weights, key, output, operands, expression, nodes)
     band = _band_rows(tile, output.shape, weights.shape[3])
     steps: list[Step] = []
     for image in range(n):
@@ -192,7 +196,7 @@ def _products(
     """Return one matrix product for each position, and the weights packed for it."""
     isa, positions = lowering.isa, SCHEMES[tile].positions
     channels, inputs = weights.shape[0], weights.shape[3]
-    shape = choose_tile(1, tiles, channels, inputs, isa)
+    shape = choose_tile(1, typical(tiles), channels, inputs, isa)
     spec = ProductSpec(
         numeric="f32", images=positions, rows=1, columns=tiles, channels=channels,
         taps_y=1, taps_x=1, run=inputs,

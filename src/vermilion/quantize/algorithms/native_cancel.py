@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Slot, Value, constant
+from vermilion.codegen.emit.builder import Function, Module, Slot
 from vermilion.codegen.emit.rows import for_vectors
+from vermilion.codegen.emit.values import Value, constant
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.quantize.native_code import LANES, compiled, new_module
 

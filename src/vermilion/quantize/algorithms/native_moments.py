@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value, constant
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.register_tile import RegisterTile, Side
 from vermilion.codegen.emit.rows import for_vectors
+from vermilion.codegen.emit.values import Value, constant
 from vermilion.quantize.native_code import LANES, compiled, new_module, wide_isa
 
 # 24 sums, 3 vectors of one row and a number of it in all lanes: 28 of 32 registers.

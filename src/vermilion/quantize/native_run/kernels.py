@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Slot, Value
+from vermilion.codegen.emit.builder import Function, Module, Slot
 from vermilion.codegen.emit.product import pack_weights
 from vermilion.codegen.emit.register_tile import RegisterTile, Side
 from vermilion.codegen.emit.rows import for_vectors
+from vermilion.codegen.emit.values import Value
 from vermilion.codegen.numeric import NUMERICS
 from vermilion.quantize.native_code import LANES, compiled, new_module, wide_isa
 

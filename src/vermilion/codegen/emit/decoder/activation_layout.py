@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Value, splat_integer
+from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.decoder.lanes import reduced, shuffled, tree
+from vermilion.codegen.emit.values import Value, splat_integer
 from vermilion.codegen.tensor import Storage
 
 ActivationKind = Literal["int8", "bf16", "bfp16", "f32"]

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Slot, Value, splat_integer
+from vermilion.codegen.emit.builder import Function, Module, Slot
 from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, BlockWeights
 from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.codegen.emit.values import Value, splat_integer
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from vermilion.codegen.emit.builder import Function, Value
+from vermilion.codegen.emit.builder import Function
+from vermilion.codegen.emit.values import Value
 
 BLOCK_TOKENS = 64
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value, constant
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
 from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, Control
 from vermilion.codegen.emit.decoder.lanes import reduced, tree
@@ -17,6 +17,7 @@ from vermilion.codegen.emit.decoder.row import lanes_sum
 from vermilion.codegen.emit.decoder.running_softmax import LOWEST, RunningSoftmax, power
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
+from vermilion.codegen.emit.values import Value, constant
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vermilion.codegen.emit.builder import Function, Value
+from vermilion.codegen.emit.builder import Function
+from vermilion.codegen.emit.values import Value
 
 # Words of 64 bits: rows in all, rows of a sequence, tokens in the cache before, tokens it holds.
 ROWS, LENGTH, PAST, CAPACITY = range(4)

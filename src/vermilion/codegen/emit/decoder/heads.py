@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value, splat_constant
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
 from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, Control
 from vermilion.codegen.emit.decoder.row import root_mean_square_factor
 from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.codegen.emit.values import Value, splat_constant
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 

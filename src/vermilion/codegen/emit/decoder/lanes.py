@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vermilion.codegen.emit.builder import Function, Value, splat_integer
+from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.codegen.emit.values import Value, splat_integer
 from vermilion.codegen.emit.vector_math import VectorMath
 
 Join = Callable[[Value, Value], Value]

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vermilion.codegen.emit.builder import Function, Module, Slot, Value
+from vermilion.codegen.emit.builder import Function, Module, Slot
 from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.panel_tile import Gate, PanelTiles, Run
 from vermilion.codegen.emit.decoder.unpack import Whole
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, PlainWeights, Weights
+from vermilion.codegen.emit.values import Value
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout, write_vector
 from vermilion.codegen.emit.decoder.row import Source, source_value
 from vermilion.codegen.emit.decoder.weights import EIGHT, LANES, PANEL, VECTORS
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
+from vermilion.codegen.emit.values import Value
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Value
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout, write_prepared
 from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.codegen.emit.values import Value
 from vermilion.codegen.emit.vector_math import VectorMath
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Value, constant
+from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.decoder.cache import CacheForm
 from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.codegen.emit.values import Value, constant
 from vermilion.codegen.emit.vector_math import VectorMath
 
 # Lower than any score; its difference to one is finite.

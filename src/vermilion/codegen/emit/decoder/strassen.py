@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Module, Slot, Value
+from vermilion.codegen.emit.builder import Function, Module, Slot
 from vermilion.codegen.emit.decoder.activation_layout import write_vector
 from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.lanes import signed_sum
@@ -21,6 +21,7 @@ from vermilion.codegen.emit.decoder.strassen_rows import HalvedRows, half_of
 from vermilion.codegen.emit.decoder.unpack_sums import Sum
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, BlockWeights
 from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.codegen.emit.values import Value
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.strassen import PRODUCTS, RESULTS

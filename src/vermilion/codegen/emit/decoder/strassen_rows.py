@@ -10,19 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import (
-    Function,
-    Module,
-    Value,
-    constant,
-    float_constant,
-    splat_integer,
-)
+from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.control import Control
 from vermilion.codegen.emit.decoder.lanes import narrow_pairs, signed_sum, widened_pairs
 from vermilion.codegen.emit.decoder.row import lanes_sum
 from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.codegen.emit.values import Value, constant, float_constant, splat_integer
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.strassen import PRODUCTS

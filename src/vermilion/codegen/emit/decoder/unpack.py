@@ -6,13 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import (
-    Function,
-    Value,
-    float_constant,
-    splat_constant,
-    splat_integer,
-)
+from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.decoder.activation_layout import ActivationKind, share_exponent
 from vermilion.codegen.emit.decoder.block_product import load_scale
 from vermilion.codegen.emit.decoder.lanes import narrow_pairs
@@ -25,6 +19,7 @@ from vermilion.codegen.emit.decoder.weights import (
     Weights,
 )
 from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.codegen.emit.values import Value, float_constant, splat_constant, splat_integer
 
 _WORDS = 2 * LANES
 _TYPE = f"<{_WORDS} x i16>"

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
-from vermilion.codegen.emit.builder import Function, Value, splat_integer
+from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.decoder.block_product import load_scale
 from vermilion.codegen.emit.decoder.lanes import shuffled
 from vermilion.codegen.emit.decoder.weights import EIGHT, LANES, PANEL, BlockWeights
 from vermilion.codegen.emit.register_tile import prefetch_line
+from vermilion.codegen.emit.values import Value, splat_integer
 
 # Where the codes of the even values of an eight begin in a lane; those of the odd ones, a byte on.
 _PAIRS_AT = (0, 16, 4, 20)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from vermilion.ir.opset import constant_of, static_shape
 from vermilion.ir.passes.rewrite import new_weight
+from vermilion.ir.symbolic import shape_of_sizes
 
 Shape = Sequence[int]
 
@@ -30,7 +31,7 @@ class DefinitionWriter:
         label = f"{self.name}/{op_type} {self._count}"
         made = ir.node(op_type, inputs, attributes, name=label)
         value = made.outputs[0]
-        value.name, value.type, value.shape = label, inputs[0].type, ir.Shape(shape)
+        value.name, value.type, value.shape = label, inputs[0].type, shape_of_sizes(shape)
         self.graph.insert_before(self.node, made)
         return value
 

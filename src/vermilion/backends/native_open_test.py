@@ -1,0 +1,237 @@
+"""Machine code that is written once, at many sizes, against ONNX Runtime."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper, parser
+
+from vermilion.backends.base import CompileOptions, Part
+from vermilion.backends.native import NativeBackend
+from vermilion.backends.native_open import OpenExecutable, open_claims
+from vermilion.backends.native_run import BatchExecutable
+from vermilion.errors import UnsupportedError
+from vermilion.hardware.targets.find import find_target
+from vermilion.ir.literal.types import complete_types
+from vermilion.ir.passes.pipeline import simplify
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+# One graph of kernels that are compiled together; weights are declared without values.
+ROWS = """g (float[N,S,48] x, float[N,S,48] y, float[1,S,48] p) => (float[N,S,48] z)
+ <float[48,96] w, float[96] b, float[96,48] v, float[48] s, float[48] t> {
+ a = Add(x, p)  c = MatMul(a, w)  d = Add(c, b)  e = Relu(d)  f = MatMul(e, v)  g = Add(f, y)
+ z = LayerNormalization<axis=-1>(g, s, t) }"""
+ATTENTION = """g (float[N,S,48] x, float[N,{mask},S] m) => (float[N,S,48] z)
+ <int64[4] s = {{0, 0, 4, 12}}, int64[3] t = {{0, 0, 48}}, float[1] c = {{0.3}}> {{
+ y = Reshape(x, s)  q = Transpose<perm=[0,2,1,3]>(y)  k = Transpose<perm=[0,2,3,1]>(y)
+ a = MatMul(q, k)  b = Mul(a, c)  d = Add(b, m)  e = Softmax<axis=-1>(d)  f = MatMul(e, q)
+ h = Transpose<perm=[0,2,1,3]>(f)  z = Reshape(h, t) }}"""
+REDUCED = """g (float[N,S,48] x, float[N,S] y) => (float[N,48] z, float[N,S] u, float[N,S,48] v,
+ float[N,48,S] w) <int64[1] last = {1}> {
+ z = ReduceMean<axes=[1], keepdims=0>(x)  a = Softmax<axis=-1>(y)  r = ReduceSum(y, last)
+ u = Sub(a, r)  v = Softmax<axis=1>(x)  w = Transpose<perm=[0,2,1]>(x) }"""
+# As exporters write positions and masks: sizes taken from a shape.
+POSITIONS = """g (int64[N,S] i, int64[N,S] m) => (float[N,S,48] z, float[N,1,S,S] u)
+ <float[100,48] table, float[64,48] places, int64 zero = {0}, int64 one = {1}, int64[1] first = {0},
+  int64[1] other = {1}, int64[2] both = {1, 2}, int64[1] minus = {-1}, float k = {-10000.0}> {
+ h = Shape(i)  n = Gather(h, zero)  l = Gather(h, one)  r = Range(zero, l, one)
+ p = Gather(places, r)  e = Gather(table, i)  z = Add(e, p)
+ nn = Unsqueeze(n, first)  ll = Unsqueeze(l, first)  shape = Concat<axis=0>(nn, other, ll, ll)
+ rank = Shape(shape)  ones = ConstantOfShape<value = int64[1] {1}>(rank)
+ wild = Mul(ones, minus)  is_wild = Equal(shape, wild)  wanted = Where(is_wild, ones, shape)
+ mm = Unsqueeze(m, both)  wide = Expand(mm, wanted)  f = Cast<to=1>(wide)  u = Mul(f, k) }"""
+JOINED = """g (float[N,S,48] x, float[N,T,48] y, float[N,S,16] w) => (float[N,U,48] z,
+ float[N,S,64] v, float[N,A,48] s) <int64[1] b = {0}, int64[1] e = {5}, int64[1] axis = {1}> {
+ z = Concat<axis=1>(x, y)  v = Concat<axis=2>(x, w)  s = Slice(x, b, e, axis) }"""
+PICTURES = """g (float[N,3,H,W] x) => (float[N,24,A,B] z, float[N,24,1,1] u)
+ <float[24,3,3,3] a, float[24] b, float[24,1,3,3] c, float[24,24,3,3] d, float[24,24,1,1] e,
+  float[4] scales = {1, 1, 2, 3}> {
+ p = Conv<pads=[1,1,1,1], strides=[2,2]>(x, a, b)  q = Relu(p)
+ r = Conv<pads=[1,1,1,1], group=24>(q, c)  s = Conv<pads=[1,1,1,1]>(r, d)  t = Add(s, q)
+ o = Conv(t, e)  v = Resize<mode="nearest", coordinate_transformation_mode="asymmetric",
+ nearest_mode="floor">(o, , scales)
+ z = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(v)
+ u = GlobalAveragePool(z) }"""
+ODD = """g (float[N,S] x, float[N,1] y, float[S,T] k) => (float[N,S] z, float[S,T] u, float[S,T] v)
+ <int64 two = {-2}> {
+ a = Mul(x, x)  b = Sub(a, y)  z = Tanh(b)  e = Exp(k)
+ u = Trilu(e)  v = Trilu<upper=0>(k, two) }"""
+GRAPHS = {
+    "rows": ROWS,
+    "attention": ATTENTION.format(mask="1,1"),
+    "attention with a whole mask": ATTENTION.format(mask="1,S"),
+    "reduced": REDUCED,
+    "positions": POSITIONS,
+    "joined": JOINED,
+    "pictures": PICTURES,
+    "odd": ODD,
+}
+
+
+def model(text: str) -> onnx.ModelProto:
+    """Parse a model; weights that are declared without values get random ones."""
+    weights: dict[str, list[int]] = {}
+
+    def keep(found: re.Match[str]) -> str:
+        weights[found[2]] = [int(size) for size in found[1].split(",")]
+        return ""
+
+    head, brace, body = text.partition("{\n")
+    inputs, arrow, rest = head.partition("=>")
+    if "<" in rest:
+        declared = re.sub(r"float\[([\d,]+)\] (\w+)(?:,\s*|(?=>))", keep, rest)
+        declared = re.sub(r",\s*>", ">", declared)
+        rest = declared.replace("<>", "").replace("< >", "")
+    proto = parser.parse_model(HEADER + inputs + arrow + rest + brace + body)
+    rng = np.random.default_rng(3)
+    for name, shape in weights.items():
+        array = (rng.standard_normal(shape) / 4).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.checker.check_model(proto)
+    return proto
+
+
+def compiled(
+    proto: onnx.ModelProto, folder: Path, precision: str = "auto"
+) -> OpenExecutable | BatchExecutable:
+    graph = simplify(ir.from_proto(proto)).model
+    complete_types(graph)
+    backend, target = NativeBackend(), find_target("cpu")
+    options = CompileOptions(precision=precision)
+    refused = [r for r in open_claims(graph).reasons.values() if r is not None]
+    assert not refused
+    part = Part("part", "cpu", "native", graph, (), 0.0)
+    program = backend.compile(part, target, options, folder)
+
+    class Files:
+        def read(self, name: str) -> memoryview:
+            return memoryview((folder / name).read_bytes())
+
+    loaded = backend.load(program, Files(), target, options)
+    assert isinstance(loaded, OpenExecutable | BatchExecutable)
+    return loaded
+
+
+def reference(proto: onnx.ModelProto) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(proto.SerializeToString(), options)
+
+
+def feeds(
+    session: ort.InferenceSession, sizes: dict[str, int], rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    found = {}
+    for value in session.get_inputs():
+        shape = [sizes.get(size, size) for size in value.shape]
+        if "int64" in value.type:
+            found[value.name] = rng.integers(0, 100, shape)
+        else:
+            found[value.name] = rng.standard_normal(shape).astype(np.float32)
+    return found
+
+
+def error(expected: np.ndarray, found: np.ndarray) -> float:
+    assert expected.shape == found.shape
+    difference = np.linalg.norm(found.astype(np.float64) - expected)
+    return float(difference / max(float(np.linalg.norm(expected)), 1e-30))
+
+
+SIZES = [(1, 5), (2, 16), (3, 17), (8, 64), (1, 48), (5, 33), (4, 5), (2, 61)]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_one_program_is_right_at_every_size(name: str, tmp_path: Path) -> None:
+    proto = model(GRAPHS[name])
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    rng = np.random.default_rng(0)
+    for n, s in SIZES:
+        sizes = {"N": n, "S": s, "T": 1 + s % 7, "H": s + 3, "W": 2 * n + 5}
+        given = feeds(expected, sizes, rng)
+        found = program.run(given)
+        for value, array in zip(expected.get_outputs(), expected.run(None, given), strict=True):
+            assert error(array, found[value.name]) < 1e-5, (sizes, value.name)
+
+
+def test_more_keys_than_a_block_has(tmp_path: Path) -> None:
+    proto = model(GRAPHS["attention with a whole mask"])
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    for s in (511, 512, 513, 1100):
+        given = feeds(expected, {"N": 1, "S": s}, np.random.default_rng(s))
+        assert error(expected.run(None, given)[0], program.run(given)["z"]) < 1e-5
+
+
+def test_bfloat16_at_every_size(tmp_path: Path) -> None:
+    proto = model(GRAPHS["attention"])
+    program, expected = compiled(proto, tmp_path, "bf16"), reference(proto)
+    for n, s in SIZES:
+        given = feeds(expected, {"N": n, "S": s}, np.random.default_rng(s))
+        assert error(expected.run(None, given)[0], program.run(given)["z"]) < 2e-2
+
+
+def test_sizes_that_contradict_each_other_or_the_model_are_refused(tmp_path: Path) -> None:
+    proto = model(POSITIONS)
+    program = compiled(proto, tmp_path)
+    ones = np.ones((2, 9), np.int64)
+    with pytest.raises(UnsupportedError, match=r"`m` has the shape \[2, 8\]"):
+        program.run({"i": ones, "m": ones[:, :8]})
+    with pytest.raises(UnsupportedError, match="dimension 1 must be 1 or more"):
+        program.run({"i": ones[:, :0], "m": ones[:, :0]})
+    with pytest.raises(UnsupportedError, match="idx=64 must be within"):  # 65 places of 64
+        program.run({"i": np.ones((1, 65), np.int64), "m": np.ones((1, 65), np.int64)})
+    with pytest.raises(UnsupportedError, match="idx=100 must be within"):
+        program.run({"i": ones * 100, "m": ones})
+    assert program.run({"i": ones, "m": ones})["z"].shape == (2, 9, 48)
+
+
+def test_threads_with_other_sizes_take_turns(tmp_path: Path) -> None:
+    proto = model(ROWS)
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(20):
+            given = feeds(expected, {"N": int(rng.integers(1, 5)), "S": seed + 3}, rng)
+            found = program.run(given)["z"]
+            if error(expected.run(None, given)[0], found) > 1e-5:
+                wrong.append(found.shape)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+BATCH = """g (float[N,16,160,160] x) => (float[N,32] z)
+ <float[32,16,3,3] a, float[32] b, float[32,32,3,3] c> {
+ p = Conv<pads=[1,1,1,1]>(x, a, b)  q = Relu(p)  r = Conv<pads=[1,1,1,1], strides=[2,2]>(q, c)
+ s = GlobalAveragePool(r)  z = Flatten(s) }"""
+
+
+def test_pictures_of_one_size_are_run_one_by_one(tmp_path: Path) -> None:
+    proto = model(BATCH)
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    assert isinstance(program, BatchExecutable)
+    for n in (1, 3, 2):
+        given = feeds(expected, {"N": n}, np.random.default_rng(n))
+        assert error(expected.run(None, given)[0], program.run(given)["z"]) < 1e-5
+    with pytest.raises(UnsupportedError, match="give every input the same batch"):
+        program.run({"x": np.zeros((0, 16, 160, 160), np.float32)})
+
+
+def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
+    text = """g (float[N,S] x) => (int64[2,M] z) { z = NonZero(x) }"""
+    graph = simplify(ir.from_proto(parser.parse_model(HEADER + text))).model
+    (refused,) = open_claims(graph).reasons.values()
+    assert refused is not None
+    assert "NonZero" in refused.reason
