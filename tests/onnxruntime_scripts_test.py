@@ -20,6 +20,7 @@ from models import package_model_path
 from vermilion.bench.networks import MINILM, bert
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import bind_dimensions
+from vermilion.ort.voice import heard
 
 SCRIPTS = Path(__file__).parent / "scripts"
 IMPORT = re.compile(r"^import onnxruntime( as \w+)?$", re.MULTILINE)
@@ -39,6 +40,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("PIL", "tokenizers", "safetens
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERMILION_CACHE", str(tmp_path / "cache"))
+    heard.clear()
 
 
 def picture(folder: Path, number: int) -> Path:
@@ -107,6 +109,7 @@ def test_a_script_runs_with_its_import_changed(
     assert [row.message for row in caplog.records if "is not compiled yet" in row.message]
     assert session.wait(180)
     caplog.clear()
+    heard.clear()
     again, session = printed(changed)
     assert session.is_compiled
     assert script == "embed" or "native code" in session.runs_on[0]

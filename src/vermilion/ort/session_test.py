@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import os
 import queue
+import signal
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,10 @@ import vermilion.ort as ours
 from vermilion.errors import OptionError, UnsupportedError, VermilionError
 from vermilion.ort.asked import Asked
 from vermilion.ort.compiling import compiled
+from vermilion.ort.engines import Engines
+from vermilion.ort.providers import CPU, Plan
 from vermilion.ort.source import Source, look_up, refuse
+from vermilion.ort.voice import Voice, heard
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17], producer_name: "them", domain: "net",
   model_version: 7, doc_string: "what it is", metadata_props: ["labels": "cat,dog"]>
@@ -44,6 +51,7 @@ FEEDS: dict[str, Any] = {"x": X, "i": np.array([3, 4])}
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERMILION_CACHE", str(tmp_path / "cache"))
+    heard.clear()
 
 
 @pytest.fixture
@@ -270,10 +278,16 @@ def test_memory_is_bound_without_copies(session: vermilion.InferenceSession, pat
         session.run_with_iobinding(binding)
 
 
-def test_the_program_writes_where_an_output_is_bound(session: vermilion.InferenceSession) -> None:
+def test_the_program_writes_where_an_output_is_bound(
+    session: vermilion.InferenceSession, open_path: Path
+) -> None:
     place = np.zeros((2, 3), np.float32)
     found = session._runs.compute(["y"], FEEDS, places={"y": place})
     assert found[0] is place
+    opened = vermilion.InferenceSession(open_path, compile="now")  # by ONNX Runtime, inside it
+    found = opened._runs.compute(None, {"x": X, "z": X}, places={"y": place})
+    assert found[0] is place
+    assert np.array_equal(place, (X + np.array([1, 2, 3], np.float32)) * X)
     over = X.copy()  # the input itself
     found = session._runs.compute(["y"], {**FEEDS, "x": over}, places={"y": over})
     assert not np.shares_memory(found[0], over)
@@ -387,6 +401,44 @@ def test_providers_are_chosen_again(path: Path) -> None:
     assert "option `arena` of `CPUExecutionProvider` does not apply" in session.notes[-1]
     assert is_right(session.run(None, FEEDS))
     assert session.get_provider_options() == {name: {} for name in session.get_providers()}
+
+
+def test_a_provider_of_another_device_is_onnx_runtimes(path: Path) -> None:
+    """One that ONNX Runtime says it has; here it takes the CPU instead, and says so itself."""
+    asked = Asked()
+    plan = Plan(("XPU", CPU), ({}, {}), elsewhere=("XPU",))
+    voice = Voice(asked.severity, "")
+    with (
+        pytest.warns(UserWarning, match="'XPU' is not in available provider names"),
+        suppress(ValueError, RuntimeError),
+    ):
+        Engines(Source(file=path), asked, plan, voice)
+    artifact = vermilion.compile_model(path).artifact
+    engines = Engines(Source(bundle=artifact), asked, plan, voice)
+    assert engines.bundle is not None
+    assert voice.notes[-1].startswith("`XPU` does not apply: where a compiled bundle runs")
+    with pytest.raises(OptionError, match="needs ONNX Runtime and the model"):
+        engines.peer()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no forks")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_opens_onnx_runtime_again(path: Path) -> None:
+    options = ours.SessionOptions()
+    options.add_initializer("nothing", ort.OrtValue.ortvalue_from_numpy(X))
+    session = vermilion.InferenceSession(path, options)
+    assert is_right(session.run(None, FEEDS))
+    answers: queue.Queue[tuple[Any, ...]] = queue.Queue()
+    session.run_async(None, FEEDS, lambda *told: answers.put(told))
+    assert is_right(answers.get(timeout=30)[0])
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # rather than wait for ever
+        right = is_right(session.run(None, FEEDS))
+        session.run_async(None, FEEDS, lambda *told: answers.put(told))
+        right = right and is_right(answers.get(timeout=20)[0])
+        os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_nodes_are_assigned(path: Path) -> None:

@@ -9,8 +9,12 @@ _log = logging.getLogger("vermilion")
 _WARNING = 2  # of ONNX Runtime's severities
 
 
+heard: set[str] = set()
+"""What was logged in this process: a server opens many sessions with the same options."""
+
+
 class Voice:
-    """Says each thing once. Safe for several threads.
+    """Says each thing once, and logs it once in a process. Safe for several threads.
 
     A warning is visible where nobody set up logging: Python then prints it on stderr.
     """
@@ -29,7 +33,8 @@ class Voice:
     def say(self, *words: str) -> None:
         """Say what a user must know."""
         for text in words:
-            if self._is_new(text) and self._is_heard:
+            if self._is_new(text) and self._is_heard and text not in heard:
+                heard.add(text)
                 _log.warning("%s%s", self._before, text)
 
     def keep(self, *words: str) -> None:
