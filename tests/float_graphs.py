@@ -93,11 +93,17 @@ def error_of(model: ir.Model, inputs: Mapping[str, Array], target: str, precisio
 
 
 def run_native(
-    model: ir.Model, inputs: Mapping[str, Array], target: str, precision: str, threads: int = 1
+    model: ir.Model,
+    inputs: Mapping[str, Array],
+    target: str,
+    precision: str,
+    threads: int = 1,
+    *,
+    few_passes: bool = False,
 ) -> dict[str, Array]:
     """Compile, load and run a model."""
     backend, place = NativeBackend(), find_target(target)
-    options = CompileOptions(precision=precision, threads=threads)
+    options = CompileOptions(precision=precision, threads=threads, few_passes=few_passes)
     with TemporaryDirectory() as name:
         folder = Path(name)
         part = Part("p", "cpu", "native", model, (), 0.0)

@@ -40,6 +40,8 @@ RAPIDOCR = {
     "PP-OCRv6_rec_small.onnx": (1, 3, 48, 320),
     "ch_ppocr_mobile_v2.0_cls_mobile.onnx": (1, 3, 48, 192),
 }
+# Of detection and recognition, version 4 is compiled for the same chip in `path_test.py`.
+IN_EVERY_RUN = "ch_ppocr_mobile_v2.0_cls_mobile.onnx"
 
 
 @pytest.fixture
@@ -83,7 +85,10 @@ def test_all_models_of_the_onnx_suite(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RAPIDOCR)
+@pytest.mark.parametrize(
+    "name",
+    [n if n == IN_EVERY_RUN else pytest.param(n, marks=pytest.mark.long) for n in RAPIDOCR],
+)
 def test_the_models_of_rapidocr(name: str, tmp_path: Path) -> None:
     file = package_file("rapidocr", f"models/{name}")
     found = compiled(file, tmp_path, dims={"x": RAPIDOCR[name]})

@@ -59,7 +59,8 @@ def claimed(module: str) -> Iterator[Ready]:
         arrays = [_array(value) for value in case.data_sets[0][0]]
         if any(array is None for array in arrays):
             continue  # sequences and optionals are no tensors
-        for frozen in (False, True):
+        # A single input is an input in both.
+        for frozen in (False, True)[: max(1, len(arrays))]:
             ready = _prepared(case, [a for a in arrays if a is not None], frozen)
             if ready is not None:
                 yield ready

@@ -89,6 +89,7 @@ def test_the_page_runs_from_the_file_to_an_answer(
     assert built["totals"]["decode_gops"] == pytest.approx(announced["totals"]["decode_gops"])
 
 
+@pytest.mark.long  # of a small model: `genai_test.py`
 def test_the_sample_script_gives_the_same_text_on_both_engines(
     run: Command, source: Path, tmp_path: Path
 ) -> None:

@@ -119,7 +119,8 @@ class NativeBackend:
             return compile_open_part(part, isa, options, folder)
         lowered, entries = _lowered(part, target, options, entry)
         if options.dump is not None:
-            write_dump(options.dump / part.name, lowered.steps, isa)
+            dumped = options.dump / part.name
+            write_dump(dumped, lowered.steps, isa, few_passes=options.few_passes)
         compiled = compile_steps(
             lowered.steps,
             [view.buffer for view in lowered.inputs],
@@ -127,6 +128,7 @@ class NativeBackend:
             isa,
             entries=entries,
             values=lowered.values if entry is None else None,
+            few_passes=options.few_passes,
         )
         table = {
             "arena_bytes": compiled.arena_bytes,

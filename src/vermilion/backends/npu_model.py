@@ -125,8 +125,15 @@ class NpuModelBackend:
         here = find_target("cpu")
         stores_bf16 = numbers in ("bf16", "bfp16") and isa_of(here).has_bf16
         model = npu_numbers.for_generated_code(part.model, numbers, stores_bf16=stores_bf16)
-        # Winograd's products are not those that the chip sums.
-        chosen = replace(options, precision="bf16" if stores_bf16 else "auto", winograd=False)
+        # Winograd's products are not those that the chip sums. A model of a chip is there for its
+        # numbers, not for its speed: rounding after every operator makes long code, on which all
+        # of LLVM's passes take more time than the rest of compiling.
+        chosen = replace(
+            options,
+            precision="bf16" if stores_bf16 else "auto",
+            winograd=False,
+            few_passes=True,
+        )
         return self._engines["native"].compile(replace(part, model=model), here, chosen, folder)
 
     def load(

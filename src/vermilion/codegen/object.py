@@ -34,7 +34,18 @@ def _machine(isa: Isa, *, jit: bool = False) -> Any:
     )
 
 
-def _optimized(text: str, machine: Any) -> Any:
+# Of LLVM's passes, those that make most of the difference: registers of stack slots, one round of
+# peepholes, loops in the form that the back end wants, repeats merged. A network is compiled in 2.2
+# to 2.4 times less time, for code that gives the same bits and ran 0 to 1.5 % slower: ResNet-50 in
+# 56.5 ms instead of 55.8, PP-OCR recognition in bfloat16 in 14.8 instead of 14.7 (minima of turns
+# on one core of an Ice Lake).
+_FEW_PASSES = (
+    "sroa", "instruction_combine", "simplify_cfg", "loop_simplify", "loop_rotate", "new_gvn",
+    "aggressive_dce",
+)  # fmt: skip
+
+
+def _optimized(text: str, machine: Any, *, few_passes: bool = False) -> Any:
     module = llvm.parse_assembly(text)
     module.verify()
     options = llvm.create_pipeline_tuning_options(3)
@@ -43,52 +54,59 @@ def _optimized(text: str, machine: Any) -> Any:
     options.loop_vectorization = False
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    passes = llvm.create_new_module_pass_manager() if few_passes else builder.getModulePassManager()
+    for name in _FEW_PASSES if few_passes else ():
+        getattr(passes, f"add_{name}_pass")()
+    passes.run(module, builder)
     return module
 
 
-def compile_object(text: str, isa: Isa) -> bytes:
-    """Turn LLVM IR into an object file for `isa`."""
+def compile_object(text: str, isa: Isa, *, few_passes: bool = False) -> bytes:
+    """Turn LLVM IR into an object file for `isa`; with `few_passes` soon, instead of fast."""
     machine = _machine(isa)
-    data: bytes = machine.emit_object(_optimized(text, machine))
+    data: bytes = machine.emit_object(_optimized(text, machine, few_passes=few_passes))
     return data
 
 
-def compile_objects(texts: Sequence[str], isa: Isa) -> list[bytes]:
+def compile_objects(texts: Sequence[str], isa: Isa, *, few_passes: bool = False) -> list[bytes]:
     """Compile several modules at once, all but the first in processes of their own.
 
     llvmlite holds one lock over the whole of LLVM, so that threads would take turns.
     """
     if len(texts) == 1 or not sys.executable:
-        return [compile_object(text, isa) for text in texts]
+        return [compile_object(text, isa, few_passes=few_passes) for text in texts]
     with ThreadPoolExecutor(len(texts) - 1) as pool:
-        others = [pool.submit(_compile_apart, text, isa) for text in texts[1:]]
-        first = compile_object(texts[0], isa)
+        others = [pool.submit(_compile_apart, text, isa, few_passes) for text in texts[1:]]
+        first = compile_object(texts[0], isa, few_passes=few_passes)
         return [first, *(other.result() for other in others)]
 
 
 _WORKER = "from vermilion.codegen.object import serve_one; serve_one()"
 
 
-def _compile_apart(text: str, isa: Isa) -> bytes:
-    request = json.dumps(asdict(isa)) + "\n" + text
+def _compile_apart(text: str, isa: Isa, few_passes: bool) -> bytes:
+    request = json.dumps({"isa": asdict(isa), "few_passes": few_passes}) + "\n" + text
     done = subprocess.run(
         [sys.executable, "-c", _WORKER], input=request.encode(), capture_output=True, check=False
     )
     # A process that could not start or was killed for memory: the work is done here instead.
-    return done.stdout if done.returncode == 0 else compile_object(text, isa)
+    if done.returncode == 0:
+        return done.stdout
+    return compile_object(text, isa, few_passes=few_passes)
 
 
 def serve_one() -> None:
-    """Compile the module on stdin for the instruction set in its first line, to stdout."""
+    """Compile the module on stdin as its first line says, to stdout."""
     head, text = sys.stdin.buffer.read().decode().split("\n", 1)
-    sys.stdout.buffer.write(compile_object(text, Isa(**json.loads(head))))
+    asked = json.loads(head)
+    data = compile_object(text, Isa(**asked["isa"]), few_passes=asked["few_passes"])
+    sys.stdout.buffer.write(data)
 
 
-def assembly(text: str, isa: Isa) -> str:
+def assembly(text: str, isa: Isa, *, few_passes: bool = False) -> str:
     """Return the assembly that `compile_object` encodes, for people."""
     machine = _machine(isa)
-    written: str = machine.emit_assembly(_optimized(text, machine))
+    written: str = machine.emit_assembly(_optimized(text, machine, few_passes=few_passes))
     return written
 
 
