@@ -8,6 +8,7 @@ package runs code that a user's file holds.
 
 from vermilion.export.dynamo import (
     CompiledGraph,
+    NotNativeWarning,
     RunsEagerlyWarning,
     TorchBackend,
     TorchOptions,
@@ -18,6 +19,7 @@ from vermilion.export.model import ExportReport, TensorFacts, export_model
 __all__ = [
     "CompiledGraph",
     "ExportReport",
+    "NotNativeWarning",
     "RunsEagerlyWarning",
     "TensorFacts",
     "TorchBackend",

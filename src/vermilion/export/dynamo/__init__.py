@@ -7,10 +7,18 @@ run by PyTorch, and a `RunsEagerlyWarning` says why.
 
 from vermilion.export.dynamo.backend import (
     CompiledGraph,
+    NotNativeWarning,
     RunsEagerlyWarning,
     TorchBackend,
     torch_backend,
 )
 from vermilion.export.dynamo.options import TorchOptions
 
-__all__ = ["CompiledGraph", "RunsEagerlyWarning", "TorchBackend", "TorchOptions", "torch_backend"]
+__all__ = [
+    "CompiledGraph",
+    "NotNativeWarning",
+    "RunsEagerlyWarning",
+    "TorchBackend",
+    "TorchOptions",
+    "torch_backend",
+]

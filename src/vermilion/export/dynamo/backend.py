@@ -28,12 +28,17 @@ class RunsEagerlyWarning(UserWarning):
     """A graph of `torch.compile` is run by PyTorch as it stands, and why."""
 
 
+class NotNativeWarning(UserWarning):
+    """A graph of `torch.compile` is run by ONNX Runtime: no operator of it is native, and why."""
+
+
 @dataclass(frozen=True)
 class CompiledGraph:
     """What became of one graph at one size. `reason` says why PyTorch runs it, if it does.
 
-    `native` of `operators` are computed by machine code of our own; `sqnr_db` is the worst output
-    against PyTorch on the first inputs. A graph of nothing but views has no operators.
+    `native` of `operators` are computed by machine code of our own, `placement` says so in a line,
+    and why the rest is left to ONNX Runtime. `sqnr_db` is the worst output against PyTorch on the
+    first inputs. A graph of nothing but views has no operators.
     """
 
     number: int
@@ -45,6 +50,7 @@ class CompiledGraph:
     cache_hit: bool = False
     sqnr_db: float | None = None
     seconds: float = 0.0
+    placement: str = ""
 
 
 class TorchBackend:
@@ -161,6 +167,9 @@ class Graph:
         self._programs[sizes] = self._eager(sizes, made) if isinstance(made, Refusal) else made
         if isinstance(made, Built):
             self._records.append(_record(self._number, sizes, made))
+            if made.operators and not made.native:
+                words = f"graph {self._number} of torch.compile: {made.placement}"
+                warnings.warn(words, NotNativeWarning, stacklevel=2)
         return self._programs[sizes]
 
     def _eager(self, sizes: tuple[object, ...], refusal: Refusal) -> _Eager:
@@ -203,6 +212,7 @@ def _record(number: int, sizes: tuple[object, ...], made: Built) -> CompiledGrap
         cache_hit=made.cache_hit,
         sqnr_db=made.sqnr_db,
         seconds=made.seconds,
+        placement=made.placement,
     )
 
 

@@ -15,6 +15,7 @@ from vermilion.export.dynamo import backend
 from vermilion.export.dynamo.backend import (
     MAX_CHANGES,
     CompiledGraph,
+    NotNativeWarning,
     RunsEagerlyWarning,
     torch_backend,
 )
@@ -117,6 +118,39 @@ def test_sizes_and_numbers_that_change_are_compiled_one_by_one(compiled: Compile
     assert not [graph for graph in torch_backend.graphs() if graph.reason]
 
 
+def test_floats_that_change_are_inputs(compiled: Compile) -> None:
+    import torch
+
+    def function(x: Any, ids: Any, scale: float) -> Any:
+        return x * scale + 1, ids * scale
+
+    call, x, ids = compiled(function), torch.ones(3), torch.arange(3)
+    with torch.no_grad():
+        for scale in (0.5, 0.7, 0.9):
+            for one, other in zip(call(x, ids, scale), function(x, ids, scale), strict=True):
+                torch.testing.assert_close(one, other)
+    assert [graph.reason for graph in torch_backend.graphs()] == ["", ""]
+
+
+def test_where_one_exporter_is_wrong_the_other_is_asked(compiled: Compile) -> None:
+    import torch
+
+    # PyTorch 2.13's first writes a sum of no numbers with the dimensions of what is summed.
+    with torch.no_grad(), pytest.warns(NotNativeWarning, match="is empty"):
+        found = compiled(lambda x: x.sum())(torch.ones(0, 3))
+    assert (found.shape, float(found)) == ((), 0.0)
+    assert only_graph().reason == ""
+
+
+def test_a_graph_that_is_not_native_says_so(compiled: Compile) -> None:
+    import torch
+
+    with torch.no_grad(), pytest.warns(NotNativeWarning, match="graph 0 of torch.compile: .*0 "):
+        found = compiled(lambda x: x * 2)(torch.ones(2, dtype=torch.float64))
+    assert (found.dtype, found.tolist()) == (torch.float64, [2.0, 2.0])
+    assert only_graph().placement
+
+
 def test_of_many_sizes_the_first_are_compiled(
     compiled: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,9 +214,9 @@ def test_what_pytorch_cannot_export_is_the_reason(
     import torch
 
     from vermilion.export.convert import TORCHSCRIPT
-    from vermilion.export.dynamo import to_onnx
+    from vermilion.export.dynamo import build
 
-    monkeypatch.setattr(to_onnx, "_ATTEMPTS", ((TORCHSCRIPT, 17),))  # the other takes seconds
+    monkeypatch.setattr(build, "EXPORTERS", (((TORCHSCRIPT, 17),),))  # the other takes seconds
     with torch.no_grad(), pytest.warns(RunsEagerlyWarning, match="linalg_svd") as heard:
         found = compiled(lambda x: torch.linalg.svd(x)[1])(torch.eye(2))
     assert found.tolist() == [1.0, 1.0]
@@ -199,7 +233,7 @@ def test_a_program_that_is_not_as_pytorch_says_so_and_is_not_run(
     exported = build.to_onnx
 
     def wrong(*arguments: Any) -> Any:
-        model = exported(*arguments)
+        model = exported(*arguments[:-1])  # by the first exporter, the second time too
         next(node for node in model.graph if node.op_type == "Add").op_type = "Sub"
         return model
 

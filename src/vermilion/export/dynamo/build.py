@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from vermilion.api import compile_model
 from vermilion.errors import Refusal, VermilionError
-from vermilion.export.dynamo.cut import cut
+from vermilion.export.dynamo.cut import cut, with_tensors_for_numbers
 from vermilion.export.dynamo.facts import GraphFacts, graph_facts
 from vermilion.export.dynamo.graph_digest import graph_digest
 from vermilion.export.dynamo.options import TorchOptions
 from vermilion.export.dynamo.program import Built, Constants, Program, to_numpy
-from vermilion.export.dynamo.to_onnx import to_onnx
+from vermilion.export.dynamo.to_onnx import EXPORTERS, Attempts, to_onnx
 from vermilion.export.model import AGREES_DB
 from vermilion.ir.measure import EXACT_DB, agreement
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.cache import Cache
+from vermilion.runtime.placement_line import bundle_line
 from vermilion.runtime.report import read_report
 from vermilion.runtime.session import Session
 from vermilion.store.entry import EntryWriter
@@ -123,6 +124,7 @@ def build_program(
         cache_hit=found.known,
         sqnr_db=found.sqnr_db,
         seconds=seconds,
+        placement=bundle_line(found.reader),
     )
 
 
@@ -132,25 +134,36 @@ def _built(job: _Job) -> tuple[Program, _Compiled] | Refusal:
     digest = graph_digest(job.module, job.arguments, job.constants, settings)
     if digest and (known := _known(cache, digest)) is not None:
         return job.program(known), known
-    found = graph_facts(job.module, job.arguments)
+    module = with_tensors_for_numbers(job.module, job.arguments)
+    found = graph_facts(module, job.arguments)
     if isinstance(found, Refusal):
         return found
-    made = _Compiled(found)
     if not found.computed:
+        made = _Compiled(found)
         return job.program(made), made
-    with tempfile.TemporaryDirectory(prefix="vermilion-") as folder:
-        made = _compile(job, found, cache, Path(folder))
-    program = job.program(made)
-    agreed = _agreement(job, program)
-    if isinstance(agreed, Refusal):
-        return agreed
-    made = _Compiled(found, made.reader, agreed)
-    if digest and made.reader is not None:
-        _keep(cache, digest, made, made.reader)
-    return program, made
+    agreed: float | Refusal = 0.0
+    for exporters in EXPORTERS:  # each has faults that the other has not
+        with tempfile.TemporaryDirectory(prefix="vermilion-") as folder:
+            reader = _compile(job, module, found, cache, Path(folder), exporters)
+        program = job.program(_Compiled(found, reader))
+        agreed = _agreement(job, program)
+        if not isinstance(agreed, Refusal):
+            made = _Compiled(found, reader, agreed)
+            if digest:
+                _keep(cache, digest, made, reader)
+            return program, made
+    assert isinstance(agreed, Refusal), "no program agrees"
+    return agreed
 
 
-def _compile(job: _Job, facts: GraphFacts, cache: Cache, folder: Path) -> _Compiled:
+def _compile(
+    job: _Job,
+    module: torch.fx.GraphModule,
+    facts: GraphFacts,
+    cache: Cache,
+    folder: Path,
+    exporters: Attempts,
+) -> ArtifactReader:
     import torch
 
     inputs = job.inputs
@@ -159,13 +172,13 @@ def _compile(job: _Job, facts: GraphFacts, cache: Cache, folder: Path) -> _Compi
         for position, argument in enumerate(job.arguments)
         if position not in inputs.values()
     }
-    module = cut(job.module, fixed, facts.computed)
+    needed = cut(module, fixed, facts.computed)
     tensors = [job.arguments[position] for position in inputs.values()]
-    model = to_onnx(module, tensors, list(inputs), len(facts.computed), folder)
+    model = to_onnx(needed, tensors, list(inputs), len(facts.computed), folder, exporters)
     compiled = compile_model(
         model, precision=job.precision, winograd=job.options.winograd, cache_dir=cache.root
     )
-    return _Compiled(facts, open_artifact(compiled.artifact, verify=False))
+    return open_artifact(compiled.artifact, verify=False)
 
 
 def _agreement(job: _Job, program: Program) -> float | Refusal:

@@ -1,4 +1,4 @@
-"""A graph of `torch.compile` with some of its inputs as constants and some of its outputs."""
+"""Graphs of `torch.compile` rewritten: inputs as constants, some of the outputs, no numbers."""
 
 from __future__ import annotations
 
@@ -39,6 +39,37 @@ def cut(
     graph.eliminate_dead_code()
     made.recompile()
     return made
+
+
+def with_tensors_for_numbers(
+    module: torch.fx.GraphModule, arguments: Sequence[Any]
+) -> torch.fx.GraphModule:
+    """Return a graph that takes a float of Python's as the tensor in which dynamo passes it on.
+
+    Before → after: `item = s.item(); y = x * item` → `to = s.to(torch.float32); y = x * to`.
+    A tensor of one number changes no data type of others; float64 stays where others have it.
+    """
+    import torch
+
+    nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+    numbers = [node for node in module.graph.nodes if _is_item(node)]
+    if not numbers:
+        return module
+    others = (one for node, one in zip(nodes, arguments, strict=True) if node.users)
+    kinds = {one.dtype for one in others if isinstance(one, torch.Tensor) and one.dim()}
+    kind = torch.float64 if torch.float64 in kinds else torch.get_default_dtype()
+    graph = copy.deepcopy(module.graph)
+    for node in [node for node in graph.nodes if _is_item(node)]:
+        with graph.inserting_before(node):
+            node.replace_all_uses_with(graph.call_method("to", (node.args[0], kind)))
+        graph.erase_node(node)
+    return torch.fx.GraphModule(module, graph)
+
+
+def _is_item(node: torch.fx.Node) -> bool:
+    if node.op != "call_method" or node.target != "item":
+        return False
+    return bool(node.args[0].op == "placeholder")
 
 
 def _put(user: torch.fx.Node, node: torch.fx.Node, value: Any) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from vermilion.export.dynamo.cut import cut
+from vermilion.export.dynamo.cut import cut, with_tensors_for_numbers
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -36,3 +36,20 @@ def test_what_no_output_needs_is_not_in_it() -> None:
     assert [n.op for n in made.graph.nodes if n.op != "placeholder"] == ["call_method", "output"]
     (view,) = made(torch.ones(4, 3), None, 2)
     assert view.shape == (2, 6)
+
+
+def test_numbers_are_tensors_that_change_no_type() -> None:
+    import torch
+
+    def scaled(x: Any, s: Any) -> Any:
+        return (x * s.item(),)
+
+    module = torch.fx.symbolic_trace(scaled)
+    s = torch.tensor(0.1, dtype=torch.float64)
+    for kind in (torch.float32, torch.float64, torch.int64):
+        x = torch.ones(2, dtype=kind)
+        (found,) = with_tensors_for_numbers(module, [x, s])(x, s)
+        assert torch.equal(found, scaled(x, s)[0])
+        assert found.dtype == scaled(x, s)[0].dtype
+    plain = torch.fx.symbolic_trace(function)
+    assert with_tensors_for_numbers(plain, [x, x, 2]) is plain

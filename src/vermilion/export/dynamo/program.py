@@ -100,7 +100,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Built:
-    """A program with what is said of it. `sqnr_db` is of the worst output against PyTorch."""
+    """A program with what is said of it. `sqnr_db` is of the worst output against PyTorch.
+
+    `placement` says in one line how many operators are native, and why the rest is not.
+    """
 
     program: Program
     operators: int = 0
@@ -109,6 +112,7 @@ class Built:
     cache_hit: bool = False
     sqnr_db: float | None = None
     seconds: float = 0.0
+    placement: str = ""
 
 
 def to_numpy(tensor: torch.Tensor) -> Any:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     import torch
 
 # The first takes a tenth of the other's time (0.2 and 1.9 s for six convolutions, PyTorch 2.13).
-_ATTEMPTS = ((TORCHSCRIPT, LAST_TORCHSCRIPT_OPSET), (TORCH_EXPORT, 18))
+_FAST, _SLOW = (TORCHSCRIPT, LAST_TORCHSCRIPT_OPSET), (TORCH_EXPORT, 18)
+Attempts = tuple[tuple[str, int], ...]
+EXPORTERS: tuple[Attempts, ...] = ((_FAST, _SLOW), (_SLOW,))
+"""Exporters with their opsets: of the first row the first that can; then those of the second."""
 
 # What PyTorch puts in the place of operators that could be exported, and how it is told not to.
 _HINTS = {
@@ -43,6 +46,7 @@ def to_onnx(
     names: Sequence[str],
     outputs: int,
     folder: Path,
+    exporters: Attempts = EXPORTERS[0],
 ) -> ir.Model:
     """Export a graph at the sizes of these tensors; outputs are called `output_0` and so on.
 
@@ -58,7 +62,7 @@ def to_onnx(
         called = tuple(f"output_{number}" for number in range(outputs))
         job = Job(module, copies, tuple(names), called, LAST_TORCHSCRIPT_OPSET)
         try:
-            converted = convert_by(_ATTEMPTS, job, folder)
+            converted = convert_by(exporters, job, folder)
         except UnsupportedError as error:
             raise UnsupportedError(
                 error.message, where=error.where, hint=hint_for(error.message)
