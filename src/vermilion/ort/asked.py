@@ -38,10 +38,6 @@ _ASKED_FOR = (
     "session.qdqisint8allowed",
     "ep.context_enable",
 )
-UNTOLD = (
-    "options of ONNX Runtime's own class do not tell of weights, free dimensions and custom"
-    " operators that were added to them: make them with `vermilion.ort.SessionOptions`"
-)
 
 
 @dataclass(frozen=True)

@@ -284,10 +284,26 @@ def test_the_program_writes_where_an_output_is_bound(
     place = np.zeros((2, 3), np.float32)
     found = session._runs.compute(["y"], FEEDS, places={"y": place})
     assert found[0] is place
-    opened = vermilion.InferenceSession(open_path, compile="now")  # by ONNX Runtime, inside it
+    opened = vermilion.InferenceSession(open_path, compile="now")
     found = opened._runs.compute(None, {"x": X, "z": X}, places={"y": place})
     assert found[0] is place
     assert np.array_equal(place, (X + np.array([1, 2, 3], np.float32)) * X)
+    # A part that ONNX Runtime computes; one place is too small.
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[n,2,2] x) => (float[n] y) { y = Det (x) }"""
+    other = onnx.parser.parse_model(text).SerializeToString()
+    part = vermilion.InferenceSession(other, compile="now")
+    assert "ONNX Runtime" in part.runs_on[0]
+    feed = {"x": np.array([[[1, 2], [3, 4]], [[2, 0], [0, 2]]], np.float32)}
+    line = np.zeros(2, np.float32)
+    found = part._runs.compute(None, feed, places={"y": line})
+    assert found[0] is line
+    assert np.allclose(line, [-2, 4])
+    with pytest.raises(RuntimeError, match="has shape"):
+        part._runs.compute(None, feed, places={"y": np.zeros(3, np.float32)})
+    twice = np.zeros((2, 2), np.float32)[:, 0]  # not in one piece
+    found = part._runs.compute(None, feed, places={"y": twice})
+    assert found[0] is not twice
     over = X.copy()  # the input itself
     found = session._runs.compute(["y"], {**FEEDS, "x": over}, places={"y": over})
     assert not np.shares_memory(found[0], over)
