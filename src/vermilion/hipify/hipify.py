@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from vermilion.cores import usable_cores
 from vermilion.errors import OptionError
 from vermilion.hipify.check.check import CheckResult, check_sources
 from vermilion.hipify.files import (
@@ -55,7 +55,7 @@ class Options:
     @property
     def workers(self) -> int:
         """Return how many processes may work at once."""
-        return self.jobs or os.cpu_count() or 1
+        return self.jobs or usable_cores()
 
 
 @dataclass(frozen=True)

@@ -100,16 +100,18 @@ class OffloadGate:
 
         Raises: UnsupportedError where it is less than asked for.
         """
-        if self.quantity == "gops":
+        # Where nothing is computed (values are moved alone), operators are what can be counted.
+        quantity = self.quantity if summary.gops else "operators"
+        if quantity == "gops":
             part, whole = summary.offloaded_gops, summary.gops
         else:
             part, whole = float(summary.offloaded_operators), float(summary.operators)
-        reached = 100.0 * part / whole if whole else 0.0
+        reached = 100.0 * part / whole if whole else 100.0
         # The summary's own precision decides: 100 % of a sum of floats is not always 100.0.
         if round(reached, 3) < self.percent:
             done = "ran on" if ran else "are offloaded to"
             raise UnsupportedError(
-                f"{reached:.3f}% of the {self.quantity} {done} {summary.device}, "
+                f"{reached:.3f}% of the {quantity} {done} {summary.device}, "
                 f"{self.percent:g}% were asked for",
                 where="--min-offload",
                 hint="`vermilion inspect MODEL --target T` names every node that stays on the CPU",

@@ -72,6 +72,15 @@ def test_a_met_gate_passes() -> None:
     OffloadGate.parse("gops=100%").check(replace(SUMMARY, offloaded_gops=3.643))
 
 
+def test_of_a_model_without_work_the_operators_are_counted() -> None:
+    moved = replace(SUMMARY, gops=0.0, offloaded_gops=0.0)
+    gate = OffloadGate.parse("gops=95%")
+    gate.check(replace(moved, offloaded_operators=moved.operators))
+    with pytest.raises(UnsupportedError, match=r"0\.000% of the operators"):
+        gate.check(replace(moved, offloaded_operators=0))
+    gate.check(replace(moved, operators=0, offloaded_operators=0))
+
+
 def test_a_missed_gate_names_both_figures() -> None:
     with pytest.raises(UnsupportedError, match=r"68\.625% of the gops .* 95% were asked for"):
         OffloadGate.parse("gops=95%").check(SUMMARY)

@@ -20,6 +20,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
+from vermilion.cores import usable_cores
+
 CHUNK_BYTES = 8 * 1024 * 1024
 
 
@@ -70,7 +72,7 @@ def digest_of(data: bytes | memoryview, done: Callable[[memoryview], None] | Non
         return one(chunks[0]).hex()
     from concurrent.futures import ThreadPoolExecutor  # not for small files, of which most are
 
-    with ThreadPoolExecutor(min(len(chunks), os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(len(chunks), usable_cores())) as pool:
         return hashlib.sha256(b"".join(pool.map(one, chunks))).hexdigest()
 
 
