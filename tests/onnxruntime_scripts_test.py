@@ -83,7 +83,10 @@ def arguments(script: str, folder: Path) -> list[Path | str]:
     return [minilm(folder), tokenizer, *SENTENCES]
 
 
-@pytest.mark.parametrize("script", ["classify", "embed", "detect"])
+# Compiling the detector takes longest, and its script is what the others are.
+@pytest.mark.parametrize(
+    "script", ["classify", "embed", pytest.param("detect", marks=pytest.mark.long)]
+)
 def test_a_script_runs_with_its_import_changed(
     script: str,
     tmp_path: Path,

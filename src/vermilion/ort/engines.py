@@ -123,8 +123,6 @@ class Engines:
         if reasons:
             self._left_to_peer("; ".join(reasons))
             return
-        if self._asked.writes_optimized:
-            self.peer()
         try:
             known = look_up(self._source, self._asked)
         except ModelError as error:
@@ -136,6 +134,8 @@ class Engines:
             return
         self.overridable = known.overridable
         self._voice.say(*known.notes)
+        if self._asked.writes_optimized:
+            self.peer()
         if known.refused:
             self._not_compiled(UnsupportedError(known.refused, where=self._source.label))
         elif known.artifact is not None:

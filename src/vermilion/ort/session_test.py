@@ -542,7 +542,31 @@ def test_what_our_door_does_not_know_is_onnx_runtimes(path: Path) -> None:
     values = onnx.numpy_helper.from_array(np.array([1], np.float32), "w")
     places = onnx.numpy_helper.from_array(np.array([4], np.int64), "w_places")
     model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, places, [2, 3]))
-    session = vermilion.InferenceSession(model.SerializeToString())
-    assert is_right(session.run(None, FEEDS))
-    assert "sparse weights" in session.notes[0]
-    assert not session.is_compiled
+    data = model.SerializeToString()
+    for _ in range(2):  # the second time from a note
+        session = vermilion.InferenceSession(data)
+        assert is_right(session.run(None, FEEDS))
+        assert "sparse weights" in session.notes[0]
+        assert not session.is_compiled
+
+
+def test_a_note_that_is_no_longer_true_is_written_anew(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(OPEN)
+    weight = model.graph.initializer[0]
+    weight.CopyFrom(onnx.numpy_helper.from_array(np.array([1, 2, 3], np.float32), "b"))
+    file = tmp_path / "apart.onnx"
+    onnx.save(model, file, save_as_external_data=True, location="w.bin", size_threshold=0)
+    for number in (1, 2):
+        (tmp_path / "w.bin").write_bytes(np.full(3, number, np.float32).tobytes())
+        for _ in range(2):
+            session = vermilion.InferenceSession(file, compile="now")
+            found = session.run(None, {"x": np.zeros((1, 3), np.float32), "z": X[:1]})[0]
+            assert np.array_equal(found, X[:1] * number)
+    assert look_up(Source(file=file), Asked()).artifact is not None
+    first = store_notes(tmp_path)
+    look_up(Source(file=file), Asked())
+    assert store_notes(tmp_path) == first  # it is found, not written
+
+
+def store_notes(folder: Path) -> list[int]:
+    return sorted(path.stat().st_ino for path in (folder / "cache" / "model-notes").iterdir())

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ort.asked import Asked
 from vermilion.runtime.artifact import ArtifactReader
@@ -92,7 +93,7 @@ def look_up(source: Source, asked: Asked) -> Known:
     """Return what is known of a model that is no bundle.
 
     Its file is read where it was not seen before: a note in the cache tells all that is needed.
-    Raises: what reading a model raises.
+    Raises: what reading a model raises, but for one that we cannot read: that is `refused`.
     """
     key = note_key(source, asked)
     store = Cache().store
@@ -101,10 +102,12 @@ def look_up(source: Source, asked: Asked) -> Known:
         artifact = store.root / str(entry.about["key"])
         if entry.about["refused"] or artifact.is_dir():
             return _from_note(entry.about, artifact)
-    known, files = _read(source, asked)
-    if known.artifact is not None:
-        about = _about(known, files)
-        store.get_or_make(MODEL_NOTES, key, lambda _: about)
+    try:
+        known, files = _read(source, asked)
+    except UnsupportedError as error:
+        known, files = Known(None, {}, (), refused=error.message), []
+    if known.artifact is not None or known.refused:
+        _keep(key, _about(known, files))
     return known
 
 
@@ -113,7 +116,15 @@ def refuse(source: Source, asked: Asked, known: Known, reason: str) -> None:
     from vermilion.ir.load import load_model
 
     about = _about(replace(known, refused=reason), _weight_files(load_model(source.model)))
-    Cache().store.get_or_make(MODEL_NOTES, note_key(source, asked), lambda _: about)
+    _keep(note_key(source, asked), about)
+
+
+def _keep(key: str, about: Mapping[str, Any]) -> None:
+    """Write a note in the place of one that is no longer true."""
+    store = Cache().store
+    if store.find(MODEL_NOTES, key) is not None:
+        store.remove(MODEL_NOTES, key)
+    store.get_or_make(MODEL_NOTES, key, lambda _: about)
 
 
 def _from_note(about: Mapping[str, Any], artifact: Path) -> Known:
