@@ -247,7 +247,10 @@ def batch(
 
 
 def _warn(terminal: Terminal, done: BatchResult) -> None:
-    for note in dict.fromkeys(note for record in done.devices for note in record.notes):
+    from vermilion.runtime.placement_line import told
+
+    notes = tuple(dict.fromkeys(note for record in done.devices for note in record.notes))
+    for note in told(notes, done.placement):
         terminal.warn(note)
     for record in done.devices:
         if record.left_out:

@@ -56,6 +56,7 @@ def compare(
     Without `--input`, sample inputs with a fixed seed are used, and a warning says so.
     """
     from vermilion.compare import compare_sides
+    from vermilion.runtime.placement_line import told
     from vermilion.sides import open_reference, open_side, split_place
 
     split_place(a)  # a path that leads nowhere is told before the other side is compiled
@@ -64,8 +65,9 @@ def compare(
     reference = open_reference(
         a, other, timed=runs > 0, dims=dims, cache_dir=cache_dir, threads=threads, progress=progress
     )  # fmt: skip
-    for note in (*reference.notes, *other.notes):
-        terminal.warn(note)
+    for side in (reference, other):
+        for note in told(side.notes, side.placement):
+            terminal.warn(note)
     inputs = load_inputs(input)
     if not inputs:
         terminal.warn("no --input given: compared on sample inputs, not on real data")

@@ -156,10 +156,9 @@ def _warn(terminal: Terminal, compiled: Compiled) -> None:
     """Tell what went another way than asked for; above all, that the target got nothing."""
     if not compiled.cache_hit and "key" in compiled.cache_reason:
         terminal.warn(f"compiled again: {compiled.cache_reason}")
-    notes, summary = compiled.report.notes, compiled.report.summary
-    if summary.operators and not summary.offloaded_operators and not notes:
-        terminal.warn(compiled.placement)
-    for note in notes:
+    from vermilion.runtime.placement_line import told
+
+    for note in told(compiled.report.notes, compiled.placement):
         terminal.warn(note)
 
 

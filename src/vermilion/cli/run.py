@@ -187,7 +187,9 @@ def _bucket_view(data: dict[str, object], outputs: dict[str, Array]) -> Renderab
 
 
 def _tell_notes(terminal: Terminal, side: Side | BundleRunner) -> None:
-    for note in side.notes:
+    from vermilion.runtime.placement_line import told
+
+    for note in told(side.notes, side.placement):
         terminal.warn(note)
 
 

@@ -102,6 +102,13 @@ def test_a_target_that_got_nothing_is_told_of(vermilion: Command, open_model: Pa
     assert done.code == 0
     assert "0 of 8 operators native on strix; 8 in ONNX Runtime: strix needs fixed" in done.words
     assert "`--dim n=1`" in done.err
+    # Of a reason that no note tells, the line itself is the warning.
+    (warning, _) = vermilion("run", f"{open_model}@phoenix", "--dim", "n=1", "--json").data[
+        "warnings"
+    ]
+    assert warning.startswith(
+        "0 of 8 operators native on phoenix; 8 in ONNX Runtime: phoenix takes"
+    )
 
 
 def test_sample_inputs_are_warned_about(vermilion: Command, model: Path) -> None:

@@ -27,6 +27,12 @@ def placement_line(
     return f"{words}; {_why(left)}" if left else words
 
 
+def told(notes: Sequence[str], placement: str) -> tuple[str, ...]:
+    """Return what a verb warns of: the notes, or the line itself where nothing at all is native."""
+    got_nothing = placement.startswith("0 of ") and not placement.startswith("0 of 0 ")
+    return tuple(notes) or ((placement,) if got_nothing else ())
+
+
 def bundle_line(reader: ArtifactReader) -> str:
     """Return it for an open bundle."""
     target = reader.manifest.target

@@ -9,7 +9,7 @@ from models import small_cnn
 from vermilion.api import compile_model
 from vermilion.errors import OptionError
 from vermilion.runtime.artifact import open_artifact
-from vermilion.runtime.placement_line import bundle_line, placement_line
+from vermilion.runtime.placement_line import bundle_line, placement_line, told
 
 
 def rows(*left: tuple[str, str], native: int = 0) -> list[dict[str, str]]:
@@ -36,6 +36,14 @@ def test_what_is_left_has_the_reason_that_most_of_it_has() -> None:
     assert placement_line(rows(("", "")), "cpu", on_cpu=True) == (
         "0 of 1 operators native; 1 in ONNX Runtime"
     )
+
+
+def test_what_is_warned_of() -> None:
+    nothing = "0 of 4 operators native; 4 in ONNX Runtime: open"
+    assert told((), nothing) == (nothing,)
+    assert told(("bind it",), nothing) == ("bind it",)
+    assert told((), "10 of 10 operators native") == ()
+    assert told((), "0 of 0 operators native") == ()
 
 
 @pytest.mark.parametrize(
