@@ -32,6 +32,7 @@ from vermilion.ort.engines import Engines
 from vermilion.ort.providers import CPU, Plan
 from vermilion.ort.source import Source, look_up, refuse
 from vermilion.ort.voice import Voice, heard
+from vermilion.runtime.cache import Cache
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17], producer_name: "them", domain: "net",
   model_version: 7, doc_string: "what it is", metadata_props: ["labels": "cat,dog"]>
@@ -566,6 +567,8 @@ def test_a_note_that_is_no_longer_true_is_written_anew(tmp_path: Path) -> None:
     first = store_notes(tmp_path)
     look_up(Source(file=file), Asked())
     assert store_notes(tmp_path) == first  # it is found, not written
+    Cache().store.prune(everything=True)
+    assert store_notes(tmp_path) == []  # it goes with what it tells of
 
 
 def store_notes(folder: Path) -> list[int]:
