@@ -23,15 +23,12 @@ from vermilion.ir.samples import open_axes
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import checked_feeds
+from vermilion.runtime.places import LITERAL, ONNX_RUNTIME, named_place
 from vermilion.runtime.session import is_artifact, open_bundle_runner
 from vermilion.runtime.write import tensor_record
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
-
-# What a model file can be run by, beside a target: `MODEL.onnx@onnxruntime`.
-ONNX_RUNTIME = ("onnxruntime", "ort")
-LITERAL = "literal"
 
 
 @dataclass(frozen=True)
@@ -202,10 +199,7 @@ def split_place(what: str) -> tuple[Path, str]:
 
     Raises: OptionError where there is no such file, or it is compiled already.
     """
-    file, at, place = what.rpartition("@")
-    if not (at and place) or Path(what).exists():
-        file, place = what, ""
-    path = Path(file)
+    path, place = named_place(what)
     if not path.exists():
         raise OptionError(
             "there is no such model, folder or `.rai`",

@@ -121,8 +121,9 @@ def batch(
     model: Annotated[
         Path,
         typer.Argument(
-            metavar="MODEL|FOLDER|NAME.rai",
-            help="An ONNX file, which is compiled first, or a compiled model.",
+            metavar="MODEL[@PLACE]|FOLDER|NAME.rai",
+            help="An ONNX file, which is compiled first: for this CPU, or for a target "
+            "(`m.onnx@strix`); `m.onnx@onnxruntime` is run as it is. Or a compiled model.",
             show_default=False,
         ),
     ],
@@ -158,8 +159,9 @@ def batch(
         bool, typer.Option("--resume", help="Go on where a job for this output was ended.")
     ] = False,
     target: Annotated[
-        str, typer.Option("--target", "-t", help="What an ONNX file is compiled for.")
-    ] = "cpu",
+        str | None,
+        typer.Option("--target", "-t", help="What an ONNX file is compiled for; cpu if none."),
+    ] = None,
     precision: Annotated[
         str, typer.Option("--precision", help="As `vermilion compile` takes it.")
     ] = "auto",
@@ -199,6 +201,7 @@ def batch(
     """
     from vermilion.batch.local_worker import standing_by
 
+    file, place, as_it_is = _placed(model, target, ort)
     local = _engine(engine) == "local"
     with standing_by(devices, threads) if local else nullcontext() as standby:
         # Loaded while the processes start.
@@ -206,12 +209,12 @@ def batch(
         from vermilion.batch.plan import Request
 
         request = Request(
-            model=model,
+            model=file,
             input=input,
             output=output,
-            target=target,
+            target=place,
             precision=precision,
-            as_it_is=ort,
+            as_it_is=as_it_is,
             dims=parse_dims(dim),
             batch=batch,
             pictures=_pictures(mean, std, layout, resize),
@@ -244,6 +247,24 @@ def batch(
         "devices": [record.as_json() for record in done.devices],
     }
     return Result(data, lambda: _view(done), ok=not done.failed)
+
+
+def _placed(model: Path, target: str | None, ort: bool) -> tuple[Path, str, bool]:
+    """Return the file, its target, and whether ONNX Runtime runs it as it is.
+
+    Raises: OptionError where the name and the options say it twice.
+    """
+    from vermilion.runtime.places import ONNX_RUNTIME, named_place
+
+    file, place = named_place(str(model))
+    if place and (target is not None or ort):
+        raise OptionError(
+            f"`{place}` stands behind the model's name, and an option says where it runs, too",
+            where=str(model),
+            hint="leave out `--target` and `--ort`",
+        )
+    as_it_is = ort or place in ONNX_RUNTIME
+    return file, "cpu" if as_it_is else place or target or "cpu", as_it_is
 
 
 def _warn(terminal: Terminal, done: BatchResult) -> None:

@@ -114,6 +114,19 @@ def test_inputs_that_fail_are_exit_code_1_and_the_rest_is_there(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["b.png.npz"]
 
 
+def test_where_a_model_runs_stands_behind_its_name(
+    place: Path, tmp_path: Path, run: Command
+) -> None:
+    job = ("--input", place / "small.npz", "--devices", "cpu", "-o", tmp_path / "a.npz", "--json")
+    data = run("batch", f"{place / 'small.onnx'}@onnxruntime", *job).data
+    assert data["placement"] == ""
+    assert "ONNX Runtime" in data["devices"][0]["runs_on"]
+    twice = run("batch", f"{place / 'small.onnx'}@cpu", "--ort", *job)
+    assert (twice.code, "stands behind the model's name" in twice.err) == (2, True)
+    gone = run("batch", place / "none.onnx@cpu", *job)
+    assert (gone.code, "there is no such model" in gone.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
