@@ -44,6 +44,7 @@ class Way:
     shares_all: bool
     winograd: bool = True
     whole_path: bool = False  # also as a user compiles it: placed, proven, written, opened
+    open_seed: int | None = None  # some sizes are open, drawn by this
 
 
 @dataclass
@@ -133,7 +134,8 @@ def run_parts(
             if array.tobytes() != second[name].tobytes():
                 raise UnsteadyError(f"`{name}` differs between two runs on the same inputs")
         known.update({name: np.array(array) for name, array in second.items()})
-        loaded._program.close()
+        if loaded._program is not None:
+            loaded._program.close()
     return known
 
 

@@ -15,11 +15,19 @@ from numpy.typing import NDArray
 
 from random_graphs.growth import RandomGraph, grow
 from random_graphs.judgement import CLOSE, CLOSE_OF_WINOGRAD, judge
-from random_graphs.native_parts import Way, compile_parts, in_scratch, place, run_parts
+from random_graphs.native_parts import (
+    Placed,
+    Way,
+    compile_parts,
+    in_scratch,
+    place,
+    run_parts,
+)
+from random_graphs.open_sizes import of_other_sizes, open_some
 from random_graphs.reference import NotRunError, Reference, run_whole
 from vermilion.api import compile_model
 from vermilion.backends.base import Part
-from vermilion.errors import VermilionError
+from vermilion.errors import UnsupportedError, VermilionError
 
 Array = NDArray[Any]
 
@@ -57,6 +65,7 @@ def way_of(seed: int, number_format: str) -> Way:
         shares_all=bool(random.random() < 0.6),
         winograd=bool(random.random() < 0.8),
         whole_path=bool(random.random() < 0.1),
+        open_seed=seed if random.random() < 0.25 else None,
     )
 
 
@@ -96,7 +105,10 @@ def _tried(
     stage: Stage, folder: Path,
 ) -> Outcome:  # fmt: skip
     stage("compile")
-    placed = place(reference.model, way)
+    model, chosen = reference.model, tuple[int, ...]()
+    if way.open_seed is not None:
+        model, chosen = open_some(model, way.open_seed)
+    placed = place(model, way)
     outcome = Outcome(
         "right", nodes=placed.nodes, native_nodes=placed.native_nodes,
         native_operators=tuple(placed.native_operators), refused=tuple(placed.refused),
@@ -122,6 +134,12 @@ def _tried(
         if wrong:
             outcome.kind, outcome.detail = "wrong", f"`{wrong[0].output}` {wrong[0].reason}"
             return outcome
+    if chosen and way.open_seed is not None:
+        stage("other sizes")
+        verdict = _other_sizes(reference, inputs, chosen, placed, way, number_format)
+        if verdict:
+            outcome.kind, outcome.detail = "wrong", f"at other sizes: {verdict}"
+            return outcome
     if way.whole_path:
         stage("whole path")
         verdict = _whole_path(reference, inputs, way, number_format, folder)
@@ -129,6 +147,34 @@ def _tried(
             outcome.kind, outcome.detail = "wrong", f"as a whole: {verdict}"
     stage("done")
     return outcome
+
+
+def _other_sizes(
+    reference: Reference, inputs: Mapping[str, Array], chosen: tuple[int, ...], placed: Placed,
+    way: Way, number_format: str,
+) -> str:  # fmt: skip
+    """Run the same programs at other sizes; return what is wrong, empty if nothing is.
+
+    A model that is for its own sizes alone proves nothing.
+    """
+    assert way.open_seed is not None
+    others = of_other_sizes(inputs, chosen, way.open_seed)
+    freed, _ = open_some(reference.model, way.open_seed)
+    try:
+        expected = Reference(freed, others)
+    except NotRunError:
+        return ""
+    values = dict(others) | expected.weights
+    try:
+        got = values | run_parts(placed, way, others, "end", _literally)
+    except UnsupportedError as error:
+        # What the reference runs and we refuse is no wrong number; the tests of guards say which.
+        return "" if "cannot be run at the sizes" in error.message else error.message
+    missing = [o.name for o in freed.graph.output if o.name not in got]
+    got |= {name: expected.values[name] for name in missing}
+    verdicts = judge(expected, others, got, number_format, _close(way))
+    wrong = [v for v in verdicts if v.reason]
+    return f"`{wrong[0].output}` {wrong[0].reason}" if wrong else ""
 
 
 def _close(way: Way) -> float:

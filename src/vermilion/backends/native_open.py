@@ -75,7 +75,7 @@ class OpenExecutable:
 
     def run_into(self, inputs: Tensors, places: Tensors) -> dict[str, Array]:
         """Compute the same, outputs into `places` where these fit."""
-        held = [np.ascontiguousarray(inputs[name], dtype) for name, dtype in self._inputs]
+        held = [np.asarray(inputs[name], dtype, order="C") for name, dtype in self._inputs]
         with self._turn:
             sized = self._sized(tuple(array.shape for array in held))
             program = self._settled(sized)
@@ -175,11 +175,17 @@ def _lowered_twice(
     lowered = []
     for opened in open_models(part.model):
         with examples(opened.sizes):
-            one = lower_part(
+            steps = lower_part(
                 opened.model, isa, float_storage(options), winograd=options.winograd, packed=packed
             )
-            lowered.append((one, opened))
-    (first, _), (second, last) = lowered
+            lowered.append((steps, opened))
+    (first, one), (second, last) = lowered
+    if one.contradicts(last.sizes.guards.values()) or last.contradicts(one.sizes.guards.values()):
+        raise UnsupportedError(
+            "the program is for one size alone: what is taken for granted at it does not hold at "
+            "another",
+            hint="give the sizes that you run, with `--dim`",
+        )
     return first, second, last.symbols, list(last.sizes.guards.values())
 
 

@@ -156,7 +156,7 @@ class BatchExecutable(NativeExecutable):
     def _computed(
         self, inputs: Tensors, run: Callable[[], None], places: Tensors | None = None
     ) -> dict[str, Array]:
-        held = [np.ascontiguousarray(inputs[port.name], port.dtype) for port in self._inputs]
+        held = [np.asarray(inputs[port.name], port.dtype, order="C") for port in self._inputs]
         entries = self._entries_of(held)
         results = {
             port.name: self._result(port, (entries, *port.shape[1:]), places, held)

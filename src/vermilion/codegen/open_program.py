@@ -67,24 +67,24 @@ def check_open(
     isa: Isa,
 ) -> tuple[dict[str, Any], NDArray[np.uint8]]:
     """Return the table and the packed weights, after all that `compile_open` looks at."""
-    for one in (lowered, other):
-        check_extents(one.steps, isa)
-    weights, packed = packed_weights(lowered.steps)
-    given = tuple(guards)
-    table = _table(lowered, symbols, given, weights, isa)
-    again = _table(other, symbols, given, _alike(other.steps, weights), isa)
-    if table != again:
-        raise UnsupportedError(
-            f"the program for one size is not that for another: {_difference(table, again)}",
-            hint="give the sizes that you run, with `--dim`",
-        )
     try:
+        for one in (lowered, other):
+            check_extents(one.steps, isa)
+        weights, packed = packed_weights(lowered.steps)
+        given = tuple(guards)
+        table = _table(lowered, symbols, given, weights, isa)
+        again = _table(other, symbols, given, _alike(other.steps, weights), isa)
         module_text(lowered.steps, isa)
     except UndecidedError as error:
         raise UnsupportedError(
             f"a kernel here is written for one size alone: {error}",
             hint="give the sizes that you run, with `--dim`",
         ) from error
+    if table != again:
+        raise UnsupportedError(
+            f"the program for one size is not that for another: {_difference(table, again)}",
+            hint="give the sizes that you run, with `--dim`",
+        )
     return table, packed
 
 

@@ -15,6 +15,7 @@ from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Operand, apply
+from vermilion.ir.symbolic import is_known, is_one
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,16 @@ class ExtremePlaceSpec:
     @property
     def across_rows(self) -> bool:
         """Whether vectors run along the last kept dimension."""
-        return bool(self.kept) and self.kept[-1][1] == (1, 1) and self.kept[-1][0] > 1
+        return (
+            bool(self.kept) and all(map(is_one, self.kept[-1][1])) and not is_one(self.kept[-1][0])
+        )
 
     @property
     def along_row(self) -> bool:
         """Whether vectors run along the searched dimension."""
         is_float = KIND_OF_STORAGE[self.storage] == "float"
-        return is_float and not self.across_rows and self.stride == 1 and self.size >= self.lanes
+        is_long = is_known(self.size) and self.size >= self.lanes
+        return is_float and not self.across_rows and is_one(self.stride) and is_long
 
     @property
     def _outer(self) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -16,13 +16,16 @@ from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.register_tile import RegisterTile, Side, prefetch_line
-from vermilion.codegen.emit.values import Value
+from vermilion.codegen.emit.values import Index, Value
 from vermilion.codegen.emit.walk import Access, begin_kernel, has_sizes, patches, positions
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tensor import STORAGE_BYTES
 from vermilion.ir.expression import Expression
 from vermilion.ir.symbolic import is_known
+
+# Lanes of a last vector that has as many as the run says.
+_TAIL_OF_RUN = -1
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,9 @@ class _Writer:
         others = []
         for pointer, access in zip(pointers[2:], (s.output, *s.operands), strict=True):
             others.append(access.at(f, pointer, (*where, 0, column)))
+        if not is_known(s.columns):
+            self._open_columns(f, f.index(block), (first, last), [left, right, *others])
+            return
         rest = s.vectors % s.tile_vectors
         tail = s.columns % s.lanes
         shapes = [(s.tile_vectors, 0 if rest else tail)]
@@ -141,6 +147,17 @@ class _Writer:
             self._rows(f, shapes[1], (first, last), [left, right, *others])
         with f.when(is_last, holds=False):
             self._rows(f, shapes[0], (first, last), [left, right, *others])
+
+    def _open_columns(
+        self, f: Function, block: Value, span: tuple[Value, Value], pointers: Sequence[Value]
+    ) -> None:
+        """Write the rows of one vector of columns, whose number only a run has."""
+        assert self.spec.tile_vectors == 1, "a last block of fewer vectors is not written"
+        is_full = f.compare("slt", block, f.index(self.spec.columns // self.spec.lanes))
+        with f.when(is_full):
+            self._rows(f, (1, 0), span, pointers)
+        with f.when(is_full, holds=False):
+            self._rows(f, (1, _TAIL_OF_RUN), span, pointers)
 
     def _right(self, f: Function, base: Value, where: Sequence[Value | int], block: Value) -> Value:
         s = self.spec
@@ -220,7 +237,8 @@ class _Writer:
             f.take_sizes(f.arguments[-1], 8 * (3 + len(s.operands)))
         ahead_at = f.arguments[3 + len(s.operands)] if s.prefetch else None
         arithmetic = Arithmetic(f, self.isa.lanes)
-        mask = arithmetic.tail_mask(tail) if tail else None
+        count: Index = s.columns % s.lanes if tail == _TAIL_OF_RUN else tail
+        mask = arithmetic.tail_mask(count) if tail else None
         tile = RegisterTile(f, self.isa, s.numeric, rows, vectors)
         size = STORAGE_BYTES[s.left.storage]
         left = Side(f.arguments[0], s.left.strides[-2] * size)

@@ -95,7 +95,7 @@ class RegisterTile:
         self,
         left: Side,
         right: Side,
-        depth: int,
+        depth: Index,
         *,
         mask: Value | None = None,
         prefetch: Prefetch | None = None,
@@ -105,6 +105,9 @@ class RegisterTile:
         `mask` says which lanes of the last vector may be read where the right side is no panel.
         `prefetch` is called with the number of each step.
         """
+        if not isinstance(depth, int):
+            self._multiply_open(left, right, depth, mask)
+            return
         steps, rest = divmod(depth, self.numeric.group)
         copies = self._copies(steps)
         sets = [self.accumulators, *(self._zeros() for _ in range(copies - 1))]
@@ -128,6 +131,22 @@ class RegisterTile:
         if rest:
             step(sets[0], True)
         self._join(sets)
+
+    def _multiply_open(self, left: Side, right: Side, depth: Index, mask: Value | None) -> None:
+        """Add the product over so many values as the run says; a last odd one has no pair."""
+        f, group = self.f, self.numeric.group
+        count = f.index(depth)
+        steps = f.divide(count, group)
+        masks = [*[None] * (self.vectors - 1), mask]
+        self.multiply_steps(left, right, steps, masks=masks)
+        if group == 1:
+            return
+        with f.when(f.compare("ne", f.remainder(count, group), constant("i64", 0))):
+            group_bytes = group * self.numeric.activation_bytes
+            a = f.at(left.pointer, f.multiply(steps, left.depth_bytes or group_bytes))
+            b = f.at(right.pointer, f.multiply(steps, right.depth_bytes or right.step_bytes))
+            here, there = replace(left, pointer=a), replace(right, pointer=b)
+            self._step(self.accumulators, here, there, masks, True)
 
     def multiply_steps(
         self,

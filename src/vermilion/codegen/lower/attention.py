@@ -71,6 +71,9 @@ def _around(softmax: ir.Node, groups: Mapping[ir.Node, Group]) -> Attention | No
     ranks = {len(static_shape(v) or ()) for v in (*anchor.inputs, *context.inputs)}
     if not is_left or min(ranks) < 2 or result[:-2] != shape[:-2]:
         return None
+    depth = (static_shape(anchor.inputs[0]) or ())[-1]
+    if not (is_known(depth) and is_known(result[-1])):
+        return None  # written for heads of a known width
     return Attention(group, softmax, context)
 
 

@@ -19,7 +19,7 @@ from vermilion.codegen.numeric import NUMERICS, Numeric, numeric_for, stored_wei
 from vermilion.codegen.tensor import Storage, View, allocate
 from vermilion.codegen.tile import Tile
 from vermilion.ir.opset import constant_of
-from vermilion.ir.symbolic import typical
+from vermilion.ir.symbolic import is_known
 
 Array = NDArray[Any]
 
@@ -140,7 +140,8 @@ def packed(lowering: Lowering, right: RightSide, numeric: Numeric, tile: Tile) -
         outer=tuple(zip(view.shape[:-2], view.strides[:-2], strict=True)),
         depth=view.shape[-2], columns=view.shape[-1],
         depth_stride=view.strides[-2], column_stride=view.strides[-1],
-        tile_vectors=min(tile.vectors, -(-typical(view.shape[-1]) // lowering.isa.lanes)),
+        tile_vectors=min(tile.vectors, -(-view.shape[-1] // lowering.isa.lanes))
+        if is_known(view.shape[-1]) else 1,
     )  # fmt: skip
     elements = spec.matrix_elements * (2 if storage == "bf16" else 1)
     panels = allocate(

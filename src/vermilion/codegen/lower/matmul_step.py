@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -17,7 +18,7 @@ from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
 from vermilion.codegen.tile import Tile, candidates, cost
 from vermilion.ir.expression import Expression
-from vermilion.ir.symbolic import same, typical
+from vermilion.ir.symbolic import is_known, same, typical
 
 # Rows of the left side that pass by each panel before the next.
 SEGMENT_ROWS = 128
@@ -56,6 +57,8 @@ def matmul_step(
     tile = choose_patch(
         typical(rows), typical(columns), -(-typical(depth) // numeric.group), lowering.isa
     )
+    if not is_known(columns):
+        tile = replace(tile, vectors=1)
     left_walk, *walked = [
         Access(
             view.storage, (*(d[1][i] for d in dims), 1 if i == 0 else _column_stride(view))

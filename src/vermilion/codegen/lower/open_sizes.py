@@ -8,7 +8,7 @@ front of a Reshape) are computed here, as formulas, and never when the model run
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,11 @@ from vermilion.codegen.lower.result_shapes import result_shapes
 from vermilion.codegen.lower.rules import has_rule
 from vermilion.codegen.lower.window_shapes import UnknownShape
 from vermilion.ir.attributes import integer, integers
-from vermilion.ir.formula import at_least
+from vermilion.ir.formula import at_least, guard_holds
 from vermilion.ir.opset import constant_of, required_inputs, static_shape
 from vermilion.ir.symbolic import (
     Examples,
+    Guard,
     Size,
     examples,
     is_known,
@@ -58,6 +59,13 @@ class OpenModel:
     sizes: Examples
     from_sizes: frozenset[ir.Node]
     symbols: Mapping[str, tuple[int, int, int]]
+    examples: Mapping[str, int]
+
+    def contradicts(self, guards: Iterable[Guard]) -> bool:
+        """Say whether something that another lowering took for granted does not hold here."""
+        return not all(
+            guard_holds(guard.sign, guard.difference.at(self.examples)) for guard in guards
+        )
 
 
 def open_models(model: ir.Model, multiple: int = 1) -> Iterator[OpenModel]:
@@ -80,6 +88,7 @@ def _opened(
     model: ir.Model, first: int, other: int, multiple: int, *, is_example: bool = True
 ) -> OpenModel:
     current, symbols = Examples({}, {}), dict[str, tuple[int, int, int]]()
+    chosen: dict[str, int] = {}
     counters = [0, 0]
     with examples(current):
         for number, value in enumerate(required_inputs(model)):
@@ -100,11 +109,11 @@ def _opened(
                     counters[kind] += 1
                     size = symbol(name, example) if is_example else example
                     current.sizes[text] = times * size
-                    symbols[name] = (number, axis, times)
+                    symbols[name], chosen[name] = (number, axis, times), example
                 sizes.append(current.sizes[text])
             value.shape = shape_of_sizes(sizes)
         done = frozenset(node for node in model.graph if _follow(node, current))
-    return OpenModel(model, current, done, symbols)
+    return OpenModel(model, current, done, symbols, chosen)
 
 
 def _follow(node: ir.Node, current: Examples) -> bool:
