@@ -66,6 +66,10 @@ class UnsupportedError(VermilionError):
     """The request is fine and this tool cannot do it yet."""
 
 
+class OtherSizesError(UnsupportedError):
+    """A program for open sizes is not right at those of this run; the model itself may be."""
+
+
 class DeviceError(VermilionError):
     """A device, driver or provider is missing or failed."""
 

@@ -14,7 +14,7 @@ from vermilion.codegen.load import KERNEL, LoadedProgram, call_kernel
 from vermilion.codegen.table import Call, Check, StepTensor
 from vermilion.codegen.watch import NUMPY, StepWatcher
 from vermilion.codegen.workers import HEAP, Memory
-from vermilion.errors import UnsupportedError
+from vermilion.errors import OtherSizesError, UnsupportedError
 from vermilion.forks import renew_after_fork
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class BatchExecutable(NativeExecutable):
         entries = {array.shape[0] if array.ndim else 0 for array in held}
         for port, array in zip(self._inputs, held, strict=True):
             if array.shape[1:] != port.shape[1:] or len(entries) > 1 or 0 in entries:
-                raise UnsupportedError(
+                raise OtherSizesError(
                     f"`{port.name}` has the shape {list(array.shape)}, this part was compiled for "
                     f"entries of {list(port.shape[1:])}, as many of each input",
                     hint="give every input the same batch, of 1 or more",

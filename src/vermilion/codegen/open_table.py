@@ -19,7 +19,7 @@ from vermilion.codegen.memory import (
 )
 from vermilion.codegen.table import ARENA, SIZE, Check, ObjectCode, ProgramTable
 from vermilion.codegen.tensor import SLACK_BYTES, Buffer
-from vermilion.errors import UnsupportedError
+from vermilion.errors import OtherSizesError
 from vermilion.ir.formula import computed, guard_holds
 
 _PORTS = ("input", "output")
@@ -66,7 +66,7 @@ class OpenTable:
     def sizes_of(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
         """Return the size of every symbol in the shapes of the inputs.
 
-        Raises: UnsupportedError where a size is not what the program is made for.
+        Raises: OtherSizesError where a size is not what the program is made for.
         """
         found: dict[str, int] = {}
         for name, (number, axis, times) in self.about["symbols"].items():
@@ -75,7 +75,7 @@ class OpenTable:
             if size < 1 or size % times:
                 port = self.about["inputs"][number]["name"]
                 wanted = "1 or more" if times == 1 else f"a multiple of {times}"
-                raise UnsupportedError(
+                raise OtherSizesError(
                     f"`{port}` has the shape {list(shape)}; dimension {axis} must be {wanted}",
                     hint="pad the input, or compile the model for this size with `--dim`",
                 )
@@ -85,7 +85,7 @@ class OpenTable:
     def sized(self, shapes: Sequence[tuple[int, ...]]) -> SizedTable:
         """Return the table for inputs of these shapes.
 
-        Raises: UnsupportedError where the shapes contradict each other or the model.
+        Raises: OtherSizesError where the shapes contradict each other or the model.
         """
         sizes = self.sizes_of(shapes)
         try:
@@ -95,7 +95,7 @@ class OpenTable:
         for port, shape in zip(self.about["inputs"], shapes, strict=True):
             wanted = tuple(numbers[size] for size in port["shape"])
             if shape != wanted:
-                raise UnsupportedError(
+                raise OtherSizesError(
                     f"`{port['name']}` has the shape {list(shape)}; beside the other inputs it "
                     f"must be {list(wanted)}",
                     hint="dimensions of one name have one size",
@@ -109,9 +109,9 @@ class OpenTable:
         self._check_extents(numbers, sizes)
         return SizedTable(self._table(numbers), outputs, self._checks(numbers))
 
-    def _unfit(self, sizes: Mapping[str, int]) -> UnsupportedError:
+    def _unfit(self, sizes: Mapping[str, int]) -> OtherSizesError:
         words = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-        return UnsupportedError(
+        return OtherSizesError(
             f"the model cannot be run at the sizes {words}",
             hint="something in it has a size of its own that these go beyond",
         )

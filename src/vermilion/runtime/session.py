@@ -21,7 +21,7 @@ from vermilion.backends.base import (
     Tensors,
     WritesInto,
 )
-from vermilion.errors import ArtifactError, DeviceError, OptionError
+from vermilion.errors import ArtifactError, DeviceError, OptionError, OtherSizesError
 from vermilion.hardware.cpu import detect_cpu
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
@@ -29,6 +29,7 @@ from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import Feeds, nearest
 from vermilion.runtime.manifest import Dimension, PartRecord, TensorRecord
 from vermilion.runtime.open_shapes import open_shape_notes
+from vermilion.runtime.other_sizes import WholeModel
 from vermilion.runtime.recompile import runnable
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class Session:
         options = CompileOptions(
             precision=self.manifest.options.get("precision", "auto"), threads=threads
         )
+        self._whole: WholeModel | None = None
+        self._threads = threads
         self._feeds = Feeds(self.manifest.inputs)
         self._constants = _constant_outputs(reader)
         loaded = [_load(reader, part, backends, target, options) for part in self.manifest.parts]
@@ -155,10 +158,25 @@ class Session:
         for step in steps:
             if is_ended is not None and is_ended():
                 raise OptionError("the run was terminated by its `run_options`")
-            tensors.update(_run_step(step, tensors, places))
+            try:
+                tensors.update(_run_step(step, tensors, places))
+            except OtherSizesError as error:
+                return self._run_whole(names, inputs, error)
             for name in step.dropped:
                 del tensors[name]
         return [tensors[name] for name in names]
+
+    def _run_whole(
+        self, names: Sequence[str], inputs: Mapping[str, object], reason: OtherSizesError
+    ) -> list[Array]:
+        """Run the model in ONNX Runtime, at sizes that a part of it is not compiled for."""
+        reader, whole = self._reader, self._whole
+        if reader is None:
+            raise OptionError("the session is closed")
+        if whole is None:
+            self._whole = whole = WholeModel(reader, self._threads)
+            self.notes += (f"ONNX Runtime runs the model at some sizes: {reason.message}",)
+        return whole.run(names, self._feeds.checked(inputs))
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs' names, types and shapes."""

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import bundles
+from vermilion.api import compile_model
 from vermilion.backends.base import CompileOptions, Part, Tensors
 from vermilion.backends.ort import OrtBackend
 from vermilion.errors import ArtifactError, DeviceError, OptionError
@@ -314,3 +315,17 @@ def test_a_target_or_backend_of_another_version(folder: Path) -> None:
 def test_options_that_make_no_sense(folder: Path) -> None:
     with pytest.raises(OptionError, match="-1 threads"):
         Session(folder, threads=-1)
+
+
+def test_sizes_that_a_program_is_not_for_are_run_by_onnx_runtime(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[n,length] x) => (float[n,length] y) { a = Relu(x)  y = Exp(a) }"""
+    graph = ir.from_proto(onnx.parser.parse_model(text))
+    session = compile_model(graph, cache_dir=tmp_path).session()
+    some = np.ones((2, 3), np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": some})[0], np.exp(some), rtol=1e-6)
+    assert not session.notes
+    assert session.run(None, {"x": some[:0]})[0].shape == (0, 3)
+    (note,) = session.notes
+    assert note.startswith("ONNX Runtime runs the model at some sizes: `x` has the shape [0, 3]")
+    np.testing.assert_allclose(session.run(None, {"x": some})[0], np.exp(some), rtol=1e-6)
