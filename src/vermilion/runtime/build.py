@@ -32,7 +32,8 @@ from vermilion.partition.place import Placement, Plan, settle
 from vermilion.progress import Progress
 from vermilion.runtime.failing import Compiler
 from vermilion.runtime.open_shapes import open_shape_note
-from vermilion.runtime.prove import REPORT_IT, Proof, WrongNumbersError, WrongPart, prove
+from vermilion.runtime.prove import REPORT_IT, Proof, WrongNumbersError, prove
+from vermilion.runtime.prove_part import WrongPart
 from vermilion.runtime.report import Report
 from vermilion.runtime.stored_options import options_to_store
 from vermilion.runtime.summarize import summarize

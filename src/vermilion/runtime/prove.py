@@ -35,7 +35,7 @@ from vermilion.proof.bounds import FormatName
 from vermilion.proof.check import OutputCheck, agreement_of, check_output, nothing_shown
 from vermilion.proof.judge import Question, judge
 from vermilion.runtime.invalid import Runs, check_valid
-from vermilion.runtime.prove_part import PartProof, prove_part, run_reference
+from vermilion.runtime.prove_part import PartProof, WrongPart, prove_part, run_reference
 from vermilion.runtime.write import CompiledPart
 
 KINDS: tuple[SampleKind, ...] = ("ordinary", "edges", "large")
@@ -68,18 +68,6 @@ class _StagedFiles:
 
     def weights(self) -> Mapping[str, Array]:
         return split_weights(self.compiled.part.model)[1]
-
-
-@dataclass(frozen=True)
-class WrongPart:
-    """What is wrong in a part; `results` are those of the nodes that are, where that is known.
-
-    With `other_sizes` it is only not for the sizes of a sample.
-    """
-
-    refusal: Refusal
-    results: frozenset[str] = frozenset()
-    other_sizes: bool = False
 
 
 @dataclass(frozen=True)

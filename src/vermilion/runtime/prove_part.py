@@ -33,6 +33,18 @@ _MOST_NAMED = 32
 
 
 @dataclass(frozen=True)
+class WrongPart:
+    """What is wrong in a part; `results` are those of the nodes that are, where that is known.
+
+    With `other_sizes` it is only not for the sizes of a sample.
+    """
+
+    refusal: Refusal
+    results: frozenset[str] = frozenset()
+    other_sizes: bool = False
+
+
+@dataclass(frozen=True)
 class PartProof:
     """What was found of one part on one sample.
 
