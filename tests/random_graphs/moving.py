@@ -217,6 +217,15 @@ def trilu(w: GraphWriter) -> object:
     return w.op("Trilu", x, w.constant(np.array(w.whole(-4, 4), np.int64)), **named)
 
 
+def counted(w: GraphWriter) -> object:
+    """Range up to a size that is taken from a shape, as exporters count positions."""
+    x = any_value(w, 1, 2, 3, 4)
+    axis = w.constant(np.array(w.whole(0, x.rank - 1), np.int64))
+    size = w.op("Gather", w.op("Shape", x), axis, axis=0)
+    start, step = (w.constant(np.array(n, np.int64)) for n in (-w.whole(0, 3), w.whole(1, 3)))
+    return w.op("Range", start, size, step)
+
+
 def cumulative(op_type: str) -> Build:
     def build(w: GraphWriter) -> object:
         x = w.float_value(1, 2, 3, 4)
@@ -315,5 +324,5 @@ BUILDERS: Mapping[str, tuple[int, Build]] = {
     "Trilu": (14, trilu), "CumSum": (11, cumulative("CumSum")),
     "CumProd": (26, cumulative("CumProd")), "ArgMax": (7, extreme_place("ArgMax")),
     "ArgMin": (7, extreme_place("ArgMin")), "DepthToSpace": (7, depth_to_space),
-    "SpaceToDepth": (7, space_to_depth), "Dropout": (7, dropout), "Pad": (7, pad),
+    "SpaceToDepth": (7, space_to_depth), "Range": (11, counted), "Dropout": (7, dropout), "Pad": (7, pad),
 }  # fmt: skip

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from vermilion.backends.base import Array, Executable, Numerics, Tensors
 from vermilion.backends.native_run import NativeExecutable
 from vermilion.codegen.table import StepTensor
-from vermilion.errors import UnsupportedError, VermilionError
+from vermilion.errors import Refusal, UnsupportedError, VermilionError
 from vermilion.ir.literal.run import open_literally
 from vermilion.ir.opset import required_inputs, static_shape
 from vermilion.proof.bounds import FormatName
