@@ -324,5 +324,6 @@ BUILDERS: Mapping[str, tuple[int, Build]] = {
     "Trilu": (14, trilu), "CumSum": (11, cumulative("CumSum")),
     "CumProd": (26, cumulative("CumProd")), "ArgMax": (7, extreme_place("ArgMax")),
     "ArgMin": (7, extreme_place("ArgMin")), "DepthToSpace": (7, depth_to_space),
-    "SpaceToDepth": (7, space_to_depth), "Range": (11, counted), "Dropout": (7, dropout), "Pad": (7, pad),
+    "SpaceToDepth": (7, space_to_depth), "Range": (11, counted), "Dropout": (7, dropout),
+    "Pad": (7, pad),
 }  # fmt: skip

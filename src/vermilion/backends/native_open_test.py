@@ -17,7 +17,7 @@ from vermilion.backends.base import CompileOptions, Part
 from vermilion.backends.native import NativeBackend
 from vermilion.backends.native_open import OpenExecutable, open_claims
 from vermilion.backends.native_run import BatchExecutable
-from vermilion.errors import UnsupportedError
+from vermilion.errors import OtherSizesError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.literal.types import complete_types
 from vermilion.ir.passes.pipeline import simplify
@@ -235,3 +235,28 @@ def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
     (refused,) = open_claims(graph).reasons.values()
     assert refused is not None
     assert "NonZero" in refused.reason
+
+
+def test_dimensions_without_a_name_are_not_one(tmp_path: Path) -> None:
+    text = """g (float[N,3,S,T] x) => (float[N,3,S,T] z) { z = Exp(x) }"""
+    proto = model(text)
+    for dimension in proto.graph.input[0].type.tensor_type.shape.dim[2:]:
+        dimension.dim_param = "?"  # as paddle2onnx writes it
+    program = compiled(proto, tmp_path)
+    x = np.ones((2, 3, 4, 9), np.float32)
+    np.testing.assert_allclose(program.run({"x": x})["z"], np.exp(x), rtol=1e-6)
+
+
+def test_sizes_that_meet_must_be_equal_in_a_run(tmp_path: Path) -> None:
+    """A table of positions is cut to the length of the text, which it may be too short for."""
+    text = """g (float[N,S,4] x) => (float[N,S,4] z) <float[20,4] places, int64 one = {1},
+     int64[1] zero = {0}, int64[1] first = {0}> {
+     h = Shape(x)  l = Gather(h, one)  ll = Unsqueeze(l, first)  p = Slice(places, zero, ll, zero)
+     z = Add(x, p) }"""
+    proto = model(text)
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    for s in (20, 7):
+        given = feeds(expected, {"N": 2, "S": s}, np.random.default_rng(s))
+        assert error(expected.run(None, given)[0], program.run(given)["z"]) < 1e-6
+    with pytest.raises(OtherSizesError, match="cannot be run at the sizes N = 2, S = 21"):
+        program.run({"x": np.ones((2, 21, 4), np.float32)})

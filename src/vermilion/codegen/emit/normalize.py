@@ -13,6 +13,7 @@ from vermilion.codegen.emit.values import Value
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.symbolic import is_known
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,11 @@ class NormalizeSpec:
         self, f: Function, arithmetic: Arithmetic, come: Value, go: Value, rest: list[Value]
     ) -> None:
         m = arithmetic.math
-        share = m.number(1.0 / self.size)
+        if is_known(self.size):
+            share = m.number(1.0 / self.size)
+        else:
+            count = f.convert("sitofp", f.index(self.size), "float")
+            share = m.divide(m.number(1.0), arithmetic.splat(count))
 
         def value(at: Value, mask: Value | None) -> Value:
             return arithmetic.load(self.storage, element(f, self.storage, come, at), mask=mask)

@@ -18,7 +18,7 @@ from vermilion.codegen.lower.window_shapes import (
     shape_of,
 )
 from vermilion.ir.attributes import integer, integers
-from vermilion.ir.formula import at_least
+from vermilion.ir.formula import at_least, formula
 from vermilion.ir.opset import constant_of
 from vermilion.ir.symbolic import is_known, is_one, larger, lesser, same
 
@@ -31,11 +31,15 @@ def joined(shapes: Sequence[Shape]) -> Shape:
     result = [1] * rank
     for shape in shapes:
         for at, size in enumerate(shape, rank - len(shape)):
+            if is_one(size) or is_one(result[at]) or same(size, result[at]):
+                result[at] = size if is_one(result[at]) else result[at]
+                continue
+            # Open sizes that are equal in the examples have to be so in every run.
             require(
-                same(size, result[at]) or is_one(size) or is_one(result[at]),
+                size == result[at],
                 f"{' and '.join(str(list(s)) for s in shapes)} do not broadcast",
             )
-            result[at] = size if is_one(result[at]) else result[at]
+            result[at] = min(size, result[at], key=lambda one: len(str(formula(one))))
     return tuple(result)
 
 

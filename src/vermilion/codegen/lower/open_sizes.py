@@ -22,6 +22,7 @@ from vermilion.codegen.lower.window_shapes import UnknownShape
 from vermilion.ir.attributes import integer, integers
 from vermilion.ir.formula import at_least, guard_holds
 from vermilion.ir.opset import constant_of, required_inputs, static_shape
+from vermilion.ir.samples.open_sizes import open_name
 from vermilion.ir.symbolic import (
     Examples,
     Guard,
@@ -99,7 +100,7 @@ def _opened(
                 if isinstance(dimension, int):
                     sizes.append(dimension)
                     continue
-                text = str(dimension.value) if dimension.value else f"{value.name}[{axis}]"
+                text = open_name(value, axis)
                 if text not in current.sizes:
                     kind = int(axis > 0)
                     times = multiple if kind else 1
