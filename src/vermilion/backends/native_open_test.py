@@ -249,14 +249,29 @@ def test_dimensions_without_a_name_are_not_one(tmp_path: Path) -> None:
 
 def test_sizes_that_meet_must_be_equal_in_a_run(tmp_path: Path) -> None:
     """A table of positions is cut to the length of the text, which it may be too short for."""
-    text = """g (float[N,S,4] x) => (float[N,S,4] z) <float[20,4] places, int64 one = {1},
+    text = """g (float[N,S,4] x) => (float[N,S,4] z) <float[40,4] places, int64 one = {1},
      int64[1] zero = {0}, int64[1] first = {0}> {
      h = Shape(x)  l = Gather(h, one)  ll = Unsqueeze(l, first)  p = Slice(places, zero, ll, zero)
      z = Add(x, p) }"""
     proto = model(text)
     program, expected = compiled(proto, tmp_path), reference(proto)
-    for s in (20, 7):
+    for s in (40, 7):
         given = feeds(expected, {"N": 2, "S": s}, np.random.default_rng(s))
         assert error(expected.run(None, given)[0], program.run(given)["z"]) < 1e-6
-    with pytest.raises(OtherSizesError, match="cannot be run at the sizes N = 2, S = 21"):
-        program.run({"x": np.ones((2, 21, 4), np.float32)})
+    with pytest.raises(OtherSizesError, match="cannot be run at the sizes N = 2, S = 41"):
+        program.run({"x": np.ones((2, 41, 4), np.float32)})
+
+
+def test_pictures_that_are_halved_and_joined_again(tmp_path: Path) -> None:
+    text = """g (float[N,3,H,W] x) => (float[N,8,A,B] z)
+     <float[8,3,3,3] a, float[8,8,3,3] b, float[4] scales = {1, 1, 2, 2}> {
+     p = Conv<pads=[1,1,1,1], strides=[2,2]>(x, a)  q = Conv<pads=[1,1,1,1], strides=[2,2]>(p, b)
+     u = Resize<mode="nearest", coordinate_transformation_mode="asymmetric",
+      nearest_mode="floor">(q, , scales)  z = Add(u, p) }"""
+    proto = model(text)
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    for h, w in ((32, 64), (96, 32)):
+        given = feeds(expected, {"N": 2, "H": h, "W": w}, np.random.default_rng(h))
+        assert error(expected.run(None, given)[0], program.run(given)["z"]) < 1e-5
+    with pytest.raises(OtherSizesError, match="dimension 2 must be a multiple of 32"):
+        program.run({"x": np.ones((1, 3, 40, 64), np.float32)})

@@ -140,13 +140,14 @@ def typical(number: int) -> int:
     return int(number) if is_known(number) else formula(number).at(_Typical())
 
 
-# A batch of one text of this length, or a picture of this height, is what choices are good for.
-_TYPICAL = 128
+# A batch of one text of this length, or a picture of this height, is what choices are good for; of
+# a side that is counted in tiles, so many.
+_TYPICAL, _TYPICAL_TILES = 128, 12
 
 
 class _Typical(dict[str, int]):
     def __missing__(self, key: str) -> int:
-        return _TYPICAL
+        return _TYPICAL_TILES if "/" in key else _TYPICAL
 
 
 def _extreme(one: int, other: int, *, is_larger: bool) -> int:

@@ -8,7 +8,7 @@ front of a Reshape) are computed here, as formulas, and never when the model run
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,15 @@ from vermilion.ir.symbolic import (
 
 Numbers = NDArray[Any]
 
-# Example sizes: of a first dimension, which mostly counts a batch, and of the others. Primes, so
-# that what divides them by accident does not look as if it always did. A second set of examples
+# Example sizes: of a first dimension, which mostly counts a batch, of a second, mostly the length
+# of a text, which tables of positions must reach, and of the others, mostly the sides of pictures,
+# which are halved again and again; last, of sides that are counted in tiles. The first set is of
+# primes, so that what divides them by accident does not look as if it always did; the second set
 # must give the same program.
-_EXAMPLES = ((7, 131), (12, 210))
+_EXAMPLES = ((7, 29, 131, 7), (12, 34, 210, 10))
+# Tiles that pictures may have to be made of: networks that halve a side five times and join what
+# they had before are right for such sides alone.
+_TILE = 32
 # Numbers of a tensor that is followed through the graph.
 _MOST_NUMBERS = 64
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -52,8 +57,9 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 class OpenModel:
     """A copy of a model, its open sizes by example, and where a run reads each symbol.
 
-    `from_sizes` are the nodes of the copy that need not run. `symbols` says of each symbol the
-    number of the input, the axis, and what its size is divided by.
+    `from_sizes` are the nodes of the copy that need not run, `unknown` those of unknown results.
+    `symbols` says of each symbol the number of the input, the axis, and what its size is divided
+    by.
     """
 
     model: ir.Model
@@ -61,6 +67,7 @@ class OpenModel:
     from_sizes: frozenset[ir.Node]
     symbols: Mapping[str, tuple[int, int, int]]
     examples: Mapping[str, int]
+    unknown: frozenset[ir.Node]
 
     def contradicts(self, guards: Iterable[Guard]) -> bool:
         """Say whether something that another lowering took for granted does not hold here."""
@@ -69,15 +76,26 @@ class OpenModel:
         )
 
 
-def open_models(model: ir.Model, multiple: int = 1) -> Iterator[OpenModel]:
-    """Yield the model by each set of examples; dimensions but the first are multiples of one."""
-    for first, other in _EXAMPLES:
-        yield _opened(model.clone(), first, other, multiple)
+def open_models(model: ir.Model) -> Iterator[OpenModel]:
+    """Yield the model by each set of examples.
+
+    The sides of pictures are multiples of a tile where more nodes can be generated so.
+    """
+    first, second = _EXAMPLES
+    opened = _opened(model.clone(), first, 1)
+    if opened.unknown and any(axis > 1 for _, axis, _ in opened.symbols.values()):
+        tiled = _opened(model.clone(), first, _TILE)
+        if len(tiled.unknown) < len(opened.unknown):
+            yield tiled
+            yield _opened(model.clone(), second, _TILE)
+            return
+    yield opened
+    yield _opened(model.clone(), second, 1)
 
 
 def at_batch(model: ir.Model, batch: int) -> OpenModel:
     """Return a model whose one open dimension is a batch, for that batch: all sizes are known."""
-    return _opened(model.clone(), batch, batch, 1, is_example=False)
+    return _opened(model.clone(), (batch,) * 4, 1, is_example=False)
 
 
 def is_open(model: ir.Model) -> bool:
@@ -86,11 +104,11 @@ def is_open(model: ir.Model) -> bool:
 
 
 def _opened(
-    model: ir.Model, first: int, other: int, multiple: int, *, is_example: bool = True
+    model: ir.Model, sizes_by_axis: Sequence[int], multiple: int, *, is_example: bool = True
 ) -> OpenModel:
     current, symbols = Examples({}, {}), dict[str, tuple[int, int, int]]()
     chosen: dict[str, int] = {}
-    counters = [0, 0]
+    counters = [0, 0, 0]
     with examples(current):
         for number, value in enumerate(required_inputs(model)):
             if value.shape is None:
@@ -102,19 +120,26 @@ def _opened(
                     continue
                 text = open_name(value, axis)
                 if text not in current.sizes:
-                    kind = int(axis > 0)
-                    times = multiple if kind else 1
+                    kind = min(axis, 2)
+                    times = multiple if kind == 2 else 1
                     name = text if _NAME.fullmatch(text) else f"size{len(symbols)}"
                     # Every symbol has an example of its own.
-                    example = (other if kind else first) + 2 * counters[kind] * (3 + kind)
+                    example = sizes_by_axis[3 if times > 1 else kind]
+                    example += 2 * counters[kind] * (3 + kind) if is_example else 0
                     counters[kind] += 1
+                    name = f"{name}/{times}" if times > 1 else name
                     size = symbol(name, example) if is_example else example
                     current.sizes[text] = times * size
                     symbols[name], chosen[name] = (number, axis, times), example
                 sizes.append(current.sizes[text])
             value.shape = shape_of_sizes(sizes)
         done = frozenset(node for node in model.graph if _follow(node, current))
-    return OpenModel(model, current, done, symbols, chosen)
+        unknown = frozenset(
+            node
+            for node in model.graph
+            if node not in done and any(static_shape(v) is None for v in node.outputs if v.name)
+        )
+    return OpenModel(model, current, done, symbols, chosen, unknown)
 
 
 def _follow(node: ir.Node, current: Examples) -> bool:
