@@ -19,6 +19,7 @@ def test_the_names_are_these() -> None:
     assert vermilion.__all__ == [
         "Compiled",
         "InferenceSession",
+        "Session",
         "VermilionError",
         "__version__",
         "compile_model",

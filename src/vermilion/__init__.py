@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from vermilion.errors import VermilionError
     from vermilion.export import export_model
     from vermilion.inspection import inspect_model
-    from vermilion.ort.session import InferenceSession
+    from vermilion.ort.session import InferenceSession, Session
     from vermilion.quantization import quantize_file
 
 __all__ = [
     "Compiled",
     "InferenceSession",
+    "Session",
     "VermilionError",
     "__version__",
     "compile_model",
@@ -31,6 +32,7 @@ __all__ = [
 _HOMES = {
     "Compiled": "api",
     "InferenceSession": "ort.session",
+    "Session": "ort.session",
     "VermilionError": "errors",
     "compile_model": "api",
     "export_model": "export",

@@ -340,3 +340,7 @@ def _cpu_memory() -> Any:
 
     kinds = ort.OrtAllocatorType, ort.OrtMemType
     return ort.OrtMemoryInfo("Cpu", kinds[0].ORT_DEVICE_ALLOCATOR, 0, kinds[1].DEFAULT)
+
+
+Session = InferenceSession
+"""The name that scripts of this package's earlier versions use."""
