@@ -36,6 +36,12 @@ _ARBITRATION_SECONDS = 20.0
 _TIE_IN = {"bf16": 2.0**-7, "bfp16": 2.0**-6, "fp16": 2.0**-9}
 
 
+# Two runs in float32 that add in other orders are off from float64 by as much, give or take chance:
+# PP-OCR's detector 5.4e-5 unoptimized and 6.3e-5 with its batch norms folded, noise of one rounding
+# 3e-5 to 7e-5.
+_AS_FAR = 2.0
+
+
 @dataclass(frozen=True)
 class Question:
     """A model, its inputs, what it should give and what was found.
@@ -211,8 +217,9 @@ def _in_float64(question: Question, name: str, cut: CutModel | None, seconds: fl
     """Say whether what was found is right by float64; None where that cannot be computed in time.
 
     It is where it keeps the bound around the exact values, widened by what one rounding of the
-    inputs and weights does to them, or where the literal run is further off. None too where the
-    literal run does not keep that bound either.
+    inputs and weights does to them, or where it is no further off than roundings of another order
+    may be: twice as far as the literal run. None too where the literal run does not keep that bound
+    either.
     """
     expected, found = question.expected[name], question.found[name]
     if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "fV":
@@ -240,7 +247,7 @@ def _in_float64(question: Question, name: str, cut: CutModel | None, seconds: fl
     if check_output(name, exact, mine, form, spread, fewer_products=fewer).passed:
         return True
     with np.errstate(invalid="ignore", over="ignore"):
-        if _distance(exact, found) <= _distance(exact, expected):
+        if _distance(exact, found) <= _AS_FAR * _distance(exact, expected):
             return True
     # A literal run that is beyond the bound itself is no yardstick: a sigmoid of ONNX Runtime is
     # off by 1e-7 where it gives less than that.
