@@ -142,9 +142,13 @@ class OpenExecutable:
 
 def compile_open_part(part: Part, isa: Isa, options: CompileOptions, folder: Path) -> Program:
     """Write machine code for any size, packed weights, and what a run's table is computed from."""
+    from vermilion.codegen.dump import write_dump
     from vermilion.codegen.open_program import compile_open
 
-    program = compile_open(*_lowered_twice(part, isa, options), isa)
+    lowered, other, symbols, guards = _lowered_twice(part, isa, options)
+    if options.dump is not None:
+        write_dump(options.dump / part.name, lowered.steps, isa)
+    program = compile_open(lowered, other, symbols, guards, isa)
     files = write_program(folder, isa, program.objects, program.packed, program.table)
     return Program(
         files,

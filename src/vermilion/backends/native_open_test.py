@@ -176,6 +176,17 @@ def test_bfloat16_at_every_size(tmp_path: Path) -> None:
         assert error(expected.run(None, given)[0], program.run(given)["z"]) < 2e-2
 
 
+def test_what_was_made_on_the_way_names_the_sizes(tmp_path: Path) -> None:
+    graph = simplify(ir.from_proto(model(GRAPHS["odd"]))).model
+    complete_types(graph)
+    options = CompileOptions(dump=tmp_path / "dump")
+    part = Part("part", "cpu", "native", graph, (), 0.0)
+    NativeBackend().compile(part, find_target("cpu"), options, tmp_path / "part")
+    kernels = (tmp_path / "dump" / "part" / "kernels.txt").read_text("utf-8")
+    assert "f32 <N>×<S> strides <S>,1" in kernels
+    assert (tmp_path / "dump" / "part" / "program.s").stat().st_size > 1000
+
+
 def test_sizes_that_contradict_each_other_or_the_model_are_refused(tmp_path: Path) -> None:
     proto = model(POSITIONS)
     program = compiled(proto, tmp_path)
