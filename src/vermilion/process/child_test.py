@@ -169,7 +169,7 @@ def test_nothing_is_left_of_one_that_nobody_holds(tmp_path: Path) -> None:
     until = time.monotonic() + 20
     while threading.active_count() > before and time.monotonic() < until:
         time.sleep(0.01)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # another test's may have ended meanwhile
 
 
 def test_another_thread_may_end_it(child: Child) -> None:

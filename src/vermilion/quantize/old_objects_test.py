@@ -15,6 +15,12 @@ class Knot:
         self.own = self
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_frozen() -> None:
+    """Collecting the tests froze what was there."""
+    gc.unfreeze()
+
+
 def test_old_garbage_waits_and_new_garbage_does_not() -> None:
     old = Knot()
     seen = weakref.ref(old)

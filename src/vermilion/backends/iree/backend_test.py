@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from models import Net, small_cnn
-from vermilion import InferenceSession, compile_model
+from vermilion import compile_model
 from vermilion.api import Compiled
 from vermilion.backends.base import Array, CompileOptions, Part, PartFiles, Program
 from vermilion.backends.iree.backend import CPU_PROGRAM, PART_FILE, IreeBackend
@@ -25,6 +25,7 @@ from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.samples import sample_inputs
 from vermilion.progress import no_progress
 from vermilion.runtime.artifact import open_artifact
+from vermilion.runtime.session import Session
 
 pytestmark = pytest.mark.needs("iree")
 
@@ -89,7 +90,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_one_artifact_for_three_gpus(three: Compiled) -> None:
-    with InferenceSession(three.artifact) as session:
+    with Session(three.artifact) as session:
         (part,) = session.manifest.parts
         programs = {f"{gpu}.vmfb" for gpu in THREE.split(",")}
         assert set(part.files) >= {*programs, CPU_PROGRAM, "log.txt"}
@@ -259,7 +260,7 @@ def test_a_bundle_from_elsewhere_is_compiled_again_in_its_own_precision(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VERMILION_CACHE", str(tmp_path))
-    with InferenceSession(elsewhere) as session:
+    with Session(elsewhere) as session:
         assert "was not made on this machine" in session.notes[0]
         (part,) = session.manifest.parts
         assert "gfx1201.vmfb" in part.files
@@ -269,7 +270,7 @@ def test_a_bundle_from_elsewhere_is_compiled_again_in_its_own_precision(
 def test_open_shapes_are_refused_with_the_option_that_closes_them(tmp_path: Path) -> None:
     done = compile_model(small_cnn(batch="batch"), target="gfx942", cache_dir=tmp_path)
     assert all("batch is open" in str(node["reason"]) for node in done.report.nodes)
-    assert all(node["hint"] == "--dim batch=1" for node in done.report.nodes)
+    assert all(node["hint"] == "bind it: `--dim batch=1`" for node in done.report.nodes)
 
 
 def test_a_simplified_network_compiles_from_its_own_copy(tmp_path: Path) -> None:
