@@ -286,3 +286,17 @@ def test_pictures_that_are_halved_and_joined_again(tmp_path: Path) -> None:
         assert error(expected.run(None, given)[0], program.run(given)["z"]) < 1e-5
     with pytest.raises(OtherSizesError, match="dimension 2 must be a multiple of 32"):
         program.run({"x": np.ones((1, 3, 40, 64), np.float32)})
+
+
+def test_names_that_are_no_words_do_not_meet_others(tmp_path: Path) -> None:
+    proto = model("""g (float[N,S] x, float[T,S] y) => (float[N,S] z, float[T,S] u) {
+     z = Exp(x)  u = Exp(y) }""")
+    names = {"N": "rows of x", "T": "size.0", "S": "2*N"}
+    for value in proto.graph.input:
+        for dimension in value.type.tensor_type.shape.dim:
+            dimension.dim_param = names[dimension.dim_param]
+    program = compiled(proto, tmp_path)
+    x, y = np.ones((3, 4), np.float32), np.zeros((5, 4), np.float32)
+    found = program.run({"x": x, "y": y})
+    np.testing.assert_allclose(found["z"], np.exp(x), rtol=1e-6)
+    np.testing.assert_allclose(found["u"], np.exp(y), rtol=1e-6)

@@ -122,7 +122,7 @@ def _opened(
                 if text not in current.sizes:
                     kind = min(axis, 2)
                     times = multiple if kind == 2 else 1
-                    name = text if _NAME.fullmatch(text) else f"size{len(symbols)}"
+                    name = text if _NAME.fullmatch(text) else f"size.{len(symbols)}"
                     # Every symbol has an example of its own.
                     example = sizes_by_axis[3 if times > 1 else kind]
                     example += 2 * counters[kind] * (3 + kind) if is_example else 0
