@@ -107,6 +107,8 @@ def _opened(
     model: ir.Model, sizes_by_axis: Sequence[int], multiple: int, *, is_example: bool = True
 ) -> OpenModel:
     current, symbols = Examples({}, {}), dict[str, tuple[int, int, int]]()
+    # By the model's own name, which may be what a formula is written like.
+    named: dict[str, int] = {}
     chosen: dict[str, int] = {}
     counters = [0, 0, 0]
     with examples(current):
@@ -119,7 +121,7 @@ def _opened(
                     sizes.append(dimension)
                     continue
                 text = open_name(value, axis)
-                if text not in current.sizes:
+                if text not in named:
                     kind = min(axis, 2)
                     times = multiple if kind == 2 else 1
                     name = text if _NAME.fullmatch(text) else f"size.{len(symbols)}"
@@ -129,9 +131,9 @@ def _opened(
                     counters[kind] += 1
                     name = f"{name}/{times}" if times > 1 else name
                     size = symbol(name, example) if is_example else example
-                    current.sizes[text] = times * size
+                    named[text] = times * size
                     symbols[name], chosen[name] = (number, axis, times), example
-                sizes.append(current.sizes[text])
+                sizes.append(named[text])
             value.shape = shape_of_sizes(sizes)
         done = frozenset(node for node in model.graph if _follow(node, current))
         unknown = frozenset(
