@@ -88,7 +88,6 @@ class LoadedProgram:
         self.point("sizes", 0)
         self._memory, self._threads = memory, threads
         self.rows = table.rows(self.functions, self.arguments.ctypes.data, threads)
-        # A worker that is late may still read an arena that was too small for a later run.
         self._arenas = [self.arena]
         self.keep = (libraries, keep, self._arenas, self.arguments)
         self._pool = ThreadPool(self.functions, self.rows, threads, self.keep)
@@ -106,8 +105,9 @@ class LoadedProgram:
     def resize(self, table: ProgramTable) -> None:
         """Take the calls of another table of the same code, between two runs."""
         if table.arena_bytes + SLACK_BYTES > self.arena.size:
+            # Every unit of the runs before is finished: nobody reads the arena that was too small.
             self.arena = self._memory.aligned(table.arena_bytes + SLACK_BYTES)
-            self._arenas.append(self.arena)
+            self._arenas[:] = [self.arena]
         self._of = table.arguments_of()
         self.point(None, self.arena.ctypes.data)
         self.point("sizes", 0)
