@@ -243,10 +243,27 @@ def _elementwise(operation: Callable[..., Any]) -> Callable[[ir.Node, Inputs], N
 
 
 def _quotient(a: Any, b: Any) -> Any:
-    # Rounded towards 0, which is down where nothing is negative.
-    if is_known(a) and is_known(b):
-        return int(a / b) if abs(a) < 2**52 else a // b
+    """Divide; ONNX rounds towards 0, which is down where nothing is negative."""
+    _require_positive(a, b)
     return a // b
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    """Return what division leaves; with `fmod` negative numbers leave something else."""
+    _require_positive(a, b)
+    return a % b
+
+
+def _require_positive(a: Any, b: Any) -> None:
+    if not (at_least(a, 0) and at_least(b, 1)):
+        raise _Undecided
+
+
+def _plain(numbers: Numbers) -> list[int]:
+    """Return numbers that are known before the program runs: places, bounds, sizes of tensors."""
+    if not all(map(is_known, numbers.reshape(-1))):
+        raise _Undecided
+    return [int(number) for number in numbers.reshape(-1)]
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -276,7 +293,8 @@ def _concat(node: ir.Node, inputs: Inputs) -> Numbers:
 def _gather(node: ir.Node, inputs: Inputs) -> Numbers:
     data, places = inputs[0], inputs[1]
     assert data is not None and places is not None  # noqa: PT018
-    return _as_array(np.take(data, places.astype(np.int64), axis=integer(node, "axis", 0)))
+    index = np.array(_plain(places), np.int64).reshape(places.shape)
+    return _as_array(np.take(data, index, axis=integer(node, "axis", 0)))
 
 
 def _as_array(value: Any) -> Numbers:
@@ -288,15 +306,17 @@ def _slice(node: ir.Node, inputs: Inputs) -> Numbers:
     assert data is not None and starts is not None and ends is not None  # noqa: PT018
     axes, steps = (*others, None, None)[:2]
     index: list[slice] = [slice(None)] * data.ndim
-    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        axis = number if axes is None else int(axes[number])
-        index[axis] = slice(int(start), int(end), 1 if steps is None else int(steps[number]))
+    bounds = list(zip(_plain(starts), _plain(ends), strict=True))
+    along = list(range(len(bounds))) if axes is None else _plain(axes)
+    strides = [1] * len(bounds) if steps is None else _plain(steps)
+    for axis, (start, end), step in zip(along, bounds, strides, strict=True):
+        index[axis] = slice(start, end, step)
     return _as_array(data[tuple(index)])
 
 
 def _axes(node: ir.Node, inputs: Inputs) -> tuple[int, ...] | None:
     if len(inputs) > 1 and inputs[1] is not None:
-        return tuple(int(axis) for axis in inputs[1].reshape(-1))
+        return tuple(_plain(inputs[1]))
     return integers(node, "axes", None)
 
 
@@ -312,7 +332,7 @@ def _squeeze(node: ir.Node, inputs: Inputs) -> Numbers:
 
 def _reshape(node: ir.Node, inputs: Inputs) -> Numbers:
     assert inputs[0] is not None and inputs[1] is not None  # noqa: PT018
-    return inputs[0].reshape([int(size) for size in inputs[1]])
+    return inputs[0].reshape(_plain(inputs[1]))
 
 
 def _reduce_product(node: ir.Node, inputs: Inputs) -> Numbers:
@@ -329,8 +349,8 @@ def _filled(node: ir.Node, inputs: Inputs) -> Numbers:
     number = 0 if value is None else value.as_tensor().numpy().reshape(-1)[0].item()
     if isinstance(number, float):
         raise _Undecided
-    shape = [int(size) for size in inputs[0] if is_known(size)]
-    if len(shape) != inputs[0].size or _product(shape) > _MOST_NUMBERS:
+    shape = _plain(inputs[0])
+    if _product(shape) > _MOST_NUMBERS:
         raise _Undecided
     return np.full(shape, number, object)
 
@@ -345,7 +365,7 @@ def _cast(node: ir.Node, inputs: Inputs) -> Numbers:
 
 def _expand(node: ir.Node, inputs: Inputs) -> Numbers:
     assert inputs[0] is not None and inputs[1] is not None  # noqa: PT018
-    shape = np.broadcast_shapes(inputs[0].shape, tuple(int(size) for size in inputs[1]))
+    shape = np.broadcast_shapes(inputs[0].shape, tuple(_plain(inputs[1])))
     return np.broadcast_to(inputs[0], shape)
 
 
@@ -354,7 +374,7 @@ _RULES: Mapping[str, Callable[[ir.Node, Inputs], Numbers]] = {
     "Sub": _elementwise(lambda a, b: a - b),
     "Mul": _elementwise(lambda a, b: a * b),
     "Div": _elementwise(_quotient),
-    "Mod": _elementwise(lambda a, b: a % b),
+    "Mod": _elementwise(_remainder),
     "Neg": _elementwise(lambda a: -a),
     "Max": _elementwise(lambda *all_: _folded(larger, all_)),
     "Min": _elementwise(lambda *all_: _folded(lesser, all_)),
