@@ -5,6 +5,7 @@ Loads no library of graphs, so that running a compiled model begins at once.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from vermilion.runtime.report import Report
+
+_log = logging.getLogger(__name__)
 
 # The name that ONNX Runtime's users know for what executes a backend's parts.
 PROVIDERS = {
@@ -175,7 +178,9 @@ class Session:
             raise OptionError("the session is closed")
         if whole is None:
             self._whole = whole = WholeModel(reader, self._threads)
-            self.notes += (f"ONNX Runtime runs the model at some sizes: {reason.message}",)
+            note = f"ONNX Runtime runs the model at some sizes: {reason.message}"
+            _log.warning(note)  # who opened the session has read its notes before
+            self.notes += (note,)
         return whole.run(names, self._feeds.checked(inputs))
 
     def get_inputs(self) -> list[NodeArg]:

@@ -317,7 +317,9 @@ def test_options_that_make_no_sense(folder: Path) -> None:
         Session(folder, threads=-1)
 
 
-def test_sizes_that_a_program_is_not_for_are_run_by_onnx_runtime(tmp_path: Path) -> None:
+def test_sizes_that_a_program_is_not_for_are_run_by_onnx_runtime(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[n,length] x) => (float[n,length] y) { a = Relu(x)  y = Exp(a) }"""
     graph = ir.from_proto(onnx.parser.parse_model(text))
@@ -328,4 +330,5 @@ def test_sizes_that_a_program_is_not_for_are_run_by_onnx_runtime(tmp_path: Path)
     assert session.run(None, {"x": some[:0]})[0].shape == (0, 3)
     (note,) = session.notes
     assert note.startswith("ONNX Runtime runs the model at some sizes: `x` has the shape [0, 3]")
+    assert [record.message for record in caplog.records] == [note]
     np.testing.assert_allclose(session.run(None, {"x": some})[0], np.exp(some), rtol=1e-6)
