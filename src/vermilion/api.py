@@ -36,8 +36,10 @@ from vermilion.runtime.placement_line import placement_line
 from vermilion.runtime.prove import NotProvenError
 from vermilion.runtime.report import OffloadGate, Report, read_report
 from vermilion.runtime.session import Session
+from vermilion.runtime.signed import sign_bundle
 from vermilion.runtime.write import pack
 from vermilion.store.digest import cache_digest
+from vermilion.store.ed25519 import read_signing_key
 from vermilion.version import code_digest
 
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -61,6 +63,7 @@ class Compiled:
     `artifact` is the folder in the cache, or the `.rai` that was asked for. `digest` stands for
     all that it was compiled from; `cache_reason` says why it was compiled, or that it was there.
     `availability` says whether the target's device is here, else why not and what helps.
+    `signed_by` is the public key that it was signed with this time, empty where it was not.
     """
 
     artifact: Path
@@ -73,6 +76,7 @@ class Compiled:
     target: Target
     availability: Availability
     report: Report
+    signed_by: str = ""
 
     @property
     def offload_is(self) -> str:
@@ -118,6 +122,7 @@ def compile_model(
     provider_options: Mapping[str, str] | None = None,
     inputs: Tensors | None = None,
     require_proof: bool = False,
+    sign: str | os.PathLike[str] | None = None,
     progress: Progress = no_progress,
 ) -> Compiled:
     """Compile a model for a target, or find it compiled in the cache.
@@ -142,6 +147,7 @@ def compile_model(
         inputs: a sample of your own for the proof, by the names of the model's inputs; it is
             tried before those that are drawn.
         require_proof: raise NotProvenError where no sample could show that the numbers are right.
+        sign: file of an Ed25519 private key; who trusts the key runs the machine code elsewhere.
         progress: told of each step.
 
     Raises: VermilionError of the kind that says who can fix it; OffloadError, with everything that
@@ -149,6 +155,7 @@ def compile_model(
     """
     begin = time.perf_counter()
     gate = OffloadGate.parse(min_offload) if min_offload else None
+    signing_key = None if sign is None else read_signing_key(Path(sign))
     chosen = find_target(target)
     device_backend, cpu_backend, availability = backends_for(chosen, backend or "")
     options = CompileOptions(
@@ -200,12 +207,15 @@ def compile_model(
         target=chosen,
         availability=availability,
         report=report,
+        signed_by="" if signing_key is None else signing_key.public,
     )
     if gate is not None:
         try:
             gate.check(report.summary, ran=device_backend.name in SEEN_TO_RUN)
         except UnsupportedError as error:
             raise OffloadError(error, compiled) from error
+    if signing_key is not None:
+        sign_bundle(entry.path, signing_key)
     if rai is not None:
         pack(entry.path, rai)
     return replace(compiled, artifact=rai or entry.path, seconds=time.perf_counter() - begin)

@@ -34,6 +34,7 @@ VERBS: Mapping[str, str] = {
     "compare": "compare",
     "bench": "bench",
     "cache": "app",
+    "trust": "app",
     "llm": "app",
     "onnx_utils": "app",
     "model_generate": "model_generate",

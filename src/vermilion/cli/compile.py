@@ -100,6 +100,14 @@ def compile(
             "--require-proof", help="Fail where no sample shows that the numbers are right."
         ),
     ] = False,
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            "--sign",
+            metavar="KEY.pem",
+            help="Sign with this private key (Ed25519): who trusts it runs the code elsewhere.",
+        ),
+    ] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node's place.")] = False,
 ) -> Result:
     """Compile a model for a target, or find it compiled before.
@@ -127,6 +135,7 @@ def compile(
             fix=fix,
             inputs=load_inputs(inputs) if inputs else None,
             require_proof=require_proof,
+            sign=sign,
             progress=terminal.progress,
         )
     except OffloadError as error:
@@ -179,6 +188,7 @@ def as_json(compiled: Compiled) -> dict[str, object]:
         "placement": compiled.placement,
         "summary": report.summary.as_json(),
         "summary_path": compiled.summary_path,
+        "signed_by": compiled.signed_by,
         "nodes": [dict(row) for row in report.nodes],
         "passes": [dict(row) for row in report.passes],
         "verification": {"outputs": [dict(row) for row in report.verification]},
@@ -203,6 +213,8 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
     facts.add_column(overflow="fold")
     facts.add_row("artifact", str(compiled.artifact))
     facts.add_row("summary", str(compiled.summary_path))
+    if compiled.signed_by:
+        facts.add_row("signed by", compiled.signed_by)
     for row in report.verification:
         facts.add_row(*_proof_row(row))
     views: list[RenderableType] = [

@@ -20,7 +20,9 @@ from vermilion.runtime.manifest import (
     WEIGHTS_FILE,
     Manifest,
     PartRecord,
+    is_ours,
 )
+from vermilion.runtime.signed import why_not_signed
 from vermilion.runtime.summary import Summary, summary_from_json
 
 if TYPE_CHECKING:
@@ -65,6 +67,11 @@ class ArtifactReader:
         self.is_compiled_here = False  # by this very process, whatever its signature says
         self._bundle = bundle
         self._listed = frozenset(member.name for member in manifest.members)
+
+    @property
+    def why_foreign(self) -> str:
+        """Why this user does not run the bundle's machine code, empty where this user does."""
+        return "" if is_ours(self.manifest) else why_not_signed(self._bundle, self.manifest)
 
     def read(self, name: str) -> memoryview:
         """Return the bytes of a file of the bundle, mapped."""

@@ -15,6 +15,7 @@ from vermilion.runtime.archive import first_name, map_archive
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
+    SIGNATURE_FILE,
     WEIGHTS_FILE,
     Manifest,
     Member,
@@ -108,6 +109,9 @@ class Bundle(Protocol):
     def view(self, name: str) -> memoryview:
         """Return the bytes of a file."""
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of that name."""
+
 
 class FolderBundle:
     """A bundle that is a folder. Files that the manifest does not list are never looked at."""
@@ -121,6 +125,10 @@ class FolderBundle:
         if name not in self._views:
             self._views[name] = self._map(name)
         return self._views[name]
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of that name."""
+        return os.path.lexists(self._root / name)
 
     def _map(self, name: str) -> memoryview:
         path = self._root
@@ -168,6 +176,10 @@ class ArchiveBundle:
             raise ArtifactError(f"`{name}` is missing", where=str(self._path), hint=_HINT)
         return found
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of that name."""
+        return name in self._views
+
 
 class CheckedBundle:
     """A bundle whose files are held to the manifest's digests when they are first read.
@@ -193,6 +205,10 @@ class CheckedBundle:
             _check_member(data, member, self._where, verify=True, keep=True)
             del self._unchecked[name]
         return data
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of that name."""
+        return self._bundle.has(name)
 
 
 Verify = Literal["all", "as read", "nothing"]
@@ -246,7 +262,8 @@ def _open_archive(path: Path) -> tuple[Bundle, Manifest]:
     views = map_archive(path)
     bundle = ArchiveBundle(path, views)
     manifest = _manifest(bundle, path)
-    unlisted = set(views) - {member.name for member in manifest.members} - {MANIFEST_FILE}
+    own = {MANIFEST_FILE, SIGNATURE_FILE}
+    unlisted = set(views) - {member.name for member in manifest.members} - own
     if unlisted:
         raise ArtifactError(
             f"`{min(unlisted)}` is in the bundle and not in its manifest",

@@ -17,6 +17,7 @@ from vermilion.store.signature import is_signed_here, signature_of
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
+SIGNATURE_FILE = "manifest.sig"
 MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "weights.bin"
 # A manifest is a few kilobytes; one of a thousand parts is under a megabyte.
@@ -215,8 +216,8 @@ def _check(manifest: Manifest, value: object, where: str) -> None:
 
 def _check_parts(manifest: Manifest, where: str) -> None:
     present = {member.name for member in manifest.members}
-    if MANIFEST_FILE in present:
-        raise _damaged("the manifest lists itself", where)
+    if not present.isdisjoint((MANIFEST_FILE, SIGNATURE_FILE)):
+        raise _damaged("the manifest lists itself, or its signature", where)
     for needed in (MODEL_FILE, *_part_files(manifest.parts)):
         if needed not in present:
             raise _damaged(f"`{needed}` is used and not listed", where)

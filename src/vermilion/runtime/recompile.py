@@ -6,7 +6,7 @@ from vermilion.backends import MACHINE_CODE
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.runtime.artifact import ArtifactReader
-from vermilion.runtime.manifest import Manifest, is_ours
+from vermilion.runtime.manifest import Manifest
 
 
 def runnable(reader: ArtifactReader) -> tuple[ArtifactReader, tuple[str, ...]]:
@@ -16,23 +16,22 @@ def runnable(reader: ArtifactReader) -> tuple[ArtifactReader, tuple[str, ...]]:
 
     Raises: VermilionError of the kind that says who can fix it.
     """
-    reason = "" if reader.is_compiled_here else why_not_run(reader.manifest)
+    reason = "" if reader.is_compiled_here else why_not_run(reader)
     if not reason:
         return reader, ()
     again = recompiled(reader)
     return again, (f"compiled again for {again.manifest.target}: {reason}",)
 
 
-def why_not_run(manifest: Manifest) -> str:
+def why_not_run(reader: ArtifactReader) -> str:
     """Say why the bundle's machine code is not run here, empty where it is or there is none."""
+    manifest = reader.manifest
     if not any(part.backend in MACHINE_CODE for part in manifest.parts):
         return ""
     missing = sorted(set(manifest.features) - find_target("cpu").features)
     if missing:
         return f"this machine has no {', '.join(missing)}"
-    if not is_ours(manifest):
-        return "its machine code was not made on this machine"
-    return ""
+    return reader.why_foreign
 
 
 def recompiled(reader: ArtifactReader) -> ArtifactReader:

@@ -27,6 +27,7 @@ from vermilion.runtime.artifact import (
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
     MODEL_FILE,
+    SIGNATURE_FILE,
     WEIGHTS_FILE,
     Dimension,
     Manifest,
@@ -109,7 +110,9 @@ def pack(
             "there is a folder of that name", where=str(place), hint="choose another name"
         )
     reader = open_artifact(source, verify=verify)
-    names = [MANIFEST_FILE, *(member.name for member in reader.manifest.members)]
+    signature = (SIGNATURE_FILE,) if (source / SIGNATURE_FILE).is_file() else ()
+    members = (member.name for member in reader.manifest.members)
+    names = [MANIFEST_FILE, *signature, *members]
     place.parent.mkdir(parents=True, exist_ok=True)
     with _aside(place) as aside:
         write_archive(aside, ((name, source / name) for name in names))
