@@ -98,12 +98,10 @@ def run_native(
     target: str,
     precision: str,
     threads: int = 1,
-    *,
-    few_passes: bool = False,
 ) -> dict[str, Array]:
     """Compile, load and run a model."""
     backend, place = NativeBackend(), find_target(target)
-    options = CompileOptions(precision=precision, threads=threads, few_passes=few_passes)
+    options = CompileOptions(precision=precision, threads=threads)
     with TemporaryDirectory() as name:
         folder = Path(name)
         part = Part("p", "cpu", "native", model, (), 0.0)

@@ -63,7 +63,6 @@ class CompileOptions:
     winograd: bool = True  # fewer multiplications (Winograd, Strassen), where that is faster
     dump: Path | None = None  # folder for what the code generator made on the way, for people
     threads: int = 0  # 0: as many as there are physical cores
-    few_passes: bool = False  # compile soon, instead of fast code: what is modelled runs seldom
     progress: Progress = field(default=no_progress, compare=False)  # told of steps within a part
     # The user's own, by name, for a backend whose provider has some; each build is asked.
     provider_options: Mapping[str, str] = field(default_factory=dict)

@@ -120,7 +120,7 @@ class NativeBackend:
         lowered, entries = _lowered(part, target, options, entry)
         if options.dump is not None:
             dumped = options.dump / part.name
-            write_dump(dumped, lowered.steps, isa, few_passes=options.few_passes)
+            write_dump(dumped, lowered.steps, isa)
         compiled = compile_steps(
             lowered.steps,
             [view.buffer for view in lowered.inputs],
@@ -128,7 +128,6 @@ class NativeBackend:
             isa,
             entries=entries,
             values=lowered.values if entry is None else None,
-            few_passes=options.few_passes,
         )
         table = {
             "arena_bytes": compiled.arena_bytes,

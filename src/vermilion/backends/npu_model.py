@@ -132,7 +132,6 @@ class NpuModelBackend:
             options,
             precision="bf16" if stores_bf16 else "auto",
             winograd=False,
-            few_passes=True,
         )
         return self._engines["native"].compile(replace(part, model=model), here, chosen, folder)
 

@@ -15,13 +15,13 @@ from vermilion.codegen.tensor import View
 KERNELS_FILE, IR_FILE, ASSEMBLY_FILE = "kernels.txt", "program.ll", "program.s"
 
 
-def write_dump(folder: Path, steps: Sequence[Step], isa: Isa, *, few_passes: bool = False) -> None:
+def write_dump(folder: Path, steps: Sequence[Step], isa: Isa) -> None:
     """Write the steps, the LLVM IR and the assembly of one part."""
     folder.mkdir(parents=True, exist_ok=True)
     text = module_text(steps, isa)
     (folder / KERNELS_FILE).write_text(kernel_table(steps), encoding="utf-8")
     (folder / IR_FILE).write_text(text, encoding="utf-8")
-    written = assembly(text, isa, few_passes=few_passes)
+    written = assembly(text, isa)
     (folder / ASSEMBLY_FILE).write_text(written, encoding="utf-8")
 
 

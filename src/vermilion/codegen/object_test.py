@@ -23,11 +23,10 @@ def text(name: str, factor: int) -> str:
     return f"define i64 @{name}(i64 %x) {{\n  %y = mul i64 %x, {factor}\n  ret i64 %y\n}}\n"
 
 
-@pytest.mark.parametrize("few_passes", [False, True])
-def test_several_modules_are_what_each_is_alone(few_passes: bool) -> None:
+def test_several_modules_are_what_each_is_alone() -> None:
     texts = [text("one", 3), text("two", 5), text("three", 7)]
-    objects = compile_objects(texts, ISA, few_passes=few_passes)
-    assert objects == [compile_object(one, ISA, few_passes=few_passes) for one in texts]
+    objects = compile_objects(texts, ISA)
+    assert objects == [compile_object(one, ISA) for one in texts]
     for name, factor, data in zip(("one", "two", "three"), (3, 5, 7), objects, strict=True):
         library, functions = load_object(data, [name], ISA)
         assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(functions[name])(6) == 6 * factor
@@ -47,8 +46,8 @@ def test_wrong_ir_is_an_error_wherever_it_is_compiled() -> None:
 
 def test_the_worker_compiles_what_it_reads() -> None:
     request = (
-        '{"isa": {"llvm_cpu": "x86-64-v3", "lanes": 8, "registers": 16, "has_bf16": false, '
-        '"has_vnni": false}, "few_passes": false}\n'
+        '{"llvm_cpu": "x86-64-v3", "lanes": 8, "registers": 16, "has_bf16": false, '
+        '"has_vnni": false}\n'
     )
     done = subprocess.run(
         [sys.executable, "-c", module._WORKER], input=(request + text("f", 9)).encode(),
@@ -57,7 +56,7 @@ def test_the_worker_compiles_what_it_reads() -> None:
     assert done.stdout == compile_object(text("f", 9), ISA)
 
 
-def test_few_passes_leave_a_loop_that_all_of_them_make_a_formula() -> None:
+def test_a_loop_stays_the_loop_that_was_written() -> None:
     loop = """define i64 @sum(i64 %n) {
     entry:
       br label %next
@@ -72,13 +71,11 @@ def test_few_passes_leave_a_loop_that_all_of_them_make_a_formula() -> None:
       ret i64 %more
     }
     """
-    data = compile_object(loop, ISA, few_passes=True)
+    data = compile_object(loop, ISA)
     library, functions = load_object(data, ["sum"], ISA)
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(functions["sum"])(10) == 45
     del library
-    few, full = (assembly(loop, ISA, few_passes=few_passes) for few_passes in (True, False))
-    assert "jb" in few
-    assert "jb" not in full
+    assert "jb" in assembly(loop, ISA)  # all of LLVM's passes make a formula of it
 
 
 def test_assembly_is_what_is_encoded() -> None:

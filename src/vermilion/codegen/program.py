@@ -71,13 +71,11 @@ def compile_steps(
     entries: int = 1,
     inputs_have_room: bool = False,
     values: Mapping[str, View] | None = None,
-    few_passes: bool = False,
 ) -> CompiledSteps:
     """Lay out memory, write all kernels into objects, and make the step table.
 
     The table is run once for each of `entries`, whose inputs and outputs lie one after the other.
-    `inputs_have_room` says that whoever runs it has `SLACK_BYTES` behind every input. With
-    `few_passes` LLVM takes less than half of the time, for code that is a little slower.
+    `inputs_have_room` says that whoever runs it has `SLACK_BYTES` behind every input.
 
     Raises: ExtentError where a kernel would touch memory outside of its buffers.
     """
@@ -96,7 +94,7 @@ def compile_steps(
     barriers = plan_barriers(twice, offsets)
     count = len(plan.steps)
     return CompiledSteps(
-        compiled_objects(steps, isa, few_passes=few_passes),
+        compiled_objects(steps, isa),
         packed,
         plan.arena_bytes,
         tuple(_call(step, False, places) for step in plan.once),
@@ -168,9 +166,7 @@ def most_workers(steps: Iterable[Step], entries: int = 1) -> int:
     return max(1, int(sum(map(expected_ns, steps)) * entries / _WORKER_NS))
 
 
-def compiled_objects(
-    steps: Iterable[Step], isa: Isa, *, few_passes: bool = False
-) -> tuple[ObjectCode, ...]:
+def compiled_objects(steps: Iterable[Step], isa: Isa) -> tuple[ObjectCode, ...]:
     """Return the driver and every distinct kernel of the steps as machine code."""
     kernels = _modules(steps, isa)
     total = sum(module.size for module in kernels.values())
@@ -182,7 +178,7 @@ def compiled_objects(
         at = min(range(count), key=lambda index: bins[index].size)
         bins[at].include(module)
         names[at].append(name)
-    objects = compile_objects([module.text() for module in bins], isa, few_passes=few_passes)
+    objects = compile_objects([module.text() for module in bins], isa)
     return (
         _driver(isa),
         *(
