@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from vermilion.clib.build import NoCompilerError, compiler
 from vermilion.hardware.cpu import detect_cpu
 
 # Devices, by the file that the Linux driver makes for them.
@@ -33,6 +34,12 @@ def missing(thing: str) -> str:
     if thing in CPU_FEATURES:
         has = thing in detect_cpu().features
         return "" if has else f"this machine has no {CPU_FEATURES[thing]}"
+    if thing == "c compiler":
+        try:
+            compiler("linux")
+        except NoCompilerError as error:
+            return f"{error}: the package `ziglang` has one"
+        return ""
     return "" if find_spec(thing) is not None else f"the package `{thing}` is not installed"
 
 

@@ -1,0 +1,1 @@
+"""Compiled models as libraries: code, weights and the C library in one `.so`, `.a` or `.o`."""

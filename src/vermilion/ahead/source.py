@@ -1,0 +1,210 @@
+"""The C source of a compiled model: the C library, its tables, the functions of its header."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vermilion.ahead.interface import Field, Interface
+
+
+@dataclass(frozen=True)
+class LinkedPart:
+    """A part of a model for one target. Symbols of its texts and weights begin with `symbol`."""
+
+    name: str
+    symbol: str
+    table_bytes: int
+    weights: str  # the symbol of its weights, which other targets may share
+    weights_bytes: int
+    functions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LinkedTarget:
+    """A model for one target."""
+
+    symbol: str
+    manifest_bytes: int
+    parts: tuple[LinkedPart, ...]
+
+
+_HEAD = """\
+#define _GNU_SOURCE
+#define VERMILION_API static __attribute__((unused))
+#include "vermilion.c"
+
+#include "{name}.h"
+
+#define VM_EXPORT __attribute__((visibility("default")))
+#define VM_INSIDE __attribute__((visibility("hidden")))
+
+"""
+
+_FUNCTIONS = """\
+struct {name} {{
+  vermilion_model *model;
+  vermilion_session *session;
+}};
+
+static _Thread_local char vm_said[4096];
+
+static int vm_say(vermilion_status *status) {{
+  int code = (int)vermilion_status_code(status);
+  if (status) snprintf(vm_said, sizeof vm_said, "%s", vermilion_status_text(status));
+  vermilion_status_free(status);
+  return code;
+}}
+
+VM_EXPORT const char *{name}_error(void) {{ return vm_said; }}
+
+VM_EXPORT int {name}_open({name} **model, int workers) {{
+  vermilion_session_options options = {{sizeof options, workers}};
+  if (!model) return vm_say(vm_no_pointer());
+  *model = NULL;
+  {name} *made = calloc(1, sizeof *made);
+  if (!made) return vm_say(vm_no_memory());
+  vermilion_status *status = vermilion_open_linked(vm_targets, {target_count}, &made->model);
+  if (!status) status = vermilion_session_new(made->model, &options, &made->session);
+  if (status) {{
+    {name}_close(made);
+    return vm_say(status);
+  }}
+  *model = made;
+  return 0;
+}}
+
+VM_EXPORT void {name}_close({name} *model) {{
+  if (!model) return;
+  vermilion_session_free(model->session);
+  vermilion_model_free(model->model);
+  free(model);
+}}
+
+VM_EXPORT const char *{name}_target(const {name} *model) {{
+  return model ? vermilion_model_target(model->model) : "";
+}}
+
+static void vm_fill(const {name}_inputs *inputs, const {name}_outputs *outputs,
+                    vermilion_tensor *in, vermilion_tensor *out) {{
+  (void)inputs, (void)outputs, (void)in, (void)out;
+{fill}}}
+
+static void vm_tell(const vermilion_tensor *out, {name}_outputs *outputs) {{
+  (void)out, (void)outputs;
+{tell}}}
+
+static int vm_call({name} *model, const {name}_inputs *inputs, {name}_outputs *outputs,
+                   const {name}_pool *pool, bool is_run) {{
+  vermilion_tensor in[{input_count} + 1], out[{output_count} + 1];
+  vermilion_pool given = {{sizeof given, 0, NULL, NULL}};
+  if (!model || !inputs || !outputs) return vm_say(vm_no_pointer());
+  if (pool) {{
+    given.workers = pool->workers;
+    given.context = pool->context;
+    given.parallel_for = pool->parallel_for;
+  }}
+  memset(in, 0, sizeof in);
+  memset(out, 0, sizeof out);
+  vm_fill(inputs, outputs, in, out);
+  vermilion_session *session = model->session;
+  vermilion_status *status =
+      is_run ? vermilion_run(session, in, {input_count}, out, {output_count}, pool ? &given : NULL)
+             : vermilion_shapes(session, in, {input_count}, out, {output_count});
+  if (!status) vm_tell(out, outputs);
+  return vm_say(status);
+}}
+
+VM_EXPORT int {name}_run({name} *model, const {name}_inputs *inputs, {name}_outputs *outputs) {{
+  return vm_call(model, inputs, outputs, NULL, true);
+}}
+
+VM_EXPORT int {name}_run_on({name} *model, const {name}_inputs *inputs, {name}_outputs *outputs,
+                            const {name}_pool *pool) {{
+  return vm_call(model, inputs, outputs, pool, true);
+}}
+
+VM_EXPORT int {name}_shapes({name} *model, const {name}_inputs *inputs, {name}_outputs *outputs) {{
+  return vm_call(model, inputs, outputs, NULL, false);
+}}
+"""
+
+
+def source_text(interface: Interface, targets: Sequence[LinkedTarget]) -> str:
+    """Return the source. The first target that a processor has the features of is chosen."""
+    body = _FUNCTIONS.format(
+        name=interface.name,
+        target_count=len(targets),
+        input_count=len(interface.inputs),
+        output_count=len(interface.outputs),
+        fill="".join(
+            _fill(field, number, is_output=is_output)
+            for is_output, fields in ((False, interface.inputs), (True, interface.outputs))
+            for number, field in enumerate(fields)
+        ),
+        tell="".join(
+            f"  memcpy(outputs->{field.name}_shape, out[{number}].shape,"
+            f" sizeof outputs->{field.name}_shape);\n"
+            for number, field in enumerate(interface.outputs)
+            if field.is_open
+        ),
+    )
+    return _HEAD.format(name=interface.name) + "".join(map(_target, targets)) + _table(
+        interface, targets
+    ) + body  # fmt: skip
+
+
+def _table(interface: Interface, targets: Sequence[LinkedTarget]) -> str:
+    rows = "".join(
+        f'    {{"{interface.name}", {target.symbol}_manifest, {target.manifest_bytes},'
+        f" {target.symbol}_parts, {len(target.parts)}}},\n"
+        for target in targets
+    )
+    return f"static const vermilion_linked vm_targets[] = {{\n{rows}}};\n\n"
+
+
+def _target(target: LinkedTarget) -> str:
+    lines = [_text(f"{target.symbol}_manifest")]
+    for part in target.parts:
+        lines += [_text(f"{part.symbol}_table"), _text(part.weights)]
+        lines += [f"extern void {part.symbol}_{name}(void) VM_INSIDE;\n" for name in part.functions]
+        rows = ", ".join(f'{{"{name}", {part.symbol}_{name}}}' for name in part.functions)
+        lines.append(
+            f"static const vermilion_linked_function {part.symbol}_functions[] = {{{rows}}};\n"
+        )
+    rows = ", ".join(
+        f'{{"{part.name}", {part.symbol}_table, {part.table_bytes},'
+        f" (const unsigned char *){part.weights}, {part.weights_bytes},"
+        f" {part.symbol}_functions, {len(part.functions)}}}"
+        for part in target.parts
+    )
+    lines.append(f"static const vermilion_linked_part {target.symbol}_parts[] = {{{rows}}};\n\n")
+    return "".join(lines)
+
+
+def _text(symbol: str) -> str:
+    return f"extern const char {symbol}[] VM_INSIDE;\n"
+
+
+def _fill(field: Field, number: int, *, is_output: bool) -> str:
+    side, tensor = ("outputs", f"out[{number}]") if is_output else ("inputs", f"in[{number}]")
+    lines = [
+        f"  {tensor}.data = (void *){side}->{field.name};\n",
+        f"  {tensor}.type = {field.number};\n",
+        f"  {tensor}.rank = {len(field.shape)};\n",
+    ]
+    if is_output and field.is_open:
+        lines.append(f"  {tensor}.bytes = outputs->{field.name}_room * sizeof({field.type});\n")
+        return "".join(lines)
+    if field.is_open:
+        lines.append(f"  memcpy({tensor}.shape, inputs->{field.name}_shape,"
+                     f" sizeof inputs->{field.name}_shape);\n")  # fmt: skip
+        lines.append(f"  {tensor}.bytes = SIZE_MAX / 2;\n")  # the shape says how many
+        return "".join(lines)
+    lines += [
+        f"  {tensor}.shape[{axis}] = {size};\n"
+        for axis, size in enumerate(field.shape)
+        if not is_output
+    ]
+    lines.append(f"  {tensor}.bytes = (size_t){field.elements} * sizeof({field.type});\n")
+    return "".join(lines)

@@ -1,0 +1,1 @@
+"""Compiled models without Python: the C library, its header and its sources."""
