@@ -83,7 +83,9 @@ def test_translation_and_findings(name: str, request: pytest.FixtureRequest) -> 
     assert plain.text.count("\n") == plain.original.count("\n"), "lines stay lines"
     golden(f"{name}.hip", plain.text, request)
     if fixed.text != plain.text:
-        assert fixed.text.count("\n") == fixed.original.count("\n"), "lines stay lines"
+        # The size of a wave as a constant is defined in lines of its own.
+        defined = 7 if "#ifndef HIPIFY_WAVE_SIZE" in fixed.text else 0
+        assert fixed.text.count("\n") == fixed.original.count("\n") + defined, "lines stay lines"
         golden(f"{name}.fixed.hip", fixed.text, request)
     golden(f"{name}.txt", findings_text(plain.findings), request)
 
@@ -110,7 +112,8 @@ def test_sources_cut_and_mixed_at_random_keep_their_lines_and_settle() -> None:
             words[at : at + chance.randint(0, 3)] = chance.choices(chance.choice(pieces), k=1)
         source = "".join(words)
         once = process_text(source, SourceFile(Path("x.cu"), "x.cu"), fix=True)
-        assert once.text.count("\n") == source.count("\n")
+        defined = 7 if "#ifndef HIPIFY_WAVE_SIZE" in once.text else 0
+        assert once.text.count("\n") == source.count("\n") + defined
         again = process_text(once.text, SourceFile(Path("x.hip"), "x.hip"), fix=True)
         assert again.text == once.text
 

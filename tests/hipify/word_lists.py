@@ -1,5 +1,8 @@
 """Makes `hipify/words/*.txt`: the names that HIP's headers and AMD's bindings declare.
 
+`hip_math.txt` alone is not made here: no package brings `hip_math_constants.h`, whose names are
+those of CUDA's `math_constants.h` with `HIP_` for `CUDART_`.
+
 `python tests/hipify/word_lists.py` writes them; a test holds that they are up to date.
 """
 
@@ -18,7 +21,7 @@ _HIP_HEADERS = (
     "amd_detail/amd_channel_descriptor.h", "amd_detail/amd_hip_runtime.h",
     "amd_detail/amd_hip_gl_interop.h",
 )  # fmt: skip
-_HIP = r"i?hip[A-Z]\w+|hip_[A-Z]\w+|HIP_[A-Z]\w+|HIP[a-z]\w+"
+_HIP = r"(?:i|make_)?hip[A-Z]\w+|hip_[A-Z]\w+|HIP_[A-Z]\w+|HIP[a-z]\w+"
 _BINDINGS = {
     "hipblas": r"hipblas[A-Z]\w+|HIPBLAS_\w+",
     "hipblaslt": r"hipblasLt\w+|HIPBLASLT_\w+",

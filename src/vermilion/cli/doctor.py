@@ -54,12 +54,40 @@ def doctor(
             "--suggest", help="Print VitisAI's options for --device, and why each is set."
         ),
     ] = False,
+    build_recipe: Annotated[
+        str,
+        typer.Option(
+            "--build-recipe",
+            metavar="onnxruntime|genai",
+            help="Print the script that builds it for AMD GPUs, what that needs, and the check.",
+        ),
+    ] = "",
+    rocm: Annotated[
+        str, typer.Option("--rocm", metavar="7.0", help="With it: the release of ROCm.")
+    ] = "7.2",
+    gfx: Annotated[
+        str, typer.Option("--gfx", metavar="gfx1100,…", help="With it: the GPUs.")
+    ] = "gfx1100",
+    provider: Annotated[
+        str,
+        typer.Option(
+            "--provider", metavar="migraphx|rocm", help="With it: the provider; rocm ends at 7.0."
+        ),
+    ] = "migraphx",
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="With it: write the scripts there."),
+    ] = None,
 ) -> Result:
     """Find what keeps this machine from running models, and say how to fix it.
 
     With --options, look at provider options for VitisAI, MIGraphX, AMDGPU and ROCm in a file, and
     print them corrected. The exit code is 1 if there is an error among the findings.
     """
+    if build_recipe:
+        from vermilion.cli.build_recipe import show_recipe
+
+        return show_recipe(build_recipe, rocm, gfx, provider, output)
     if options is not None or suggest:
         from vermilion.cli.provider_options import lint_file, suggest_options
 

@@ -78,6 +78,7 @@ def hipify(
     do. `// hipify: allow(RULE) why` silences a rule on a line.
     """
     from vermilion.hipify import hipify as work
+    from vermilion.hipify.files import encode
     from vermilion.hipify.report import as_json, as_sarif
 
     options = work.Options(
@@ -95,7 +96,7 @@ def hipify(
     if sarif is not None:
         sarif.write_text(json.dumps(to_json(as_sarif(report)), indent=2) + "\n", encoding="utf-8")
     if patch is not None:
-        patch.write_bytes(work.diff(report).encode("utf-8"))
+        patch.write_bytes(encode(work.diff(report)))
     return Result(as_json(report), lambda: _view(report), ok=report.ok)
 
 

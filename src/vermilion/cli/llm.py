@@ -121,6 +121,25 @@ def config(
         int, typer.Option("--max-length", help="RyzenAI: the longest sequence; 0: 4096.")
     ] = 0,
     stage: Annotated[str, typer.Option("--stage", help="Of a pipeline, only this stage.")] = "",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Let MIGraphX compute in INT8; needs a table.")
+    ] = False,
+    calibration_table: Annotated[
+        str,
+        typer.Option("--calibration-table", metavar="FILE", help="The INT8 calibration table."),
+    ] = "",
+    native_table: Annotated[
+        bool, typer.Option("--native-table", help="The table is in MIGraphX' own form.")
+    ] = False,
+    mem_limit: Annotated[
+        int, typer.Option("--mem-limit", metavar="BYTES", help="What the arena may take; 0: all.")
+    ] = 0,
+    arena: Annotated[
+        str,
+        typer.Option(
+            "--arena", metavar="kNextPowerOfTwo|kSameAsRequested", help="How the arena grows."
+        ),
+    ] = "",
 ) -> Result:
     """Check `genai_config.json`, or write the entries of a provider into it.
 
@@ -149,6 +168,11 @@ def config(
             cache_dir,
             max_length,
             stage,
+            int8,
+            calibration_table,
+            native_table,
+            mem_limit,
+            arena,
         )
         written = with_provider(found, request)
         changed = dict(changed_options(found, written))

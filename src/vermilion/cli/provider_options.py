@@ -25,7 +25,8 @@ def lint_file(path: Path, release: str, device: str, precision: str) -> Result:
     from vermilion.hardware.options.read import read_options
     from vermilion.hardware.targets.find import find_target
 
-    found, stated = read_options(path)
+    reading = read_options(path)
+    stated = reading.setting
     named = device or stated.device
     setting = Setting(
         build=release or stated.build,
@@ -33,16 +34,28 @@ def lint_file(path: Path, release: str, device: str, precision: str) -> Result:
         precision=precision or stated.precision,
         system=stated.system,
     )
-    linted = [lint(given, setting) for given in found]
+    linted = [lint(given, setting) for given in reading.option_sets]
     errors = sum(one.errors for one in linted)
+    if reading.unread and not errors:
+        first = reading.unread[0]
+        raise OptionError(
+            f"could not read {first.what}, so nothing says that the options are right",
+            where=first.where,
+            hint="write them out there, or check them as JSON "
+            '(`{"provider": "…", "options": {…}}`)',
+        )
     data = {
         "errors": errors,
         "release": setting.build,
         "device": setting.device,
         "option_sets": [_row(one) for one in linted],
+        "unread": [{"where": one.where, "what": one.what} for one in reading.unread],
     }
     as_json = path.suffix.lower() == ".json"
-    return Result(data, lambda: _lint_view(linted, setting, as_json=as_json), ok=errors == 0)
+    unread = [f"{one.where}: could not read {one.what}" for one in reading.unread]
+    return Result(
+        data, lambda: _lint_view(linted, setting, unread, as_json=as_json), ok=errors == 0
+    )
 
 
 def _row(linted: Linted) -> dict[str, object]:
@@ -62,7 +75,9 @@ def _row(linted: Linted) -> dict[str, object]:
     }
 
 
-def _lint_view(linted: Sequence[Linted], setting: Setting, *, as_json: bool) -> RenderableType:
+def _lint_view(
+    linted: Sequence[Linted], setting: Setting, unread: Sequence[str], *, as_json: bool
+) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -86,6 +101,7 @@ def _lint_view(linted: Sequence[Linted], setting: Setting, *, as_json: bool) -> 
             if problem.fix:
                 table.add_row("", Text.assemble(("fix: ", "bold"), problem.fix))
         views += [table, "", "corrected:", Text(corrected_text(one, as_json=as_json)), ""]
+    views += [Text(line) for line in unread]
     return Group(*views)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -83,14 +84,21 @@ def read_source(file: SourceFile) -> str | Finding:
         data = file.path.read_bytes()
     except OSError as error:
         return _problem(file, "file-unreadable", error.strerror or str(error))
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return _problem(file, "file-utf16", "it begins with UTF-16's byte order mark")
     if b"\0" in data[:_LOOKED_AT_BYTES]:
         return _problem(file, "file-binary", "it holds zero bytes")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        what = f"byte 0x{data[error.start]:02x} is not UTF-8"
-        return _problem(file, "file-not-utf8", what, line)
+    return decode(data)
+
+
+def decode(data: bytes) -> str:
+    """Return a source's text; bytes that are no UTF-8 are kept, one character each."""
+    return data.decode("utf-8", errors="surrogateescape")
+
+
+def encode(text: str) -> bytes:
+    """Return the bytes of a source's text, as `decode` read them."""
+    return text.encode("utf-8", errors="surrogateescape")
 
 
 def _problem(file: SourceFile, rule: str, message: str, line: int = 1) -> Finding:

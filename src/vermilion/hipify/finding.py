@@ -49,6 +49,15 @@ class Finding:
     fixed: bool = False
     name: str = ""
 
+    def __post_init__(self) -> None:
+        """Replace bytes of the source that are no text: a message is printed and sent as JSON."""
+        if not self.message.isprintable():
+            text = self.message.encode("utf-8", errors="replace").decode("utf-8")
+            object.__setattr__(self, "message", text)
+        if not self.hint.isprintable():
+            text = self.hint.encode("utf-8", errors="replace").decode("utf-8")
+            object.__setattr__(self, "hint", text)
+
     @property
     def is_left(self) -> bool:
         """Say whether there is still something to do; a note asks for nothing."""

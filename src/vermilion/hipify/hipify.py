@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
+from io import StringIO
 from pathlib import Path, PurePosixPath
 
 from vermilion.cores import usable_cores
@@ -16,10 +17,12 @@ from vermilion.hipify.files import (
     SourceFile,
     cmake_fragment,
     collect,
+    encode,
     libraries_used,
     setup_fragment,
 )
 from vermilion.hipify.finding import Finding, order
+from vermilion.hipify.headers import include_folders
 from vermilion.hipify.names import torch_names
 from vermilion.hipify.process import FileResult, process_file
 from vermilion.progress import Progress, no_progress
@@ -83,7 +86,8 @@ def hipify(paths: Sequence[Path], options: Options, progress: Progress = no_prog
     if options.output is not None:
         _check_output(options.output, paths, files)
     extra = torch_names() if options.with_torch_table else {}
-    results = _without_own_names(_process(files, options, extra, progress))
+    project = include_folders(paths, ())
+    results = _without_own_names(_process(files, options, extra, project, progress))
     written = tuple(_write(results, options))
     checks: tuple[CheckResult, ...] = ()
     not_seen: tuple[str, ...] = ()
@@ -121,8 +125,8 @@ def diff(report: Report) -> str:
         for result in report.files
         if result.changed
         for line in difflib.unified_diff(
-            result.original.splitlines(keepends=True),
-            result.text.splitlines(keepends=True),
+            StringIO(result.original).readlines(),  # lines end at \n only, as patch says
+            StringIO(result.text).readlines(),
             f"a/{result.file.name}",
             f"b/{result.file.name}",
         )
@@ -136,13 +140,19 @@ def output_name(name: str) -> str:
 
 
 def _process(
-    files: Sequence[SourceFile], options: Options, extra: Mapping[str, str], progress: Progress
+    files: Sequence[SourceFile],
+    options: Options,
+    extra: Mapping[str, str],
+    project: tuple[Path, ...],
+    progress: Progress,
 ) -> list[FileResult]:
     work = partial(
         process_file,
         fix=options.fix,
         rename_cu_includes=options.output is not None,
         extra_names=extra,
+        project=project,
+        given=include_folders((), options.includes),
     )
     stage = "translating"
     total_bytes = sum(file.path.lstat().st_size for file in files)
@@ -212,7 +222,7 @@ def _write_text(path: Path, text: str) -> None:
     """Write aside and rename, so that a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.part")
-    aside.write_bytes(text.encode("utf-8"))
+    aside.write_bytes(encode(text))
     if path.exists():
         aside.chmod(path.stat().st_mode)
     aside.replace(path)

@@ -9,17 +9,18 @@ import re
 from collections.abc import Callable, Iterator
 
 from vermilion.hipify.finding import Edit, Finding, OffsetMap
-from vermilion.hipify.rules import interfaces, machine, warps
+from vermilion.hipify.rules import interfaces, machine, masks, warps
 from vermilion.hipify.rules.catalogue import RULES
 from vermilion.hipify.rules.source import Hit, Source
 from vermilion.hipify.tokens import Tokens, tokenize
 
 CHECKS: tuple[Callable[[Source], Iterator[Hit]], ...] = (
     warps.warp_size_constant,
+    warps.warp_size_not_constant,
     warps.warp_lane_arithmetic,
     warps.warp_reduction_half,
     warps.shuffle_width,
-    warps.mask_32_bit,
+    masks.mask_32_bit,
     warps.ballot_32_bit,
     warps.lane_bit_32,
     warps.warp_synchronous,

@@ -9,6 +9,7 @@ from vermilion.hipify.lint import CHECKS, lint, silence
 from vermilion.hipify.rules.catalogue import RULES
 from vermilion.hipify.tokens import tokenize
 
+VOTE = "__any_sync(m, p);"  # what votes works on whole waves, as they are
 SHUFFLE = "v += __shfl_down_sync(m, v, o, 32);"  # makes a source use warps, and breaks no rule
 
 
@@ -28,10 +29,17 @@ def fixed(source: str) -> str:
         ("constexpr int kWarp = 32;", "warp-size-constant"),
         ("enum { LANES = 32 };", "warp-size-constant"),
         ("int lane = threadIdx.x & 0x1f;", "warp-lane-arithmetic"),
-        (f"int a = tid % 32; {SHUFFLE}", "warp-lane-arithmetic"),
+        (f"int a = tid % 32; {VOTE}", "warp-lane-arithmetic"),
         ("__shfl_xor(v, 16);", "warp-reduction-half"),
         ("__ballot_sync(0xffffffff, p);", "mask-32-bit"),
         ("__any_sync(0x0000ffff, p);", "mask-32-bit"),
+        ("void f(unsigned mask) { __any_sync(mask, p); }", "mask-32-bit"),
+        ("__any_sync((1u << n) - 1, p);", "mask-32-bit"),
+        ("constexpr int w = warpSize;", "warp-size-not-constant"),
+        ("__shared__ int s[4][warpSize];", "warp-size-not-constant"),
+        ("static_assert(warpSize == 32);", "warp-size-not-constant"),
+        ("switch (n) { case warpSize: break; }", "warp-size-not-constant"),
+        ("enum { W = warpSize };", "warp-size-not-constant"),
         ("unsigned m = __ballot(p);", "ballot-32-bit"),
         ("int m; m = __activemask();", "ballot-32-bit"),
         ("x = 1 << laneId;", "lane-bit-32"),
@@ -69,6 +77,10 @@ def test_it_fires(source: str, rule: str) -> None:
         "int x = threadIdx.x % 32;",  # no warps here: 32 may be the width of a tile
         "int c = blockIdx.x * 32;",
         f"{SHUFFLE}",
+        "int i = s[warpSize]; x = a[j + warpSize]; if (l < warpSize) f(warpSize);",
+        "void f(uint64_t m) { __any_sync(m, p); }",
+        "void f() { for (int o = 16; o; o /= 2) v += tile.shfl_xor(v, o); int l = tid % 32; }",
+        "struct CudaContext { hipStream_t s; };",
         "for (int o = 16; o > 0; o /= 2) v += __shfl_down_sync(m, v, o, 32);",
         "__ballot_sync(0xffffffffffffffffull, p);",
         "__shfl_sync(__activemask(), v, 0, 32);",
@@ -95,9 +107,20 @@ def test_it_does_not_fire(source: str) -> None:
 @pytest.mark.parametrize(
     ("source", "result"),
     [
-        ("int lane = threadIdx.x & 31;", "int lane = threadIdx.x & (warpSize - 1);"),
-        ("int warp = threadIdx.x >> 5;", "int warp = threadIdx.x / warpSize;"),
+        (f"int l = threadIdx.x & 31; {VOTE}", f"int l = threadIdx.x & (warpSize - 1); {VOTE}"),
+        (f"int warp = threadIdx.x >> 5; {VOTE}", f"int warp = threadIdx.x / warpSize; {VOTE}"),
         ("__ballot_sync(~0, p);", "__ballot_sync(0xffffffffffffffffull, p);"),
+        ("__any_sync((unsigned)-1, p);", "__any_sync(0xffffffffffffffffull, p);"),
+        ("__any_sync(uint32_t(-1), p);", "__any_sync(0xffffffffffffffffull, p);"),
+        ("__any_sync(static_cast<unsigned>(-1), p);", "__any_sync(0xffffffffffffffffull, p);"),
+        ("__any_sync(UINT_MAX, p);", "__any_sync(0xffffffffffffffffull, p);"),
+        ("constexpr unsigned A = ~0u; __any_sync(A, p);",
+         "constexpr unsigned long long A = 0xffffffffffffffffull; __any_sync(A, p);"),
+        ("#define A 0xffffffffu\nvoid f() { __any_sync(A, p); }",
+         "#define A 0xffffffffffffffffull\nvoid f() { __any_sync(A, p); }"),
+        # Lanes and loops go together, or neither does.
+        ("void f() { int l = tid % 32; for (int o = 16; o; o /= 2) v += __shfl_xor(v, o); }",
+         "void f() { int l = tid % 32; for (int o = 16; o; o /= 2) v += __shfl_xor(v, o, 32); }"),
         ("const unsigned M = 0xffffffff; __all_sync(M, p);",
          "const unsigned long long M = 0xffffffffffffffffull; __all_sync(M, p);"),
         ("uint32_t m = __ballot(p); n = __popc(m);",
@@ -113,7 +136,7 @@ def test_it_does_not_fire(source: str) -> None:
         ("#ifdef __CUDA_ARCH__\n#endif\n", "#ifdef __HIP_DEVICE_COMPILE__\n#endif\n"),
         ('"CUDAExecutionProvider"', '"MIGraphXExecutionProvider"'),
         ("for (int o = 1; o <= 16; o *= 2) { v += __shfl_xor(v, o); }",
-         "for (int o = 1; o <= warpSize / 2; o *= 2) { v += __shfl_xor(v, o); }"),
+         "for (int o = 1; o <= 16; o *= 2) { v += __shfl_xor(v, o, 32); }"),
     ],
 )  # fmt: skip
 def test_fixes(source: str, result: str) -> None:

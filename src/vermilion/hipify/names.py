@@ -3,6 +3,8 @@
 `words/*.txt` are the names that HIP's headers (7.1) and AMD's bindings of its libraries (10.0)
 declare; `tests/hipify/word_lists.py` makes them. `renames/*.txt` are CUDA names whose AMD name is
 another word: `CUDA HIP`, with ` !` where the parameters differ too, or `CUDA - what to do instead`.
+`renames/macros.txt` are the names of CUDA's macros and enumerators that begin with `CU`: many
+projects begin their own so, and only a list tells which is which.
 """
 
 from __future__ import annotations
@@ -51,6 +53,12 @@ def renames() -> Mapping[str, Rename]:
 
 
 @cache
+def cuda_macros() -> frozenset[str]:
+    """Return the macros, enumerators and structures of CUDA that begin with `CU`."""
+    return frozenset((_HERE / "renames" / "macros.txt").read_text("utf-8").split())
+
+
+@cache
 def includes() -> Mapping[str, Rename]:
     """Return the CUDA headers and their HIP headers."""
     return _read(_HERE / "renames" / "includes.txt")
@@ -67,6 +75,27 @@ def _read(path: Path) -> dict[str, Rename]:
             rows[cuda] = Rename("", hint=rest[0])
         else:
             rows[cuda] = Rename(hip, parameters_differ=rest == ["!"])
+    return rows
+
+
+@dataclass(frozen=True)
+class Form:
+    """A call of HIP's; `added` is a further argument: which one, and its text."""
+
+    hip: str
+    added: tuple[int, str] | None = None
+
+
+@cache
+def forms() -> Mapping[str, Mapping[int, Form]]:
+    """Return the calls of which CUDA has several forms: name → number of arguments → HIP's."""
+    rows: dict[str, dict[int, Form]] = {}
+    for line in (_HERE / "renames" / "forms.txt").read_text("utf-8").splitlines():
+        if line.startswith("#"):
+            continue
+        name, count, hip, *added = line.split(" ", 4)
+        extra = (int(added[0].removeprefix("+")) - 1, added[1]) if added else None
+        rows.setdefault(name, {})[int(count)] = Form(hip, extra)
     return rows
 
 
@@ -128,6 +157,8 @@ FAMILIES = tuple(
         (
             Family("cudaDevAttr", "hipDeviceAttribute", "HIP"),
             Family("cuda", "hip", "HIP"),
+            Family("make_cuda", "make_hip", "HIP"),
+            Family("CUDART_", "HIP_", "HIP"),
             Family("CUDA_R_", "HIP_R_", "HIP"),
             Family("CUDA_C_", "HIP_C_", "HIP"),
             Family("CUDA_ERROR_", "hipError", "HIP"),
@@ -159,20 +190,38 @@ FAMILIES = tuple(
 )
 
 # A name of CUDA goes on with a capital letter after its prefix. `CU_...` and `CUDA_...` are also
-# how many a project begins its own macros, so only what stands in a table is taken there.
+# how many a project begins its own macros, so only what stands in a list is taken there.
 _FOREIGN = re.compile(
     r"(?:cuda|cublas|cublasLt|cublasXt|cufft|cudnn|cusparse|cusolver|curand|nvrtc|nvtx|nvml|cutensor)"
     r"[A-Z]\w*|curand_\w+|cu[A-Z][a-z]\w*|CU[a-z]\w+"
     r"|(?:CUBLAS|CUBLASLT|CUFFT|CURAND|CUDNN|CUSPARSE|CUSOLVER|NVRTC)_[A-Z]\w*"
-    r"|CUDA_[RC]_\d\w*|CUDA_ERROR_\w+"
+    r"|CUDA_[RC]_\d\w*|CUDA_ERROR_\w+|make_cuda[A-Z]\w*|__cuda[A-Z_]\w*"
 )
-# Endings that a CUDA header gives to the newest form of a function.
-_VERSIONED = re.compile(r"(\w+?)(?:_v\d(?:_\d+)?|_ptsz|_ptds)$")
+# Endings that a CUDA header gives to a later form of a function; lengths of 64 bits (`_64`) are
+# another function, and keep their ending.
+_VERSIONED = re.compile(r"(\w+?)(?:_v\d+|_ptsz|_ptds)(_64)?$")
+
+# Enumerators of the driver are HIP's by their letters, after these changes of what they begin with.
+_BEGINNINGS = (
+    ("CU_DEVICE_ATTRIBUTE_", "deviceattribute"),
+    ("CU_DEVICE_P2P_ATTRIBUTE_", "devp2pattr"),
+    ("CU_JIT_INPUT_", "jitinput"),
+    ("CU_JIT_CACHE_OPTION_", "jitcacheoption"),
+    ("CU_JIT_", "jitoption"),
+    ("CU_PREFER_", "jitprefer"),
+    ("CU_MEM_ALLOC_GRANULARITY_", "memallocationgranularity"),
+    ("CU_MEMHOSTREGISTER_", "hostregister"),
+    ("CU_MEMHOSTALLOC_", "hostmalloc"),
+    ("CUDA_ARRAY3D_", "array"),
+    ("CUDA_ERROR_", "error"),
+    ("CUDA_", ""),
+    ("CU_", ""),
+)
 
 
 def is_cuda_name(name: str) -> bool:
     """Say whether a name looks like one of CUDA's."""
-    return _FOREIGN.fullmatch(name) is not None
+    return _FOREIGN.fullmatch(name) is not None or name in cuda_macros()
 
 
 @dataclass(frozen=True)
@@ -196,14 +245,29 @@ class Names:
             self._seen[name] = self._find(name)
         return self._seen[name]
 
+    def beginning(self, name: str) -> str:
+        """Return the beginning of HIP's names that stands for the beginning of CUDA's.
+
+        A macro that pastes names together has only the beginning: `cudaMemcpy##kind`.
+        """
+        for family in FAMILIES:
+            if name.startswith(family.prefix):
+                hip = family.apply(name)
+                if any(word.startswith(hip) for word in hip_words()):
+                    return hip
+        return ""
+
     def _find(self, name: str) -> Rename | Unknown | None:
         known = renames().get(name)
+        if known is None and (by_rule := _by_rule(name)):
+            return Rename(by_rule)
         if known is None and (versioned := _VERSIONED.match(name)):
-            known = renames().get(versioned[1])
+            stem = versioned[1] + (versioned[2] or "")
+            known = renames().get(stem)
+            if known is None and (by_rule := _by_rule(stem)):
+                return Rename(by_rule)
         if known is not None:
             return known if known.hip else Unknown(_library(name), known.hint)
-        if by_rule := _by_rule(name):
-            return Rename(by_rule)
         if name in self.extra:
             return Rename(self.extra[name])
         if not is_cuda_name(name):
@@ -213,22 +277,35 @@ class Names:
 
 def _by_rule(name: str) -> str:
     """Return the name that a rule makes, if AMD's headers declare it."""
-    stem = _VERSIONED.match(name)
-    for spelling in (name, *([stem[1]] if stem else [])):
-        for family in FAMILIES:
-            if spelling.startswith(family.prefix) and family.apply(spelling) in hip_words():
-                return family.apply(spelling)
-    fitting = [family for family in FAMILIES if name.startswith(family.prefix)]
-    if not fitting or not fitting[0].prefix.endswith("_"):
+    for family in FAMILIES:
+        if name.startswith(family.prefix) and family.apply(name) in hip_words():
+            return family.apply(name)
+    return _by_letters(name) if name.startswith("CU") else ""
+
+
+def _by_letters(name: str) -> str:
+    """Return HIP's name of an enumerator: CUDA writes some with other capitals and `_`."""
+    if name not in cuda_macros() and not name.startswith(("CUDA_ERROR_", "CU_DEVICE_ATTRIBUTE_")):
         return ""
-    return _without_case().get(fitting[0].apply(name).replace("_", "").lower(), "")
+    for cuda, hip in _BEGINNINGS:
+        if name.startswith(cuda):
+            letters = hip + name.removeprefix(cuda).replace("_", "").lower()
+            return _without_case().get(letters, "")
+    return ""
 
 
 @cache
 def _without_case() -> Mapping[str, str]:
-    """Return HIP's enumerators by their letters: CUDA writes some with other capitals and `_`."""
-    kinds = ("hipError", "hipDeviceAttribute")
-    return {word.lower(): word for word in sorted(hip_words()) if word.startswith(kinds)}
+    """Return HIP's names by their letters, without what they begin with.
+
+    Where two have the same, `HIP_X` is the driver's and `hipX` the runtime's: the driver's counts.
+    """
+    words = sorted(hip_words(), reverse=True)
+    return {
+        re.sub(r"^(?:hip|HIP)", "", word).replace("_", "").lower(): word
+        for word in words
+        if re.match(r"hip[A-Z]|HIP_(?!INCLUDE|ERROR)", word)
+    }
 
 
 def _library(name: str) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from vermilion.hipify.branches import Branches
 from vermilion.hipify.files import SourceFile, lint_build_file, read_source
 from vermilion.hipify.finding import Edit, Finding, OffsetMap, apply_edits, without_overlaps
 from vermilion.hipify.lint import lint, silence
 from vermilion.hipify.names import Names, is_cuda_name
 from vermilion.hipify.rules.catalogue import RULES
 from vermilion.hipify.tokens import Tokens, broken_tokens, tokenize
-from vermilion.hipify.translate import translate
+from vermilion.hipify.translate import Place, translate
 
 # A fix can make place for another (a wider variable, then the count of its bits); more rounds
 # than this would mean that two fixes undo each other.
@@ -29,6 +31,7 @@ class FileResult:
     silenced: int = 0
     stages: tuple[tuple[Edit, ...], ...] = ()
     own_names: frozenset[str] = frozenset()
+    hip_macros: frozenset[str] = frozenset()
 
     @property
     def changed(self) -> bool:
@@ -42,17 +45,27 @@ class FileResult:
 
 
 def process_file(
-    file: SourceFile, *, fix: bool, rename_cu_includes: bool, extra_names: Mapping[str, str]
+    file: SourceFile,
+    *,
+    fix: bool,
+    rename_cu_includes: bool,
+    extra_names: Mapping[str, str],
+    project: tuple[Path, ...] = (),
+    given: tuple[Path, ...] = (),
 ) -> FileResult:
-    """Read a file and give its translation with what was found."""
+    """Read a file and return its translation with what was found.
+
+    `project` and `given` are the folders that its includes are looked for in.
+    """
     text = read_source(file)
     if isinstance(text, Finding):
         return FileResult(file, "", "", (text,))
     if file.is_build_file:
         return FileResult(file, text, text, tuple(lint_build_file(text, file.name)), 0, ((),))
     return process_text(
-        text, file, fix=fix, rename_cu_includes=rename_cu_includes, extra_names=extra_names
-    )
+        text, file, fix=fix, rename_cu_includes=rename_cu_includes, extra_names=extra_names,
+        place=Place(file.path.parent, project, given),
+    )  # fmt: skip
 
 
 def process_text(
@@ -62,6 +75,7 @@ def process_text(
     fix: bool = False,
     rename_cu_includes: bool = False,
     extra_names: Mapping[str, str] | None = None,
+    place: Place | None = None,
 ) -> FileResult:
     """Translate a text, look for what breaks, and fix what can be corrected if asked to."""
     tokens = tokenize(text)
@@ -69,10 +83,13 @@ def process_text(
     if broken:
         return FileResult(file, text, text, (_broken(tokens, broken[0], file.name),))
     translation = translate(
-        text, file=file.name, names=Names(extra_names or {}), rename_cu_includes=rename_cu_includes
-    )
+        text, file=file.name, names=Names(extra_names or {}),
+        rename_cu_includes=rename_cu_includes, place=place,
+    )  # fmt: skip
     stages = [translation.edits]
+    branches = translation.branches
     found = lint(translation.text, original=tokens, edits=translation.edits, file=file.name)
+    found = _for_both(found, tokens, branches)
     kept, silenced = silence([*translation.findings, *found], tokens)
     of_names = set(translation.findings)
     now = translation.text
@@ -85,12 +102,22 @@ def process_text(
         now = apply_edits(now, edits)
         done = [replace(finding, fixed=bool(finding.edits)) for finding in kept]
         again, _ = silence(lint(now, file=file.name), tokenize(now))
-        places = _moved(again, now, stages, tokens)
+        places = _for_both(_moved(again, now, stages, tokens), tokens, branches)
         kept = [*(f for f in done if f.fixed or f in of_names), *places]
     unique = tuple(dict.fromkeys(kept))
     # Only what looks like CUDA's can be taken for it in another file.
     own = frozenset(name for name in translation.own_names if is_cuda_name(name))
-    return FileResult(file, text, now, unique, silenced, tuple(map(tuple, stages)), own)
+    return FileResult(
+        file, text, now, unique, silenced, tuple(map(tuple, stages)), own, branches.macros
+    )
+
+
+def _for_both(findings: list[Finding], tokens: Tokens, branches: Branches) -> list[Finding]:
+    """Leave out what stands in a branch, or a test, that its author wrote for HIP or for CUDA."""
+    if not branches.starts:
+        return findings
+    starts = tokens.line_starts
+    return [f for f in findings if branches.at(starts[f.line - 1] + f.column - 1) is None]
 
 
 def original_position(result: FileResult, line: int, column: int) -> tuple[int, int]:

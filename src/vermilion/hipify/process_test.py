@@ -95,12 +95,12 @@ def test_each_bad_file_has_one_clear_finding(bad_tree: Path, tmp_path: Path) -> 
         ("raw.cu", "file-broken", 1),
         ("string.cu", "file-broken", 2),
         ("sub/binary.cu", "file-binary", 1),
-        ("sub/latin.cuh", "file-not-utf8", 2),
-        ("sub/utf16.cu", "file-binary", 1),
+        ("sub/utf16.cu", "file-utf16", 1),
     ]
     assert all(f.hint for f in report.findings)
     written = sorted(p.relative_to(output).as_posix() for p in output.rglob("*") if p.is_file())
-    assert written == ["empty.hip", "good.hip"]
+    assert written == ["empty.hip", "good.hip", "sub/latin.cuh"]
+    assert (output / "sub/latin.cuh").read_bytes() == (bad_tree / "sub/latin.cuh").read_bytes()
 
 
 def test_a_file_that_the_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

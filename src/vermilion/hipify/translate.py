@@ -6,20 +6,27 @@ Lines stay lines, so that a compiler's message about the result points into the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from vermilion.hipify.branches import Branches, find_branches
+from vermilion.hipify.declared import names_of_header, own_names
 from vermilion.hipify.finding import Edit, Finding, apply_edits, without_overlaps
-from vermilion.hipify.names import Names, Rename, Unknown, includes
+from vermilion.hipify.headers import INCLUDE, find_header, project_headers
+from vermilion.hipify.launch_bounds import launch_edits
+from vermilion.hipify.names import Names, Unknown, forms, includes
+from vermilion.hipify.namespaces import NAMES, Namespaces
 from vermilion.hipify.rules.catalogue import RULES
-from vermilion.hipify.tokens import Span, Tokens, split_arguments, text_of, tokenize
+from vermilion.hipify.tokens import Tokens, split_arguments, tokenize
 
-_INCLUDE = re.compile(r'(#[ \t]*\w+[ \t]*[<"])([^>"]+)([>"])')
 # Everything below these is the counterpart of one header.
 _INCLUDE_TREES = (("cub/", "hipcub/hipcub.hpp"), ("thrust/system/cuda/", "thrust/system/hip/"))
 # Conventions of calls, which are empty on Linux and which HIP does not name.
 _REMOVED = frozenset({"CUDART_CB", "CUDARTAPI"})
-_NAMESPACES = {"cub": "hipcub", "nvcuda": ""}
+# Numbers of CUDA's versions, which HIP's stand for.
+_VERSIONS = frozenset({"CUDA_VERSION", "CUDART_VERSION"})
+_COMPARISONS = frozenset({"<", ">", "<=", ">=", "==", "!=", "/", "%"})
 _SYMBOL_PARAMETER = {
     "hipMemcpyToSymbol": 0,
     "hipMemcpyToSymbolAsync": 0,
@@ -44,6 +51,30 @@ class Translation:
     edits: list[Edit]
     findings: list[Finding]
     own_names: frozenset[str] = frozenset()
+    branches: Branches = field(default_factory=Branches)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a source lies: its own folder, and the folders that its includes lead to.
+
+    `project` are folders of the sources themselves, `given` those that the user named for the
+    compiler, which may hold headers of libraries too.
+    """
+
+    own: Path | None = None
+    project: tuple[Path, ...] = ()
+    given: tuple[Path, ...] = ()
+
+    def headers(self, tokens: Tokens) -> Iterator[Path]:
+        """Yield the files of the project that a source includes."""
+        if self.own is not None:
+            yield from project_headers(tokens, self.own, self.project)
+
+    def given_headers(self, tokens: Tokens) -> Iterator[Path]:
+        """Yield the files of folders for the compiler that a source includes."""
+        if self.own is not None and self.given:
+            yield from project_headers(tokens, None, self.given)
 
 
 @dataclass
@@ -52,8 +83,20 @@ class _Work:
     names: Names
     file: str
     own_names: frozenset[str]
+    words: Sequence[str]
+    branches: Branches
     edits: list[Edit] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+
+    def word(self, place: int) -> str:
+        return self.words[place] if 0 <= place < len(self.words) else ""
+
+    def kind(self, place: int) -> str:
+        return self.tokens.kinds[self.tokens.meaningful[place]] if place >= 0 else ""
+
+    def is_left_alone(self, index: int) -> bool:
+        """Say whether a token is CUDA's side, or the test, of a source that knows of HIP."""
+        return self.branches.at(self.tokens.starts[index]) in {"cuda", "test"}
 
     def replace(self, index: int, text: str) -> None:
         if text != self.tokens.word(index):
@@ -75,83 +118,92 @@ class _Work:
 
 
 def translate(
-    text: str, *, file: str = "<text>", names: Names | None = None, rename_cu_includes: bool = False
+    text: str,
+    *,
+    file: str = "<text>",
+    names: Names | None = None,
+    rename_cu_includes: bool = False,
+    place: Place | None = None,
 ) -> Translation:
     """Translate one source text.
 
     With `rename_cu_includes`, `#include "x.cu"` becomes `#include "x.hip"`, for output in a folder.
+    `place` is where the text lies among the headers of its project.
     """
     tokens = tokenize(text)
-    work = _Work(tokens, names or Names(), file, own_names(tokens))
-    meaningful = tokens.meaningful
-    for place, index in enumerate(meaningful):
+    where = place or Place()
+    own = own_names(tokens)
+    for header in where.headers(tokens):
+        own |= names_of_header(header, where.project)
+    for header in where.given_headers(tokens):
+        own |= names_of_header(header, ())
+    words = [tokens.word(index) for index in tokens.meaningful]
+    branches = find_branches(tokens)
+    work = _Work(tokens, names or Names(), file, own, words, branches)
+    spaces = Namespaces(tokens, words)
+    for place_, index in enumerate(tokens.meaningful):
         kind = tokens.kinds[index]
-        if kind == "word":
-            _translate_word(work, meaningful, place)
-        elif kind == "include":
-            _translate_include(work, index, rename_cu_includes)
+        if kind not in {"word", "include"} or work.is_left_alone(index):
+            continue
+        if kind == "include":
+            _translate_include(work, index, rename_cu_includes, where)
+        elif words[place_] in NAMES:
+            work.edits.extend(spaces.edits(place_))
+        else:
+            _translate_word(work, place_)
     work.edits.extend(launch_edits(tokens, work.names))
     edits = without_overlaps(work.edits)
-    return Translation(apply_edits(text, edits), edits, work.findings, work.own_names)
+    return Translation(apply_edits(text, edits), edits, work.findings, own_names(tokens), branches)
 
 
-_AFTER_A_NAME = frozenset({"(", "=", ";", ",", ")", "[", "{"})
-
-
-def own_names(tokens: Tokens) -> frozenset[str]:
-    """Return the names that a source declares itself: macros, functions, variables, types."""
-    own: set[str] = set()
-    meaningful = tokens.meaningful
-    for before, index, after in zip(meaningful, meaningful[1:], meaningful[2:], strict=False):
-        if tokens.kinds[index] != "word":
-            continue
-        previous, following = tokens.word(before), tokens.word(after)
-        defines_macro = previous == "define"
-        defines_type = previous in {"struct", "class", "enum", "using", "typename", "namespace"}
-        declares = following in _AFTER_A_NAME and _ends_a_type(tokens, before)
-        if defines_macro or (defines_type and following in "{=:;") or declares:
-            own.add(tokens.word(index))
-    return frozenset(own)
-
-
-def _ends_a_type(tokens: Tokens, index: int) -> bool:
-    """Say whether a token can stand before the name of a function that is declared."""
-    word = tokens.word(index)
-    if tokens.kinds[index] == "word":
-        return word not in {"return", "else", "case", "throw", "co_return", "do"}
-    return word in {"*", "&", "&&", ">"} and tokens.text[tokens.starts[index + 1]].isspace()
-
-
-def _translate_word(work: _Work, meaningful: list[int], place: int) -> None:
-    index = meaningful[place]
-    word = work.tokens.word(index)
-    following = work.tokens.word(meaningful[place + 1]) if place + 1 < len(meaningful) else ""
-    before = work.tokens.word(meaningful[place - 1]) if place else ""
+def _translate_word(work: _Work, place: int) -> None:
+    index, word = work.tokens.meaningful[place], work.words[place]
     if word in _REMOVED:
         work.replace(index, "")
-        return
-    if word in _NAMESPACES or word == "thrust":
-        _translate_namespace(work, meaningful, place)
         return
     found = work.names.look_up(word)
     if found is None:
         return
+    following, before = work.word(place + 1), work.word(place - 1)
+    if before == "##":
+        return  # the end of a name that is pasted together is no name
     if isinstance(found, Unknown):
-        is_member = before in {".", "->"}
-        if not is_member and word not in work.own_names and (_is_sure(word) or following == "("):
-            what = f"`{word}` has no {found.library} name that this tool knows"
-            work.report("unknown-name", index, what, found.hint, name=word)
+        _report_unknown(work, place, found)
+        return
+    if following == "(" and _take_form(work, place):
         return
     work.replace(index, found.hip)
     if found.parameters_differ and following == "(":
         what = f"`{found.hip}` takes other parameters than `{word}`"
         work.report("parameters-differ", index, what)
-    for parameters, before, after in (
+    if word in _VERSIONS and (following in _COMPARISONS or before in _COMPARISONS):
+        work.report(
+            "cuda-version", index, f"`{word}` counts versions of CUDA, `{found.hip}` of HIP"
+        )
+    for parameters, opening, closing in (
         (_SYMBOL_PARAMETER, "HIP_SYMBOL(", ")"),
         (_KERNEL_PARAMETER, "reinterpret_cast<const void*>(", ")"),
     ):
         if following == "(" and found.hip in parameters:
-            _wrap_argument(work, meaningful, place, parameters, found.hip, before, after)
+            _wrap_argument(work, place, parameters[found.hip], opening, closing)
+
+
+def _report_unknown(work: _Work, place: int, found: Unknown) -> None:
+    """Report a name of CUDA's without a counterpart, unless it is somebody else's."""
+    word, before = work.words[place], work.word(place - 1)
+    # A member, or what a class or namespace of the project's has.
+    is_inner = before in {".", "->"} or (
+        before == "::" and work.kind(place - 2) == "word" and work.word(place - 2) != "return"
+    )
+    is_pasted = work.word(place + 1) == "##"
+    if is_pasted and (prefix := work.names.beginning(word)):
+        work.replace(work.tokens.meaningful[place], prefix)
+        return
+    if is_inner or word in work.own_names:
+        return
+    if _is_sure(word) or work.word(place + 1) == "(":
+        what = f"`{word}` has no {found.library} name that this tool knows"
+        work.report("unknown-name", work.tokens.meaningful[place], what, found.hint, name=word)
 
 
 def _is_sure(word: str) -> bool:
@@ -159,46 +211,51 @@ def _is_sure(word: str) -> bool:
     return re.match(r"cu[A-Z]", word) is None
 
 
-def _translate_namespace(work: _Work, meaningful: list[int], place: int) -> None:
-    words = [work.tokens.word(i) for i in meaningful[max(0, place - 3) : place + 6]]
-    at = min(place, 3)
-    before, rest = words[:at], words[at + 1 :]
-    word = words[at]
-    if word == "thrust":
-        if rest[:3] == ["::", "cuda", "::"]:
-            work.replace(meaningful[place + 2], "hip")
-        return
-    opens = before[-1:] == ["namespace"] or (before[-1:] == ["="] and before[:1] == ["namespace"])
-    qualified = rest[:1] == ["::"]
-    if not (opens or qualified):
-        return
-    if word == "cub":
-        work.replace(meaningful[place], "hipcub")
-    elif before[-2:] == ["using", "namespace"] and rest[:1] == [";"]:
-        # `wmma::` is what the source says from here on: namespace wmma = rocwmma;
-        for step, text in ((-2, "namespace"), (-1, "wmma ="), (0, "rocwmma")):
-            work.replace(meaningful[place + step], text)
-    elif rest[:2] == ["::", "wmma"]:
-        # One name where there were two.
-        for step, text in ((0, "rocwmma"), (1, ""), (2, "")):
-            work.replace(meaningful[place + step], text)
+def _take_form(work: _Work, place: int) -> bool:
+    """Translate a call of which CUDA has several forms, by the number of its arguments."""
+    known = forms().get(work.words[place])
+    if known is None:
+        return False
+    tokens, index = work.tokens, work.tokens.meaningful[place]
+    arguments = split_arguments(tokens, tokens.meaningful, place + 1)
+    form = known.get(len(arguments))
+    if form is None:
+        any_form = next(iter(known.values()))
+        counts = " or ".join(str(count) for count in known)
+        what = f"`{work.words[place]}` with {len(arguments)} arguments: HIP's takes {counts}"
+        work.replace(index, any_form.hip)
+        work.report("parameters-differ", index, what, "write the call as HIP's header declares it")
+        return True
+    work.replace(index, form.hip)
+    if form.added:
+        at, text = form.added
+        if at < len(arguments):
+            start = tokens.starts[arguments[at][0]]
+            work.edits.append(Edit(start, start, f"{text}, "))
+        else:
+            end = tokens.starts[arguments[-1][1] + 1]
+            work.edits.append(Edit(end, end, f", {text}"))
+    return True
 
 
-def _translate_include(work: _Work, index: int, rename_cu_includes: bool) -> None:
-    found = _INCLUDE.match(work.tokens.raw(index))
+def _translate_include(work: _Work, index: int, rename_cu_includes: bool, where: Place) -> None:
+    found = INCLUDE.match(work.tokens.raw(index))
     if found is None:
         return
-    header = found[2]
-    row = includes().get(header)
+    header, quoted = found[2], found[3] == '"'
+    is_own = find_header(header, quoted, where.own, where.project) is not None
+    row = None if is_own else includes().get(header)
     if row is not None and not row.hip:
         work.report("unknown-header", index, f"`{header}` has no counterpart in HIP", row.hint)
         return
-    target = row.hip if row is not None else _from_tree(header)
-    if not target and rename_cu_includes and header.endswith(".cu") and found[3] == '"':
+    target = row.hip if row is not None else "" if is_own else _from_tree(header)
+    if not target and rename_cu_includes and header.endswith(".cu") and quoted:
         target = header.removesuffix(".cu") + ".hip"
     if target:
         work.replace(index, f"{found[1]}{target}{found[3]}")
-    elif re.match(r"(?:cuda|cutlass|cute)/", header):
+        return
+    given = find_header(header, quoted, where.own, where.given) is not None
+    if not (is_own or given) and re.match(r"(?:cuda|cutlass|cute)/", header):
         work.report("unknown-header", index, f"`{header}` has no counterpart in HIP")
 
 
@@ -211,17 +268,8 @@ def _from_tree(header: str) -> str:
     return ""
 
 
-def _wrap_argument(
-    work: _Work,
-    meaningful: list[int],
-    place: int,
-    parameters: Mapping[str, int],
-    name: str,
-    before: str,
-    after: str,
-) -> None:
-    arguments = split_arguments(work.tokens, meaningful, place + 1)
-    wanted = parameters[name]
+def _wrap_argument(work: _Work, place: int, wanted: int, before: str, after: str) -> None:
+    arguments = split_arguments(work.tokens, work.tokens.meaningful, place + 1)
     if wanted >= len(arguments):
         return
     first, last = arguments[wanted]
@@ -231,49 +279,3 @@ def _wrap_argument(
     start, end = work.tokens.starts[first], work.tokens.starts[last + 1]
     work.edits.append(Edit(start, start, before))
     work.edits.append(Edit(end, end, after))
-
-
-# 4 execution units of 64 lanes in a CDNA compute unit: `blocks` of `threads` need
-# blocks * threads / 256 waves on each. An RDNA unit needs more; the number is a lower bound.
-LANES_OF_A_UNIT = 256
-
-
-def launch_edits(tokens: Tokens, names: Names) -> Iterator[Edit]:
-    """Yield the edits that turn CUDA's blocks in `__launch_bounds__` into HIP's waves.
-
-    `kernel<<<...>>>(...)` is HIP too and stays. The second number of `__launch_bounds__` counts
-    blocks of a multiprocessor for CUDA, and waves of an execution unit for HIP.
-    Source: HIP documentation, "C++ language extensions", launch bounds.
-    """
-    meaningful = tokens.meaningful
-    for place, index in enumerate(meaningful):
-        if tokens.kinds[index] != "word" or tokens.word(index) != "__launch_bounds__":
-            continue
-        arguments = split_arguments(tokens, meaningful, place + 1)
-        if len(arguments) < 2 or _is_ours(tokens, arguments[1]):
-            continue
-        # What is written of the blocks stays where it is, between two new pieces.
-        first, last = arguments[1]
-        begin, end = tokens.starts[first], tokens.starts[last + 1]
-        threads = _translated(tokens, names, arguments[0])
-        waves = f") * ({threads}) + {LANES_OF_A_UNIT - 1}) / {LANES_OF_A_UNIT}"
-        # CUDA's third number is the size of a cluster, which AMD GPUs do not have.
-        dropped = tokens.starts[arguments[-1][1] + 1]
-        yield Edit(begin, begin, "((")
-        yield Edit(end, dropped, waves + "\n" * tokens.text.count("\n", end, dropped))
-
-
-def _translated(tokens: Tokens, names: Names, span: Span) -> str:
-    """Return an argument once more, in one line, without comments, with HIP's names."""
-    words = []
-    for index in range(span[0], span[1] + 1):
-        if tokens.kinds[index] in {"space", "comment"}:
-            continue
-        word = tokens.word(index)
-        found = names.look_up(word) if tokens.kinds[index] == "word" else None
-        words.append(found.hip if isinstance(found, Rename) else word)
-    return " ".join(words)
-
-
-def _is_ours(tokens: Tokens, span: Span) -> bool:
-    return text_of(tokens, span).endswith(f"/ {LANES_OF_A_UNIT}")

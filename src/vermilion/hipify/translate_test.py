@@ -35,6 +35,17 @@ from vermilion.hipify.translate import translate
         ("ncclAllReduce", "ncclAllReduce"),
         ("cuCmulf", "hipCmulf"),
         ("__nv_bfloat16", "__hip_bfloat16"),
+        ("make_cudaExtent", "make_hipExtent"),
+        ("CUDART_LN2_F", "HIP_LN2_F"),
+        ("CU_STREAM_PER_THREAD", "hipStreamPerThread"),
+        ("CU_JIT_MAX_REGISTERS", "hipJitOptionMaxRegisters"),
+        ("CU_MEM_ADVISE_SET_READ_MOSTLY", "hipMemAdviseSetReadMostly"),
+        ("CU_RESOURCE_TYPE_ARRAY", "HIP_RESOURCE_TYPE_ARRAY"),
+        ("CUDA_MEM_ALLOC_NODE_PARAMS", "hipMemAllocNodeParams"),
+        ("cublasSasum_v2_64", "hipblasSasum_64"),
+        ("cublasSgemm_v2", "hipblasSgemm"),
+        ("cuMemcpy2D_v2", "hipMemcpyParam2D"),
+        ("__DRIVER_TYPES_H__", "HIP_INCLUDE_HIP_DRIVER_TYPES_H"),
     ],
 )
 def test_a_name_of_each_family(cuda: str, hip: str) -> None:
@@ -117,6 +128,18 @@ def test_an_included_source_follows_the_name_of_its_file() -> None:
         ("using namespace cub;", "using namespace hipcub;"),
         ("namespace algorithms = cub;", "namespace algorithms = hipcub;"),
         ("thrust::cuda::par", "thrust::hip::par"),
+        ("namespace a { namespace cub = ::cub; }", "namespace a { namespace cub = ::hipcub; }"),
+        (
+            "namespace a::b { namespace cub { int x; } }",
+            "namespace a::b { namespace cub { int x; } }",
+        ),
+        ("tools::cub::Sum()", "tools::cub::Sum()"),
+        (
+            "struct cub { static int x; }; int y = cub::x;",
+            "struct cub { static int x; }; int y = cub::x;",
+        ),
+        ("#define NS cub\n", "#define NS hipcub\n"),
+        ("namespace thrust_ = thrust;", "namespace thrust_ = thrust;"),
         ("nvcuda::wmma::fragment", "rocwmma::fragment"),
         ("using namespace nvcuda;", "namespace wmma = rocwmma;"),
         ("nvcuda::\n wmma /* of CUDA */ ::fragment", "rocwmma\n  /* of CUDA */ ::fragment"),
@@ -163,3 +186,37 @@ def test_parameters_that_differ_are_reported_at_calls_only() -> None:
         "cudnnSetTensor4dDescriptor(a, b); f = cudnnSetTensor4dDescriptor;"
     ).findings
     assert [f.rule for f in findings] == ["parameters-differ"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "hip"),
+    [
+        ("cuMemcpy(a, b, n);", "hipMemcpy(a, b, n, hipMemcpyDefault);"),
+        ("cuMemcpyAsync(a, b, n, s);", "hipMemcpyAsync(a, b, n, hipMemcpyDefault, s);"),
+        ("cudaGraphInstantiate(&e, g);", "hipGraphInstantiateWithFlags(&e, g, 0);"),
+        ("cudaGraphInstantiate(&e, g, 0, 0, 0);", "hipGraphInstantiate(&e, g, 0, 0, 0);"),
+        ("cuCtxCreate(&c, 0, d);", "hipCtxCreate(&c, 0, d);"),
+    ],
+)
+def test_a_call_of_several_forms_goes_by_its_arguments(cuda: str, hip: str) -> None:
+    done = translate(cuda)
+    assert (done.text, done.findings) == (hip, [])
+
+
+def test_a_form_that_hip_does_not_have_is_reported() -> None:
+    (finding,) = translate("cuCtxCreate(&c, params, 0, d);").findings
+    assert (finding.rule, "takes 3" in finding.message) == ("parameters-differ", True)
+
+
+@pytest.mark.parametrize(
+    "left", ["CU_TENSOR_MAP_SWIZZLE_NONE", "__CUDACC_VER_MAJOR__", "CU_GREEN_CTX_DEFAULT_STREAM"]
+)
+def test_no_name_is_left_without_a_word(left: str) -> None:
+    assert [f.name for f in translate(f"x = {left};").findings] == [left]
+
+
+def test_bytes_that_are_no_text_stay() -> None:
+    source = b"// Gr\xf6\xdfe\r\nvoid f(void* p) { cudaFree(p); }\r\n"
+    text = source.decode("utf-8", "surrogateescape")
+    done = translate(text).text.encode("utf-8", "surrogateescape")
+    assert done == source.replace(b"cudaFree", b"hipFree")

@@ -20,6 +20,7 @@ Provider = Literal["cpu", "migraphx", "amdgpu", "ryzenai"]
 Build = Literal["built-in", "plugin"]
 Era = Literal["1.6", "1.7"]
 
+ARENAS = ("kNextPowerOfTwo", "kSameAsRequested")
 _DEFAULT_LENGTH = 4096
 _CHUNK_TOKENS = 2048
 
@@ -41,6 +42,11 @@ class ProviderRequest:
     cache_dir: str = ""
     max_length: int = 0  # of a sequence on RyzenAI; 0: 4096, or the context where that is less
     stage: str = ""  # of a pipeline; empty: every session
+    int8: bool = False
+    calibration_table: str = ""  # ONNX Runtime's, or MIGraphX' own with `native_table`
+    native_table: bool = False
+    memory_limit_bytes: int = 0  # of ONNX Runtime's arena; 0: none
+    arena: str = ""  # how it grows
 
     def __post_init__(self) -> None:
         for value, kind, name in (
@@ -58,10 +64,38 @@ class ProviderRequest:
                 f"`{self.provider}` has no device number, FP16, tuning or cache folder",
                 hint="these are for `migraphx` and `amdgpu`",
             )
-        if self.provider == "amdgpu" and self.fp16:
+        if self.provider == "amdgpu" and (self.fp16 or self.int8):
             raise OptionError(
-                "the AMDGPU provider has no FP16 switch: it computes in the model's own numbers",
-                hint="build the model in FP16, or use `--provider migraphx`",
+                "the AMDGPU provider has no FP16 or INT8 switch: it takes the model's numbers",
+                hint="build the model in FP16 or INT8, or use `--provider migraphx`",
+            )
+        self._check_int8()
+        self._check_memory()
+
+    def _check_int8(self) -> None:
+        if self.int8 and self.provider != "migraphx":
+            raise OptionError(f"`{self.provider}` has no INT8 switch", hint="`--provider migraphx`")
+        if self.int8 and not self.calibration_table:
+            raise OptionError(
+                "MIGraphX computes in INT8 with a calibration table only",
+                hint="name it with `--calibration-table FILE`; ONNX Runtime's quantization tools "
+                "write one (`write_calibration_table`)",
+            )
+        if (self.calibration_table or self.native_table) and not self.int8:
+            raise OptionError("a calibration table is for INT8", hint="add `--int8`")
+
+    def _check_memory(self) -> None:
+        if not (self.memory_limit_bytes or self.arena):
+            return
+        if self.memory_limit_bytes < 0 or self.arena not in ("", *ARENAS):
+            raise OptionError(
+                f"`--mem-limit {self.memory_limit_bytes}` or `--arena {self.arena}` is wrong",
+                hint=f"a number of bytes; one of {', '.join(ARENAS)}",
+            )
+        if self.provider != "migraphx" or self.build != BUILT_IN:
+            raise OptionError(
+                "only the MIGraphX provider built into ONNX Runtime takes a memory limit",
+                hint="`--provider migraphx --build built-in`; a smaller batch or length needs less",
             )
 
 
@@ -135,7 +169,12 @@ def _gpu_options(request: ProviderRequest, build: str, provider: str) -> dict[st
     wanted = {
         "device_id": str(request.device_id),
         "migraphx_fp16_enable": "1" if request.fp16 else "",
+        "migraphx_int8_enable": "1" if request.int8 else "",
+        "migraphx_int8_calibration_table_name": request.calibration_table,
+        "migraphx_int8_use_native_calibration_table": "1" if request.native_table else "",
         "migraphx_exhaustive_tune": "1" if request.exhaustive_tune else "",
+        "migraphx_mem_limit": str(request.memory_limit_bytes or ""),
+        "migraphx_arena_extend_strategy": request.arena,
         "migraphx_model_cache_dir": request.cache_dir,
     }
     named = {

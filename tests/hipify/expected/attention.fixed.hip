@@ -9,7 +9,7 @@ static constexpr int kWarpSize = 32;
 
 __device__ float warp_all_sum(float v) {
 #pragma unroll
-  for (int mask = kWarpSize / 2; mask > 0; mask >>= 1) v += __shfl_xor_sync(kFullMask, v, mask);
+  for (int mask = kWarpSize / 2; mask > 0; mask >>= 1) v += __shfl_xor_sync(kFullMask, v, mask, 32);
   return v;
 }
 

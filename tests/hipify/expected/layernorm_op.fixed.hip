@@ -7,7 +7,7 @@
 #include "onnxruntime_cxx_api.h"
 #define FULL 0xffffffffffffffffull
 __device__ __forceinline__ float warpSum(float v){
-  for(int o=warpSize / 2;o>0;o>>=1) v+=__shfl_down_sync(FULL,v,o);
+  for(int o=16;o>0;o>>=1) v+=__shfl_down_sync(FULL,v,o, 32);
   return v;
 }
 template<typename T,int TPB> __global__ void LayerNormKernel(const T* x,const T* g,const T* b,T* y,int d,float eps){

@@ -32,7 +32,8 @@ def write(tmp_path: Path, name: str, text: str) -> Path:
 
 
 def test_python_is_followed_to_the_dictionary(tmp_path: Path) -> None:
-    (found,), setting = read_options(write(tmp_path, "app.py", PYTHON))
+    reading = read_options(write(tmp_path, "app.py", PYTHON))
+    (found,) = reading.option_sets
     assert found.provider == PROVIDER
     assert found.options == {
         "cacheDir": "cache",
@@ -44,7 +45,8 @@ def test_python_is_followed_to_the_dictionary(tmp_path: Path) -> None:
     assert found.environment == {"XLNX_ENABLE_CACHE": "0"}
     assert found.providers == (PROVIDER,)
     assert found.where.endswith("app.py:11")
-    assert setting == Setting()
+    assert reading.setting == Setting()
+    assert not reading.unread
 
 
 def test_python_pairs_and_index_assignments(tmp_path: Path) -> None:
@@ -58,7 +60,8 @@ b = ort.InferenceSession("m", providers=["MIGraphXExecutionProvider"], provider_
 so = ort.SessionOptions()
 so.add_provider("MIGraphXExecutionProvider", dict_made_elsewhere)
 """
-    found, _ = read_options(write(tmp_path, "x.py", text))
+    reading = read_options(write(tmp_path, "x.py", text))
+    found = reading.option_sets
     by_line = {options.where.rpartition(":")[2]: options for options in found}
     assert by_line["5"].provider == ROCM
     assert by_line["5"].options == {"gpu_mem_limit": "‹1 << 30›"}
@@ -75,7 +78,7 @@ def test_cpp(tmp_path: Path) -> None:
     std::unordered_map<std::string, std::string> gpu{{"device_id", "0"}, {"fp16_enable", "1"}};
     session_options.AppendExecutionProvider("MIGraphX", gpu);
     """
-    first, second = read_options(write(tmp_path, "app.cpp", text))[0]
+    first, second = read_options(write(tmp_path, "app.cpp", text)).option_sets
     assert (first.provider, first.options) == (PROVIDER, {"cache_dir": r"C:\temp", "target": "X1"})
     assert second.provider == MIGRAPHX
     assert second.options == {"device_id": "0", "fp16_enable": "1"}
@@ -101,7 +104,7 @@ JSON_FORMS = {
 @pytest.mark.parametrize("form", JSON_FORMS)
 def test_every_form_of_json(tmp_path: Path, form: str) -> None:
     data, provider = JSON_FORMS[form]
-    (found,), _ = read_options(write(tmp_path, "o.json", json.dumps(data)))
+    (found,) = read_options(write(tmp_path, "o.json", json.dumps(data))).option_sets
     assert (found.provider, found.options) == (provider, {"target": "X1"})
 
 
@@ -114,10 +117,11 @@ def test_json_may_say_what_it_is_for_and_the_file_it_names_is_read(tmp_path: Pat
         "device": "strix",
         "options": {"config_file": "v.json"},
     }
-    (found,), setting = read_options(write(tmp_path, "o.json", json.dumps(data)))
-    assert setting == Setting("1.6", "strix")
+    reading = read_options(write(tmp_path, "o.json", json.dumps(data)))
+    (found,) = reading.option_sets
+    assert reading.setting == Setting("1.6", "strix")
     assert found.config == config
-    (alone,), _ = read_options(tmp_path / "v.json")
+    (alone,) = read_options(tmp_path / "v.json").option_sets
     assert alone.config == config
 
 
@@ -141,7 +145,6 @@ def test_what_is_no_options_file(tmp_path: Path, name: str, text: str, words: st
 @pytest.mark.parametrize(
     "text",
     [
-        "a = {**a}\nx.InferenceSession('m', providers=[('VitisAIExecutionProvider', a)])",
         "b = str(b)\nx.InferenceSession('m', providers=[(b, {})])",
         f"x.InferenceSession('m', providers=[('ROCMExecutionProvider', {{'k': {'-' * 3000}1}})])",
     ],
@@ -149,3 +152,107 @@ def test_what_is_no_options_file(tmp_path: Path, name: str, text: str, words: st
 def test_what_never_ends_is_a_clear_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(OptionError):
         read_options(write(tmp_path, "o.py", text))
+
+
+BAD = '"migraphx_save_compiled_model": "1"'
+EP = '"MIGraphXExecutionProvider"'
+SESSION = "s = ort.InferenceSession('m', "
+FORMS = {
+    "dict(...)": f"{SESSION}providers=[({EP}, dict(migraphx_save_compiled_model='1'))])",
+    "dict of pairs": f"{SESSION}providers=[({EP}, dict([('migraphx_save_compiled_model', '1')]))])",
+    "a function": f"def options(): return {{{BAD}}}\n{SESSION}providers=[({EP}, options())])",
+    "a function's argument": f"def f(o):\n    {SESSION}providers=[({EP}, o)])\nf({{{BAD}}})",
+    "a lambda": f"o = lambda: {{{BAD}}}\n{SESSION}providers=[({EP}, o())])",
+    "a | b": f"a = {{}}\n{SESSION}providers=[({EP}, a | {{{BAD}}})])",
+    "|=": f"a = {{}}\na |= {{{BAD}}}\n{SESSION}providers=[({EP}, a)])",
+    "{**a}": f"a = {{{BAD}}}\n{SESSION}providers=[({EP}, {{**a}})])",
+    "update": "o = {}\no.update(migraphx_save_compiled_model='1')\n"
+    f"{SESSION}providers=[({EP}, o)])",
+    "setdefault": f"o = {{}}\no.setdefault({BAD.replace(':', ',')})\n"
+    f"{SESSION}providers=[({EP}, o)])",
+    "a nested item": f"c = {{'o': {{{BAD}}}}}\n{SESSION}providers=[({EP}, c['o'])])",
+    "a comprehension": "k = ['migraphx_save_compiled_model']\n"
+    f"{SESSION}providers=[({EP}, {{x: '1' for x in k}})])",
+    "an f-string": "n = 'save_compiled_model'\n"
+    f"{SESSION}providers=[({EP}, {{f'migraphx_{{n}}': '1'}})])",
+    "set_providers": f"s = ort.InferenceSession('m')\ns.set_providers([{EP}], [{{{BAD}}}])",
+    "by position": f"s = ort.InferenceSession('m', None, [{EP}], [{{{BAD}}}])",
+    "append": f"e = []\ne.append(({EP}, {{{BAD}}}))\n{SESSION}providers=e)",
+    "+=": f"e = []\ne += [({EP}, {{{BAD}}})]\n{SESSION}providers=e)",
+    "a starred list": f"e = [({EP}, {{{BAD}}})]\n{SESSION}providers=[*e, 'CPUExecutionProvider'])",
+    "devices": "so = ort.SessionOptions()\n"
+    f"d = [d for d in ort.get_ep_devices() if d.ep_name == {EP}]\n"
+    f"so.add_provider_for_devices(d, {{{BAD}}})",
+    "devices written out": f"so.add_provider_for_devices([d for d in x if d.ep_name == {EP}], "
+    f"{{{BAD}}})",
+    "devices in a loop": "for d in ort.get_ep_devices():\n"
+    f"    if d.ep_name == {EP}:\n        so.add_provider_for_devices([d], {{{BAD}}})",
+    "**keywords": f"k = dict(providers=[({EP}, {{{BAD}}})])\ns = ort.InferenceSession('m', **k)",
+    "an attribute": "class Net:\n    def __init__(self):\n"
+    f"        self.e = [({EP}, {{{BAD}}})]\n    def go(self):\n        {SESSION}providers=self.e)",
+    "a class's constant": f"class C:\n    E = [({EP}, {{{BAD}}})]\n{SESSION}providers=C.E)",
+    "either ... or": f"o = {{{BAD}}} if x else {{}}\n{SESSION}providers=[({EP}, o)])",
+    "one branch": f"o = {{}}\nif x:\n    o = {{{BAD}}}\n{SESSION}providers=[({EP}, o)])",
+    "a case": f"match x:\n    case 1:\n        o = {{{BAD}}}\n    case _:\n        o = {{}}\n"
+    f"{SESSION}providers=[({EP}, o)])",
+    "a loop": f"for e in [({EP}, {{{BAD}}}), 'CPUExecutionProvider']:\n    {SESSION}providers=[e])",
+    "another name": "from onnxruntime import InferenceSession as S\n"
+    f"S('m', providers=[({EP}, {{{BAD}}})])",
+    "partial": f"S = partial(ort.InferenceSession, providers=[({EP}, {{{BAD}}})])\nS('m')",
+    "Optimum": f"ORTModelForX.from_pretrained('m', provider={EP}, provider_options={{{BAD}}})",
+    "a JSON file": f"import json\n{SESSION}providers=[({EP}, json.load(open('o.json')))])",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_python(tmp_path: Path, form: str) -> None:
+    write(tmp_path, "o.json", f"{{{BAD}}}")
+    reading = read_options(write(tmp_path, "x.py", FORMS[form] + "\n"))
+    options = [one.options for one in reading.option_sets if one.provider == MIGRAPHX]
+    assert {"migraphx_save_compiled_model": "1"} in options
+    assert not reading.unread
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{SESSION}providers=[({EP}, load_options())])",
+        f"{SESSION}providers=providers_of(args))",
+        f"{SESSION}providers=[({EP}, {{**defaults}})])",
+        "s = ort.InferenceSession('m', **settings)",
+        "a = {**a}\nx.InferenceSession('m', providers=[('VitisAIExecutionProvider', a)])",
+        f"o = {{}}\no.update(extra)\n{SESSION}providers=[({EP}, o)])",
+        "so.add_provider_for_devices(chosen, options)",
+        f"{SESSION}providers=[os.environ['EP']])",
+    ],
+)
+def test_what_only_a_run_would_tell_is_said(tmp_path: Path, text: str) -> None:
+    assert read_options(write(tmp_path, "x.py", text)).unread
+
+
+def test_structures_and_parallel_arrays_of_cpp(tmp_path: Path) -> None:
+    text = r"""
+    OrtMIGraphXProviderOptions m{};  // options["ignored"] = "1";
+    m.device_id = 1; m.migraphx_fp16_enable = true; m.migraphx_model_cache_dir = path;
+    so.AppendExecutionProvider_MIGraphX(m);
+    const char* keys[] = {"device_id", "cache_dir"}; const char* values[] = {"0", "c"};
+    so.AppendExecutionProvider("VitisAI", keys, values, 2);
+    so.AppendExecutionProvider("MIGraphX", made_elsewhere);
+    """
+    reading = read_options(write(tmp_path, "app.cpp", text))
+    first, second, _ = reading.option_sets
+    assert first.options == {
+        "device_id": "1", "migraphx_fp16_enable": "1", "migraphx_model_cache_dir": "‹path›",
+    }  # fmt: skip
+    assert second.options == {"device_id": "0", "cache_dir": "c"}
+    assert [one.where.rpartition(":")[2] for one in reading.unread] == ["7"]
+
+
+def test_a_configuration_of_olive(tmp_path: Path) -> None:
+    config = {
+        "systems": {"here": {"type": "LocalSystem", "accelerators": [
+            {"device": "gpu", "execution_providers": ["ROCMExecutionProvider"]}]}},
+        "passes": {"q": {"type": "OnnxQuantization", "data": "x"}},
+    }  # fmt: skip
+    (found,) = read_options(write(tmp_path, "o.json", json.dumps(config))).option_sets
+    assert found.provider == ROCM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from vermilion.hipify.check.compile import (
     open_compiler,
 )
 from vermilion.hipify.check.toolchain import LIBRARY_HEADERS
+from vermilion.hipify.files import encode
 from vermilion.hipify.finding import Finding
 from vermilion.hipify.lint import silence
 from vermilion.hipify.process import FileResult, original_position
@@ -71,7 +72,9 @@ def check_sources(
     readable = [result for result in results if result.was_read and not result.file.is_build_file]
     sources = [result for result in readable if result.file.path.suffix in {".cu", ".hip"}]
     with (
-        open_compiler(architectures, includes=includes, defines=defines) as compiler,
+        open_compiler(
+            architectures, includes=includes, defines=(*_hip_macros(readable, defines), *defines)
+        ) as compiler,
         tempfile.TemporaryDirectory(prefix="vermilion-hipify-") as name,
     ):
         tree = Path(name).resolve() / "tree"
@@ -86,11 +89,18 @@ def check_sources(
         return Outcome(checks, tuple(findings), _not_seen(jobs, compiled, readable, sources))
 
 
+def _hip_macros(results: Sequence[FileResult], given: Sequence[str]) -> Iterator[str]:
+    """Yield the macros by which sources ask for their branch for HIP, less those given."""
+    names = {word.split("=")[0] for word in given}
+    for name in sorted({name for result in results for name in result.hip_macros} - names):
+        yield f"{name}=1"
+
+
 def _lay_out(tree: Path, result: FileResult) -> Path:
     """Write a translated text into the tree under its own name, so that includes find it."""
     path = tree / result.file.name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(result.text.encode("utf-8"))
+    path.write_bytes(encode(result.text))
     return path
 
 

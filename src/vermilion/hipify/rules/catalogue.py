@@ -20,8 +20,11 @@ _ROWS: tuple[tuple[Level, str, str, str, str], ...] = (
     ("error", "unknown-header", "CUDA header without a HIP header",
      "the compiler will not find it", "remove the include and what needs it"),
     ("error", "parameters-differ", "Call whose parameters differ",
-     "MIOpen has the same operation with other parameters",
-     "compare the call with MIOpen's documentation"),
+     "HIP or MIOpen has the same operation with other parameters",
+     "compare the call with the declaration of HIP's or MIOpen's"),
+    ("note", "cuda-version", "Comparison of CUDA's version",
+     "HIP counts other versions: HIP 7 is larger than any of CUDA's",
+     "test for HIP, or compare HIP_VERSION with a version of HIP"),
     ("note", "missing-runtime-include", "HIP used without its header",
      "nvcc includes cuda_runtime.h by itself, HIP's compiler does not",
      "add `#include <hip/hip_runtime.h>`, or compile with `-include hip/hip_runtime.h`"),
@@ -29,12 +32,16 @@ _ROWS: tuple[tuple[Level, str, str, str, str], ...] = (
     ("warning", "warp-size-constant", "Warp size written as 32", _WARP,
      "use `warpSize` in device code, the device's property on the host; for the size of an "
      "array take 64"),
+    ("error", "warp-size-not-constant", "Warp size where a constant is needed",
+     "the size of a wave is known when a kernel starts, not when it is compiled: `warpSize` is no "
+     "constant on AMD GPUs",
+     "take 64 for the size of an array; else a macro that `__GFX9__` decides, as `--fix` writes"),
     ("error", "warp-lane-arithmetic", "Lane or warp number computed with 32", _WARP,
      "use `warpSize`"),
     ("error", "warp-reduction-half", "Reduction over 32 lanes", _WARP,
-     "begin at `warpSize / 2`, or give the shuffle a width of 32"),
-    ("note", "shuffle-width", "Shuffle without a width",
-     "it works on the whole wave: 64 lanes on CDNA",
+     "give the shuffle a width of 32, or begin at `warpSize / 2` and count lanes by `warpSize`"),
+    ("warning", "shuffle-width", "Shuffle without a width",
+     "it works on the whole wave: 64 lanes on CDNA, where CUDA's warps have 32",
      "give a width of 32 where lanes work in groups of 32"),
     ("error", "mask-32-bit", "32-bit lane mask",
      "HIP's `_sync` functions take 64-bit masks only, and lanes 32 to 63 are missing in a "
@@ -91,8 +98,7 @@ _ROWS: tuple[tuple[Level, str, str, str, str], ...] = (
      "the context of the CUDA provider gives no HIP stream, and the default stream is not the "
      "session's", "take `context.GetGPUComputeStream()` and launch on it"),
     # files
-    ("error", "file-not-utf8", "File that is not UTF-8", "its characters cannot be told apart",
-     "convert it to UTF-8"),
+    ("error", "file-utf16", "File in UTF-16", "compilers read UTF-8 only", "convert it to UTF-8"),
     ("error", "file-binary", "Binary file", "there is no source in it", "leave it out"),
     ("error", "file-huge", "Huge file", "no person wrote it; it is likely generated data",
      "leave it out, or split it"),

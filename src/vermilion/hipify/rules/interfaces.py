@@ -58,10 +58,10 @@ def provider_name(source: Source) -> Iterator[Hit]:
 
 def provider_stream(source: Source) -> Iterator[Hit]:
     """Find streams that are not those of the session an operator runs in."""
-    for place, name in source.find(_CUDA_CONTEXT):
-        yield Hit("provider-stream", place, f"`{name}` belongs to the CUDA provider")
     if not source.is_operator:
         return
+    for place, name in source.find(_CUDA_CONTEXT):
+        yield Hit("provider-stream", place, f"`{name}` belongs to the CUDA provider")
     for place, arguments in launches(source):
         stream = source.text(arguments[3]).strip() if len(arguments) > 3 else ""
         if stream in {"", "0", "nullptr", "NULL"}:

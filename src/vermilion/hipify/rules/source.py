@@ -53,8 +53,13 @@ class Source:
     @cached_property
     def is_operator(self) -> bool:
         """Say whether this is an ONNX Runtime custom operator."""
-        names = {"OrtKernelContext", "CustomOpBase", "KernelContext", "OrtApi", "OrtKernelInfo"}
-        return not names.isdisjoint(self.places)
+        names = {"OrtKernelContext", "CustomOpBase", "KernelContext", "OrtApi", "OrtKernelInfo",
+                 "Ort"}  # fmt: skip
+        return not names.isdisjoint(self.places) or any(
+            re.search(r"onnxruntime|core/providers/", self.tokens.raw(index))
+            for index in self.tokens.meaningful
+            if self.tokens.kinds[index] == "include"
+        )
 
     def kind(self, place: int) -> str:
         """Return the kind of a token."""
@@ -89,6 +94,22 @@ class Source:
     def closing(self, opening: int) -> int:
         """Return the place of the bracket that ends the one at `opening`."""
         return closing(self.tokens, self.tokens.meaningful, opening)
+
+    def opening(self, closing_place: int) -> int:
+        """Return the place of the bracket that the one at a place ends; 0 if none does."""
+        depth = 0
+        for place in range(closing_place, 0, -1):
+            word = self.words[place]
+            depth += (word in {")", "]", "}"}) - (word in {"(", "[", "{"})
+            if depth == 0:
+                return place
+        return 0
+
+    def on_one_line(self, place: int, other: int) -> bool:
+        """Say whether no line ends between two places, splices counted as no end."""
+        starts, meaningful = self.tokens.starts, self.tokens.meaningful
+        between = self.tokens.text[starts[meaningful[place]] : starts[meaningful[other]]]
+        return "\n" not in between.replace("\\\n", "").replace("\\\r\n", "")
 
     def text(self, span: Span) -> str:
         """Return a piece of source as it is written."""

@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterator
 
 from vermilion.hipify.finding import Edit
-from vermilion.hipify.rules.source import Hit, Source, integer, is_64_bit
+from vermilion.hipify.rules.constants import constant_context, with_wave_size
+from vermilion.hipify.rules.functions import Functions
+from vermilion.hipify.rules.masks import NARROW, wider_type
+from vermilion.hipify.rules.source import Hit, Source, integer
+from vermilion.hipify.rules.warp_plan import SHUFFLE, WARP_NAME, Warps, lane_numbers
 
-_WARP_NAME = re.compile(r"warp|wave|lane", re.IGNORECASE)
-_LANE_NAME = re.compile(r"\w*(?:tid|lane|thread|tix)\w*", re.IGNORECASE)
-_SYNC = (
-    r"__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all|match_any|match_all)_sync|__syncwarp"
-    r"|__reduce_\w+_sync"
-)
 _BALLOTS = r"__ballot|__ballot_sync|__activemask|__match_any_sync|__match_all_sync"
-_NARROW = {"unsigned", "int", "uint32_t", "int32_t", "uint", "u32", "auto32"}
 _WIDER_COUNTS = {"__popc": "__popcll", "__ffs": "__ffsll", "__clz": "__clzll", "__brev": "__brevll"}
-_ALL_LANES = "0xffffffffffffffffull"
+_LANES_OR_TILES = (
+    "use `warpSize` where these are lanes of a whole wave; in groups of 32 leave it, and give "
+    "shuffles a width of 32"
+)
 # Before an operand, these leave the whole expression to the operator after it.
 _LOOSE = {
     "(", "=", ",", "[", "{", ";", "return", "==", "!=", "<", ">", "<=", ">=", "&&", "||", "?", ":",
@@ -27,67 +27,103 @@ _LOOSE = {
 def warp_size_constant(source: Source) -> Iterator[Hit]:
     """Find a name of a warp that stands for 32."""
     for name, (value, place) in source.constants.items():
-        if value == 32 and _WARP_NAME.search(name):
+        if value == 32 and WARP_NAME.search(name):
             yield Hit("warp-size-constant", place, f"`{name}` is 32 whatever the GPU")
 
 
+def warp_size_not_constant(source: Source) -> Iterator[Hit]:
+    """Find `warpSize` where C++ wants a constant."""
+    functions = Functions(source)
+    for place in source.places.get("warpSize", ()):
+        context = constant_context(source, place)
+        if not context:
+            continue
+        function = functions.around(place)
+        # Outside of device code the host has to agree, and only a person knows with which GPU.
+        safe = function is not None and function.on_device and not context.startswith("a test")
+        edits = with_wave_size(source, place) if safe else ()
+        yield Hit("warp-size-not-constant", place, f"`warpSize` in {context}", edits=edits)
+
+
 def warp_lane_arithmetic(source: Source) -> Iterator[Hit]:
-    """Find `threadIdx.x & 31` and its like."""
-    meant = {("&", 31), ("%", 32), ("/", 32), (">>", 5)}
-    for place, word in enumerate(source.words):
-        if source.kind(place) != "number" or place < 2:
-            continue
-        operator = source.word(place - 1)
-        if (operator, integer(word)) not in meant:
-            continue
-        operand = place - 2
-        is_thread = source.word(operand - 1) == "." and source.word(operand - 2) in {
-            "threadIdx",
-            "blockDim",
-        }
-        begin = operand - 2 if is_thread else operand
-        named = source.kind(operand) == "word" and _LANE_NAME.fullmatch(source.word(operand))
+    """Find `threadIdx.x & 31` and its like, where lanes are those of whole warps."""
+    warps = Warps(source)
+    for place, begin in lane_numbers(source):
+        operator, number = source.word(place - 1), source.word(place)
         result = source.word(begin - 2) if source.word(begin - 1) == "=" else ""
-        if not (is_thread or named) or not (source.uses_warps or _WARP_NAME.search(result)):
+        plan = warps.plan(place)
+        # With shuffles of width 32, and in tiles, 32 is right.
+        if plan == "width" or warps.is_tiled(place):
             continue
-        text = {"&": "& (warpSize - 1)", "%": "% warpSize"}.get(operator, "/ warpSize")
-        safe = operator != ">>" or source.word(begin - 1) in _LOOSE
-        what = f"`{source.word(operand)} {operator} {word}` takes a warp to have 32 lanes"
-        edits = (source.edit(place - 1, place, text),) if safe else ()
-        yield Hit("warp-lane-arithmetic", place - 1, what, edits=edits)
+        if not warps.uses_lanes(place) and not WARP_NAME.search(result):
+            continue
+        what = f"`{source.word(place - 2)} {operator} {number}` takes a warp to have 32 lanes"
+        edits = _lane_edits(source, warps, place, begin) if plan == "wave" else ()
+        hint = "" if edits else _LANES_OR_TILES
+        yield Hit("warp-lane-arithmetic", place - 1, what, hint, edits)
+
+
+def _lane_edits(source: Source, warps: Warps, place: int, begin: int) -> tuple[Edit, ...]:
+    operator = source.word(place - 1)
+    if constant_context(source, place):
+        function = warps.functions.around(place)
+        if function is None or not function.on_device or operator not in {"/", "%"}:
+            return ()
+        return with_wave_size(source, place)
+    if operator == ">>" and source.word(begin - 1) not in _LOOSE:
+        return ()
+    text = {"&": "& (warpSize - 1)", "%": "% warpSize"}.get(operator, "/ warpSize")
+    return (source.edit(place - 1, place, text),)
 
 
 def warp_reduction_half(source: Source) -> Iterator[Hit]:
-    """Find loops of shuffles whose distance begins, or ends, at half of 32."""
+    """Find loops of shuffles over whole warps whose distance begins, or ends, at half of 32."""
+    warps = Warps(source)
     for place in source.places.get("for", ()):
         header_end = source.closing(place + 1)
         body_end = _end_of_statement(source, header_end + 1)
-        if not _has_whole_warp_shuffle(source, header_end, body_end):
+        shuffles = list(_shuffles(source, warps, header_end, body_end))
+        if all(whole is False for _, whole in shuffles):
             continue
-        for number in range(place + 2, header_end):
-            value, before = integer(source.word(number)), source.word(number - 1)
-            if before == "=" and value == 16:
-                text = "warpSize / 2"
-            elif before == "<" and value == 32:
-                text = "warpSize"
-            elif before == "<=" and value == 16:
-                text = "warpSize / 2"
-            else:
-                continue
-            what = f"the loop goes over 32 lanes: it says `{before} {source.word(number)}`"
-            yield Hit(
-                "warp-reduction-half", number, what, edits=(source.edit(number, number, text),)
+        plan = warps.plan(place)
+        for number, text in _halves(source, place + 2, header_end):
+            what = f"the loop goes over 32 lanes: it says `{source.word(number - 1)} " + (
+                f"{source.word(number)}`"
             )
-    yield from _unrolled(source)
+            edits: tuple[Edit, ...] = ()
+            if plan == "width":
+                edits = tuple(
+                    edit
+                    for at, whole in shuffles
+                    if whole and SHUFFLE.fullmatch(source.word(at))
+                    for edit in warps.width_edits(at)
+                )
+            elif plan == "wave" and all(whole for _, whole in shuffles):
+                edits = (source.edit(number, number, text),)
+            yield Hit("warp-reduction-half", number, what, "" if edits else _LANES_OR_TILES, edits)
+    yield from _unrolled(source, warps)
 
 
-def _unrolled(source: Source) -> Iterator[Hit]:
+def _halves(source: Source, begin: int, end: int) -> Iterator[tuple[int, str]]:
+    """Yield where a loop's header says half of 32, or 32, and what a wave has there."""
+    for number in range(begin, end):
+        value, before = integer(source.word(number)), source.word(number - 1)
+        if before == "=" and value == 16:
+            yield number, "warpSize / 2"
+        elif before == "<" and value == 32:
+            yield number, "warpSize"
+        elif before == "<=" and value == 16:
+            yield number, "warpSize / 2"
+
+
+def _unrolled(source: Source, warps: Warps) -> Iterator[Hit]:
     for place, name, arguments in source.calls(r"__shfl_(?:down|xor|up)(?:_sync)?"):
         distance = 2 if name.endswith("_sync") else 1
         if len(arguments) == distance + 1 and source.value(arguments[distance]) == 16:
             what = f"`{name}` by 16 begins a reduction over 32 lanes"
             hint = "add a step of 32 for waves of 64 lanes, or give the shuffles a width of 32"
-            yield Hit("warp-reduction-half", place, what, hint)
+            edits = warps.width_edits(place) if warps.plan(place) == "width" else ()
+            yield Hit("warp-reduction-half", place, what, hint, edits)
 
 
 def _end_of_statement(source: Source, place: int) -> int:
@@ -99,67 +135,30 @@ def _end_of_statement(source: Source, place: int) -> int:
     return len(source.words) - 1
 
 
-def _has_whole_warp_shuffle(source: Source, begin: int, end: int) -> bool:
+def _shuffles(
+    source: Source, warps: Warps, begin: int, end: int
+) -> Iterator[tuple[int, bool | None]]:
+    """Yield each call that is, or looks like, a shuffle, and whether it is of a whole warp."""
     for place in range(begin, end):
         name = source.word(place)
-        if re.fullmatch(r"__shfl_(?:down|xor|up)(?:_sync)?", name):
-            given = len(source.arguments(place + 1))
-            return given < (4 if name.endswith("_sync") else 3)
-        # A wrapper of a shuffle is most often named so.
-        if re.search(r"shfl|shuffle", name, re.IGNORECASE) and source.word(place + 1) == "(":
-            return True
-    return False
+        # A wrapper of a shuffle is most often named so; what it does is in its body.
+        if source.word(place + 1) == "(" and re.search(r"shfl|shuffle", name, re.IGNORECASE):
+            if re.fullmatch(r"__shfl(?:_sync)?", name):
+                continue  # from one lane to all: no reduction
+            yield place, warps.is_whole(place, name)
 
 
 def shuffle_width(source: Source) -> Iterator[Hit]:
-    """Find shuffles that work on the whole wave."""
-    for place, name, arguments in source.calls(r"__shfl(?:_up|_down|_xor)?(?:_sync)?"):
-        if len(arguments) == (3 if name.endswith("_sync") else 2):
-            yield Hit("shuffle-width", place, f"`{name}` works on a whole wave")
-
-
-def mask_32_bit(source: Source) -> Iterator[Hit]:
-    """Find masks of 32 lanes that are given to `_sync` functions."""
-    seen: set[int] = set()
-    for place, name, arguments in source.calls(_SYNC):
-        if not arguments:
+    """Find shuffles of CUDA's warps, which work on a whole wave here."""
+    warps = Warps(source)
+    for place, name, arguments in source.calls(SHUFFLE.pattern):
+        if source.word(place - 1) in {".", "->"}:
             continue
-        first, last = (source.place_of(index) for index in arguments[0])
-        mask = source.text(arguments[0])
-        value = _value_of_mask(source, first, last)
-        if value is None:
+        plan = warps.plan(place)
+        if len(arguments) != (3 if name.endswith("_sync") else 2) or plan == "wave":
             continue
-        number, is_wide = value
-        if is_wide or number in seen:
-            continue
-        seen.add(number)
-        what = f"`{mask}` is a mask of 32 lanes for `{name}`"
-        yield Hit("mask-32-bit", number, what, edits=_wider_mask(source, number, first, last))
-        del place
-
-
-def _value_of_mask(source: Source, first: int, last: int) -> tuple[int, bool] | None:
-    """Return where the mask's number stands and whether it has 64 bits; None where that is open."""
-    if first == last and source.kind(first) == "number":
-        return first, is_64_bit(source.word(first))
-    if first == last and source.word(first) in source.constants:
-        place = source.constants[source.word(first)][1]
-        return place, is_64_bit(source.word(place))
-    if source.word(first) in {"~", "-"} and last == first + 1 and source.kind(last) == "number":
-        return last, is_64_bit(source.word(last))
-    return None
-
-
-def _wider_mask(source: Source, number: int, first: int, last: int) -> tuple[Edit, ...]:
-    if source.word(first) in {"~", "-"}:
-        return (source.edit(first, last, _ALL_LANES),)
-    if integer(source.word(number)) != 0xFFFFFFFF:
-        return ()
-    edits = [source.edit(number, number, _ALL_LANES)]
-    # `const unsigned FULL = 0xffffffff`: the type has to follow.
-    if source.word(number - 1) == "=":
-        edits += _wider_type(source, number - 2)
-    return tuple(edits)
+        edits = warps.width_edits(place) if plan == "width" else ()
+        yield Hit("shuffle-width", place, f"`{name}` works on a whole wave", edits=edits)
 
 
 def ballot_32_bit(source: Source) -> Iterator[Hit]:
@@ -169,9 +168,9 @@ def ballot_32_bit(source: Source) -> Iterator[Hit]:
         if source.word(place - 1) != "=":
             continue
         variable = place - 2
-        edits = _wider_type(source, variable)
+        edits = wider_type(source, variable)
         if not edits and (declared := _declaration(source, source.word(variable), place)):
-            edits = _wider_type(source, declared)
+            edits = wider_type(source, declared)
         if edits:
             narrow.add(source.word(variable))
             what = f"`{source.word(variable)}` keeps the result of `{name}` in 32 bits"
@@ -195,7 +194,7 @@ def _derived(source: Source, narrow: set[str]) -> Iterator[Hit]:
         value = source.words[place + 1 : end]
         if narrow.isdisjoint(value) or not counts.isdisjoint(value):
             continue
-        edits = _wider_type(source, place - 1)
+        edits = wider_type(source, place - 1)
         if edits and not {"&", "|", "^", "~", "<<", ">>"}.isdisjoint(value):
             variable = source.word(place - 1)
             narrow.add(variable)
@@ -203,19 +202,10 @@ def _derived(source: Source, narrow: set[str]) -> Iterator[Hit]:
             yield Hit("ballot-32-bit", place - 1, what, edits=tuple(edits))
 
 
-def _wider_type(source: Source, variable: int) -> list[Edit]:
-    """Return the edit of the 32-bit type that stands before a variable, if one does."""
-    last = first = variable - 1
-    while source.word(first) in _NARROW:
-        first -= 1
-    first += 1
-    return [source.edit(first, last, "unsigned long long")] if first <= last else []
-
-
 def _declaration(source: Source, name: str, before: int) -> int:
     """Return the place at which a variable was declared with a 32-bit type; 0 for none."""
     for place in source.places.get(name, ()):
-        if place < before and source.word(place - 1) in _NARROW:
+        if place < before and source.word(place - 1) in NARROW:
             return place
     return 0
 

@@ -1,0 +1,53 @@
+"""Where a source's includes lead: into the project, to a header of CUDA's, or elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vermilion.hipify.tokens import Tokens
+
+INCLUDE = re.compile(r'(#[ \t]*\w+[ \t]*[<"])([^>"]+)([>"])')
+
+
+def find_header(
+    header: str, quoted: bool, own: Path | None, folders: Sequence[Path]
+) -> Path | None:
+    """Return the project's file that an include names, None if the project has none.
+
+    As compilers do: one in quotes is looked for beside the source first.
+    """
+    places = [own, *folders] if quoted and own is not None else folders
+    for folder in places:
+        if folder is None:
+            continue
+        path = folder / header
+        try:
+            if path.is_file():
+                return path.resolve()
+        except (OSError, ValueError):  # a name that no file can have
+            return None
+    return None
+
+
+def project_headers(tokens: Tokens, own: Path | None, folders: Sequence[Path]) -> Iterator[Path]:
+    """Yield the files of the project that a source includes."""
+    for index, kind in enumerate(tokens.kinds):
+        found = INCLUDE.match(tokens.raw(index)) if kind == "include" else None
+        if found is not None:
+            path = find_header(found[2], found[3] == '"', own, folders)
+            if path is not None:
+                yield path
+
+
+def include_folders(paths: Sequence[Path], given: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the folders that includes are looked for in: those given, then those of the sources.
+
+    A project most often compiles with its root and its `include` folder in the search path.
+    """
+    found = list(given)
+    for path in paths:
+        if path.is_dir():
+            found += [path, path / "include", path / "src", path / "csrc"]
+    return tuple(dict.fromkeys(folder.resolve() for folder in found if folder.is_dir()))

@@ -1,0 +1,223 @@
+"""Masks of lanes: HIP's `_sync` functions take 64 bits, a lane each, and refuse shorter types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vermilion.hipify.finding import Edit
+from vermilion.hipify.rules.source import Hit, Source, integer, is_64_bit
+
+SYNC = (
+    r"__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all|match_any|match_all)_sync|__syncwarp"
+    r"|__reduce_\w+_sync"
+)
+ALL_LANES = "0xffffffffffffffffull"
+NARROW = frozenset(
+    {"unsigned", "int", "uint32_t", "int32_t", "uint", "u32", "auto32", "signed", "__uint32_t"}
+)
+_WIDE = frozenset(
+    {"uint64_t", "int64_t", "long", "size_t", "lanemask_t", "u64", "__ballot", "__ballot_sync",
+     "__activemask", "__match_any_sync", "__match_all_sync", "ullong"}
+)  # fmt: skip
+_ALL_OF_32 = 0xFFFFFFFF
+_LIMITS = frozenset({"UINT_MAX", "UINT32_MAX"})
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What an expression stands for: its width, its value if known, and how to widen it."""
+
+    is_wide: bool
+    place: int  # where a finding points: at the number, if there is one
+    value: int | None = None
+    edits: tuple[Edit, ...] = ()
+
+
+def mask_32_bit(source: Source) -> Iterator[Hit]:
+    """Find masks of 32 lanes that are given to `_sync` functions."""
+    seen: set[int] = set()
+    for _, name, arguments in source.calls(SYNC):
+        if not arguments:
+            continue
+        first, last = (source.place_of(index) for index in arguments[0])
+        mask = read_mask(source, first, last)
+        if mask is None or mask.is_wide or mask.place in seen:
+            continue
+        seen.add(mask.place)
+        what = f"`{source.text(arguments[0])}` is a mask of 32 lanes for `{name}`"
+        edits = mask.edits
+        if not edits and mask.value == _ALL_OF_32:
+            edits = (source.edit(first, last, ALL_LANES),)
+        yield Hit("mask-32-bit", mask.place, what, edits=edits)
+
+
+def read_mask(source: Source, first: int, last: int, depth: int = 0) -> Mask | None:
+    """Return what a mask is, None where only a compiler could tell."""
+    if depth > _MAX_DEPTH or first > last:
+        return None
+    if source.word(first) == "(" and source.closing(first) == last:
+        return read_mask(source, first + 1, last - 1, depth + 1)
+    inner = _behind_cast(source, first, last)
+    if inner is not None:
+        narrow, begin, end = inner
+        mask = read_mask(source, begin, end, depth + 1)
+        value = mask.value if mask is not None else None
+        return Mask(not narrow, mask.place if mask else first, value)
+    if first == last:
+        return _of_word(source, first, depth)
+    if source.word(first) in {"~", "-"}:
+        mask = read_mask(source, first + 1, last, depth + 1)
+        if mask is None or mask.is_wide or mask.value is None:
+            return mask
+        value = (~mask.value if source.word(first) == "~" else -mask.value) & _ALL_OF_32
+        edits = (source.edit(first, last, ALL_LANES),) if value == _ALL_OF_32 else ()
+        return Mask(False, mask.place, value, edits)
+    if source.words[first : first + 2] == ["std", "::"] and source.word(last) == ")":
+        words = source.words[first : last + 1]
+        if "numeric_limits" in words and "max" in words and not NARROW.isdisjoint(words):
+            return Mask(False, first, _ALL_OF_32)
+    return _of_sum(source, first, last, depth)
+
+
+def _behind_cast(source: Source, first: int, last: int) -> tuple[bool, int, int] | None:
+    """Return whether a cast makes 32 bits, and what it is of."""
+    if source.word(first) == "(":
+        end = source.closing(first)
+        kind = _type_between(source, first + 1, end - 1)
+        return (kind, end + 1, last) if kind is not None and end < last else None
+    if source.word(first) in {"static_cast", "reinterpret_cast"}:
+        at = first + 1
+        while at < last and source.word(at) not in {">", "("}:
+            at += 1
+        kind = _type_between(source, first + 2, at - 1)
+        if kind is not None and source.word(at + 1) == "(":
+            return kind, at + 2, last - 1
+        return None
+    at = first
+    while source.word(at) in {"std", "::", "unsigned", "int"} or source.word(at) in NARROW | _WIDE:
+        at += 1
+        if at - first > 4:
+            return None
+    if at > first and source.word(at) in {"(", "{"} and source.closing(at) == last:
+        kind = _type_between(source, first, at - 1)
+        return (kind, at + 1, last - 1) if kind is not None else None
+    return None
+
+
+def _type_between(source: Source, first: int, last: int) -> bool | None:
+    """Say whether words are a type of 32 bits; None if they are no type of integers."""
+    words = [word for word in source.words[first : last + 1] if word not in {"std", "::", "const"}]
+    if not words or not all(word in NARROW | _WIDE for word in words):
+        return None
+    return _WIDE.isdisjoint(words)
+
+
+def _of_word(source: Source, place: int, depth: int) -> Mask | None:
+    word = source.word(place)
+    if source.kind(place) == "number":
+        value = integer(word)
+        wide = is_64_bit(word)
+        edits: tuple[Edit, ...] = ()
+        if value == _ALL_OF_32 and not wide:
+            edits = (source.edit(place, place, ALL_LANES),)
+        return Mask(wide, place, value, edits)
+    if word in _LIMITS:
+        return Mask(False, place, _ALL_OF_32, (source.edit(place, place, ALL_LANES),))
+    if source.kind(place) != "word":
+        return None
+    return _of_macro(source, word, depth) or _of_variable(source, word, place, depth)
+
+
+def _of_macro(source: Source, name: str, depth: int) -> Mask | None:
+    for place in source.places.get(name, ()):
+        if source.word(place - 1) != "define":
+            continue
+        end = place + 1
+        while end < len(source.words) and source.on_one_line(place, end):
+            end += 1
+        return read_mask(source, place + 1, end - 1, depth + 1)
+    return None
+
+
+def _of_variable(source: Source, name: str, use: int, depth: int) -> Mask | None:
+    """Return what a variable holds, from its last declaration before its use."""
+    for place in reversed(source.places.get(name, ())):
+        if place >= use:
+            continue
+        narrow = _declared_type(source, place)
+        if narrow is None:
+            continue
+        if not narrow:
+            return Mask(True, place)
+        if source.word(place + 1) not in {"=", "{", "("}:
+            return Mask(False, place)  # a parameter, or assigned elsewhere
+        begin = place + 2
+        end = _end_of_value(source, begin)
+        if re.match(r"__(?:activemask|ballot|match)", source.word(begin)):
+            return None  # another rule widens it
+        mask = read_mask(source, begin, end, depth + 1)
+        if mask is None or mask.value != _ALL_OF_32:
+            return Mask(False, place)
+        edits = mask.edits or (source.edit(begin, end, ALL_LANES),)
+        return Mask(False, mask.place, mask.value, (*edits, *wider_type(source, place)))
+    return None
+
+
+def _declared_type(source: Source, place: int) -> bool | None:
+    """Say whether a name is declared here with 32 bits, None if it is not declared here."""
+    first = place
+    while source.word(first - 1) in NARROW | _WIDE | {"std", "::", "const", "constexpr", "static"}:
+        first -= 1
+    words = [
+        word
+        for word in source.words[first:place]
+        if word not in {"std", "::", "const", "constexpr", "static"}
+    ]
+    return _WIDE.isdisjoint(words) if words else None
+
+
+def _end_of_value(source: Source, begin: int) -> int:
+    depth = 0
+    for place in range(begin, len(source.words)):
+        word = source.word(place)
+        depth += (word in {"(", "[", "{"}) - (word in {")", "]", "}"})
+        if depth < 0 or (depth == 0 and word in {";", ","}):
+            return place - 1
+    return begin
+
+
+def _of_sum(source: Source, first: int, last: int, depth: int) -> Mask | None:
+    """Return the width of an expression of numbers and names: as wide as its widest part."""
+    narrow = False
+    for place in range(first, last + 1):
+        kind, word = source.kind(place), source.word(place)
+        if kind == "punctuation":
+            if word in {"?", ".", "->", "[", "<", ">", "::"}:
+                return None
+            continue
+        if kind == "word" and word in NARROW:
+            narrow = True
+            continue
+        part = _of_word(source, place, depth + 1)
+        if part is not None and part.is_wide:
+            return Mask(True, first)
+        if source.word(place + 1) == "(" and word not in NARROW:
+            return None
+        # What a shift counts has no say: `1u << lane`.
+        if part is not None and source.word(place - 1) not in {"<<", ">>"}:
+            narrow = True
+    return Mask(False, first) if narrow else None
+
+
+def wider_type(source: Source, variable: int) -> list[Edit]:
+    """Return the edit of the 32-bit type that stands before a variable, if one does."""
+    last = first = variable - 1
+    while source.word(first) in NARROW:
+        first -= 1
+    first += 1
+    if source.words[first - 2 : first] == ["std", "::"]:
+        first -= 2
+    return [source.edit(first, last, "unsigned long long")] if first <= last else []
