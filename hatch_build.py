@@ -28,14 +28,18 @@ class LibraryHook(BuildHookInterface):  # type: ignore[type-arg]
         build = _build_module(Path(self.root))
         self._made = tempfile.TemporaryDirectory(prefix="vermilion-build-")
         for system in build.wanted_systems():
-            name = build.LIBRARY_FILES[system]
-            library = Path(self._made.name, name)
-            try:
-                build.build_library(library, system=system, version=self.metadata.version)
-            except build.NoCompilerError as error:
-                self.app.display_warning(f"{error}: the wheel has no {name}")
-                continue
-            build_data["force_include"][str(library)] = f"{self.config['folder']}/{name}"
+            for files, write in (
+                (build.LIBRARY_FILES, build.build_library),
+                (build.PLUGIN_FILES, build.build_plugin),
+            ):
+                name = files[system]
+                library = Path(self._made.name, name)
+                try:
+                    write(library, system=system, version=self.metadata.version)
+                except build.NoCompilerError as error:
+                    self.app.display_warning(f"{error}: the wheel has no {name}")
+                    continue
+                build_data["force_include"][str(library)] = f"{self.config['folder']}/{name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was built."""

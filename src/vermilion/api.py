@@ -31,6 +31,7 @@ from vermilion.runtime.build import (
 )
 from vermilion.runtime.cache import Cache
 from vermilion.runtime.digest import model_digest
+from vermilion.runtime.ep_context import EpContext, checked_ep_context, write_ep_context
 from vermilion.runtime.manifest import tool_versions
 from vermilion.runtime.placement_line import placement_line
 from vermilion.runtime.prove import NotProvenError
@@ -63,7 +64,8 @@ class Compiled:
     `artifact` is the folder in the cache, or the `.rai` that was asked for. `digest` stands for
     all that it was compiled from; `cache_reason` says why it was compiled, or that it was there.
     `availability` says whether the target's device is here, else why not and what helps.
-    `signed_by` is the public key that it was signed with this time, empty where it was not.
+    `signed_by` is the public key that it was signed with this time, empty where it was not;
+    `ep_context` the model for ONNX Runtime, where that was asked for.
     """
 
     artifact: Path
@@ -77,6 +79,7 @@ class Compiled:
     availability: Availability
     report: Report
     signed_by: str = ""
+    ep_context: EpContext | None = None
 
     @property
     def offload_is(self) -> str:
@@ -123,6 +126,8 @@ def compile_model(
     inputs: Tensors | None = None,
     require_proof: bool = False,
     sign: str | os.PathLike[str] | None = None,
+    ep_context: str | os.PathLike[str] | None = None,
+    ep_context_embed: bool = False,
     progress: Progress = no_progress,
 ) -> Compiled:
     """Compile a model for a target, or find it compiled in the cache.
@@ -148,6 +153,8 @@ def compile_model(
             tried before those that are drawn.
         require_proof: raise NotProvenError where no sample could show that the numbers are right.
         sign: file of an Ed25519 private key; who trusts the key runs the machine code elsewhere.
+        ep_context: also write a model for ONNX Runtime with our plugin, NAME_ctx.onnx.
+        ep_context_embed: put machine code into that model instead of a file beside it.
         progress: told of each step.
 
     Raises: VermilionError of the kind that says who can fix it; OffloadError, with everything that
@@ -166,6 +173,7 @@ def compile_model(
         provider_options=dict(provider_options or {}),
     )
     check_provider_options(device_backend, chosen, options)
+    context_path = checked_ep_context(ep_context, chosen.kind)
     fix = fix and chosen.kind == "npu"
     rai = _rai_path(output)
     source = open_source(model)
@@ -218,6 +226,11 @@ def compile_model(
         sign_bundle(entry.path, signing_key)
     if rai is not None:
         pack(entry.path, rai)
+    if context_path is not None:
+        context = write_ep_context(
+            entry.path, context_path, embed=ep_context_embed, key=signing_key
+        )
+        compiled = replace(compiled, ep_context=context)
     return replace(compiled, artifact=rai or entry.path, seconds=time.perf_counter() - begin)
 
 

@@ -108,6 +108,18 @@ def compile(
             help="Sign with this private key (Ed25519): who trusts it runs the code elsewhere.",
         ),
     ] = None,
+    ep_context: Annotated[
+        Path | None,
+        typer.Option(
+            "--ep-context",
+            metavar="M_ctx.onnx",
+            help="Also write a model for ONNX Runtime with our plugin: machine code in its nodes.",
+        ),
+    ] = None,
+    ep_context_embed: Annotated[
+        bool,
+        typer.Option("--ep-context-embed", help="Put the code into that model, not beside it."),
+    ] = False,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node's place.")] = False,
 ) -> Result:
     """Compile a model for a target, or find it compiled before.
@@ -136,6 +148,8 @@ def compile(
             inputs=load_inputs(inputs) if inputs else None,
             require_proof=require_proof,
             sign=sign,
+            ep_context=ep_context,
+            ep_context_embed=ep_context_embed,
             progress=terminal.progress,
         )
     except OffloadError as error:
@@ -169,6 +183,8 @@ def _warn(terminal: Terminal, compiled: Compiled) -> None:
 
     for note in told(compiled.report.notes, compiled.placement):
         terminal.warn(note)
+    if compiled.ep_context is not None and not compiled.ep_context.parts:
+        terminal.warn(f"{compiled.ep_context.path}: no part is native, so it has no node of ours")
 
 
 def as_json(compiled: Compiled) -> dict[str, object]:
@@ -189,6 +205,7 @@ def as_json(compiled: Compiled) -> dict[str, object]:
         "summary": report.summary.as_json(),
         "summary_path": compiled.summary_path,
         "signed_by": compiled.signed_by,
+        "ep_context": compiled.ep_context and list(compiled.ep_context.files),
         "nodes": [dict(row) for row in report.nodes],
         "passes": [dict(row) for row in report.passes],
         "verification": {"outputs": [dict(row) for row in report.verification]},
@@ -213,6 +230,8 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
     facts.add_column(overflow="fold")
     facts.add_row("artifact", str(compiled.artifact))
     facts.add_row("summary", str(compiled.summary_path))
+    if compiled.ep_context is not None:
+        facts.add_row("for ONNX Runtime", ", ".join(map(str, compiled.ep_context.files)))
     if compiled.signed_by:
         facts.add_row("signed by", compiled.signed_by)
     for row in report.verification:

@@ -22,6 +22,8 @@ System = Literal["linux", "windows"]
 FOLDER = Path(__file__).parent
 INCLUDE, SOURCE = FOLDER / "include", FOLDER / "source"
 LIBRARY_FILES: dict[System, str] = {"linux": "libvermilion.so", "windows": "vermilion.dll"}
+# The plugin execution provider for ONNX Runtime has the library inside, and exports two functions.
+PLUGIN_FILES: dict[System, str] = {"linux": "libvermilion_ep.so", "windows": "vermilion_ep.dll"}
 # The oldest C library that what is built runs with: that of `manylinux_2_28`, 2018.
 _ZIG_TARGETS: dict[System, str] = {
     "linux": "x86_64-linux-gnu.2.28",
@@ -130,3 +132,17 @@ def build_library(
     finally:
         for left in output.parent.glob(f"{aside.stem}*"):  # zig leaves a `.pdb` and a `.lib` too
             left.unlink()
+
+
+def build_plugin(output: Path, *, system: System = "linux", version: str) -> None:
+    """Write the plugin for ONNX Runtime.
+
+    Raises: NoCompilerError, CompileFailedError.
+    """
+    build_library(
+        output,
+        system=system,
+        version=version,
+        sources=(SOURCE / "ep.c", SOURCE / "vermilion.c"),
+        flags=("-DVERMILION_API=",),
+    )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from vermilion.clib.build import (
@@ -10,11 +13,13 @@ from vermilion.clib.build import (
     HINT,
     INCLUDE,
     LIBRARY_FILES,
+    PLUGIN_FILES,
     SOURCE,
     CompileFailedError,
     NoCompilerError,
     System,
     build_library,
+    build_plugin,
 )
 from vermilion.errors import DeviceError
 from vermilion.store.cache_dir import default_root
@@ -28,23 +33,34 @@ def library(system: System = "linux") -> Path:
 
     Raises: DeviceError where it is neither there nor can be built.
     """
-    built = _BUILT / LIBRARY_FILES[system]
+    return _file(LIBRARY_FILES[system], partial(build_library, system=system, version=VERSION))
+
+
+def plugin_library() -> Path:
+    """Return the file of the plugin for ONNX Runtime on this system, built as the library is.
+
+    Raises: DeviceError where it is neither there nor can be built.
+    """
+    system: System = "windows" if sys.platform == "win32" else "linux"
+    return _file(PLUGIN_FILES[system], partial(build_plugin, system=system, version=VERSION))
+
+
+def _file(name: str, build: Callable[[Path], None]) -> Path:
+    built = _BUILT / name
     if built.is_file():
         return built
-    place = default_root() / "clib" / _source_digest() / LIBRARY_FILES[system]
+    place = default_root() / "clib" / _source_digest() / name
     if not place.is_file():
         try:
-            build_library(place, system=system, version=VERSION)
+            build(place)
         except NoCompilerError as error:
             raise DeviceError(
-                f"the C library was not built when this package was installed, and {error}",
+                f"`{name}` was not built when this package was installed, and {error}",
                 where=str(built),
                 hint=HINT,
             ) from error
         except CompileFailedError as error:
-            raise DeviceError(
-                f"the C library cannot be built: {error}", where=str(SOURCE)
-            ) from error
+            raise DeviceError(f"`{name}` cannot be built: {error}", where=str(SOURCE)) from error
     return place
 
 

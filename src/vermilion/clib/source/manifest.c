@@ -1,4 +1,4 @@
-/* What a bundle says of itself: `manifest.json`. Who answers for its machine code. */
+/* What a bundle says of itself: `manifest.json`. */
 #include "internal.h"
 
 #define VM_FORMAT_VERSION 2 /* `runtime/manifest.py` says the same */
@@ -79,50 +79,6 @@ static void vm_hash_json(vm_hash *hash, const vm_json *value, bool is_top) {
   vm_hash_text(hash, "}");
 }
 
-/* ---- who answers for machine code ---- */
-
-/* Read this user's secret; false where there is none. */
-static bool vm_read_key(unsigned char key[32]) {
-  char path[4096];
-#ifdef _WIN32
-  const char *home = getenv("LOCALAPPDATA");
-  if (!home) return false;
-  snprintf(path, sizeof path, "%s\\vermilion\\machine.key", home);
-#else
-  const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
-  if (data && *data)
-    snprintf(path, sizeof path, "%s/vermilion/machine.key", data);
-  else if (home && *home)
-    snprintf(path, sizeof path, "%s/.local/share/vermilion/machine.key", home);
-  else
-    return false;
-#endif
-  FILE *file = fopen(path, "rb");
-  if (!file) return false;
-  unsigned char more;
-  bool is_whole = fread(key, 1, 32, file) == 32 && fread(&more, 1, 1, file) == 0;
-  fclose(file);
-  return is_whole;
-}
-
-static vm_status vm_check_trust(const vm_json *manifest, const char *digest, uint32_t flags, const char *where) {
-  const char *trust = getenv("VERMILION_TRUST"), *seal = "";
-  unsigned char key[32];
-  char code[65];
-  if (flags & VERMILION_TRUST_CODE || (trust && !strcmp(trust, "1"))) return NULL;
-  VM_TRY(vm_text_of(manifest, "seal", where, &seal));
-  if (vm_read_key(key)) {
-    vm_hmac(key, sizeof key, digest, code);
-    unsigned char difference = strlen(seal) == 64 ? 0 : 1;
-    for (size_t i = 0; !difference && i < 64; i++) difference |= (unsigned char)(code[i] ^ seal[i]);
-    if (!difference) return NULL;
-  }
-  return vm_fail(VERMILION_ERROR_TRUST, where,
-                 "compile the model on this machine; to run machine code from elsewhere as it is, open it with "
-                 "VERMILION_TRUST_CODE, or set VERMILION_TRUST=1",
-                 "its machine code was not made by this user on this machine");
-}
-
 /* ---- reading ---- */
 
 /* Read the manifest: its version, its digest, who made the code, what the processor must have. */
@@ -169,7 +125,7 @@ static vm_status vm_read_manifest(vm_bundle *bundle, vm_arena *arena, uint32_t f
                      "the model was compiled for %s; this processor has no %s", target, features->items[i].text);
     }
   }
-  return vm_check_trust(manifest, *digest, flags, bundle->where);
+  return vm_check_trust(bundle, data, manifest, *digest, flags);
 }
 
 /* Read a file that the manifest lists, and compare it with its digest. */

@@ -11,6 +11,8 @@
 #include "system.c"
 #include "object.c"
 #include "files.c"
+#include "ed25519.c"
+#include "trust.c"
 #include "manifest.c"
 #include "program.c"
 #include "sized.c"
