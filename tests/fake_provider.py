@@ -7,7 +7,9 @@ provider, calls itself VitisAI, and then does what its mode says.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -25,6 +27,18 @@ OFFLOADED = (
     "Number of operators offloaded by VAIML: 3 (100.000%)\n"
 )
 SUPPORTED = "Number of operators supported by VAIML: 0(0.000%)\n"
+# Modes in which only what is written or counted says where nodes ran.
+REPORTS = {
+    "a report of all on the CPU": {"all": 3, "CPU": 3},
+    "a report of one on the NPU": {"all": 3, "NPU": 1, "CPU": 2},
+    "a report that leaves two out": {"NPU": 1},
+}
+NONSENSE: Mapping[str, dict[str, object]] = {
+    "text for a number": {"providers": [NPU], "assigned": {NPU: "many"}},
+    "nothing for a list": {"providers": None, "assigned": None},
+    "a negative number": {"providers": [NPU], "assigned": {NPU: -3}},
+}
+SILENT = (*REPORTS, "two of three on the CPU")
 CLAIM = "[Vitis AI EP] No. of Operators : CPU 0 NPU {n}\n"
 
 
@@ -60,13 +74,34 @@ class Worker:
             if self.mode == "a plan that nothing supports":
                 (folder / "final-vaiml-pass-summary.txt").write_text(OFFLOADED)
                 (folder / "preliminary-vaiml-pass-summary.txt").write_text(SUPPORTED)
+            self._write_into(folder)
         self.session = ort.InferenceSession(
             self.folder / MODEL_FILE, providers=["CPUExecutionProvider"]
         )
         if self.mode == "provider missing":
             return {"providers": [CPU], "assigned": {CPU: 3}}
-        print(CLAIM.format(n=3), flush=True)
+        if self.mode in NONSENSE:
+            return NONSENSE[self.mode]
+        if self.mode not in SILENT:
+            print(CLAIM.format(n=3), flush=True)
         return {"providers": [NPU, CPU], "assigned": {NPU: 3}}
+
+    def _write_into(self, folder: Path) -> None:
+        """Write what the provider writes besides its programs."""
+        report = folder / "vitisai_ep_report.json"
+        if self.mode in REPORTS:
+            rows = [{"name": name, "nodeNum": count} for name, count in REPORTS[self.mode].items()]
+            report.write_text(json.dumps({"deviceStat": rows}))
+        if self.mode == "writes without end":
+            os.mkfifo(report)
+            (folder / "final-vaiml-pass-summary.txt").symlink_to("/dev/zero")
+        if self.mode == "names that no other system takes":
+            (folder / "x:y.bin").write_bytes(b"1")
+        if self.mode == "writes without end":
+            for _ in range(24):
+                os.write(2, b"E: a message of the provider, and again \xff\n" * 30000)
+        if self.mode == "leaves processes behind":
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 
     def run(self) -> None:
         self.runs += 1
@@ -91,6 +126,23 @@ class Worker:
                 mapped[...] = -result
             elif self.mode == "nothing written":
                 pass
+            elif self.mode == "twice":
+                mapped[...] = 2 * result
+            elif self.mode == "a tenth":
+                mapped[...] = result / 10
+            elif self.mode == "noise of 13 %":
+                noise = np.random.default_rng(0).standard_normal(result.shape)
+                mapped[...] = result * (1 + 0.13 * noise)
+            elif self.mode == "cuts its files short":
+                mapped[...] = result
+                os.truncate(self.folder / tensor.file, 0)
+            elif self.mode == "nothing written later" and self.runs > 1:
+                pass
+            elif self.mode == "NaN later" and self.runs > 1:
+                mapped[...] = result
+                mapped.flat[3] = np.nan
+            elif self.mode == "fails later" and self.runs > 1:
+                raise RuntimeError("device lost")
             else:
                 mapped[...] = result
 
@@ -99,6 +151,12 @@ class Worker:
             return {"events": {CPU: 3 * self.runs}}
         if self.mode == "no profile":
             return {"events": {}}
+        if self.mode == "two of three on the CPU":
+            return {"events": {NPU: 1, CPU: 2}}
+        if self.mode == "negative events":
+            return {"events": {NPU: -1}}
+        if self.mode == "dies when it is closed":
+            os._exit(9)
         return {"events": {NPU: self.runs}}
 
 

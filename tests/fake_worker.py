@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -63,6 +64,35 @@ class Worker:
         time.sleep(seconds)
         return {"then": then}
 
+    def start_others(self, code: int = -1) -> dict[str, list[int]]:
+        """Start processes that hold the pipes: of the group, of none, and of nobody's."""
+        mine, other = sleeping(alone=False), sleeping(alone=True)
+        read, write = os.pipe()
+        between = os.fork()
+        if between == 0:
+            os.write(write, str(sleeping(alone=True)).encode())
+            os._exit(0)
+        os.waitpid(between, 0)
+        orphan = int(os.read(read, 20))
+        if code >= 0:
+            os._exit(code)
+        return {"started": [mine, other, orphan]}
+
+    def hold_python(self, seconds: int) -> None:
+        ctypes.PyDLL(None).sleep(seconds)  # native code that never gives the lock back
+
+    def answer_anything(self, line: str) -> None:
+        for number in range(3, 64):  # wherever the pipe for answers is
+            try:
+                os.write(number, line.encode() + b"\n")
+            except OSError:
+                continue
+
+    def flood(self, megabytes: int) -> None:
+        for _ in range(megabytes):
+            os.write(2, b"E: a message, and again, and again\n" * 30000)
+        time.sleep(600)
+
     def end(self, code: int) -> None:
         os.write(2, b"free(): invalid pointer\n")
         os._exit(code)
@@ -85,3 +115,14 @@ class Worker:
     def grow_bounded(self, most_bytes: int) -> None:
         bound_memory(most_bytes)
         np.ones(4 * most_bytes, np.uint8)
+
+
+def sleeping(*, alone: bool) -> int:
+    """Fork a process that sleeps, with the pipes of this one; `alone` in a session of its own."""
+    number = os.fork()
+    if number == 0:
+        if alone:
+            os.setsid()
+        time.sleep(600)
+        os._exit(0)
+    return number

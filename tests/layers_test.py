@@ -37,6 +37,7 @@ LEVELS: dict[str, int] = {
     "sides": 9,
     "compare": 10,
     "optimize": 10,
+    "planning": 10,
     "buckets": 9,
     "hello_network": 9,
     "hello": 10,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from vermilion.backends.npu_cost import BF16_ERRORS, INT8_ERRORS
+from vermilion.backends.npu_cost import BF16_ERRORS, INT8_ERRORS, Latency
 from vermilion.backends.npu_published import BF16_MS, INT8_MS
 from vermilion.errors import UnsupportedError
 from vermilion.hardware.options.gpu import AMDGPU, MIGRAPHX, PLUGIN, TABLES
@@ -69,11 +69,17 @@ def error_table() -> str:
     for kind, tables in (("INT8", INT8_ERRORS), ("BF16", BF16_ERRORS)):
         for release, errors in tables.items():
             middle = statistics.median(abs(error) for error in errors.values())
-            worst = max(errors, key=lambda name: abs(errors[name]))
+            shown = Latency(1.0, 0.0, 0.0, 0.0, 0, 0, release, errors, "")
+            worst, by = shown.worst_error
             rows.append(
-                [kind, release, f"{100 * middle:.0f}%", f"{worst}, {100 * errors[worst]:+.0f}%"]
+                [
+                    *(kind, release, f"{100 * middle:.0f}%", f"{worst}, {100 * by:+.0f}%"),
+                    f"{shown.low_ms:.2f} to {shown.high_ms:.2f} times",
+                    f"{shown.coverage:.0%}",
+                ]
             )
-    return table(["numbers", "release", "error in the middle", "worst"], rows)
+    head = ["numbers", "release", "error in the middle", "worst", "interval", "holds another"]
+    return table(head, rows)
 
 
 def _latency_rows(

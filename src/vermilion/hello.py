@@ -61,7 +61,8 @@ class HelloReport:
     """What the tour found. Latencies are medians of a few runs on this machine, in milliseconds.
 
     `device_ms` is measured where `device_is` says so; where it says `modelled` it comes from a
-    model fitted to published latencies and was not measured by anyone here.
+    model fitted to published latencies, with the interval that it has, and was not measured by
+    anyone here.
     """
 
     stages: tuple[Stage, ...]
@@ -76,6 +77,7 @@ class HelloReport:
     device: str
     device_ms: float | None
     device_is: str
+    device_interval_ms: tuple[float, float] | None
     cpu_accuracy: Agreement
     accuracy: Agreement
     device_agreement: Agreement
@@ -91,6 +93,10 @@ class HelloReport:
             "device": self.device,
             "device_ms": self.device_ms,
             "device_is": self.device_is,
+            "device_interval_ms": (
+                None if self.device_interval_ms is None else list(self.device_interval_ms)
+            ),
+            "device_reason": self.first.report.predicted_reason,
             "first_compile_s": self.first.seconds,
             "cached_compile_s": self.cached.seconds,
             "cpu_sqnr_db": self.cpu_accuracy.sqnr_db,
@@ -169,6 +175,7 @@ def hello(folder: Path, *, progress: Progress = no_progress) -> HelloReport:
         device=target,
         device_ms=device_ms,
         device_is="modelled" if is_modelled else "measured",
+        device_interval_ms=first.report.predicted_interval_ms if is_modelled else None,
         cpu_accuracy=agreement("output", expected, found_on_cpu),
         accuracy=agreement("output", expected, found),
         device_agreement=agreement("output", reference, found),

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from vermilion.backends.npu_cost import Latency, predict
+from vermilion.backends.npu_cost import Latency
 from vermilion.backends.npu_rules import CAUTIONS, column_of
-from vermilion.errors import VermilionError
+from vermilion.errors import Refusal, VermilionError
 from vermilion.hardware.targets.find import all_targets, find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.cost import ModelCost, model_cost, value_bytes
@@ -31,7 +31,7 @@ from vermilion.ir.samples import sample_inputs
 from vermilion.ir.source import ModelSource, label_of, open_source
 from vermilion.partition.place import Placement, plan, settle
 from vermilion.progress import Progress, no_progress
-from vermilion.runtime.build import backends_for, predicted_ms
+from vermilion.runtime.build import backends_for, predicted_latency
 from vermilion.runtime.digest import model_digest
 from vermilion.runtime.failing import CulpritFile, find_culprits
 from vermilion.runtime.manifest import TensorRecord
@@ -74,25 +74,36 @@ class FixGain:
     operators: int
     offloaded_gops: float
     milliseconds: float | None
+    interval_ms: list[float] | None = None
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Where nodes would run on a target. `milliseconds` is modelled, None where it cannot be."""
+    """Where nodes would run on a target.
+
+    `latency` is modelled; where it cannot be, `no_latency` is why.
+    """
 
     target: Target
     placement: Placement
     summary: Summary
-    milliseconds: float | None
     latency: Latency | None = None
+    no_latency: str = ""
     crossings: Crossings | None = None
     fix: FixGain | None = None
     cautions: tuple[str, ...] = ()
+
+    @property
+    def milliseconds(self) -> float | None:
+        """The modelled latency; its interval is in `latency`."""
+        return self.latency.total_ms if self.latency else None
 
     def plan_as_json(self) -> dict[str, object]:
         """Return the keys that are about planning, beside summary and nodes."""
         return {
             "predicted_ms": self.milliseconds,
+            "predicted_interval_ms": _interval(self.latency),
+            "predicted_reason": self.no_latency,
             "predicted_is": "modelled",
             "latency": self.latency.as_json() if self.latency else None,
             "crossings": asdict(self.crossings) if self.crossings else None,
@@ -251,14 +262,14 @@ def _predict(simplified: Simplified, target: Target, label: str) -> Prediction:
     digest = model_digest(model)
     summary = summarize(model, placement, label, digest)
     if target.kind != "npu":
-        return Prediction(target, placement, summary, predicted_ms(model, placement))
-    latency = _latency(model, placement)
+        return Prediction(target, placement, summary)
+    latency = predicted_latency(model, placement)
     return Prediction(
         target=target,
         placement=placement,
         summary=summary,
-        milliseconds=latency.total_ms if latency else None,
-        latency=latency,
+        latency=latency if isinstance(latency, Latency) else None,
+        no_latency=latency.reason if isinstance(latency, Refusal) else "",
         crossings=_crossings(placement),
         fix=_fix_gain(simplified, target, summary, label),
         cautions=_cautions(placement),
@@ -277,12 +288,8 @@ def _placement(model: ir.Model, target: Target) -> Placement:
     return settle(plan(model, target, device_backend, cpu_backend), {})
 
 
-def _latency(model: ir.Model, placement: Placement) -> Latency | None:
-    mine = [part for part in placement.parts if part.device == placement.target.kind]
-    nodes = [node for part in mine for node in part.model.graph]
-    if not nodes:
-        return None
-    return predict(placement.target, number_format(model), nodes, parts=len(mine))
+def _interval(latency: Latency | None) -> list[float] | None:
+    return None if latency is None else [latency.low_ms, latency.high_ms]
 
 
 def _cautions(placement: Placement) -> tuple[str, ...]:
@@ -327,13 +334,15 @@ def _fix_gain(
     after = summarize(model, placement, label, model_digest(model))
     if after.offloaded_operators <= before.offloaded_operators:
         return None
-    latency = _latency(model, placement)
+    found = predicted_latency(model, placement)
+    latency = found if isinstance(found, Latency) else None
     return FixGain(
         fixes=fired,
         offloaded_operators=after.offloaded_operators,
         operators=after.operators,
         offloaded_gops=after.offloaded_gops,
         milliseconds=latency.total_ms if latency else None,
+        interval_ms=_interval(latency),
     )
 
 

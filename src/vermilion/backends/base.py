@@ -104,6 +104,8 @@ class Program:
     """A compiled part: the files it consists of, relative to the part's folder.
 
     `notes` is what a user should know, and `machine_code` a row a kernel, where there are any.
+    `elsewhere` has the part's nodes that were not seen to run on the device, by position, with the
+    reason; it is not written to any file.
     """
 
     files: tuple[str, ...]
@@ -112,6 +114,7 @@ class Program:
     notes: tuple[str, ...] = ()
     machine_code: tuple[Mapping[str, object], ...] = ()
     numerics: Numerics | None = field(default=None, compare=False, repr=False)
+    elsewhere: Mapping[int, str] = field(default_factory=dict, compare=False)
 
 
 class PartFiles(Protocol):

@@ -8,7 +8,7 @@ comes from a model fitted to published latencies. All of it is marked modelled w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,6 @@ from vermilion.backends.base import (
     Tensors,
 )
 from vermilion.backends.native import NativeBackend
-from vermilion.backends.npu_cost import predict
 from vermilion.backends.npu_rules import column_of
 from vermilion.backends.ort import OrtBackend
 from vermilion.codegen.isa import isa_of
@@ -43,7 +42,7 @@ from vermilion.ir.opset import where
 if TYPE_CHECKING:
     from vermilion.backends.npu_numbers import Numbers
 
-__all__ = ["NpuModelBackend", "column_of", "predict_ms"]
+__all__ = ["NpuModelBackend", "column_of"]
 
 # The detail of a program that says which of our engines runs it.
 ENGINE = "engine"
@@ -53,14 +52,6 @@ _WORDS: Mapping[str, str] = {
     "bfp16": "bfloat16 with products of BFP16",
     "fp16": "float16 as written",
 }
-
-
-def predict_ms(
-    target: Target, number_format: str, nodes: Sequence[ir.Node], *, parts: int
-) -> float | None:
-    """Return the modelled latency of `nodes` in `parts` regions, None where nothing was fitted."""
-    latency = predict(target, number_format, nodes, parts=parts)
-    return None if latency is None else latency.total_ms
 
 
 class NpuModelBackend:

@@ -8,15 +8,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from models import resnet18, resnet50
 from vermilion.backends import MACHINE_CODE
 from vermilion.backends.base import Claim, CompileOptions, ModelFacts, Part, Program
-from vermilion.backends.npu_model import NpuModelBackend, column_of, predict_ms
+from vermilion.backends.npu_model import NpuModelBackend, column_of
 from vermilion.errors import ArtifactError, Refusal
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import split_weights
-from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.rewrite import run_pass
 
 STRIX, PHOENIX, VE2 = (find_target(name) for name in ("strix", "phoenix", "ve2"))
 FACTS = ModelFacts("fp32", 17, 20, (), 1)
@@ -87,36 +84,6 @@ def test_floats_are_compiled_as_bfloat16() -> None:
     assert [column_of(name) for name in ("fp32", "fp16", "bf16")] == ["bf16"] * 3
     assert column_of("xint8") == "xint8"
     assert column_of("int4") is None
-
-
-@pytest.mark.parametrize(
-    ("build", "number_format", "published_ms"),
-    # Source: amd/RyzenAI-SW, onnx-benchmark/performance_results.json, STX, batch 1, as in
-    # the target's latency model, which says that its residuals are within 4 %.
-    [(resnet18, "xint8", 1.70), (resnet50, "xint8", 3.84), (resnet18, "fp32", 30.8)],
-    ids=["resnet18 xint8", "resnet50 xint8", "resnet18 bf16"],
-)
-def test_modelled_latency_is_near_what_was_published(
-    build,
-    number_format: str,
-    published_ms: float,  # type: ignore[no-untyped-def]
-) -> None:
-    model = build()
-    run_pass(infer_shapes, model)
-    found = predict_ms(STRIX, number_format, list(model.graph), parts=1)
-    assert found == pytest.approx(published_ms, rel=0.06)
-
-
-def test_each_part_costs_its_overhead() -> None:
-    one = predict_ms(STRIX, "xint8", [], parts=1)
-    three = predict_ms(STRIX, "xint8", [], parts=3)
-    assert one is not None
-    assert three == pytest.approx(3 * one)
-
-
-def test_no_latency_where_nothing_was_published() -> None:
-    assert predict_ms(VE2, "fp32", [], parts=1) is None
-    assert predict_ms(PHOENIX, "fp32", [], parts=1) is None
 
 
 class Files:

@@ -1,10 +1,13 @@
 """Published latencies of networks on an NPU, and what those networks consist of.
 
 Source: github.com/amd/RyzenAI-SW at 0b65628, onnx-benchmark/performance_results.json, Strix, batch
-1, in milliseconds; `_XINT8` rows are INT8, the others FP32 models that ran as BF16.
+1, in milliseconds; `_XINT8` rows are INT8, the others FP32 models that ran as BF16. MiniLM (128
+tokens, 132.8 inferences a second on Strix) is a user's measurement in public code, the only
+transformer; its release is not said, and it stands with the newest.
 
 The table names networks, not files. Layers are those of the papers at the usual image size, which
-is 224 but for EfficientNet-B1 (240), -B2 (260) and YOLOv8m (640).
+is 224 but for EfficientNet-B1 (240), -B2 (260) and YOLOv8m (640). Energy is not here: no vendor
+publishes it network by network.
 """
 
 from __future__ import annotations
@@ -65,7 +68,15 @@ INT8_MS: Mapping[str, Published] = MappingProxyType(
     }
 )
 BF16_MS: Mapping[str, Published] = MappingProxyType(
-    {"1.7": {"efficientnet-b0": 13.93, "resnet18": 30.8, "resnet50": 70.0, "yolov8m": 1188.0}}
+    {
+        "1.7": {
+            "efficientnet-b0": 13.93,
+            "minilm-l6": 7.53,
+            "resnet18": 30.8,
+            "resnet50": 70.0,
+            "yolov8m": 1188.0,
+        }
+    }
 )
 
 
@@ -77,6 +88,7 @@ class Layer:
     weights: int
     activations: int
     is_depthwise: bool = False
+    is_product: bool = False  # of matrices, not a convolution
 
 
 @cache
@@ -242,10 +254,38 @@ def _yolov8m() -> list[Layer]:
     return net.layers
 
 
+# Wang et al., MiniLM, and the configuration of sentence-transformers/all-MiniLM-L6-v2.
+_MINILM = (6, 12, 384, 1536)
+
+
+def _minilm(tokens: int = 128) -> list[Layer]:
+    blocks, heads, hidden, inner = _MINILM
+    width = hidden // heads
+    block = [
+        *(_product(tokens, hidden, hidden) for _ in "qkv"),
+        _product(tokens, width, tokens, of_two=heads),
+        _product(tokens, tokens, width, of_two=heads),
+        _product(tokens, hidden, hidden),
+        _product(tokens, hidden, inner),
+        _product(tokens, inner, hidden),
+    ]
+    return block * blocks
+
+
+def _product(rows: int, depth: int, columns: int, *, of_two: int = 0) -> Layer:
+    """Return a product with weights, or `of_two` products of activations."""
+    count = of_two or 1
+    right = depth * columns
+    moved = count * rows * (depth + columns) + of_two * right
+    weights = 0 if of_two else right
+    return Layer(2 * count * rows * right, weights, moved, is_product=True)
+
+
 _NETWORKS: Mapping[str, Callable[[], list[Layer]]] = {
     "efficientnet-b0": lambda: _efficientnet(1.0, 1.0, 224),
     "efficientnet-b1": lambda: _efficientnet(1.0, 1.1, 240),
     "efficientnet-b2": lambda: _efficientnet(1.1, 1.2, 260),
+    "minilm-l6": _minilm,
     "mobilenet-v2": _mobilenet_v2,
     "mobilenet-v3": _mobilenet_v3,
     "resnet18": lambda: _resnet((2, 2, 2, 2), bottleneck=False),

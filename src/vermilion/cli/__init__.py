@@ -26,6 +26,7 @@ VERBS: Mapping[str, str] = {
     "doctor": "doctor",
     "export": "export",
     "inspect": "inspect",
+    "plan": "plan",
     "optimize": "optimize",
     "quantize": "quantize",
     "compile": "compile",

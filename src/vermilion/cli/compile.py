@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.api import Compiled
+    from vermilion.runtime.report import Report
 
 
 @verb("compile", limits_threads=True)
@@ -210,7 +211,7 @@ def as_json(compiled: Compiled) -> dict[str, object]:
         "passes": [dict(row) for row in report.passes],
         "verification": {"outputs": [dict(row) for row in report.verification]},
         "machine_code": [dict(row) for row in report.machine_code],
-        "predicted_ms": report.predicted_ms,
+        **report.prediction(),
     }
 
 
@@ -245,12 +246,22 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
     ]
     if report.machine_code:
         views += ["", _machine_code_view(report.machine_code)]
-    if report.predicted_ms is not None:
-        views.append(f"modelled latency on the device: {report.predicted_ms:.2f} ms")
+    views += _latency_view(report)
     if stands_in and compiled.availability.reason:
         views.append(f"modelled: {compiled.availability.reason}")
     views += ["", *nodes_view(report.nodes, target.kind, every_node=every_node)]
     return Group(*views)
+
+
+def _latency_view(report: Report) -> list[RenderableType]:
+    """Return the line of a modelled latency: with its interval, or why there is none."""
+    from vermilion.backends.npu_cost import interval_words
+
+    if report.predicted_ms is not None and report.predicted_interval_ms is not None:
+        words = interval_words(report.predicted_ms, report.predicted_interval_ms)
+        return [f"modelled latency on the device: {words}"]
+    reason = report.predicted_reason
+    return [f"no latency is modelled: {reason}"] if reason else []
 
 
 def _proof_row(row: Mapping[str, object]) -> tuple[str, str]:

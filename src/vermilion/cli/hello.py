@@ -93,7 +93,10 @@ def _table(report: HelloReport) -> RenderableType:
     table.add_row("    FP32 on the CPU", f"{report.cpu_ms:.1f}", "", "reference")
     cpu_sqnr = f"{report.cpu_accuracy.sqnr_db:.1f}"
     table.add_row("    XINT8 on the CPU", f"{report.cpu_int8_ms:.1f}", "", cpu_sqnr)
-    device_ms = "unknown" if report.device_ms is None else f"{report.device_ms:.2f}"
+    device_ms = "not known" if report.device_ms is None else f"{report.device_ms:.2f}"
+    if report.device_interval_ms is not None:
+        low, high = report.device_interval_ms
+        device_ms += f", {low:.2f} to {high:.2f}"
     is_measured = report.device_is == "measured"
     table.add_row(
         f"    XINT8 on {report.device}",

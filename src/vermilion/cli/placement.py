@@ -23,10 +23,16 @@ def placement_view(prediction: Prediction, *, every_node: bool) -> Sequence[Rend
     rows = [node.as_json() for node in prediction.placement.nodes]
     title = f"placement on {prediction.target.name}, by rule: nothing was compiled"
     views: list[RenderableType] = [title, summary_view(prediction.summary, ran="not compiled")]
-    if prediction.milliseconds is not None:
-        views.append(f"modelled latency on the device: {prediction.milliseconds:.2f} ms")
+    views += latency_view(prediction.latency, prediction.no_latency)
     views += nodes_view(rows, prediction.target.kind, every_node=every_node)
     return views
+
+
+def latency_view(latency: Latency | None, reason: str) -> list[RenderableType]:
+    """Return the line of a modelled latency: with its interval, or why there is none."""
+    if latency is not None:
+        return [f"modelled latency on the device: {latency.words}"]
+    return [f"no latency is modelled: {reason}"] if reason else []
 
 
 def summary_view(summary: Summary, *, ran: str) -> RenderableType:
@@ -150,8 +156,9 @@ def _latency_rows(latency: Latency) -> list[tuple[str, str]]:
     total = latency.total_ms or 1.0
     spent = ", ".join(f"{name} {100 * ms / total:.0f}%" for name, ms in shares if ms > 0)
     rows = [
-        ("modelled", f"{latency.total_ms:.2f} ms on the device: {spent}"),
+        ("modelled", f"{latency.words} on the device: {spent}"),
         ("its error", f"{latency.basis}. Networks left out of the fit came out {_errors(latency)}"),
+        ("interval", f"holds another such network with a probability of {latency.coverage:.0%}"),
     ]
     if latency.layers_beyond_memory:
         text = f"{latency.layers_beyond_memory} of {latency.layers} layers do not fit in it"
@@ -165,21 +172,19 @@ def _errors(latency: Latency) -> str:
 
 
 def _advice(prediction: Prediction, cpu_ms: float) -> str:
-    """Say which is faster, if the difference is larger than the model's own error."""
+    """Say which is faster, if the whole of the interval says so."""
     latency, summary = prediction.latency, prediction.summary
     if latency is None:
         return ""
     left = 1.0 - (summary.offloaded_gops / summary.gops if summary.gops else 0.0)
-    whole = latency.total_ms + left * cpu_ms
-    reach = 1.0 + latency.median_error
-    rest = f" and {left * cpu_ms:.2f} ms of it on the CPU" if left > 0.005 else ""
-    if whole > cpu_ms * reach:
-        return (
-            f"the CPU of this machine is faster than the modelled {latency.total_ms:.2f} ms{rest}"
-        )
-    if whole * reach < cpu_ms:
-        return f"the device should be about {cpu_ms / whole:.1f} times as fast as this CPU{rest}"
-    return "the model's error is larger than the difference between device and CPU"
+    rest_ms = left * cpu_ms
+    rest = f" and {rest_ms:.2f} ms of it on the CPU" if left > 0.005 else ""
+    if latency.low_ms + rest_ms > cpu_ms:
+        return f"the CPU of this machine is faster than the modelled {latency.words}{rest}"
+    if latency.high_ms + rest_ms < cpu_ms:
+        low, high = (cpu_ms / (ms + rest_ms) for ms in (latency.high_ms, latency.low_ms))
+        return f"the device should be {low:.1f} to {high:.1f} times as fast as this CPU{rest}"
+    return "the interval has this CPU's time in it: which is faster cannot be said"
 
 
 def targets_view(found: Inspection) -> Sequence[RenderableType]:
@@ -188,17 +193,16 @@ def targets_view(found: Inspection) -> Sequence[RenderableType]:
     views: list[RenderableType] = ["by rule, for each NPU: nothing was compiled", table]
     if found.cpu_ms is not None:
         views.append(f"the CPU of this machine takes {found.cpu_ms:.2f} ms, measured now")
-    scaled = [p.target.name for p in found.predictions if p.latency and p.latency.is_scaled]
-    if scaled:
-        views.append(
-            f"{', '.join(scaled)}: latencies of Strix, scaled to the array; nothing is published"
-        )
-    return views
+    return views + [
+        f"{one.target.name}: no latency is modelled: {one.no_latency}"
+        for one in found.predictions
+        if one.no_latency
+    ]
 
 
 _TARGET_COLUMNS = (
     Column("target", 0), Column("offloaded", 1), Column("GOPs", 2), Column("parts", 7),
-    Column("crossings", 8), Column("with --fix", 5), Column("modelled ms", 3), Column("error", 4),
+    Column("crossings", 8), Column("with --fix", 5), Column("modelled", 3),
     Column("first reason", 6, folds=True),
 )  # fmt: skip
 
@@ -214,7 +218,6 @@ def _target_row(prediction: Prediction) -> list[str]:
         str(summary.subgraphs_offloaded),
         str(prediction.crossings.tensors) if prediction.crossings else "",
         str(fix.offloaded_operators) if fix else "",
-        f"{latency.total_ms:.2f}" if latency else "not known",
-        f"±{100 * latency.median_error:.0f}%" if latency else "",
+        latency.words if latency else "not known",
         reasons[0] if reasons else "",
     ]

@@ -121,6 +121,10 @@ class Placement:
         """Return the number of supported regions with this fate."""
         return sum(c.fate == fate for c in self.candidates)
 
+    def on_device(self, part: str) -> list[NodePlace]:
+        """Return the nodes of a part that are on its device."""
+        return [n for n in self.nodes if n.part == part and n.device == self.target.kind]
+
 
 def model_facts(model: ir.Model) -> ModelFacts:
     """Collect what the rules want to know of the whole model."""
@@ -150,13 +154,17 @@ def plan(
     backend: Backend,
     cpu_backend: Backend,
     failing: Mapping[int, Refusal] | None = None,
+    *,
+    numbers: str = "",
 ) -> Plan:
     """Decide by rule which nodes go to the device, and in which parts.
 
     `model` is simplified and in topological order. Its graph outputs are all made by nodes.
     `failing` are nodes that were seen to fail, by position: no rule gives them to the device.
+    `numbers` is a number format that the model is taken to have, its own by default.
     """
     facts = model_facts(model)
+    facts = replace(facts, number_format=numbers or facts.number_format)
     cost = ModelCost(tuple(node_cost(node) for node in model.graph))  # one for each, in order
     extractor = Extractor(model)
     seen = failing or {}
@@ -240,6 +248,23 @@ def settle(plan: Plan, failed: Mapping[str, Refusal]) -> Placement:
             places[position] = _node_place(plan, candidates, position, parts[-1])
     nodes = tuple(places[p] for p in range(len(plan.cost.nodes)))
     return Placement(plan.target, tuple(parts), nodes, candidates, plan.cost)
+
+
+def not_seen(placement: Placement, elsewhere: Mapping[str, Mapping[int, str]]) -> Placement:
+    """Return the placement with nodes on the CPU that were not seen to run on their part's device.
+
+    `elsewhere` has them by part and by position in it, with the reason.
+    """
+    nodes = list(placement.nodes)
+    for name, reasons in elsewhere.items():
+        mine = [at for at, node in enumerate(nodes) if node.part == name]
+        for position, reason in reasons.items():
+            at = mine[position]
+            nodes[at] = replace(nodes[at], device="cpu", reason=reason, hint=_NOT_SEEN_HINT)
+    return replace(placement, nodes=tuple(nodes))
+
+
+_NOT_SEEN_HINT = "the provider ran it itself, and its numbers were checked; it counts as the CPU's"
 
 
 def _node_place(

@@ -10,6 +10,8 @@ by the model that it ran.
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +41,22 @@ class TensorFile:
     dtype: str
     shape: tuple[int, ...]
 
-    def create(self, folder: Path) -> Array:
-        """Make the file, and map it for writing."""
-        size_bytes = max(1, math.prod(self.shape)) * np.dtype(self.dtype).itemsize
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file; an empty tensor has a file of one element, or nothing maps it."""
+        return max(1, math.prod(self.shape)) * np.dtype(self.dtype).itemsize
+
+    def create(self, folder: Path) -> OpenTensor:
+        """Make the file, with room on the disk for all of it. Raises: OSError where there is none.
+
+        A sparse file on a full disk would end whoever writes into its map (SIGBUS).
+        """
         with (folder / self.file).open("wb") as file:
-            file.truncate(size_bytes)
-        return self.map(folder)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, self.size_bytes)
+            else:
+                file.truncate(self.size_bytes)
+        return OpenTensor(self, folder)
 
     def map(self, folder: Path) -> Array:
         """Map the file; what one process writes the other reads."""
@@ -52,6 +64,61 @@ class TensorFile:
         flat = np.memmap(folder / self.file, dtype=self.dtype, mode="r+", shape=(count,))
         mapped: Array = np.asarray(flat)[: math.prod(self.shape)].reshape(self.shape)
         return mapped
+
+
+class OpenTensor:
+    """The parent's side of a tensor file: read and written, not mapped.
+
+    The worker may cut the file short; who has mapped it then dies on access. On Windows nobody can
+    cut a file that is mapped, and what is written to one beside its map may not be seen: there it
+    is mapped.
+    """
+
+    def __init__(self, tensor: TensorFile, folder: Path) -> None:
+        self._tensor = tensor
+        self._mapped = tensor.map(folder) if sys.platform == "win32" else None
+        self._file = (folder / tensor.file).open("r+b", buffering=0)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Return numpy's type."""
+        return np.dtype(self._tensor.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that both sides have agreed on."""
+        return self._tensor.shape
+
+    def write(self, array: Array) -> None:
+        """Write all of it. Raises: ValueError for another shape; OSError."""
+        if array.shape != self.shape:
+            raise ValueError(f"{list(array.shape)} instead of {list(self.shape)}")
+        if self._mapped is not None:
+            self._mapped[...] = array
+            return
+        left = np.ascontiguousarray(array, self.dtype).reshape(-1).view(np.uint8)
+        self._file.seek(0)
+        while left.size:
+            left = left[self._file.write(left.data) :]
+
+    def read(self) -> Array:
+        """Return a copy. Raises: EOFError where the file was cut short; OSError."""
+        if self._mapped is not None:
+            return self._mapped.copy()
+        found = np.empty(self.shape, self.dtype)
+        left = found.reshape(-1).view(np.uint8)
+        self._file.seek(0)
+        while left.size:
+            count = self._file.readinto(left.data)
+            if not count:
+                raise EOFError(f"{left.size} of {found.nbytes} bytes are missing")
+            left = left[count:]
+        return found
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._mapped = None
+        self._file.close()
 
 
 def write_values(

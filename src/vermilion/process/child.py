@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import subprocess
 import sys
 import threading
 import time
@@ -14,23 +13,25 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from vermilion import errors
 from vermilion.errors import DeviceError, VermilionError
 from vermilion.exits import exit_words
 from vermilion.forks import abandon, renew_after_fork
+from vermilion.process.answers import BROKEN, Answer, Answers, read_answers
+from vermilion.process.group import Group
+from vermilion.process.log import bound_log, last_words
 from vermilion.process.worker import PING, Message
 
 Kind = Literal["hung", "crashed", "grown", "raised"]
-Replies = queue.SimpleQueue[bytes | None]
 
 LOG_FILE = "log.txt"  # of a worker that has a folder to itself
 
-_LAST_LINES = 3
-_MOST_LOG_BYTES = 1 << 20
-# How often the parent looks at the worker's memory and says how long it has waited.
+# How often the parent looks whether the worker is still there, at its memory and at its log.
 _GLANCE_S = 0.25
+# So long one that has closed its pipe may take to end.
+_CLOSING_S = 2.0
 
 
 class ChildError(DeviceError):
@@ -76,18 +77,20 @@ class Child:
         cores: Sequence[int] = (),
         scratch: Path | None = None,
         idle_s: float | None = None,
+        native: bool = False,
     ) -> None:
         """Start it. `worker` is a module and what its class `Worker` is made with.
 
         What it prints is added to `log`; `who` names it in errors. It uses `cores` alone, any
         where none are named; removes the folder `scratch` where it outlives this process, and ends
-        when it is asked for nothing for `idle_s`.
+        when it is asked for nothing for `idle_s`. `native` says that it runs somebody else's code,
+        which may hold Python's lock and leave processes behind.
         """
         self.log = log
         self._who = who
         self._started_by = os.getpid()
-        self._owed: deque[str] = deque()  # the stages of messages that have no answer yet
-        self._has_answered = False
+        self._owed: deque[tuple[int, str]] = deque()  # messages without an answer, their stages
+        self._sent = 0
         self._ending: str | None = None
         self._used_bytes = 0
         start = {
@@ -96,20 +99,16 @@ class Child:
             "scratch": str(scratch) if scratch is not None else None,
             "idle_s": idle_s,
         }
+        command = [sys.executable, "-P", "-m", "vermilion.process", worker[0], json.dumps(start)]
         with log.open("ab") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "vermilion.process", worker[0], json.dumps(start)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                env=environment(),
-            )
-        self._replies: Replies = queue.SimpleQueue()
+            self._group = Group(command, environment(), file, native=native, scratch=scratch)
+        self._process = self._group.leader
+        self._answers: Answers = queue.SimpleQueue()
         # A pipe cannot be read with a time limit on Windows; a thread and a queue can.
         threading.Thread(
-            target=_read, args=(self._process.stdout, self._replies), daemon=True
+            target=read_answers, args=(self._process.stdout, self._answers), daemon=True
         ).start()
-        self._finalizer = weakref.finalize(self, _end, self._process, os.getpid())
+        self._finalizer = weakref.finalize(self, _end, self._group, os.getpid())
         renew_after_fork(self)
 
     @property
@@ -120,7 +119,7 @@ class Child:
     @property
     def is_alive(self) -> bool:
         """Whether the process has not ended."""
-        return self._process.poll() is None
+        return not self._group.has_ended
 
     def ask(
         self,
@@ -157,8 +156,10 @@ class Child:
     def send(self, do: str, details: Mapping[str, Any] | None = None, *, stage: str = "") -> None:
         """Send a message; several are carried out one after the other. Raises: DeviceError."""
         self._check_is_ours()
-        line = json.dumps({"do": do, "with": dict(details or {})}).encode() + b"\n"
-        self._owed.append(stage or f"doing `{do}`")
+        self._sent += 1
+        message = {"do": do, "with": dict(details or {}), "number": self._sent}
+        line = json.dumps(message).encode() + b"\n"
+        self._owed.append((self._sent, stage or f"doing `{do}`"))
         assert self._process.stdin is not None, "stdin is a pipe"
         try:
             self._process.stdin.write(line)
@@ -168,22 +169,15 @@ class Child:
 
     def receive(self, limit_s: float, watch: Watch | None = None) -> Message:
         """Wait for the answer to the oldest message that has none. Raises: ChildError."""
-        stage = self._owed[0]
-        line = self._waited(stage, limit_s, watch)
+        number, stage = self._owed[0]
+        answer = self._waited(stage, limit_s, watch)
         self._owed.popleft()
-        if line is None:
-            if self._ending is None:
-                self._ending = exit_words(self._process.wait())
-            self.stop()
-            self._replies.put(None)  # for whoever asks again
-            words = f"the process ended while {stage}: {self._ending}"
-            raise self._error("crashed", stage, words, ended=self._ending)
-        answer = _parsed(line)
         if answer is None:
-            self.stop()
+            raise self._gone(stage)
+        if answer == BROKEN or answer.get("number") != number:
+            self._stop_for("it broke: nobody could read what it answered")
             words = f"the process broke while {stage}: nobody can read what it answers"
             raise self._error("crashed", stage, words)
-        self._has_answered = True
         if "ok" in answer:
             found: Message = answer["ok"]
             return found
@@ -201,11 +195,12 @@ class Child:
         closing the files: a thread that did not come along may hold their locks.
         """
         self._finalizer.detach()
-        abandon(self._process)
         nothing = os.open(os.devnull, os.O_RDWR)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None and not stream.closed:
-                os.dup2(nothing, stream.fileno(), inheritable=False)
+        for process in self._group.processes():
+            abandon(process)
+            for stream in (process.stdin, process.stdout):
+                if stream is not None and not stream.closed:
+                    os.dup2(nothing, stream.fileno(), inheritable=False)
         os.close(nothing)
 
     def __enter__(self) -> Self:
@@ -223,30 +218,55 @@ class Child:
                 hint="open the model in the process that runs it",
             )
 
-    def _waited(self, stage: str, limit_s: float, watch: Watch | None) -> bytes | None:
-        """Return the next line of the worker's, None where it has ended. Raises: ChildError."""
+    def _gone(self, stage: str) -> ChildError:
+        """Return what there is to say of a process from which no answer comes any more."""
+        if self._ending is None:
+            until = time.monotonic() + _CLOSING_S
+            while not self._group.has_ended and time.monotonic() < until:
+                time.sleep(_GLANCE_S / 10)
+            had_ended = self._group.has_ended
+            code = self._group.end()
+            self._ending = exit_words(code) if had_ended else "it closed its pipe"
+        self.stop()
+        self._answers.put(None)  # for whoever asks again
+        words = f"the process ended while {stage}: {self._ending}"
+        return self._error("crashed", stage, words, ended=self._ending)
+
+    def _stop_for(self, reason: str) -> None:
+        """End the process, and say so to whoever asks it again."""
+        self._ending = reason
+        self.stop()
+
+    def _waited(self, stage: str, limit_s: float, watch: Watch | None) -> Answer:
+        """Return the worker's next answer, None where it has ended. Raises: ChildError."""
         begin = time.monotonic()
         while True:
             left_s = max(0.0, limit_s - (time.monotonic() - begin))
             try:
-                line = self._replies.get(timeout=min(left_s, _GLANCE_S) if watch else left_s)
+                return self._answers.get(timeout=min(left_s, _GLANCE_S))
             except queue.Empty:
                 waited_s = time.monotonic() - begin
-                if waited_s >= limit_s:
-                    self.stop()
-                    words = f"{stage} took more than {limit_s:g} s and was stopped"
-                    raise self._error("hung", stage, words) from None
-                if watch is not None:
-                    self._look(stage, watch, waited_s)
-                continue
-            # What libraries print before the worker could move its stdout is no answer.
-            if line is None or self._has_answered or _parsed(line) is not None:
-                return line
+            bound_log(self.log)
+            if self._group.has_ended:
+                return self._last_answer()
+            if waited_s >= limit_s:
+                self._stop_for(f"{stage} took more than {limit_s:g} s, and it was stopped")
+                words = f"{stage} took more than {limit_s:g} s and was stopped"
+                raise self._error("hung", stage, words)
+            if watch is not None:
+                self._look(stage, watch, waited_s)
+
+    def _last_answer(self) -> Answer:
+        """Return what an ended process still wrote; its own children may hold the pipe open."""
+        try:
+            return self._answers.get(timeout=_GLANCE_S)
+        except queue.Empty:
+            return None
 
     def _look(self, stage: str, watch: Watch, waited_s: float) -> None:
         if _resident_bytes(self.process) - self._used_bytes > watch.memory_bytes:
-            self.stop()
             words = f"{stage} took more than {watch.memory_bytes / 1e9:,.1f} GB and was stopped"
+            self._stop_for(words)
             raise self._error("grown", stage, words)
         watch.waiting(waited_s)
 
@@ -277,49 +297,9 @@ def error_of(kind: type[VermilionError], message: str, *, where: str, hint: str)
     return error
 
 
-def last_words(log: Path) -> str:
-    """Return the last lines of a log, on one line."""
-    if not log.is_file():
-        return ""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return " | ".join([line.strip() for line in lines if line.strip()][-_LAST_LINES:])
-
-
-def shorten_log(log: Path) -> None:
-    """Empty the log of a worker that stays for days, once it is long."""
-    try:
-        if log.stat().st_size > _MOST_LOG_BYTES:
-            os.truncate(log, 0)
-    except OSError:
-        return  # it is not there
-
-
-def _read(stream: IO[bytes], replies: Replies) -> None:
-    with stream:
-        for line in stream:
-            replies.put(line)
-    replies.put(None)
-
-
-def _end(process: subprocess.Popen[bytes], started_by: int) -> None:
-    if os.getpid() != started_by:
-        return  # it is another process's child
-    if process.poll() is None:
-        process.kill()
-    process.wait()
-    assert process.stdin is not None, "stdin is a pipe"
-    try:
-        process.stdin.close()
-    except OSError:
-        return  # what was still to be written has no reader any more
-
-
-def _parsed(line: bytes) -> Message | None:
-    try:
-        answer = json.loads(line)
-    except ValueError:
-        return None
-    return answer if isinstance(answer, dict) and ("ok" in answer or "error" in answer) else None
+def _end(group: Group, started_by: int) -> None:
+    if os.getpid() == started_by:  # else it is another process's child
+        group.end()
 
 
 def _rebuilt(described: Mapping[str, Any]) -> VermilionError:

@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from vermilion.errors import ArtifactError, DeviceError, OptionError
-from vermilion.process.child import Child, ChildError, Watch, shorten_log
+from vermilion.process.child import Child, ChildError, Watch
+from vermilion.process.log import shorten_log
 
 FAKE = ("fake_worker",)
 

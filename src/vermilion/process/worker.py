@@ -40,7 +40,9 @@ def main() -> None:
             line = messages.get(timeout=start["idle_s"])
         except queue.Empty:
             _end(start["scratch"])
-        replies.write(json.dumps(carried_out(worker, json.loads(line))).encode() + b"\n")
+        message = json.loads(line)
+        answer = {"number": message["number"], **carried_out(worker, message)}
+        replies.write(json.dumps(answer).encode() + b"\n")
         replies.flush()
 
 
@@ -100,14 +102,16 @@ def _listen(messages: queue.SimpleQueue[bytes], scratch: str | None) -> None:
     with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stdin:
         for line in stdin:
             messages.put(line)
-    _end(scratch)
+    _end(scratch, with_group=True)
 
 
-def _end(scratch: str | None) -> None:
+def _end(scratch: str | None, *, with_group: bool = False) -> None:
     if scratch is not None:
         import shutil
 
         shutil.rmtree(scratch, ignore_errors=True)
+    if with_group and hasattr(os, "getpgrp") and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)  # with what this process started, itself included
     os._exit(0)
 
 

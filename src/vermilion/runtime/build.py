@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 import onnx_ir as ir
 
@@ -17,7 +18,7 @@ from vermilion.backends.base import (
     TakesProviderOptions,
     Tensors,
 )
-from vermilion.backends.npu_model import predict_ms
+from vermilion.backends.npu_cost import Latency, predict
 from vermilion.errors import OptionError, Refusal, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.npu import TARGETS as NPUS
@@ -28,7 +29,7 @@ from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions
 from vermilion.ir.passes.fixes import fix_simplified
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.passes.rewrite import PassStep
-from vermilion.partition.place import Placement, Plan, settle
+from vermilion.partition.place import Placement, Plan, not_seen, settle
 from vermilion.progress import Progress
 from vermilion.runtime.failing import Compiler
 from vermilion.runtime.open_shapes import open_shape_note
@@ -91,7 +92,7 @@ def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> N
             nodes=tuple(node.as_json() for node in placement.nodes),
             verification=proof.rows,
             passes=tuple(_pass_row(step) for step in simplified.steps),
-            predicted_ms=predicted_ms(placed, placement),
+            **_predicted(predicted_latency(placed, placement)),
             notes=(
                 *shapes,
                 *told,
@@ -338,16 +339,38 @@ class _Work:
                 program = cpu_backend.compile(part, self.request.target, options, place)
                 known = CompiledPart(part, program, place)
             ordered.append(known)
-        return _Attempt(decided, placement, tuple(ordered), failed, literal=literal)
+        seen = not_seen(placement, {p.part.name: p.program.elsewhere for p in ordered})
+        return _Attempt(decided, seen, tuple(ordered), failed, literal=literal)
 
 
-def predicted_ms(model: ir.Model, placement: Placement) -> float | None:
-    """Return the modelled latency of the parts on the device, None where no model exists."""
-    mine = [part for part in placement.parts if part.backend != CPU_BACKEND]
-    if not mine:
+def predicted_latency(
+    model: ir.Model, placement: Placement, numbers: str = ""
+) -> Latency | Refusal | None:
+    """Return the modelled latency of the parts on an NPU, why there is none, None for others.
+
+    `numbers` is the format that they are in, the model's own by default.
+    """
+    if placement.target.kind != "npu":
         return None
+    mine = [part for part in placement.parts if part.device == "npu"]
+    if not mine:
+        return Refusal(f"nothing runs on {placement.target.name}")
     nodes = [node for part in mine for node in part.model.graph]
-    return predict_ms(placement.target, number_format(model), nodes, parts=len(mine))
+    return predict(placement.target, numbers or number_format(model), nodes, parts=len(mine))
+
+
+class _Predicted(TypedDict, total=False):
+    predicted_ms: float
+    predicted_interval_ms: tuple[float, float]
+    predicted_reason: str
+
+
+def _predicted(found: Latency | Refusal | None) -> _Predicted:
+    """Return what a report says of a prediction."""
+    if isinstance(found, Latency):
+        interval = (found.low_ms, found.high_ms)
+        return {"predicted_ms": found.total_ms, "predicted_interval_ms": interval}
+    return {"predicted_reason": found.reason} if found is not None else {}
 
 
 def _pass_row(step: PassStep) -> dict[str, object]:

@@ -20,7 +20,7 @@ def placement_line(
     nodes: Sequence[Row], target: str, *, on_cpu: bool, modelled: bool = False
 ) -> str:
     """Return it for the rows of a report: `122 of 122 operators native`."""
-    left = [row for row in nodes if row.get("backend") == _LEFT_TO]
+    left = [row for row in nodes if _is_left(row, on_cpu)]
     native = len(nodes) - len(left)
     place = "" if on_cpu else f" on {target}"
     words = f"{native} of {len(nodes)} operators native{place}{' (modelled)' * modelled}"
@@ -44,11 +44,17 @@ def bundle_line(reader: ArtifactReader) -> str:
     )
 
 
+def _is_left(row: Row, on_cpu: bool) -> bool:
+    """Say whether a node is ONNX Runtime's, or was not seen on the device that its part is for."""
+    return row.get("backend") == _LEFT_TO or (not on_cpu and row.get("device") == "cpu")
+
+
 def _why(left: Sequence[Row]) -> str:
     """Say what is left to ONNX Runtime, with the reason that most of it has."""
     reasons = Counter((str(row.get("reason", "")), str(row.get("hint", ""))) for row in left)
     (reason, hint), count = reasons.most_common(1)[0]
-    words = f"{len(left)} in ONNX Runtime"
+    is_ours = all(row.get("backend") == _LEFT_TO for row in left)
+    words = f"{len(left)} {'in ONNX Runtime' if is_ours else 'on the CPU'}"
     if reason:
         words += f": {reason}"
     if hint:

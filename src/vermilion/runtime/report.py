@@ -22,7 +22,8 @@ class Report:
     `nodes` has a row an operator: its name and type, the device, the reason and the hint.
     `verification` compares the compiled model with the model as it came, output by output.
     `passes` has a row a pass of the simplifier: how often it fired, and why it did not.
-    `predicted_ms` is modelled, never measured; None where nothing was published to fit to.
+    `predicted_ms` is modelled, never measured, and stands with its interval; None where what is
+    published does not carry a prediction, with the reason for a target that has a model.
     """
 
     summary: Summary
@@ -30,15 +31,26 @@ class Report:
     verification: tuple[Row, ...]
     passes: tuple[Row, ...]
     predicted_ms: float | None = None
+    predicted_interval_ms: tuple[float, float] | None = None
+    predicted_reason: str = ""
     notes: tuple[str, ...] = ()  # what a user should know that went another way than asked for
     machine_code: tuple[Row, ...] = ()  # a row a kernel, of parts whose code object was read
+
+    def prediction(self) -> dict[str, object]:
+        """Return the keys of a modelled latency: it, its interval, or why there is none."""
+        interval = self.predicted_interval_ms
+        return {
+            "predicted_ms": self.predicted_ms,
+            "predicted_interval_ms": None if interval is None else list(interval),
+            "predicted_reason": self.predicted_reason,
+        }
 
     def extra(self) -> dict[str, object]:
         """Return what stands in `summary.json` beside the summary and the nodes."""
         return {
             "verification": {"outputs": [dict(row) for row in self.verification]},
             "passes": [dict(row) for row in self.passes],
-            "predicted_ms": self.predicted_ms,
+            **self.prediction(),
             "notes": list(self.notes),
             "machine_code": [dict(row) for row in self.machine_code],
         }
@@ -52,12 +64,17 @@ def read_report(reader: ArtifactReader) -> Report:
     rows = rows if isinstance(rows, dict) else {}
     verification = rows.get("verification")
     predicted = rows.get("predicted_ms")
+    interval = _interval(rows.get("predicted_interval_ms"))
+    reason = rows.get("predicted_reason")
     return Report(
         summary=summary_from_json(data, where),
         nodes=_rows(rows.get("nodes")),
         verification=_rows(verification.get("outputs") if isinstance(verification, dict) else None),
         passes=_rows(rows.get("passes")),
-        predicted_ms=float(predicted) if isinstance(predicted, int | float) else None,
+        # A latency without its interval, of an older bundle, is none.
+        predicted_ms=float(predicted) if isinstance(predicted, int | float) and interval else None,
+        predicted_interval_ms=interval,
+        predicted_reason=reason if isinstance(reason, str) else "",
         notes=_texts(rows.get("notes")),
         machine_code=_rows(rows.get("machine_code")),
     )
@@ -65,6 +82,15 @@ def read_report(reader: ArtifactReader) -> Report:
 
 def _rows(value: object) -> tuple[Row, ...]:
     return tuple(row for row in value if isinstance(row, dict)) if isinstance(value, list) else ()
+
+
+def _interval(value: object) -> tuple[float, float] | None:
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    low, high = value
+    if not isinstance(low, int | float) or not isinstance(high, int | float):
+        return None
+    return float(low), float(high)
 
 
 def _texts(value: object) -> tuple[str, ...]:

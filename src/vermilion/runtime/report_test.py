@@ -18,6 +18,7 @@ REPORT = Report(
     verification=({"name": "y", "cosine": 1.0, "sqnr_db": 200.0, "max_abs_error": 0.0},),
     passes=({"name": "fold-constants", "fired": 2, "refusals": []},),
     predicted_ms=1.25,
+    predicted_interval_ms=(1.0, 2.5),
 )
 
 
@@ -33,8 +34,20 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_latency_that_nobody_could_model_stays_unknown(tmp_path: Path) -> None:
-    unknown = replace(REPORT, predicted_ms=None)
-    assert read_report(open_artifact(written(tmp_path, unknown))).predicted_ms is None
+    unknown = replace(REPORT, predicted_ms=None, predicted_interval_ms=None, predicted_reason="no")
+    found = read_report(open_artifact(written(tmp_path, unknown)))
+    assert (found.predicted_ms, found.predicted_reason) == (None, "no")
+
+
+@pytest.mark.parametrize("interval", [b"null", b"[1.0]", b'["a", "b"]', b"3"])
+def test_a_latency_without_its_interval_is_none(interval: bytes, tmp_path: Path) -> None:
+    folder = written(tmp_path, REPORT)
+    text = (folder / "summary.json").read_bytes()
+    start = text.index(b'"predicted_interval_ms": ') + len(b'"predicted_interval_ms": ')
+    odd = text[:start] + interval + text[text.index(b"]", start) + 1 :]
+    bundles.replace_member(folder, "summary.json", odd)
+    found = read_report(open_artifact(folder))
+    assert (found.predicted_ms, found.predicted_interval_ms) == (None, None)
 
 
 def test_rows_of_another_form_are_left_out(tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ def summarize(model: ir.Model, placement: Placement, label: str, digest: str) ->
     """
     cost, target = placement.cost, placement.target
     supported = [node for node in placement.nodes if node.supported]
-    offloaded = [c for c in placement.candidates if c.fate == "offloaded"]
+    offloaded = {
+        c.name: placement.on_device(c.name) for c in placement.candidates if c.fate == "offloaded"
+    }
     return Summary(
         model=label,
         model_signature=digest[:32],
@@ -32,8 +34,8 @@ def summarize(model: ir.Model, placement: Placement, label: str, digest: str) ->
         gops=cost.gops,
         supported_operators=len(supported),
         supported_gops=_gops(supported),
-        offloaded_operators=sum(len(c.positions) for c in offloaded),
-        offloaded_gops=sum(c.operations for c in offloaded) / 1e9,
+        offloaded_operators=sum(len(nodes) for nodes in offloaded.values()),
+        offloaded_gops=sum(_gops(nodes) for nodes in offloaded.values()),
         subgraphs_supported=len(placement.candidates),
         subgraphs_offloaded=len(offloaded),
         fallback=Fallback(
@@ -42,8 +44,8 @@ def summarize(model: ir.Model, placement: Placement, label: str, digest: str) ->
             above_max_subgraphs=placement.count("above_max_parts"),
         ),
         subgraphs=tuple(
-            SubgraphStats(c.name, target.kind, len(c.positions), c.operations / 1e9, c.operations)
-            for c in offloaded
+            SubgraphStats(name, target.kind, len(nodes), _gops(nodes), _operations(nodes))
+            for name, nodes in offloaded.items()
         ),
         threshold_gops_percent=target.limits.min_gops_percent,
         max_subgraphs=target.limits.max_parts or _NO_LIMIT,
@@ -59,4 +61,8 @@ def device_data_type(model: ir.Model, placement: Placement) -> str:
 
 
 def _gops(nodes: list[NodePlace]) -> float:
-    return sum(node.operations for node in nodes) / 1e9
+    return _operations(nodes) / 1e9
+
+
+def _operations(nodes: list[NodePlace]) -> int:
+    return sum(node.operations for node in nodes)

@@ -22,8 +22,8 @@ from typing import Literal
 
 import onnx
 
-from vermilion.backends.vitisai.evidence import read_ep_report
 from vermilion.backends.vitisai.found import Stack
+from vermilion.backends.vitisai.reports import read_ep_report
 from vermilion.errors import ArtifactError, VermilionError
 from vermilion.hardware.targets.npu import TARGET_OF_CODE
 from vermilion.runtime.summary import HEADER, Summary, parse_summary
@@ -345,7 +345,7 @@ def _report(members: _Members) -> Mapping[str, int]:
     if text is None:
         return {}
     try:
-        return read_ep_report(text)
+        return read_ep_report(text).devices
     except VermilionError as error:
         members.problems.append(error.message)
         return {}

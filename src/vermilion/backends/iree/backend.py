@@ -42,8 +42,9 @@ from vermilion.backends.iree.toolchain import (
     installed,
 )
 from vermilion.backends.iree.worker import PROGRAM
-from vermilion.backends.provider.child import Loaded, ProviderProcess, keep_log, work_folder
+from vermilion.backends.provider.child import ProviderProcess
 from vermilion.backends.provider.contract import Request
+from vermilion.backends.provider.loaded import Loaded, keep_log, work_folder
 from vermilion.backends.provider.part import tensor_files
 from vermilion.errors import ArtifactError, Refusal, UnsupportedError
 from vermilion.hardware.targets.target import Target

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from vermilion.backends.iree.machine_code import Kernel, read_kernels
 from vermilion.errors import Refusal, UnsupportedError
-from vermilion.hardware.targets.gpu import nearest_architecture
+from vermilion.hardware.targets.gpu import instead_of
 from vermilion.progress import Progress
 
 PACKAGES = ("iree-base-compiler", "iree-base-runtime")
@@ -99,7 +99,7 @@ def compile_for_gpu(mlir: Path, gpu: str, result: Path, work: Work) -> tuple[Ker
         if "Unknown ROCM target" in error.message:
             raise UnsupportedError(
                 f"IREE {version(PACKAGES[0])} does not compile for {gpu}",
-                hint=f"the nearest that works is {nearest_architecture(gpu)}",
+                hint=instead_of(gpu),
             ) from error
         raise
     program = result.read_bytes()

@@ -37,15 +37,7 @@ from vermilion.backends.migraphx.options import (
     with_folder,
 )
 from vermilion.backends.migraphx.rules import claim
-from vermilion.backends.provider.child import (
-    WORKER,
-    Limits,
-    Loaded,
-    ProviderProcess,
-    Stacks,
-    keep_log,
-    work_folder,
-)
+from vermilion.backends.provider.child import WORKER, Limits, ProviderProcess
 from vermilion.backends.provider.contract import (
     CPU,
     MODEL_FILE,
@@ -53,6 +45,8 @@ from vermilion.backends.provider.contract import (
     Opened,
     Request,
 )
+from vermilion.backends.provider.faults import NanCheck
+from vermilion.backends.provider.loaded import Loaded, keep_log, work_folder
 from vermilion.backends.provider.part import (
     accepted_inputs,
     check_numbers,
@@ -61,6 +55,13 @@ from vermilion.backends.provider.part import (
     unpack_folder,
     write_model,
 )
+from vermilion.backends.provider.seen import (
+    nodes_elsewhere,
+    part_nodes,
+    runtime_sightings,
+    sighting_notes,
+)
+from vermilion.backends.provider.stack import Stacks
 from vermilion.backends.provider.worker import RECORD_ASSIGNMENT
 from vermilion.errors import ArtifactError, DeviceError, Refusal
 from vermilion.hardware.options.gpu import PLUGIN
@@ -144,6 +145,11 @@ class MigraphxBackend:
                 found = child.run(inputs)
                 closed = child.close()
             share = _ran_on_the_gpu(part, stack, opened, closed)
+            nodes = part_nodes(part.model)
+            sightings = list(runtime_sightings(nodes, stack.provider, opened, closed))
+            elsewhere = nodes_elsewhere(nodes, sightings)
+            if nodes and len(elsewhere) == len(nodes):
+                raise _silent_cpu(part, next(iter(elsewhere.values())))
             check_numbers(part, inputs, found, _form(options))
             if (context := provider / CONTEXT_FILE).is_file():
                 check_context(context, stack)
@@ -152,8 +158,13 @@ class MigraphxBackend:
         (folder / MODEL_FILE).write_bytes(serialized)
         (folder / OPTIONS_FILE).write_text(json.dumps(asdict(wanted), indent=2), encoding="utf-8")
         details = {**stack.as_details(), "content": key, "cpu_share": f"{share:.4f}"}
-        notes = _notes(opened, share)
-        return Program((LOG_FILE, MODEL_FILE, OPTIONS_FILE, PROVIDER_FILE), False, details, notes)
+        notes = (*_notes(opened, share), *sighting_notes(nodes, sightings, elsewhere, "GPU"))
+        return Program(
+            (LOG_FILE, MODEL_FILE, OPTIONS_FILE, PROVIDER_FILE),
+            details=details,
+            notes=notes,
+            elsewhere=elsewhere,
+        )
 
     def load(
         self, program: Program, files: PartFiles, target: Target, options: CompileOptions
@@ -175,7 +186,8 @@ class MigraphxBackend:
                 )
             again = ", compiled anew by the provider" if fresh else ""
             runs_on = f"{stack.gfx}, {stack.provider} {stack.provider_version}, in a child process"
-            return Loaded(child, runs_on + again, stays.pop_all())
+            check = NanCheck(bytes(files.read(MODEL_FILE)), files.weights()).check
+            return Loaded(child, runs_on + again, stays.pop_all(), check)
 
     def _open(
         self, program: Program, files: PartFiles, stack: Stack, folder: Path

@@ -207,8 +207,12 @@ def test_a_context_that_is_not_for_here(mode: str, words: str, tmp_path: Path) -
 def test_nodes_that_stay_on_the_cpu_are_said_or_refused(tmp_path: Path) -> None:
     mixed = backend("a node on the CPU")
     program = mixed.compile(part(), GFX1100, CompileOptions(), tmp_path)
-    (note,) = program.notes
-    assert "kept 1 nodes of the GPU's part on the CPU (50%)" in note
+    kept, *others, seen = program.notes
+    assert all("does not agree" in other for other in others)
+    assert "kept 1 nodes of the GPU's part on the CPU (50%)" in kept
+    assert "1 of 2 operators" in seen
+    assert "were not seen on the GPU" in seen
+    assert len(program.elsewhere) == 1
     strict = CompileOptions(provider_options={"session.disable_cpu_ep_fallback": "1"})
     with pytest.raises(ChildError, match="assigned to the CPU"):
         mixed.compile(part(), GFX1100, strict, tmp_path / "strict")

@@ -25,7 +25,7 @@ from vermilion.backends.migraphx.found import (
 )
 from vermilion.backends.migraphx.hip import Hip, ask_hip
 from vermilion.backends.migraphx.libraries import installs, missing_for, needed_libraries
-from vermilion.backends.provider.child import differences
+from vermilion.backends.provider.stack import differences
 from vermilion.hardware.options.gpu import (
     AMDGPU,
     BUILT_IN,

@@ -12,8 +12,8 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.backends.base import Array, Part, Tensors
-from vermilion.backends.provider.child import find_faults
 from vermilion.backends.provider.contract import MODEL_FILE
+from vermilion.backends.provider.faults import find_faults
 from vermilion.errors import ArtifactError, DeviceError, Refusal, UnsupportedError
 from vermilion.ir.literal.run import open_literally, run_literally
 from vermilion.ir.opset import static_shape
@@ -23,16 +23,45 @@ from vermilion.proof.bounds import FormatName
 from vermilion.proof.judge import Question
 
 _DAMAGED = "the bundle is damaged: compile the model again"
-_FORBIDDEN = frozenset('\\:*?"<>|\0')
+_FORBIDDEN = frozenset('\\:*?"<>|')
+# Of Windows, with or without an ending.
+_DEVICES = frozenset(
+    ("con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10)))
+)
+_LONGEST_NAME = 255
 
 
 def pack_folder(folder: Path, target: Path) -> None:
-    """Move what is in a folder, which need not exist, into a TAR."""
+    """Move what is in a folder, which need not exist, into a TAR.
+
+    Raises: DeviceError for a file with a name that `unpack_folder` refuses.
+    """
     with tarfile.open(target, "w") as archive:
         for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
-            if path.is_file() and not path.is_symlink():
-                archive.add(path, path.relative_to(folder).as_posix(), filter=_plain)
+            if path.is_symlink() or not path.is_file():
+                continue
+            name = path.relative_to(folder).as_posix()
+            if not _is_plain_name(name):
+                raise DeviceError(
+                    f"the provider wrote a file that cannot be kept: {name!a}",
+                    where=str(folder),
+                    hint="file names must be such that every system takes them",
+                )
+            archive.add(path, name, filter=_plain)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_plain_name(name: str) -> bool:
+    """Say whether every system takes a name, which leads nowhere else."""
+    return all(
+        segment not in ("", ".", "..")
+        and segment.isprintable()
+        and not set(segment) & _FORBIDDEN
+        and not segment.endswith((".", " "))
+        and segment.partition(".")[0].lower() not in _DEVICES
+        and len(segment.encode("utf-8", "replace")) <= _LONGEST_NAME
+        for segment in name.split("/")
+    )
 
 
 def unpack_folder(data: memoryview, folder: Path) -> None:
@@ -52,14 +81,13 @@ def unpack_folder(data: memoryview, folder: Path) -> None:
 
 
 def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    segments = member.name.split("/")
     content = archive.extractfile(member) if member.isfile() else None
-    if content is None or any(s in ("", ".", "..") or set(s) & _FORBIDDEN for s in segments):
+    if content is None or not _is_plain_name(member.name):
         raise ArtifactError(
             f"the provider's files cannot be unpacked: `{member.name}` is no plain file below them",
             hint=_DAMAGED,
         )
-    path = folder.joinpath(*segments)
+    path = folder.joinpath(*member.name.split("/"))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.read())
 

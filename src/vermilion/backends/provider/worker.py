@@ -6,15 +6,14 @@ Nothing here is trusted to come back: a native library may hang or end the proce
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vermilion.backends.provider.contract import CPU, Request, count_events
+from vermilion.backends.provider.contract import CPU, Request, count_events, nodes_that_ran
 from vermilion.process.arrays import Array
 
-_SEVERITY_WARNING = 2
+_SEVERITY_INFO, _SEVERITY_WARNING = 1, 2
 _NO_CPU = "session.disable_cpu_ep_fallback"
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
@@ -54,14 +53,16 @@ class Worker:
         """Return the node runs by provider, where profiling was asked for."""
         if not self._request.profile:
             return {"events": {}}
-        profile = Path(self._session.end_profiling())
-        return {"events": count_events(profile.read_text(encoding="utf-8"))}
+        profile = Path(self._session.end_profiling()).read_text(encoding="utf-8", errors="replace")
+        return {"events": count_events(profile), "nodes": nodes_that_ran(profile)}
 
     def _open(self, request: Request) -> dict[str, object]:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
-        options.log_severity_level = _SEVERITY_WARNING
+        # The provider's count of operators by device is information: since 1.7 it is printed at
+        # that level alone (Ryzen AI documentation, inst.rst, `log_severity_level = 1`).
+        options.log_severity_level = _SEVERITY_INFO if request.profile else _SEVERITY_WARNING
         for key, value in request.session_entries.items():
             options.add_session_config_entry(key, value)
         if request.profile:
@@ -80,7 +81,12 @@ class Worker:
                 providers=_providers(request),
             )
         self._bind()
-        return {"providers": self._session.get_providers(), "assigned": self._assigned()}
+        nodes = self._assigned()
+        return {
+            "providers": self._session.get_providers(),
+            "assigned": {provider: len(names) for provider, names in nodes.items()},
+            "assigned_nodes": nodes,
+        }
 
     def _bind(self) -> None:
         """Let the session read and write the mapped files themselves."""
@@ -103,12 +109,13 @@ class Worker:
                 )
         self._binding = binding
 
-    def _assigned(self) -> dict[str, int]:
+    def _assigned(self) -> dict[str, list[str]]:
         """Return the nodes by provider, empty where this ONNX Runtime does not tell."""
         ask = getattr(self._session, "get_provider_graph_assignment_info", None)
         if ask is None or RECORD_ASSIGNMENT not in self._request.session_entries:
             return {}
-        counts: Counter[str] = Counter()
+        found: dict[str, list[str]] = {}
         for region in ask():
-            counts[str(region.ep_name)] += len(region.get_nodes())
-        return dict(counts)
+            names = [str(getattr(node, "name", "")) for node in region.get_nodes()]
+            found.setdefault(str(region.ep_name), []).extend(names)
+        return found

@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -26,16 +26,12 @@ from vermilion.backends.base import (
     Part,
     PartFiles,
     Program,
+    Tensors,
 )
-from vermilion.backends.provider.child import (
-    WORKER,
-    Limits,
-    Loaded,
-    ProviderProcess,
-    Stacks,
-    work_folder,
-)
-from vermilion.backends.provider.contract import MODEL_FILE, Request
+from vermilion.backends.provider.child import WORKER, Limits, ProviderProcess, no_room
+from vermilion.backends.provider.contract import MODEL_FILE, Closed, Opened, Request
+from vermilion.backends.provider.faults import NanCheck
+from vermilion.backends.provider.loaded import Loaded, keep_log, work_folder
 from vermilion.backends.provider.part import (
     accepted_inputs,
     check_numbers,
@@ -44,19 +40,23 @@ from vermilion.backends.provider.part import (
     unpack_folder,
     write_model,
 )
+from vermilion.backends.provider.seen import part_nodes
+from vermilion.backends.provider.stack import Stacks
 from vermilion.backends.provider.worker import RECORD_ASSIGNMENT
-from vermilion.backends.vitisai.evidence import (
-    NPU,
-    Evidence,
-    Verdict,
-    judge,
+from vermilion.backends.vitisai.evidence import NPU, Evidence, Verdict, judge
+from vermilion.backends.vitisai.found import WORDS, Stack, find_stack
+from vermilion.backends.vitisai.reports import (
+    REPORT_FILE,
+    SUMMARIES,
+    DeviceCounts,
+    SummaryCounts,
     read_console,
     read_ep_report,
+    read_plain_file,
     read_summary_counts,
-    submitted_commands,
 )
-from vermilion.backends.vitisai.found import WORDS, Stack, find_stack
-from vermilion.errors import DeviceError, Refusal
+from vermilion.backends.vitisai.xrt import submitted_commands
+from vermilion.errors import ArtifactError, DeviceError, Refusal
 from vermilion.hardware.options.vitisai_build import (
     INSTALLATION,
     BuiltOptions,
@@ -73,9 +73,6 @@ from vermilion.ir.passes.write_attributes import write_attributes
 from vermilion.process.child import LOG_FILE
 from vermilion.proof.bounds import FormatName
 
-# Sorted, `final` before `preliminary`. The preliminary one was right where the others were a plan.
-_SUMMARIES = ("final-vaiml-pass-summary.txt", "preliminary-vaiml-pass-summary.txt")
-REPORT_FILE = "vitisai_ep_report.json"
 # A report of every node's device; and exceptions of the compiler that are not swallowed.
 # Source: github.com/zmaychek84/vaip, vitisai_compile_model.cpp; Ryzen AI documentation 1.8,
 # modelrun.rst.
@@ -135,50 +132,58 @@ class VitisAiBackend:
         write_attributes(model, Notes())  # the INT8 compiler aborts on a Conv without `strides`
         built = _options(model, stack, folder)
         with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as work:
-            scratch = Path(work)
-            serialized, weights = split_weights(model)
-            write_model(serialized, weights, scratch)
-            (folder / MODEL_FILE).write_bytes(serialized)
-            inputs = accepted_inputs(part)
-            request = _request(model, built, stack, profile=True)
-            with ProviderProcess(
-                request,
-                scratch,
-                worker=self._worker,
-                open_limit_s=self._limits.compile_s,
-                run_limit_s=self._limits.run_s,
-                who=WHO,
-            ) as child:
-                opened = child.opened
-                found = child.run(inputs)
-                submitted = submitted_commands(child.process)
-                closed = child.close()
-            log = scratch / LOG_FILE
-            text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-        (folder / LOG_FILE).write_text(text, encoding="utf-8")
-        said = _said(text, folder / PROVIDER_FOLDER)
+            try:
+                ran = self._run_once(part, model, _request(model, built, stack, True), Path(work))
+            except OSError as error:
+                raise no_room(error, Path(work)) from error
+            keep_log(Path(work) / LOG_FILE, folder / LOG_FILE)
+            (folder / MODEL_FILE).write_bytes(ran.serialized)
+        said = _said((folder / LOG_FILE).read_text(encoding="utf-8"), folder / PROVIDER_FOLDER)
         verdict = judge(
             replace(
                 said,
-                operators=len(model.graph),
-                providers=opened.providers,
-                assigned=opened.assigned,
-                events=closed.events,
-                submitted=submitted,
+                nodes=part_nodes(model),
+                providers=ran.opened.providers,
+                assigned=ran.opened.assigned,
+                assigned_nodes=ran.opened.assigned_nodes,
+                events=ran.closed.events,
+                event_nodes=ran.closed.nodes,
+                submitted=ran.submitted,
             )
         )
         if verdict.contradictions:
             raise DeviceError(
                 "; ".join(verdict.contradictions),
                 where=part.name,
-                hint="the part runs on the CPU instead; its log is the compiled model's `log.txt`"
-                if text
-                else "the part runs on the CPU instead",
+                hint="the part runs on the CPU instead; `vermilion doctor` looks for the cause",
             )
-        check_numbers(part, inputs, found, *_numbers(part.model))
+        check_numbers(part, ran.inputs, ran.found, *_numbers(part.model))
         pack_folder(folder / PROVIDER_FOLDER, folder / PROVIDER_FILE)
         files = sorted(path.name for path in folder.iterdir() if path.is_file())
-        return Program(tuple(files), details=_details(stack, verdict))
+        return Program(
+            tuple(files),
+            details=_details(stack, verdict),
+            notes=tuple(f"{part.name}: {note}" for note in verdict.notes),
+            elsewhere=verdict.elsewhere,
+        )
+
+    def _run_once(self, part: Part, model: ir.Model, request: Request, scratch: Path) -> _Ran:
+        """Let the provider compile and run the part on a sample. Raises: DeviceError, OSError."""
+        serialized, weights = split_weights(model)
+        write_model(serialized, weights, scratch)
+        inputs = accepted_inputs(part)
+        with ProviderProcess(
+            request,
+            scratch,
+            worker=self._worker,
+            open_limit_s=self._limits.compile_s,
+            run_limit_s=self._limits.run_s,
+            who=WHO,
+        ) as child:
+            found = child.run(inputs)
+            submitted = submitted_commands(child.process)
+            closed = child.close()
+            return _Ran(serialized, inputs, found, child.opened, closed, submitted)
 
     def load(
         self, program: Program, files: PartFiles, target: Target, options: CompileOptions
@@ -194,26 +199,33 @@ class VitisAiBackend:
             work = work_folder(stays)
             child = self._open(program, files, stack, work)
             stays.callback(child.stop)
-            if NPU not in child.opened.providers:
+            if NPU not in child.opened.providers or (
+                child.opened.assigned and not child.opened.assigned.get(NPU)
+            ):
+                words = ", ".join(child.opened.assigned or child.opened.providers)
                 raise DeviceError(
-                    f"the session runs on {', '.join(child.opened.providers)}, not on the NPU",
+                    f"the session runs on {words or 'nothing'}, not on the NPU",
                     hint="`vermilion doctor` says what is missing",
                 )
-            return Loaded(child, runs_on, stays.pop_all())
+            check = NanCheck(bytes(files.read(MODEL_FILE)), files.weights()).check
+            return Loaded(child, runs_on, stays.pop_all(), check)
 
     def _open(
         self, program: Program, files: PartFiles, stack: Stack, folder: Path
     ) -> ProviderProcess:
         """Write the compiled part into `folder`, and open it in a worker."""
-        for name in (OPTIONS_FILE, CONFIG_FILE):
-            if name in program.files:
-                (folder / name).write_bytes(files.read(name))
-        unpack_folder(files.read(PROVIDER_FILE), folder / PROVIDER_FOLDER)
-        write_model(bytes(files.read(MODEL_FILE)), files.weights(), folder)
+        try:
+            for name in (OPTIONS_FILE, CONFIG_FILE):
+                if name in program.files:
+                    (folder / name).write_bytes(files.read(name))
+            unpack_folder(files.read(PROVIDER_FILE), folder / PROVIDER_FOLDER)
+            write_model(bytes(files.read(MODEL_FILE)), files.weights(), folder)
+        except OSError as error:
+            raise no_room(error, folder) from error
         stored = json.loads((folder / OPTIONS_FILE).read_text(encoding="utf-8"))
         built = BuiltOptions(_moved(stored["options"], folder), {}, stored["environment"])
         return ProviderProcess(
-            _request(ir.load(folder / MODEL_FILE), built, stack, profile=False),
+            _request(ir.load(folder / MODEL_FILE), built, stack, False),
             folder,
             worker=self._worker,
             open_limit_s=self._limits.load_s,
@@ -268,8 +280,7 @@ def _moved(options: Mapping[str, str], folder: Path) -> dict[str, str]:
     return {name: places.get(name, value) for name, value in options.items()}
 
 
-def _request(model: ir.Model, built: BuiltOptions, stack: Stack, *, profile: bool) -> Request:
-    entries = {RECORD_ASSIGNMENT: "1"} if profile else {}
+def _request(model: ir.Model, built: BuiltOptions, stack: Stack, profile: bool) -> Request:
     return Request(
         provider=NPU,
         options=built.options,
@@ -277,30 +288,50 @@ def _request(model: ir.Model, built: BuiltOptions, stack: Stack, *, profile: boo
         outputs=tensor_files("output", model.graph.outputs),
         library=stack.library,
         environment={**built.environment, **(_ENVIRONMENT if profile else {})},
-        session_entries=entries,
+        session_entries={RECORD_ASSIGNMENT: "1"},
         profile=profile,
     )
 
 
+@dataclass(frozen=True)
+class _Ran:
+    """A part that was compiled and run once, and what was seen of it."""
+
+    serialized: bytes
+    inputs: Tensors
+    found: Tensors
+    opened: Opened
+    closed: Closed
+    submitted: int | None
+
+
 def _said(log: str, cache: Path) -> Evidence:
     """Collect the provider's own words: what it printed, its summaries and its report."""
-    printed = read_console(log).get("operators", {})
-    planned = {name: n for name, n in printed.items() if name in ("NPU", "DPU", "VAIML")}
-    counts: dict[str, int] = {}
-    report: dict[str, int] = {}
+    summary, report = SummaryCounts(), DeviceCounts()
     for path in sorted(cache.rglob("*")) if cache.is_dir() else []:
-        if path.name in _SUMMARIES:  # in order of their names: what the preliminary says, counts
-            text = path.read_text(encoding="utf-8", errors="replace")
-            found = read_summary_counts(text)
-            counts |= found
-        elif path.name == REPORT_FILE:
-            report = read_ep_report(path.read_text(encoding="utf-8", errors="replace"))
-    return Evidence(
-        operators=0,
-        planned_supported=counts.get("supported"),
-        planned_offloaded=counts.get("offloaded", sum(planned.values()) if planned else None),
-        report=report,
-    )
+        if path.name not in (*SUMMARIES, REPORT_FILE):
+            continue
+        text = read_plain_file(path)
+        if text is None:
+            continue
+        if path.name == REPORT_FILE:
+            report = _report(text)
+        else:  # in order of their names: what the preliminary says, counts
+            said = read_summary_counts(text)
+            summary = SummaryCounts(
+                *(
+                    old if new is None else new
+                    for old, new in zip(astuple(summary), astuple(said), strict=True)
+                )
+            )
+    return Evidence((), summary, report, read_console(log))
+
+
+def _report(text: str) -> DeviceCounts:
+    try:
+        return read_ep_report(text)
+    except ArtifactError:
+        return DeviceCounts()  # what cannot be read says nothing
 
 
 def _details(stack: Stack, verdict: Verdict) -> dict[str, str]:
@@ -308,6 +339,7 @@ def _details(stack: Stack, verdict: Verdict) -> dict[str, str]:
         "supported": verdict.supported,
         "offloaded": verdict.offloaded,
         "ran_on_npu": verdict.ran_on_npu,
+        "not_seen_on_npu": len(verdict.elsewhere),
         "cpu_share": verdict.cpu_share,
     }
     known = {name: str(value) for name, value in columns.items() if value is not None}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import psutil
 import pytest
 
 import fake_provider
@@ -50,7 +53,8 @@ def part() -> Part:
     for name, shape in (("w", (512, 3, 3, 3)), ("v", (8, 512, 1, 1)), ("c", (1, 8, 6, 6))):
         array = random.standard_normal(shape, dtype=np.float32) / 8
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return Part("vaiml_par_0", "npu", "vitisai", ir.from_proto(proto), ("0", "1", "2"), 0.0)
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    return Part("vaiml_par_0", "npu", "vitisai", model, ("0", "1", "2"), 0.0)
 
 
 def backend(mode: str, stack: Stack = STACK, limits: Limits = SHORT) -> VitisAiBackend:
@@ -83,6 +87,11 @@ FAULTS = {
     "NaN": "of its values are NaN where the CPU's are numbers",
     "wrong": "output `y`: SQNR -6.0 dB",
     "nothing written": "output `y`: it is never written",
+    "text for a number": "the process broke while opening: it answers nonsense",
+    "negative events": "the process broke while closing: it answers nonsense",
+    "dies when it is closed": "the process ended while closing: exit code 9",
+    "cuts its files short": "output `y`: its file was cut short or damaged",
+    "names that no other system takes": "a file that cannot be kept: 'part/x:y.bin'",
 }
 
 
@@ -117,6 +126,57 @@ def test_a_hang_is_ended(mode: str, limits: Limits, stage: str, tmp_path: Path) 
     assert (caught.value.kind, caught.value.stage) == ("hung", stage)
     assert "took more than 1 s and was stopped" in caught.value.message
     assert time.monotonic() - begin < 60
+
+
+@pytest.mark.parametrize("mode", ["two of three on the CPU", "a report of one on the NPU"])
+def test_what_ran_on_the_cpu_did_not_run_on_the_npu(mode: str, tmp_path: Path) -> None:
+    program = backend(mode).compile(part(), STRIX, CompileOptions(), tmp_path)
+    assert set(program.elsewhere) == {0, 1}, "the largest two"
+    assert any("2 of 3 operators" in note for note in program.notes)
+    assert program.details["not_seen_on_npu"] == "2"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no pipes in folders")
+def test_what_is_written_without_end_is_not_read(tmp_path: Path) -> None:
+    backend("writes without end").compile(part(), STRIX, CompileOptions(), tmp_path)
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) < 1 << 20
+
+
+def test_no_process_and_no_folder_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    backend("leaves processes behind").compile(part(), STRIX, CompileOptions(), tmp_path / "p")
+    with pytest.raises(ChildError):
+        backend("access violation while running").compile(
+            part(), STRIX, CompileOptions(), tmp_path / "q"
+        )
+    running = [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and "fake_provider" in " ".join(child.cmdline())
+    ]
+    assert running == []
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+LATER = {
+    "nothing written later": "output `y`: it is never written",
+    "NaN later": "output `y`: 1 of its 1152 values are NaN where the CPU's are numbers",
+    "fails later": "device lost",
+}
+
+
+@pytest.mark.parametrize("mode", LATER)
+def test_a_later_run_that_fails_is_no_result(mode: str, tmp_path: Path) -> None:
+    program, files = compiled(tmp_path)
+    loaded = backend(mode).load(program, files, STRIX, CompileOptions())
+    x = {"x": np.ones((4, 3, 6, 6), np.float32)}
+    loaded.run(x)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=LATER[mode]):
+            loaded.run(x)
 
 
 def compiled(tmp_path: Path) -> tuple[Program, Files]:

@@ -2,22 +2,24 @@
 
 Three columns, never one. *Supported* is a plan, *offloaded* another: both have said 100 % for
 graphs of which nothing ran on the NPU (https://github.com/amd/RyzenAI-SW/issues/374). *Ran* is what
-was seen: profile events, or hardware contexts that grew.
+was seen, by ONNX Runtime's profile, `xrt-smi`, and the provider's own report, each held against the
+others: a node that one of them has on a processor counts as there, whatever the others say.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from vermilion.backends.provider.contract import CPU
-from vermilion.errors import ArtifactError
+from vermilion.backends.provider.contract import CPU, Closed, Names, Opened
+from vermilion.backends.provider.seen import (
+    PartNode,
+    Sighting,
+    nodes_elsewhere,
+    runtime_sightings,
+    sighting_notes,
+)
+from vermilion.backends.vitisai.reports import DeviceCounts, SummaryCounts
 
 NPU = "VitisAIExecutionProvider"
 
@@ -26,187 +28,137 @@ NPU = "VitisAIExecutionProvider"
 class Evidence:
     """What is known. None or empty where nobody told.
 
-    `planned_*` and `report` are the provider's own words (summary; `vitisai_ep_report.json`, nodes
-    by device), `assigned` is ONNX Runtime's, `events` are node runs by provider, `submitted` says
-    how many commands our process put to the NPU (`xrt-smi`), `speedup` is the CPU's time ÷ ours.
+    `summary`, `report` and `console` are the provider's own words; `assigned` is ONNX Runtime's,
+    `events` are node runs by provider, the maps of names say which nodes; `submitted` says how many
+    commands our process put to the NPU (`xrt-smi`).
     """
 
-    operators: int
-    planned_supported: int | None = None
-    planned_offloaded: int | None = None
-    report: Mapping[str, int] = field(default_factory=dict)
+    nodes: Sequence[PartNode]
+    summary: SummaryCounts = field(default_factory=SummaryCounts)
+    report: DeviceCounts = field(default_factory=DeviceCounts)
+    console: DeviceCounts = field(default_factory=DeviceCounts)
     providers: tuple[str, ...] = ()
     assigned: Mapping[str, int] = field(default_factory=dict)
+    assigned_nodes: Names = field(default_factory=dict)
     events: Mapping[str, int] = field(default_factory=dict)
+    event_nodes: Names = field(default_factory=dict)
     submitted: int | None = None
-    speedup: float | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The three columns, None where unknown, and what does not fit together."""
+    """The three columns, None where unknown, and what does not fit together.
+
+    `elsewhere` has the nodes that were not seen on the NPU, by position, with the reason.
+    `contradictions` are such that nothing of the part counts as run.
+    """
 
     supported: int | None
     offloaded: int | None
     ran_on_npu: bool | None
+    elsewhere: Mapping[int, str]
     cpu_share: float | None  # of the node runs that were seen
     contradictions: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-# A session of the same speed as the CPU's is the CPU's: ratios seen were 0.85 to 1.15
-# (https://github.com/amd/RyzenAI-SW/issues/400).
-_SAME_SPEED = (0.85, 1.15)
-
-
 def judge(evidence: Evidence) -> Verdict:
     """Weigh what is known: what was seen counts, what was said is compared with it."""
-    planned = evidence.planned_offloaded
-    if planned is None and evidence.report:
-        planned = sum(n for device, n in evidence.report.items() if device in ("NPU", "DPU"))
     ran = _ran(evidence)
+    sightings = list(_sightings(evidence))
+    elsewhere = nodes_elsewhere(evidence.nodes, sightings)
     total = sum(evidence.events.values())
-    cpu_share = evidence.events.get(CPU, 0) / total if total else None
-    contradictions, notes = [], []
-    if evidence.providers and NPU not in evidence.providers:
-        contradictions.append(f"the session has no `{NPU}`: it has {', '.join(evidence.providers)}")
-    if ran is False and planned:
-        contradictions.append(
-            f"the provider says that {planned} of {evidence.operators} operators are on the NPU,"
-            f" and {_seen(evidence)}"
-        )
-    if ran is False and not planned and NPU in evidence.providers:
-        contradictions.append(f"the session lists `{NPU}`, and {_seen(evidence)}")
-    if planned and evidence.planned_supported == 0:
-        contradictions.append(
-            f"the preliminary summary supports no operator, the final one offloads {planned}"
-        )
-    assigned = evidence.assigned.get(NPU)
-    if assigned == 0 and planned:
-        contradictions.append("ONNX Runtime assigned no node to the provider")
-    if evidence.speedup is not None and ran is not True:
-        low, high = _SAME_SPEED
-        if low <= evidence.speedup <= high:
-            notes.append(f"it is as fast as the CPU ({evidence.speedup:.2f}×): it may be the CPU")
-    if ran is None:
-        notes.append("nothing was seen to run on the NPU, and nothing else: no profile, no xrt-smi")
+    contradictions = list(_contradictions(evidence, ran))
+    if not contradictions and evidence.nodes and len(elsewhere) == len(evidence.nodes):
+        contradictions.append(next(iter(elsewhere.values())))
     return Verdict(
-        supported=evidence.planned_supported,
-        offloaded=planned,
+        supported=evidence.summary.supported,
+        offloaded=_planned(evidence),
         ran_on_npu=ran,
-        cpu_share=cpu_share,
+        elsewhere=elsewhere,
+        cpu_share=evidence.events.get(CPU, 0) / total if total else None,
         contradictions=tuple(contradictions),
-        notes=tuple(notes),
+        notes=sighting_notes(evidence.nodes, sightings, elsewhere, "NPU"),
     )
 
 
+def _planned(evidence: Evidence) -> int | None:
+    """Return how many operators the provider says that it put on the NPU."""
+    said = [evidence.summary.offloaded]
+    said += [c.on_npu for c in (evidence.report, evidence.console) if c.devices]
+    return next((count for count in said if count is not None), None)
+
+
 def _ran(evidence: Evidence) -> bool | None:
-    if evidence.submitted:
-        return True
-    if evidence.events:
-        return evidence.events.get(NPU, 0) > 0
-    if evidence.submitted == 0:
-        return False
+    """Say whether anything was seen on the NPU; what says no is stronger than what says yes."""
     if evidence.providers and NPU not in evidence.providers:
         return False
-    return None
+    if evidence.submitted == 0 or 0 in (evidence.report.running, evidence.console.running):
+        return False
+    if evidence.events:
+        return evidence.events.get(NPU, 0) > 0
+    return True if evidence.submitted else None
+
+
+def _contradictions(evidence: Evidence, ran: bool | None) -> Iterator[str]:
+    planned, count = _planned(evidence), len(evidence.nodes)
+    if evidence.providers and NPU not in evidence.providers:
+        yield f"the session has no `{NPU}`: it has {', '.join(evidence.providers) or 'none'}"
+    elif ran is False and planned:
+        yield (
+            f"the provider says that {planned} of {count} operators are on the NPU, and"
+            f" {_seen(evidence)}"
+        )
+    elif ran is False:
+        yield f"the session lists `{NPU}`, and {_seen(evidence)}"
+    elif ran is None:
+        yield (
+            "nothing was seen to run on the NPU: the profile has no node, and `xrt-smi` is not"
+            " here or does not know the process"
+        )
+    if planned and evidence.summary.supported == 0:
+        yield f"the preliminary summary supports no operator, the final one offloads {planned}"
+    if evidence.assigned and not evidence.assigned.get(NPU):
+        yield "ONNX Runtime assigned no node to the provider"
 
 
 def _seen(evidence: Evidence) -> str:
-    if evidence.events:
+    if evidence.events and not evidence.events.get(NPU):
         on_cpu = evidence.events.get(CPU, 0)
         return f"every node that was seen to run ran on the CPU ({on_cpu} events)"
-    return "not one command was put to the NPU"
+    if evidence.submitted == 0:
+        return "not one command was put to the NPU (`xrt-smi`)"
+    return "none of its regions for the NPU is actually running there"
 
 
-def read_ep_report(text: str) -> dict[str, int]:
-    """Return the nodes by device from `vitisai_ep_report.json`; `all` is left out.
-
-    Source: Ryzen AI documentation, modelrun.rst, "Operator Assignment Report"; the device is called
-    `DPU` up to 1.3 and `NPU` since. Raises: ArtifactError.
-    """
-    try:
-        rows = json.loads(text)["deviceStat"]
-        counts = {str(row["name"]): int(row["nodeNum"]) for row in rows}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(
-            "this is no `vitisai_ep_report.json`", hint="it may be cut off: compile again"
-        ) from error
-    return {name: count for name, count in counts.items() if name != "all"}
-
-
-_COUNTED = re.compile(r"Number of operators (supported|offloaded) by VAIML:\s*(\d{1,9})\b")
-
-
-def read_summary_counts(text: str) -> dict[str, int]:
-    """Return `supported` and `offloaded` operators from a summary, as far as it has them."""
-    return {match[1]: int(match[2]) for match in _COUNTED.finditer(text)}
-
-
-_LINE = re.compile(r"No\. of (Operators|Subgraphs) :((?:\s+[A-Za-z_ ]+?\s+\d{1,9})+)\s*$")
-_PAIR = re.compile(r"([A-Za-z_][A-Za-z_ ]*?)\s+(\d{1,9})")
+def _sightings(evidence: Evidence) -> Iterator[Sighting]:
+    nodes = evidence.nodes
+    made_by = {name: position for position, node in enumerate(nodes) for name in node.outputs}
+    for who, counts in (
+        ("the provider's report", evidence.report),
+        ("the provider's console output", evidence.console),
+    ):
+        if counts.devices:
+            missing = max(0, len(nodes) - counts.on_npu - counts.left)
+            named = {
+                made_by[name]: device
+                for name, device in counts.elsewhere.items()
+                if name in made_by
+            }
+            yield Sighting(who, min(counts.left, len(nodes)), missing, named)
+    yield from _of_summary(evidence)
+    yield from runtime_sightings(
+        nodes,
+        NPU,
+        Opened(evidence.providers, evidence.assigned, evidence.assigned_nodes),
+        Closed(evidence.events, evidence.event_nodes),
+    )
 
 
-def read_console(log: str) -> dict[str, dict[str, int]]:
-    """Return the counts that the provider prints: `operators` and `subgraphs`, by device.
-
-    Two forms: `[Vitis AI EP] No. of Operators : CPU 8 NPU 2356`, with `Actually running on NPU 2`
-    beside the subgraphs, and `INFO: [VAIP-VAIML-PASS] No. of Operators : VAIML 49`.
-    """
-    found: dict[str, dict[str, int]] = {}
-    for line in log.splitlines():
-        match = _LINE.search(line)
-        if match:
-            pairs = {name.strip(): int(n) for name, n in _PAIR.findall(match[2])}
-            found.setdefault(match[1].lower(), {}).update(pairs)
-    return found
-
-
-_CONTEXT = re.compile(
-    r"^\s*\|\s*(\d{1,9})\s*\|[^|\n]*\|[^|\n]*\|\s*(\d{1,12})\s*\|\s*\d{1,12}\s*\|", re.MULTILINE
-)
-
-
-def read_partitions(text: str) -> dict[int, int]:
-    """Return the commands submitted by process from `xrt-smi examine --report aie-partitions`.
-
-    The table's columns are PID, context, status, submitted, completed, and more; a process may
-    have several contexts. Source: Ryzen AI documentation, xrt_smi.rst.
-    """
-    counts: Counter[int] = Counter()
-    for match in _CONTEXT.finditer(text):
-        counts[int(match[1])] += int(match[2])
-    return dict(counts)
-
-
-# Source: Ryzen AI documentation, xrt_smi.rst (Windows), linux.rst (`/opt/xilinx/xrt/setup.sh`).
-_PLACES = ("C:/Windows/System32/AMD/xrt-smi.exe", "/opt/xilinx/xrt/bin/xrt-smi")
-_LIMIT_S = 10.0
-
-
-def find_xrt_smi(places: Sequence[str] = _PLACES) -> str:
-    """Return the tool's path, empty where there is none."""
-    found = shutil.which("xrt-smi")
-    if found:
-        return found
-    return next((place for place in places if Path(place).is_file()), "")
-
-
-def submitted_commands(process: int, tool: str | None = None) -> int | None:
-    """Return how many commands a process has put to the NPU; None where nobody can tell."""
-    program = find_xrt_smi() if tool is None else tool
-    if not program:
-        return None
-    try:
-        done = subprocess.run(
-            [program, "examine", "--report", "aie-partitions"],
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return read_partitions(done.stdout).get(process, 0) if done.returncode == 0 else None
+def _of_summary(evidence: Evidence) -> Iterator[Sighting]:
+    summary = evidence.summary
+    said = [n for n in (summary.supported, summary.offloaded) if n is not None]
+    if said:
+        total = len(evidence.nodes) if summary.operators is None else summary.operators
+        left = min(max(0, total - min(said)), len(evidence.nodes))
+        yield Sighting("the compiler's summary", left, 0, {})

@@ -1,136 +1,139 @@
+"""What counts as run on the NPU, of everything that a provider may say and that may be seen."""
+
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from vermilion.backends.provider.contract import CPU
-from vermilion.backends.vitisai.evidence import (
-    NPU,
-    Evidence,
-    find_xrt_smi,
-    judge,
-    read_console,
-    read_ep_report,
-    read_partitions,
-    read_summary_counts,
-    submitted_commands,
-)
-from vermilion.errors import ArtifactError
+from vermilion.backends.provider.seen import PartNode
+from vermilion.backends.vitisai.evidence import NPU, Evidence, Verdict, judge
+from vermilion.backends.vitisai.reports import DeviceCounts, SummaryCounts
 
 BOTH = (NPU, CPU)
+# Three nodes: one has nearly all of the operations.
+NODES = (
+    PartNode("small", ("a",), 10),
+    PartNode("large", ("b",), 1000),
+    PartNode("none", ("y",), 0),
+)
+# Seen to run, and nothing said of it.
+SEEN = Evidence(NODES, providers=BOTH, events={NPU: 1})
+
+
+def many(count: int) -> tuple[PartNode, ...]:
+    return tuple(PartNode(f"n{at}", (f"v{at}",), 1) for at in range(count))
+
+
+def said(**counts: int) -> DeviceCounts:
+    return DeviceCounts(counts)
+
+
+def ran(**more: Any) -> Verdict:
+    return judge(replace(SEEN, **more))
 
 
 def test_a_plan_of_100_percent_of_which_nothing_ran_is_caught() -> None:
     # https://github.com/amd/RyzenAI-SW/issues/374: 1346 CPU events, the provider in the list.
-    verdict = judge(Evidence(1346, 1346, 1346, providers=BOTH, events={CPU: 1346}))
+    plan = SummaryCounts(1346, 1346, 1346)
+    verdict = judge(Evidence(many(1346), plan, providers=BOTH, events={CPU: 1346}))
     assert (verdict.supported, verdict.offloaded, verdict.ran_on_npu) == (1346, 1346, False)
     assert verdict.cpu_share == 1.0
     assert "1346 of 1346 operators are on the NPU, and every node" in verdict.contradictions[0]
 
 
-def test_what_is_seen_counts_more_than_what_is_said() -> None:
-    verdict = judge(Evidence(400, providers=BOTH, events={NPU: 2, CPU: 8}, report={"NPU": 392}))
-    assert verdict.ran_on_npu is True
-    assert verdict.offloaded == 392
-    assert verdict.cpu_share == pytest.approx(0.8)
-    assert verdict.contradictions == ()
-
-
 @pytest.mark.parametrize(
-    ("evidence", "ran", "words"),
+    "more",
     [
-        (Evidence(9, providers=(CPU,)), False, "has no `VitisAI"),
-        (Evidence(9, 0, 9, providers=BOTH, events={NPU: 1}), True, "preliminary summary supports"),
-        (Evidence(9, None, 9, providers=BOTH, submitted=0), False, "not one command"),
-        (Evidence(9, providers=BOTH, events={CPU: 9}), False, "the session lists"),
-        (
-            Evidence(9, None, 9, providers=BOTH, assigned={NPU: 0, CPU: 9}, events={NPU: 1}),
-            True,
-            "assigned no node",
-        ),
+        {},
+        {"report": said(NPU=3)},
+        {"console": said(VAIML=3), "assigned": {NPU: 3}},
+        {"summary": SummaryCounts(3, 3, 3), "submitted": 12},
+        {"assigned": {NPU: 2}},  # one was folded before nodes were assigned
+        {"report": DeviceCounts({"NPU": 3}, 3, {}, 1, 1)},
     ],
 )
-def test_each_contradiction_is_named(evidence: Evidence, ran: bool, words: str) -> None:
-    verdict = judge(evidence)
-    assert verdict.ran_on_npu is ran
-    assert any(words in text for text in verdict.contradictions)
-
-
-def test_what_nobody_saw_is_unknown() -> None:
-    verdict = judge(Evidence(9, 9, 9, providers=BOTH, speedup=1.02))
-    assert verdict.ran_on_npu is None
+def test_what_agrees_ran(more: dict[str, Any]) -> None:
+    verdict = ran(**more)
+    assert verdict.ran_on_npu is True
+    assert verdict.elsewhere == {}
     assert verdict.contradictions == ()
-    assert any("it may be the CPU" in note for note in verdict.notes)
-    assert judge(Evidence(9, providers=BOTH, submitted=40)).ran_on_npu is True
-
-
-@pytest.mark.parametrize(("device", "release"), [("DPU", "1.3"), ("NPU", "1.8")])
-def test_the_providers_report(device: str, release: str) -> None:
-    rows = [
-        {"name": "all", "nodeNum": 402, "supportedOpType": ["::Add"]},
-        {"name": "CPU", "nodeNum": 2, "supportedOpType": ["::DequantizeLinear"]},
-        {"name": device, "nodeNum": 400, "supportedOpType": ["::Add"]},
-    ]
-    assert read_ep_report(json.dumps({"deviceStat": rows})) == {"CPU": 2, device: 400}
+    assert verdict.notes == ()
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"deviceStat": [{"name": "CPU"}]}', '{"deviceStat": 3}']
+    ("more", "words"),
+    [
+        ({"providers": (CPU,)}, "has no `VitisAI"),
+        ({"summary": SummaryCounts(3, 0, 3)}, "preliminary summary supports"),
+        ({"summary": SummaryCounts(3, None, 3), "submitted": 0}, "not one command"),
+        ({"submitted": 0}, "not one command"),  # whatever the profile says
+        ({"events": {CPU: 9}}, "the session lists"),
+        ({"events": {CPU: 9}, "report": said(NPU=3)}, "3 of 3 operators are on the NPU, and every"),
+        ({"assigned": {NPU: 0, CPU: 3}}, "assigned no node"),
+        ({"report": said(CPU=3)}, "has 3 of 3 operators on a processor"),
+        ({"report": said(VITIS_EP_CPU=3)}, "has 3 of 3 operators on a processor"),
+        ({"console": said(CPU=400)}, "has 3 of 3 operators on a processor"),
+        ({"report": DeviceCounts({"NPU": 3}, 3, {}, 2, 0)}, "is actually running there"),
+        ({"console": DeviceCounts({"NPU": 3}, 3, {}, 2, 0)}, "is actually running there"),
+        ({"events": {}}, "nothing was seen to run on the NPU"),
+        ({"summary": SummaryCounts(3, 3, 0)}, "has 3 of 3 operators on a processor"),
+    ],
 )
-def test_a_report_that_is_none(text: str) -> None:
-    with pytest.raises(ArtifactError, match="no `vitisai_ep_report"):
-        read_ep_report(text)
+def test_each_contradiction_is_named(more: dict[str, Any], words: str) -> None:
+    verdict = ran(**more)
+    assert any(words in text for text in verdict.contradictions), verdict
 
 
-def test_console_lines() -> None:
-    log = """
-    INFO: [VAIP-VAIML-PASS] No. of Operators : VAIML 49
-    [Vitis AI EP] No. of Operators : CPU 8 NPU 2356 VITIS_EP_CPU 13
-    [Vitis AI EP] No. of Subgraphs : NPU 2 Actually running on NPU 2
-    """
-    found = read_console(log)
-    assert found["operators"] == {"VAIML": 49, "CPU": 8, "NPU": 2356, "VITIS_EP_CPU": 13}
-    assert found["subgraphs"] == {"NPU": 2, "Actually running on NPU": 2}
-    assert read_console("No. of Operators : CPU 400")["operators"] == {"CPU": 400}
-    assert read_console("No. of Operators :") == {}
+def test_without_events_commands_put_to_the_npu_are_seen() -> None:
+    verdict = ran(events={}, submitted=40, report=said(NPU=3))
+    assert verdict.ran_on_npu is True
+    assert verdict.contradictions == ()
 
 
-# Written from the documented columns, for Windows and Linux alike.
-PARTITIONS = """
-AIE Partitions
-  Total Column Count: 8
-  Partition Index: 0
-    Columns: [0, 1, 2, 3]
-    HW Contexts:
-      |PID   |Ctx ID |Status |Sub  |Compl |Migr |Err |Prio   |GOPS |EGOPS |FPS |Latency |
-      |======|=======|=======|=====|======|=====|====|=======|=====|======|====|========|
-      |20696 |0      |Active |57   |56    |0    |0   |Normal |0    |0     |0   |0       |
-      |20696 |1      |Idle   |3    |3     |0    |0   |Normal |0    |0     |0   |0       |
-      |4711  |2      |Idle   |0    |0     |0    |0   |Normal |0    |0     |0   |0       |
-"""
+@pytest.mark.parametrize(
+    ("more", "elsewhere"),
+    [
+        # How many, and not which: the largest.
+        ({"events": {NPU: 1, CPU: 2}}, {0, 1}),
+        ({"report": said(NPU=2, CPU=1)}, {1}),
+        ({"console": said(NPU=2, VITIS_EP_CPU=1)}, {1}),
+        ({"assigned": {NPU: 2, CPU: 1}}, {1}),
+        ({"summary": SummaryCounts(3, 3, 2)}, {1}),
+        ({"report": DeviceCounts({"NPU": 2}, 3)}, {1}),
+        # Which: those.
+        ({"events": {NPU: 1, CPU: 1}, "event_nodes": {CPU: ("small",)}}, {0}),
+        ({"assigned": {NPU: 2, CPU: 1}, "assigned_nodes": {CPU: ("none",)}}, {2}),
+        ({"report": DeviceCounts({"NPU": 2, "CPU": 1}, 3, {"y": "CPU"})}, {2}),
+        # One source names one node, another one says that there are two.
+        (
+            {
+                "report": said(NPU=1, CPU=2),
+                "events": {NPU: 1, CPU: 1},
+                "event_nodes": {CPU: ("none",)},
+            },
+            {1, 2},
+        ),
+        # What a report does not mention may be fused into others: the smallest.
+        ({"report": said(NPU=2)}, {2}),
+        ({"report": said(NPU=1)}, {0, 2}),
+    ],
+)
+def test_nodes_that_any_source_has_on_a_processor_did_not_run_there(
+    more: dict[str, Any], elsewhere: set[int]
+) -> None:
+    verdict = ran(**more)
+    assert set(verdict.elsewhere) == elsewhere
+    assert all(verdict.elsewhere.values())
+    assert verdict.contradictions == ()
+    assert any(f"{len(elsewhere)} of 3 operators" in note for note in verdict.notes)
 
 
-def test_hardware_contexts() -> None:
-    assert read_partitions(PARTITIONS) == {20696: 60, 4711: 0}
-    assert read_partitions("No hardware contexts running on device") == {}
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="this system executes no scripts")
-def test_xrt_smi_is_asked(tmp_path: Path) -> None:
-    tool = tmp_path / "xrt-smi"
-    tool.write_text(f"#!/bin/sh\n[ \"$3\" = aie-partitions ] && cat <<'END'\n{PARTITIONS}\nEND\n")
-    tool.chmod(0o755)
-    assert submitted_commands(20696, str(tool)) == 60
-    assert submitted_commands(1, str(tool)) == 0
-    assert submitted_commands(1, str(tmp_path / "missing")) is None
-    tool.write_text("#!/bin/sh\nexit 1\n")
-    assert submitted_commands(1, str(tool)) is None
-    assert find_xrt_smi((str(tool),)) == str(tool)
-
-
-def test_summary_counts() -> None:
-    text = "Number of operators supported by VAIML: 0(0.000%)\nGOPs supported by VAIML: 1"
-    assert read_summary_counts(text) == {"supported": 0}
+def test_sources_that_do_not_agree_are_told_of() -> None:
+    verdict = ran(report=said(NPU=3), events={NPU: 1, CPU: 1})
+    assert any(
+        "does not agree" in note and "report 0" in note and "profile 1" in note
+        for note in verdict.notes
+    )

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from vermilion.backends.base import Availability
-from vermilion.backends.provider.child import differences
+from vermilion.backends.provider.stack import differences
 from vermilion.backends.vitisai.found import (
     WORDS,
     Stack,

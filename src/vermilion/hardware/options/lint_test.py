@@ -77,8 +77,8 @@ NPU_CASES = [
         "relnotes.rst 1.5: the 1x4 binary is retired",
         PROVIDER,
         {"target": "X1", "xclbin": r"C:\xclbins\phoenix\1x4.xclbin"},
-        {"vitisai.xclbin-retired"},
-        {"target": "X1", "xclbin": PHOENIX_4X4},
+        {"vitisai.xclbin-retired", "vitisai.setting"},
+        {"target": "X1", "xclbin": PHOENIX_4X4, "xlnx_enable_py3_round": "0"},
         Setting("1.7", "phoenix"),
     ),
     Case(
@@ -107,8 +107,8 @@ NPU_CASES = [
         f"{ISSUES}/365: X2 on Phoenix, a level that is none",
         PROVIDER,
         {"target": "x2", "opt_level": "O3", "xclbin": PHOENIX_4X4},
-        {"vitisai.target", "vitisai.value"},
-        {"target": "X1", "xclbin": PHOENIX_4X4},
+        {"vitisai.target", "vitisai.value", "vitisai.setting", "vitisai.xclbin-not-shipped"},
+        {"target": "X1", "xclbin": PHOENIX_4X4, "xlnx_enable_py3_round": "0"},
         Setting("1.8", "phoenix"),
     ),
     Case(

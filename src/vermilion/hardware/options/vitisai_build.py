@@ -333,6 +333,11 @@ def _int8(
     else:
         options["xclbin"] = below(request.installation, xclbin)
         reasons["xclbin"] = f"the NPU binary that {row} wants named on {request.device}"
+    if xclbin and row in npu.without_binary:
+        reasons["xclbin"] += f"; {npu.without_binary[row]}"
+    for name, (value, why) in npu.settings(row).items():
+        options[name] = value
+        reasons[name] = why
     if not is_older(row, "1.6"):
         options["target"], *others = npu.compilers
         reasons["target"] = (

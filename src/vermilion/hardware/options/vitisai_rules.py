@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from vermilion.hardware.options.option import TRUE_WORDS, Draft, Setting
+from vermilion.hardware.options.option import FALSE_WORDS, TRUE_WORDS, Draft, Setting
 from vermilion.hardware.options.vitisai import (
     HIDING_VARIABLES,
     NEWEST,
@@ -55,7 +55,9 @@ def _names(draft: Draft, setting: Setting) -> None:
             what = f"`{name}` is how 1.2 and 1.3 spelt `{option.name}`; both are read"
             draft.note("vitisai.old-spelling", "note", name, what, f"write `{option.name}`")
             draft.rename(name, option.name)
-        if not option.is_documented:
+        npu = npu_facts(setting.device)
+        is_set = npu is not None and option.name in npu.settings(setting.build)
+        if not option.is_documented and not is_set:
             what = f"`{name}` is in no release's documentation; it may vanish without a word"
             draft.note("vitisai.undocumented", "note", name, what)
 
@@ -189,6 +191,23 @@ def _binary(draft: Draft, setting: Setting) -> None:
         draft.note("vitisai.xclbin-retired", "error", "xclbin", what, fix)
         draft.options["xclbin"] = wanted
 
+    if setting.build in npu.without_binary:
+        what = npu.without_binary[setting.build]
+        draft.note("vitisai.xclbin-not-shipped", "warning", "xclbin", what)
+
+
+def _settings(draft: Draft, setting: Setting) -> None:
+    """Set what INT8 models want on this chip and in this release."""
+    npu = npu_facts(setting.device)
+    if npu is None or setting.precision == "bf16":
+        return
+    for name, (value, why) in npu.settings(setting.build).items():
+        written = draft.options.get(name)
+        if written is None or written in (TRUE_WORDS if value == "0" else FALSE_WORDS):
+            what = f"`{name}` is {f'`{written}`' if written else 'not set'}; wanted is {why}"
+            draft.note("vitisai.setting", "warning", name, what, f"`{name}` = `{value}`")
+            draft.options[name] = value
+
 
 def _cache(draft: Draft, setting: Setting) -> None:
     in_memory = draft.options.get("enable_cache_file_io_in_mem", "1") == "1"
@@ -287,6 +306,7 @@ _RULES: tuple[Rule, ...] = (
     _device,
     _target,
     _binary,
+    _settings,
     _configuration,
     _cache,
     _analyzer,

@@ -67,10 +67,7 @@ def _several(name: str) -> Target:
 
 def _nearest(wanted: str, named: dict[str, Target]) -> str:
     if wanted.startswith("gfx") and wanted[3:].isalnum():
-        return (
-            f"the nearest that works is `{gpu.nearest_architecture(wanted)}`; "
-            "a program for one GPU does not run on another"
-        )
+        return gpu.instead_of(wanted)
     close = difflib.get_close_matches(wanted, named, n=1, cutoff=0.6)
     if close:
         return f"did you mean `{close[0]}`?"

@@ -112,6 +112,16 @@ def several(targets: Sequence[Target]) -> Target:
     )
 
 
+def instead_of(name: str) -> str:
+    """Say what can be done for a GPU that no programs are compiled for."""
+    others = ", ".join(target.name for target in TARGETS)
+    return (
+        f"run the model on the CPU (`--target cpu`), or on {name} through AMD's MIGraphX provider"
+        f" in ONNX Runtime; programs are compiled for {others} (`{nearest_architecture(name)}` is"
+        " the nearest, and a program for one GPU does not run on another)"
+    )
+
+
 def nearest_architecture(name: str) -> str:
     """Return the GPU whose name's number is closest: `gfx1100` for `gfx1030`.
 

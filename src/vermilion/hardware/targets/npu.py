@@ -143,6 +143,20 @@ TARGETS = (
                 ("1.2", f"{_BINARIES}/phoenix/1x4.xclbin"),
                 ("1.5", f"{_BINARIES}/phoenix/4x4.xclbin"),
             ),
+            # Source: https://github.com/amd/RyzenAI-SW/issues/400 and /396.
+            without_binary={
+                "1.8": "the installer of 1.8.0 leaves it out, though the documentation names it:"
+                " take the file of 1.7.1, or install that release"
+            },
+            # Source: quicktest.py as inst.rst of 1.7 prints it.
+            int8_settings=(
+                (
+                    "1.7",
+                    "xlnx_enable_py3_round",
+                    "0",
+                    "rounding as the quantizer does it; AMD's own test sets it on this NPU",
+                ),
+            ),
         ),
     ),
     Target(

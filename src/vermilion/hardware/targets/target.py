@@ -89,6 +89,18 @@ class NpuFacts:
     # (release, NPU binary that is named from then on, below the installation folder), in order;
     # empty: must not be named.
     binaries: tuple[tuple[str, str], ...] = ()
+    # Releases whose installer leaves that binary out, with what is known of it.
+    without_binary: Mapping[str, str] = field(default_factory=dict)
+    # (release, option, value, why): provider options that INT8 models want from then on.
+    int8_settings: tuple[tuple[str, str, str, str], ...] = ()
+
+    def settings(self, release: str) -> dict[str, tuple[str, str]]:
+        """Return the options that INT8 models want in a release, each with its value and why."""
+        return {
+            name: (value, why)
+            for since, name, value, why in self.int8_settings
+            if not is_older(release, since)
+        }
 
     def binary(self, release: str) -> str:
         """Return the NPU binary that a release wants named, empty where it is to name none."""

@@ -32,7 +32,8 @@ from vermilion.ir.literal.engine import (
     open_optimized,
 )
 from vermilion.process.arrays import TooLargeError, dtype_of, read_values, write_values
-from vermilion.process.child import LOG_FILE, Child, ChildError, Watch, shorten_log
+from vermilion.process.child import LOG_FILE, Child, ChildError, Watch
+from vermilion.process.log import shorten_log
 from vermilion.process.worker import bound_memory
 
 Array = Any

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from vermilion.process.log import bound_log, last_words, shorten_log, tail
+
+
+def test_the_end_of_a_long_log_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        file.truncate(20 << 20)
+        file.seek(0, 2)
+        file.write(b"\n[Vitis AI EP] No. of Operators : NPU 3\n")
+    bound_log(log)
+    assert log.stat().st_size < 1 << 17
+    assert tail(log).endswith("No. of Operators : NPU 3\n")
+    shorten_log(log)
+    assert log.stat().st_size > 0, "it is not long"
+    bound_log(tmp_path / "missing")
+
+
+def test_last_words_are_words(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_words(log) == ""
+    log.write_bytes(b"one\n\x1b[0;93mtwo\x1b[m\n\n\xff three\n" + b"x" * 1000)
+    assert last_words(log) == "two | \ufffd three | " + "x" * 400
