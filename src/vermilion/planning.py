@@ -8,6 +8,7 @@ between: a run takes as long as both, a pipeline gives a result as often as the 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -268,7 +269,7 @@ def _modelled(
         share = _offloaded(placement)
         words = numbers if numbers == number_format(model) else f"{numbers}, once quantized"
         if not isinstance(found, Latency):
-            reason = found.reason if isinstance(found, Refusal) else "no NPU"
+            reason = found.reason if isinstance(found, Refusal) else _nothing(placement)
             yield _unknown(target.name, words, batch, "whole", reason, share)
             continue
         npu_ms = Span(found.total_ms, found.low_ms, found.high_ms).times(runs)
@@ -290,6 +291,12 @@ def _formats(model: ir.Model, target: Target) -> tuple[str, ...]:
 def _placed(model: ir.Model, target: Target, numbers: str) -> Placement:
     device, cpu, _ = backends_for(target)
     return settle(plan(model, target, device, cpu, numbers=numbers), {})
+
+
+def _nothing(placement: Placement) -> str:
+    """Return the reason that most nodes have for not being on the NPU."""
+    reasons = Counter(node.reason for node in placement.nodes if node.reason)
+    return f"nothing of it runs there: {reasons.most_common(1)[0][0]}" if reasons else "it is empty"
 
 
 def _offloaded(placement: Placement) -> float:

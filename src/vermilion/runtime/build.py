@@ -346,15 +346,13 @@ class _Work:
 def predicted_latency(
     model: ir.Model, placement: Placement, numbers: str = ""
 ) -> Latency | Refusal | None:
-    """Return the modelled latency of the parts on an NPU, why there is none, None for others.
+    """Return the modelled latency of the parts on an NPU, or why there is none; None without parts.
 
     `numbers` is the format that they are in, the model's own by default.
     """
-    if placement.target.kind != "npu":
-        return None
     mine = [part for part in placement.parts if part.device == "npu"]
     if not mine:
-        return Refusal(f"nothing runs on {placement.target.name}")
+        return None
     nodes = [node for part in mine for node in part.model.graph]
     return predict(placement.target, numbers or number_format(model), nodes, parts=len(mine))
 
