@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Literal
 
@@ -72,10 +72,6 @@ class Span:
         """Return `count` results in so many milliseconds as results a second."""
         return Span(1e3 * count / self.middle, 1e3 * count / self.high, 1e3 * count / self.low)
 
-    def as_json(self) -> dict[str, float]:
-        """Return its keys."""
-        return {"middle": self.middle, "low": self.low, "high": self.high}
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -102,8 +98,8 @@ class Choice:
             "numbers": self.numbers,
             "batch": self.batch,
             "split": self.split,
-            "latency_ms": self.latency.as_json() if self.latency else None,
-            "throughput": self.throughput.as_json() if self.throughput else None,
+            "latency_ms": asdict(self.latency) if self.latency else None,
+            "throughput": asdict(self.throughput) if self.throughput else None,
             "how": self.how,
             "offloaded": self.offloaded,
             "reason": self.reason,
