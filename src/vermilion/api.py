@@ -128,6 +128,7 @@ def compile_model(
     sign: str | os.PathLike[str] | None = None,
     ep_context: str | os.PathLike[str] | None = None,
     ep_context_embed: bool = False,
+    elsewhere: bool = False,
     progress: Progress = no_progress,
 ) -> Compiled:
     """Compile a model for a target, or find it compiled in the cache.
@@ -155,6 +156,8 @@ def compile_model(
         sign: file of an Ed25519 private key; who trusts the key runs the machine code elsewhere.
         ep_context: also write a model for ONNX Runtime with our plugin, NAME_ctx.onnx.
         ep_context_embed: put machine code into that model instead of a file beside it.
+        elsewhere: compile machine code also for a processor that this machine is not; the proof is
+            then of the same model, compiled for this machine.
         progress: told of each step.
 
     Raises: VermilionError of the kind that says who can fix it; OffloadError, with everything that
@@ -164,7 +167,8 @@ def compile_model(
     gate = OffloadGate.parse(min_offload) if min_offload else None
     signing_key = None if sign is None else read_signing_key(Path(sign))
     chosen = find_target(target)
-    device_backend, cpu_backend, availability = backends_for(chosen, backend or "")
+    proven_on = find_target("cpu") if elsewhere and _is_other_processor(chosen) else chosen
+    device_backend, cpu_backend, availability = backends_for(proven_on, backend or "")
     options = CompileOptions(
         precision=checked_precision(precision, chosen),
         winograd=winograd,
@@ -181,15 +185,18 @@ def compile_model(
     label = label_of(model)
     parts = _cache_parts(source, chosen, device_backend, dims, options)
     parts["fix"] = str(fix)
+    if proven_on is not chosen:
+        parts["proven_on"] = proven_on.name
     if inputs is not None:
         parts["proof_inputs"] = _inputs_digest(inputs)
     digest = cache_digest(parts)
     cache = Cache(cache_dir)
 
     request = BuildRequest(
-        source, label, chosen, (device_backend, cpu_backend), options, dims or {}, fix, parts,
+        source, label, proven_on, (device_backend, cpu_backend), options, dims or {}, fix, parts,
         backend or "",
         given=inputs,
+        elsewhere=None if proven_on is chosen else chosen,
     )  # fmt: skip
 
     def build(folder: Path) -> None:
@@ -240,6 +247,11 @@ def find_compiled(model: ir.Model, *, dims: Dimensions | None = None) -> Path | 
     device_backend, _, _ = backends_for(chosen, "")
     parts = _cache_parts(model, chosen, device_backend, dims, CompileOptions())
     return Cache().find(cache_digest({**parts, "fix": "False"}))
+
+
+def _is_other_processor(target: Target) -> bool:
+    """Say whether a target is a processor with features that this machine does not have."""
+    return target.kind == "cpu" and not target.features <= find_target("cpu").features
 
 
 def checked_precision(precision: str, target: Target) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from vermilion.ahead.link import SUFFIXES, Library, link
 from vermilion.api import Compiled
 from vermilion.errors import OptionError
+from vermilion.hardware.targets.find import find_target
 from vermilion.runtime.artifact import open_artifact
 
 
@@ -16,15 +17,24 @@ def is_library(output: Path | None) -> bool:
     return output is not None and output.suffix in SUFFIXES
 
 
-def link_compiled(compiled: Sequence[Compiled], output: Path) -> Library:
-    """Write a library of a model that was compiled for one target or several.
+def compile_library(
+    compile_for: Callable[[str], Compiled], targets: str, output: Path
+) -> tuple[Compiled, Library]:
+    """Compile a model for each of `zen2,zen4,zen5`, and write one library of them.
 
-    Raises: OptionError for targets that are no processor; what `link` raises.
+    `compile_for` compiles it for one target. Return what the first of them gave, and the library.
+
+    Raises: OptionError for targets that are no processors; what compiling and `link` raise.
     """
-    for one in compiled:
-        if one.target.kind != "cpu":
+    names = list(dict.fromkeys(filter(None, map(str.strip, targets.split(",")))))
+    for name in names:
+        if find_target(name).kind != "cpu":
             raise OptionError(
-                f"a library is for processors, and `{one.target.name}` is none",
+                f"a library is for processors, and `{name}` is none",
+                where=str(output),
                 hint="`vermilion compile MODEL --target zen4 -o NAME.so`",
             )
-    return link([open_artifact(one.artifact) for one in compiled], output)
+    compiled = [compile_for(name) for name in names]
+    if not compiled:
+        raise OptionError("no target is named", where="--target")
+    return compiled[0], link([open_artifact(one.artifact) for one in compiled], output)

@@ -25,6 +25,7 @@ from vermilion.clib.build import (
     NoCompilerError,
     compiler,
 )
+from vermilion.clib.library import linked_object
 from vermilion.codegen.table import RUN, SERVE
 from vermilion.errors import DeviceError, UnsupportedError
 from vermilion.runtime.artifact import ArtifactReader
@@ -43,6 +44,17 @@ class Library:
     header: Path
     pkg_config: Path
     cmake: Path
+
+    def as_json(self) -> dict[str, object]:
+        """Return the keys of `library` in `compile --json`."""
+        return {
+            "path": str(self.path),
+            "name": self.name,
+            "targets": list(self.targets),
+            "header": str(self.header),
+            "pkg_config": str(self.pkg_config),
+            "cmake": str(self.cmake),
+        }
 
 
 def link(bundles: Sequence[ArtifactReader], output: Path) -> Library:
@@ -63,9 +75,8 @@ def link(bundles: Sequence[ArtifactReader], output: Path) -> Library:
         header_now = header_text(interface, ", ".join(targets), VERSION)
         (place / header.name).write_text(header_now, encoding="utf-8")
         objects, linked = _objects(place, name, ordered)
-        source = place / "model.c"
-        source.write_text(source_text(interface, linked), encoding="utf-8")
-        made = _linked(place, output, source, objects)
+        (place / "model.c").write_text(source_text(interface, linked), encoding="utf-8")
+        made = _linked(place, output, name, objects)
         shutil.move(made, output)
         shutil.move(place / header.name, header)
     pkg_config, cmake = output.with_name(f"{name}.pc"), output.with_name(f"{name}.cmake")
@@ -153,7 +164,7 @@ def _assembly(data: Mapping[str, Path]) -> str:
     return f'.section .rodata\n{rows}.section .note.GNU-stack,"",@progbits\n'
 
 
-def _linked(place: Path, output: Path, source: Path, objects: Sequence[Path]) -> Path:
+def _linked(place: Path, output: Path, name: str, objects: Sequence[Path]) -> Path:
     try:
         chosen = compiler("linux")
     except NoCompilerError as error:
@@ -161,20 +172,21 @@ def _linked(place: Path, output: Path, source: Path, objects: Sequence[Path]) ->
             f"a library is linked by a C compiler, and {error}", where=str(output), hint=HINT
         ) from error
     try:
-        return _compiled(chosen, place, output, source, objects)
+        return _compiled(chosen, place, output, name, objects)
     except CompileFailedError as error:
         raise DeviceError(f"the library cannot be linked: {error}", where=str(output)) from error
 
 
 def _compiled(
-    chosen: Compiler, place: Path, output: Path, source: Path, objects: Sequence[Path]
+    chosen: Compiler, place: Path, output: Path, name: str, objects: Sequence[Path]
 ) -> Path:
     flags = [
-        *FLAGS, "-Wno-unused-function", f'-DVERMILION_VERSION="{VERSION}"',
-        f"-I{INCLUDE}", f"-I{SOURCE}", f"-I{place}",
+        *FLAGS, f"-I{INCLUDE}", f"-I{SOURCE}", f"-I{place}",
     ]  # fmt: skip
-    compiled = []
-    for text in (source, *(path for path in objects if path.suffix == ".S")):
+    library = place / "library.o"
+    library.write_bytes(with_prefix(linked_object().read_bytes(), f"{name}_"))
+    compiled = [library]
+    for text in (place / "model.c", *(path for path in objects if path.suffix == ".S")):
         compiled.append(text.with_suffix(".o"))
         # The paths of `.incbin` are those of the folder.
         chosen.run("linux", [*flags, f"-Wa,-I{place}", "-c", str(text), "-o", str(compiled[-1])])

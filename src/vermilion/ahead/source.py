@@ -29,15 +29,27 @@ class LinkedTarget:
     parts: tuple[LinkedPart, ...]
 
 
+# What the source below calls of the library.
+_CALLED = (
+    "vermilion_open_linked", "vermilion_model_free", "vermilion_model_target", "vermilion_run",
+    "vermilion_session_free", "vermilion_session_new", "vermilion_shapes",
+    "vermilion_status_code", "vermilion_status_free", "vermilion_status_text",
+)  # fmt: skip
+
 _HEAD = """\
-#define _GNU_SOURCE
-#define VERMILION_API static __attribute__((unused))
-#include "vermilion.c"
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The library's functions have the model's name in front: two models can be in one program. */
+{renamed}#define VERMILION_API
+#include "linked.h"
 
 #include "{name}.h"
 
-#define VM_EXPORT __attribute__((visibility("default")))
-#define VM_INSIDE __attribute__((visibility("hidden")))
+#define LINKED_EXPORT __attribute__((visibility("default")))
+#define LINKED_INSIDE __attribute__((visibility("hidden")))
 
 """
 
@@ -47,58 +59,64 @@ struct {name} {{
   vermilion_session *session;
 }};
 
-static _Thread_local char vm_said[4096];
+static _Thread_local char linked_said[4096];
 
-static int vm_say(vermilion_status *status) {{
+static int linked_say(vermilion_status *status) {{
   int code = (int)vermilion_status_code(status);
-  if (status) snprintf(vm_said, sizeof vm_said, "%s", vermilion_status_text(status));
+  if (status) snprintf(linked_said, sizeof linked_said, "%s", vermilion_status_text(status));
   vermilion_status_free(status);
   return code;
 }}
 
-VM_EXPORT const char *{name}_error(void) {{ return vm_said; }}
+static int linked_no(int code, const char *said) {{
+  snprintf(linked_said, sizeof linked_said, "%s", said);
+  return code;
+}}
 
-VM_EXPORT int {name}_open({name} **model, int workers) {{
+LINKED_EXPORT const char *{name}_error(void) {{ return linked_said; }}
+
+LINKED_EXPORT int {name}_open({name} **model, int workers) {{
   vermilion_session_options options = {{sizeof options, workers}};
-  if (!model) return vm_say(vm_no_pointer());
+  if (!model) return linked_no(VERMILION_ERROR_OPTION, "a pointer is NULL\\nhint: give all");
   *model = NULL;
   {name} *made = calloc(1, sizeof *made);
-  if (!made) return vm_say(vm_no_memory());
-  vermilion_status *status = vermilion_open_linked(vm_targets, {target_count}, &made->model);
+  if (!made) return linked_no(VERMILION_ERROR_MEMORY, "the system has no more memory");
+  vermilion_status *status = vermilion_open_linked(linked_targets, {target_count}, &made->model);
   if (!status) status = vermilion_session_new(made->model, &options, &made->session);
   if (status) {{
     {name}_close(made);
-    return vm_say(status);
+    return linked_say(status);
   }}
   *model = made;
   return 0;
 }}
 
-VM_EXPORT void {name}_close({name} *model) {{
+LINKED_EXPORT void {name}_close({name} *model) {{
   if (!model) return;
   vermilion_session_free(model->session);
   vermilion_model_free(model->model);
   free(model);
 }}
 
-VM_EXPORT const char *{name}_target(const {name} *model) {{
+LINKED_EXPORT const char *{name}_target(const {name} *model) {{
   return model ? vermilion_model_target(model->model) : "";
 }}
 
-static void vm_fill(const {name}_inputs *inputs, const {name}_outputs *outputs,
+static void linked_fill(const {name}_inputs *inputs, const {name}_outputs *outputs,
                     vermilion_tensor *in, vermilion_tensor *out) {{
   (void)inputs, (void)outputs, (void)in, (void)out;
 {fill}}}
 
-static void vm_tell(const vermilion_tensor *out, {name}_outputs *outputs) {{
+static void linked_tell(const vermilion_tensor *out, {name}_outputs *outputs) {{
   (void)out, (void)outputs;
 {tell}}}
 
-static int vm_call({name} *model, const {name}_inputs *inputs, {name}_outputs *outputs,
+static int linked_call({name} *model, const {name}_inputs *inputs, {name}_outputs *outputs,
                    const {name}_pool *pool, bool is_run) {{
   vermilion_tensor in[{input_count} + 1], out[{output_count} + 1];
   vermilion_pool given = {{sizeof given, 0, NULL, NULL}};
-  if (!model || !inputs || !outputs) return vm_say(vm_no_pointer());
+  if (!model || !inputs || !outputs)
+    return linked_no(VERMILION_ERROR_OPTION, "a pointer is NULL\\nhint: give all three");
   if (pool) {{
     given.workers = pool->workers;
     given.context = pool->context;
@@ -106,26 +124,27 @@ static int vm_call({name} *model, const {name}_inputs *inputs, {name}_outputs *o
   }}
   memset(in, 0, sizeof in);
   memset(out, 0, sizeof out);
-  vm_fill(inputs, outputs, in, out);
+  linked_fill(inputs, outputs, in, out);
   vermilion_session *session = model->session;
   vermilion_status *status =
       is_run ? vermilion_run(session, in, {input_count}, out, {output_count}, pool ? &given : NULL)
              : vermilion_shapes(session, in, {input_count}, out, {output_count});
-  if (!status) vm_tell(out, outputs);
-  return vm_say(status);
+  if (!status) linked_tell(out, outputs);
+  return linked_say(status);
 }}
 
-VM_EXPORT int {name}_run({name} *model, const {name}_inputs *inputs, {name}_outputs *outputs) {{
-  return vm_call(model, inputs, outputs, NULL, true);
+LINKED_EXPORT int {name}_run({name} *model, const {name}_inputs *inputs, {name}_outputs *outputs) {{
+  return linked_call(model, inputs, outputs, NULL, true);
 }}
 
-VM_EXPORT int {name}_run_on({name} *model, const {name}_inputs *inputs, {name}_outputs *outputs,
+LINKED_EXPORT int {name}_run_on({name} *model, const {name}_inputs *inputs, {name}_outputs *outputs,
                             const {name}_pool *pool) {{
-  return vm_call(model, inputs, outputs, pool, true);
+  return linked_call(model, inputs, outputs, pool, true);
 }}
 
-VM_EXPORT int {name}_shapes({name} *model, const {name}_inputs *inputs, {name}_outputs *outputs) {{
-  return vm_call(model, inputs, outputs, NULL, false);
+LINKED_EXPORT int {name}_shapes({name} *model, const {name}_inputs *inputs,
+                                {name}_outputs *outputs) {{
+  return linked_call(model, inputs, outputs, NULL, false);
 }}
 """
 
@@ -149,9 +168,9 @@ def source_text(interface: Interface, targets: Sequence[LinkedTarget]) -> str:
             if field.is_open
         ),
     )
-    return _HEAD.format(name=interface.name) + "".join(map(_target, targets)) + _table(
-        interface, targets
-    ) + body  # fmt: skip
+    renamed = "".join(f"#define {name} {interface.name}_{name}\n" for name in _CALLED)
+    head = _HEAD.format(name=interface.name, renamed=renamed)
+    return head + "".join(map(_target, targets)) + _table(interface, targets) + body
 
 
 def _table(interface: Interface, targets: Sequence[LinkedTarget]) -> str:
@@ -160,14 +179,16 @@ def _table(interface: Interface, targets: Sequence[LinkedTarget]) -> str:
         f" {target.symbol}_parts, {len(target.parts)}}},\n"
         for target in targets
     )
-    return f"static const vermilion_linked vm_targets[] = {{\n{rows}}};\n\n"
+    return f"static const vermilion_linked linked_targets[] = {{\n{rows}}};\n\n"
 
 
 def _target(target: LinkedTarget) -> str:
     lines = [_text(f"{target.symbol}_manifest")]
     for part in target.parts:
         lines += [_text(f"{part.symbol}_table"), _text(part.weights)]
-        lines += [f"extern void {part.symbol}_{name}(void) VM_INSIDE;\n" for name in part.functions]
+        lines += [
+            f"extern void {part.symbol}_{name}(void) LINKED_INSIDE;\n" for name in part.functions
+        ]
         rows = ", ".join(f'{{"{name}", {part.symbol}_{name}}}' for name in part.functions)
         lines.append(
             f"static const vermilion_linked_function {part.symbol}_functions[] = {{{rows}}};\n"
@@ -183,7 +204,7 @@ def _target(target: LinkedTarget) -> str:
 
 
 def _text(symbol: str) -> str:
-    return f"extern const char {symbol}[] VM_INSIDE;\n"
+    return f"extern const char {symbol}[] LINKED_INSIDE;\n"
 
 
 def _fill(field: Field, number: int, *, is_output: bool) -> str:

@@ -15,6 +15,7 @@ from vermilion.cli.verb import Terminal, verb
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from vermilion.ahead.link import Library
     from vermilion.api import Compiled
     from vermilion.runtime.report import Report
 
@@ -43,7 +44,13 @@ def compile(
         typer.Option("--cache-key", help="Name of the folder; by default a digest of everything."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write one file, NAME.rai.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="NAME.rai|.so|.a|.o",
+            help="Also write one file: a bundle, or a library with NAME.h to call from C.",
+        ),
     ] = None,
     min_offload: Annotated[
         str | None,
@@ -127,37 +134,49 @@ def compile(
 
     Prints what is supported, what is offloaded, and why the rest is not.
     """
+    from vermilion.ahead.compile import compile_library, is_library
     from vermilion.api import OffloadError, compile_model
     from vermilion.inspection import bisect_model
 
-    failure = None
-    try:
-        compiled = compile_model(
+    given = load_inputs(inputs) if inputs else None
+
+    def compile_for(name: str) -> Compiled:
+        return compile_model(
             model,
-            target=target,
+            target=name,
             precision=precision,
             dims=parse_dims(dim),
             cache_dir=cache_dir,
-            cache_key=cache_key,
-            output=output,
+            cache_key=f"{cache_key}-{name}" if cache_key and "," in target else cache_key,
+            output=None if is_library(output) else output,
             min_offload=min_offload,
             winograd=winograd,
             dump=dump,
             backend=backend,
             provider_options=parse_pairs(provider_option, "--provider-option"),
             fix=fix,
-            inputs=load_inputs(inputs) if inputs else None,
+            inputs=given,
             require_proof=require_proof,
             sign=sign,
             ep_context=ep_context,
             ep_context_embed=ep_context_embed,
+            elsewhere=is_library(output),
             progress=terminal.progress,
         )
+
+    failure, library = None, None
+    try:
+        if output is not None and is_library(output):
+            compiled, library = compile_library(compile_for, target, output)
+        else:
+            compiled = compile_for(target)
     except OffloadError as error:
         # What was found out is printed all the same: in a build job it is all that is left.
         compiled, failure = error.compiled, Failure(error.message, error.where, error.hint)
     _warn(terminal, compiled)
     data = as_json(compiled)
+    if library is not None:
+        data["library"] = library.as_json()
     if bisect is not None and compiled.report.summary.fallback.compile_error:
         culprits = bisect_model(
             model,
@@ -172,7 +191,10 @@ def compile(
             terminal.warn(f"{culprit.part}: {culprit.reason}; the least that fails: {culprit.path}")
         data["culprits"] = [culprit.as_json() for culprit in culprits]
     return Result(
-        data, lambda: _view(compiled, every_node=nodes), ok=failure is None, failure=failure
+        data,
+        lambda: _view(compiled, library, every_node=nodes),
+        ok=failure is None,
+        failure=failure,
     )
 
 
@@ -215,7 +237,7 @@ def as_json(compiled: Compiled) -> dict[str, object]:
     }
 
 
-def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
+def _view(compiled: Compiled, library: Library | None, *, every_node: bool) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
@@ -233,6 +255,9 @@ def _view(compiled: Compiled, *, every_node: bool) -> RenderableType:
     facts.add_row("summary", str(compiled.summary_path))
     if compiled.ep_context is not None:
         facts.add_row("for ONNX Runtime", ", ".join(map(str, compiled.ep_context.files)))
+    if library is not None:
+        facts.add_row("library", f"{library.path}, for {', '.join(library.targets)}")
+        facts.add_row("header", str(library.header))
     if compiled.signed_by:
         facts.add_row("signed by", compiled.signed_by)
     for row in report.verification:

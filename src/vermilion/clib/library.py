@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from vermilion.clib.build import (
+    FLAGS,
     FOLDER,
     HINT,
     INCLUDE,
@@ -20,6 +22,7 @@ from vermilion.clib.build import (
     System,
     build_library,
     build_plugin,
+    compiler,
 )
 from vermilion.errors import DeviceError
 from vermilion.store.cache_dir import default_root
@@ -61,6 +64,27 @@ def _file(name: str, build: Callable[[Path], None]) -> Path:
             ) from error
         except CompileFailedError as error:
             raise DeviceError(f"`{name}` cannot be built: {error}", where=str(SOURCE)) from error
+    return place
+
+
+def linked_object() -> Path:
+    """Return the library as one object for what is linked with it, compiled once into the cache.
+
+    Its functions are hidden; `source/linked.h` is what it has beside the header.
+
+    Raises: NoCompilerError, CompileFailedError.
+    """
+    chosen = compiler("linux")
+    name = Path(chosen.name).name.replace(" ", "-")
+    place = default_root() / "clib" / _source_digest() / f"linked-{name}.o"
+    if not place.is_file():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        aside = place.with_name(f"{os.getpid()}-{place.name}")
+        about = ["-DVERMILION_LINKED", '-DVERMILION_API=__attribute__((visibility("hidden")))']
+        about += [f'-DVERMILION_VERSION="{VERSION}"', f"-I{INCLUDE}", f"-I{SOURCE}"]
+        source = str(SOURCE / "vermilion.c")
+        chosen.run("linux", [*FLAGS, *about, "-c", source, "-o", str(aside)])
+        aside.replace(place)
     return place
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
@@ -66,6 +66,8 @@ class BuildRequest:
     cache_parts: Mapping[str, str]
     wanted_backend: str = ""  # where it was asked for by name
     given: Tensors | None = None  # a sample of the user's own for the proof
+    # The processor that machine code is for in the end, where `target` is only what runs here.
+    elsewhere: Target | None = None
 
 
 def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> None:
@@ -85,6 +87,13 @@ def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> N
     with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as scratch:
         attempt, proof = _compile_and_prove(request, bound, placed, Path(scratch), progress)
         placement, parts = attempt.placement, attempt.parts
+        target = request.elsewhere or request.target
+        if request.elsewhere is not None:
+            parts = _compiled_for(request.elsewhere, parts, request.options, Path(scratch))
+            told += (
+                f"code for {target.title} was not run here: the proof is of the same model, "
+                "compiled for this machine",
+            )
         digest = cache_digest(request.cache_parts)
         shapes = open_shape_note(placed, placement.nodes, request.backends[0].name)
         report = Report(
@@ -109,20 +118,34 @@ def build_artifact(request: BuildRequest, folder: Path, progress: Progress) -> N
         content = ArtifactContent(
             model=simplified.model,
             parts=parts,
-            target=request.target.name,
+            target=target.name,
             options=options_to_store(
                 request.options,
                 fix=request.fix,
                 backend=request.wanted_backend,
                 dims=request.dims,
             ),
-            features=_features(parts, request.target),
+            features=_features(parts, target),
             cache_parts=request.cache_parts,
             summary=report.summary,
             nodes=report.nodes,
             extra=report.extra(),
         )
         write_artifact(folder, content)
+
+
+def _compiled_for(
+    target: Target, parts: Sequence[CompiledPart], options: CompileOptions, folder: Path
+) -> tuple[CompiledPart, ...]:
+    """Return the parts with the machine code among them compiled for another processor."""
+    found = []
+    for compiled in parts:
+        part, place = compiled.part, folder / "elsewhere" / compiled.part.name
+        if part.backend in MACHINE_CODE:
+            program = backend(part.backend).compile(part, target, options, place)
+            compiled = CompiledPart(part, program, place)
+        found.append(compiled)
+    return tuple(found)
 
 
 def _compile_and_prove(

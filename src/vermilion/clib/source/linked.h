@@ -1,4 +1,5 @@
-/* A model that is linked into a program: `vermilion compile -o NAME.so` writes one of these. */
+/* A model that is linked into a program: `vermilion compile -o NAME.so` writes one of these. What
+   calls it is compiled apart from the library; VERMILION_LINKED says that this is wanted of it. */
 #ifndef VERMILION_LINKED_H
 #define VERMILION_LINKED_H
 
@@ -30,6 +31,7 @@ typedef struct vermilion_linked {
 } vermilion_linked;
 
 /* Open the first of several that this processor has all features for. */
-static vermilion_status *vermilion_open_linked(const vermilion_linked *targets, size_t count, vermilion_model **model);
+VERMILION_API vermilion_status *vermilion_open_linked(const vermilion_linked *targets, size_t count,
+                                                      vermilion_model **model);
 
 #endif

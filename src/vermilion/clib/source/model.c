@@ -289,6 +289,7 @@ VERMILION_API vermilion_status *vermilion_open_memory(const void *data, size_t b
   return vm_open(&opening, "bytes in memory", (vm_bytes){data, bytes}, options ? options->part : NULL, model);
 }
 
+#ifdef VERMILION_LINKED
 /* Say whether this processor has all features that a linked model was compiled for. */
 static vm_status vm_linked_fits(const vermilion_linked *linked, bool *fits) {
   vm_arena arena = {0};
@@ -303,7 +304,7 @@ static vm_status vm_linked_fits(const vermilion_linked *linked, bool *fits) {
   return status;
 }
 
-static vermilion_status *vermilion_open_linked(const vermilion_linked *targets, size_t count, vermilion_model **model) {
+VERMILION_API vermilion_status *vermilion_open_linked(const vermilion_linked *targets, size_t count, vermilion_model **model) {
   if (!model) return vm_no_pointer();
   *model = NULL;
   for (size_t i = 0; i < count; i++) {
@@ -317,6 +318,7 @@ static vermilion_status *vermilion_open_linked(const vermilion_linked *targets, 
   return vm_fail(VERMILION_ERROR_DEVICE, targets[0].name, "compile it for this processor, with `vermilion compile MODEL --target T -o NAME.so`",
                  "none of the processors that the model was compiled for is this one");
 }
+#endif
 
 VERMILION_API void vermilion_model_free(vermilion_model *model) {
   if (!model || atomic_fetch_sub(&model->holders, 1) > 1) return;
