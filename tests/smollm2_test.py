@@ -36,7 +36,7 @@ def gguf_file() -> Path:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the model's folder in floats, which every build but the page's own begins from."""
     folder = tmp_path_factory.mktemp("smollm2") / "source"
-    words = ["-m", "vermilion.llm.gguf", str(gguf_file()), str(folder)]
+    words = ["-m", "vermilion.llm.gguf_folder", str(gguf_file()), str(folder)]
     subprocess.run([sys.executable, *words], env=offline_environment(), check=True)
     return folder
 

@@ -15,6 +15,14 @@ Folder = Annotated[
     Path,
     typer.Argument(metavar="DIR", help="A folder with `genai_config.json`.", show_default=False),
 ]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL",
+        help="A `.gguf` file, a Hugging Face folder, or one with `genai_config.json`.",
+        show_default=False,
+    ),
+]
 Threads = Annotated[int, typer.Option("--threads", "-t", help="Of the CPU; 0: the engine chooses.")]
 OnCpu = Annotated[
     bool, typer.Option("--cpu", help="Run on the CPU, whatever provider the folder names.")
@@ -43,6 +51,19 @@ Seed = Annotated[int, typer.Option("--seed", help="The same seed, the same text.
 Penalty = Annotated[
     float, typer.Option("--repetition-penalty", help="Over 1: what was said comes less often.")
 ]
+MinP = Annotated[
+    float, typer.Option("--min-p", help="Choose among what is at least so much of the likeliest.")
+]
+Presence = Annotated[
+    float, typer.Option("--presence-penalty", help="What was generated comes less often; -2 to 2.")
+]
+Frequency = Annotated[
+    float, typer.Option("--frequency-penalty", help="The same, for each time; -2 to 2.")
+]
+Bias = Annotated[
+    list[str] | None,
+    typer.Option("--logit-bias", metavar="TOKEN=N", help="Add N, -100 to 100, to a token's logit."),
+]
 Stop = Annotated[
     list[str] | None,
     typer.Option("--stop", metavar="TEXT", help="Ends the answer; may be given several times."),
@@ -54,6 +75,25 @@ def engine_options(threads: int, on_cpu: bool, engine: str, prefill: str = "auto
     from vermilion.llm.decoder import EngineOptions
 
     return EngineOptions(threads, on_cpu, cast("Any", engine), cast("Any", prefill))
+
+
+def read_biases(given: list[str] | None) -> tuple[tuple[int, float], ...]:
+    """Return tokens and what is added to their logits.
+
+    Raises: OptionError for what is not written so.
+    """
+    from vermilion.errors import OptionError
+
+    found = []
+    for text in given or ():
+        token, _, bias = text.partition("=")
+        try:
+            found.append((int(token), float(bias)))
+        except ValueError as error:
+            raise OptionError(
+                f"`--logit-bias {text}` is no token with a number", hint="`--logit-bias 1234=-5`"
+            ) from error
+    return tuple(found)
 
 
 def read_schema(file: Path | None) -> Guidance | None:

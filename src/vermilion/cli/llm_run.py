@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from vermilion.cli.llm_options import (
+    Bias,
     EngineOption,
-    Folder,
+    Frequency,
+    MinP,
+    Model,
     NewTokens,
     OnCpu,
     Penalty,
     PrefillOption,
+    Presence,
     Seed,
     Stop,
     Temperature,
@@ -23,6 +30,7 @@ from vermilion.cli.llm_options import (
     TopK,
     TopP,
     engine_options,
+    read_biases,
     read_schema,
 )
 from vermilion.cli.options import bytes_for_people
@@ -129,10 +137,13 @@ def build(
     if not anyway:
         check_room(plan, *free_bytes(output))
     built = build_folder(plan, terminal.progress)
+    for text in built.mended:
+        terminal.warn(text)
     data |= {
         "built": True,
         "size_bytes": built.size_bytes,
         "seconds": built.seconds,
+        "mended": list(built.mended),
         "operators": len(built.operators.rows),
         "missing": len(built.operators.missing),
     }
@@ -152,7 +163,7 @@ def _built_view(built: Built) -> RenderableType:
 @verb("llm generate")
 def generate(
     terminal: Terminal,
-    folder: Folder,
+    folder: Model,
     *,
     prompt: Annotated[str, typer.Option("--prompt", "-p", metavar="TEXT", help="What to answer.")],
     new_tokens: NewTokens = 128,
@@ -163,7 +174,17 @@ def generate(
     top_k: TopK = 50,
     top_p: TopP = 1.0,
     seed: Seed = 0,
+    min_p: MinP = 0.0,
     repetition_penalty: Penalty = 1.0,
+    presence_penalty: Presence = 0.0,
+    frequency_penalty: Frequency = 0.0,
+    logit_bias: Bias = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            "--logprobs", metavar="N", help="In `--json`: how likely each token was, and N others."
+        ),
+    ] = None,
     beams: Annotated[
         int, typer.Option("--beams", help="Continuations that are followed; prints at the end.")
     ] = 1,
@@ -193,6 +214,11 @@ def generate(
         beams,
         tuple(stop or ()),
         read_schema(json_schema),
+        min_p,
+        presence_penalty,
+        frequency_penalty,
+        read_biases(logit_bias),
+        logprobs,
     )
     made = generate_text(
         folder,
@@ -208,7 +234,7 @@ def generate(
 @verb("llm chat")
 def chat(
     terminal: Terminal,
-    folder: Folder,
+    folder: Model,
     *,
     system: Annotated[
         str, typer.Option("--system", metavar="TEXT", help="What the model is told first.")
@@ -218,7 +244,11 @@ def chat(
     top_k: TopK = 50,
     top_p: TopP = 1.0,
     seed: Seed = 0,
+    min_p: MinP = 0.0,
     repetition_penalty: Penalty = 1.0,
+    presence_penalty: Presence = 0.0,
+    frequency_penalty: Frequency = 0.0,
+    logit_bias: Bias = None,
     stop: Stop = None,
     engine: EngineOption = "auto",
     prefill: PrefillOption = "auto",
@@ -228,6 +258,7 @@ def chat(
     """Talk with a model: one message a line on stdin; an empty line or end of file ends it.
 
     `/new` begins another conversation. Only what is new is read: the cache holds the rest.
+    Ctrl-C ends an answer; a second one, or one where a message is awaited, the program.
     """
     from dataclasses import asdict
 
@@ -235,8 +266,10 @@ def chat(
     from vermilion.llm.open_model import open_model
 
     sampling = Sampling(
-        new_tokens, temperature, top_k, top_p, seed, repetition_penalty, stop=tuple(stop or ())
-    )
+        new_tokens, temperature, top_k, top_p, seed, repetition_penalty, stop=tuple(stop or ()),
+        min_p=min_p, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+        logit_bias=read_biases(logit_bias),
+    )  # fmt: skip
     opened = open_model(folder, engine_options(threads, on_cpu, engine, prefill))
     talk = Conversation(opened, sampling, system)
     turns: list[dict[str, object]] = []
@@ -245,12 +278,32 @@ def chat(
         if line == "/new":
             talk.start_again()
             continue
-        made = talk.answer(line, speak)
+        with _until_interrupted() as should_stop:
+            made = talk.answer(line, speak, should_stop)
         turns.append({"message": line, **asdict(made)})
         if not terminal.as_json:
             _show(f"\n\n[{_speed_words(made)}]\n")
     data = {"engine": opened.engine, "engine_reason": opened.reason, "turns": turns}
     return Result(data, lambda: f"{len(turns)} turn{'' if len(turns) == 1 else 's'}")
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Yield what says whether Ctrl-C was pressed, which ends nothing the first time."""
+    pressed = threading.Event()
+
+    def press(number: int, frame: object) -> None:
+        pressed.set()
+        signal.signal(signal.SIGINT, before)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set  # another thread has no signals
+        return
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _lines(terminal: Terminal, engine: str, reason: str) -> Iterator[str]:

@@ -11,16 +11,16 @@ from typing import Any, cast
 
 from vermilion.errors import ModelError, OptionError
 from vermilion.llm.decoder import EngineName, EngineOptions, Prefill
-from vermilion.llm.genai_config import GenaiConfig, read_genai_config, session_options
-from vermilion.llm.open_model import OwnModel, open_own_model
+from vermilion.llm.genai_config import GenaiConfig, session_options
+from vermilion.llm.open_model import OwnModel, open_own_model, read_model_config
 
 
 class Config:
     """What `genai_config.json` says, and the changes to it. The file stays as it is."""
 
     def __init__(self, config_path: str | os.PathLike[str]) -> None:
-        read = read_genai_config(Path(config_path))
-        self._folder = read.folder
+        read = read_model_config(Path(config_path))
+        self._folder, self._source = read.folder, read.source
         self._data: dict[str, Any] = copy.deepcopy(dict(read.data))
         _ = read.decoder  # one clear error now for what is no decoder's
 
@@ -56,7 +56,7 @@ class Config:
         _lay_over(self._data, given)
 
     def _as_read(self) -> GenaiConfig:
-        return GenaiConfig(self._folder, self._data)
+        return GenaiConfig(self._folder, self._data, self._source)
 
     def _entries(self) -> list[Any]:
         decoder = cast("dict[str, Any]", self._as_read().decoder)

@@ -6,7 +6,7 @@ transformers; the key names in llama.cpp's `gguf-py/gguf/constants.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +95,17 @@ FAMILIES: Mapping[str, Family] = {
 """The families whose graphs are known here: RMS norms, rotary positions, a gated MLP."""
 
 
+BUILT = frozenset(
+    (
+        *FAMILIES, "ernie4_5", "gpt_oss", "granite", "granitemoehybrid", "hunyuan_v1_dense",
+        "internlm2", "lfm2", "lfm2_moe", "nemotron", "olmo", "phi", "phimoe", "qwen3_5",
+        "qwen3_5_moe", "smollm3",
+    )
+)  # fmt: skip
+"""What the builder 0.18 builds (`models/builder.py`): of those that are not in `FAMILIES`, what a
+folder will need is estimated as if they were Llamas."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """The measures of one decoder."""
@@ -120,8 +131,12 @@ class Architecture:
         return self.layers * (layer + norms) + self.hidden * (tables * self.vocabulary + 1)
 
 
-def architecture_of_config(path: Path) -> tuple[Architecture, Quantization | None]:
+def architecture_of_config(
+    path: Path, *, is_for_building: bool = False
+) -> tuple[Architecture, Quantization | None]:
     """Return the measures that a `config.json` states, and how its weights are quantized.
+
+    For building, any family that the builder takes will do.
 
     Raises: OptionError, ModelError for a file that is not one; UnsupportedError for a family that
     is not known here.
@@ -137,9 +152,9 @@ def architecture_of_config(path: Path) -> tuple[Architecture, Quantization | Non
             where=where,
             hint="name the `config.json` of a Hugging Face model, or its folder",
         )
-    _check_family(family, where)
+    _check_family(family, where, BUILT if is_for_building else FAMILIES)
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
-        if isinstance(fields.get(key), int) and fields[key]:
+        if isinstance(fields.get(key), int) and fields[key] and not is_for_building:
             raise UnsupportedError(f"mixtures of experts are not known here: `{key}`", where=where)
     hidden = _measure(fields, where, "hidden_size")
     heads = _measure(fields, where, "num_attention_heads")
@@ -171,7 +186,7 @@ def architecture_of_gguf(header: GgufHeader) -> Architecture:
         raise ModelError(
             "the header names no architecture", where=where, hint="this is no language model"
         )
-    _check_family(family, where)
+    _check_family(family, where, FAMILIES)
     own = {
         key.removeprefix(f"{family}."): value
         for key, value in header.metadata.items()
@@ -197,12 +212,12 @@ def architecture_of_gguf(header: GgufHeader) -> Architecture:
     return _sound(architecture, where)
 
 
-def _check_family(family: str, where: str) -> None:
-    if family not in FAMILIES:
+def _check_family(family: str, where: str, known: Collection[str]) -> None:
+    if family not in known:
         raise UnsupportedError(
             f"models of the type `{family}` are not known here",
             where=where,
-            hint=f"known: {', '.join(FAMILIES)}; or build it and list the folder's operators",
+            hint=f"known: {', '.join(known)}; or build it and list the folder's operators",
         )
 
 

@@ -20,6 +20,7 @@ from typing import TextIO
 
 from vermilion.errors import ModelError, UnsupportedError
 from vermilion.llm.build_plan import BuildPlan, check_packages
+from vermilion.llm.built_graph import mend_graph
 from vermilion.llm.genai_check import check_genai_config
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.list_operators import OperatorList, Wanted, list_operators
@@ -39,6 +40,7 @@ class Built:
     size_bytes: int
     seconds: float
     operators: OperatorList
+    mended: tuple[str, ...] = ()  # what the builder had left out
 
 
 def build(plan: BuildPlan, progress: Progress = no_progress) -> Built:
@@ -49,7 +51,7 @@ def build(plan: BuildPlan, progress: Progress = no_progress) -> Built:
     """
     check_packages(from_gguf=plan.is_gguf)
     begin = time.monotonic()
-    output = plan.request.output.absolute()
+    output, mended = plan.request.output.absolute(), list[str]()
     log = output.with_name(f"{output.name}.{_LOG_NAME}")
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:
         workplace = Path(name)
@@ -58,10 +60,14 @@ def build(plan: BuildPlan, progress: Progress = no_progress) -> Built:
             source = plan.request.source
             if plan.is_gguf:
                 source = workplace / "source"
-                words = ["-m", "vermilion.llm.gguf", str(plan.request.source.absolute())]
+                words = ["-m", "vermilion.llm.gguf_folder", str(plan.request.source.absolute())]
                 _run([*words, str(source)], log, stream, plan, progress, "reading GGUF")
             words = _builder_words(plan, source.absolute(), new, workplace / "cache")
             _run(words, log, stream, plan, progress, "building")
+            model = new / read_genai_config(new).model_files()[0]
+            for said in mend_graph(plan.request.source, model):
+                stream.write(f"{said}\n")
+                mended.append(said)
             operators = _checked(new)
             # The builder has written graphs that ONNX Runtime refuses; better found now.
             words = ["-m", "vermilion.llm.stock_engine", str(new)]
@@ -71,14 +77,14 @@ def build(plan: BuildPlan, progress: Progress = no_progress) -> Built:
             output.rmdir()  # the plan saw that it is empty
         new.rename(output)
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
-    return Built(output, size, time.monotonic() - begin, operators)
+    return Built(output, size, time.monotonic() - begin, operators, tuple(mended))
 
 
 def _builder_words(plan: BuildPlan, source: Path, new: Path, cache: Path) -> list[str]:
     request = plan.request
     options = [f"{key}={value}" for key, value in request.builder_options().items()]
     return [
-        *("-m", "onnxruntime_genai.models.builder"),
+        *("-m", "vermilion.llm.run_builder"),
         *("-i", str(source), "-o", str(new), "-c", str(cache)),
         *("-p", request.precision, "-e", request.graph),
         *("--extra_options", *options),

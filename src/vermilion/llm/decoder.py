@@ -82,7 +82,7 @@ class EngineOptions:
     on_cpu: bool = False  # whatever provider the folder names
     engine: EngineName = "auto"
     # In what the native engine computes a prompt. `auto`: fp32 where the weights are floats, bf16
-    # where they have few bits, which lose more than that.
+    # where they have few bits, which lose more than that; int8 on a processor without bf16.
     prefill: Prefill = "auto"
     cache: Path | None = None  # of the native engine's compiled code; None: the user's own
 
@@ -116,6 +116,8 @@ def open_decoder(config: GenaiConfig, options: EngineOptions) -> OpenedDecoder:
 
     Raises: ModelError for a damaged folder; UnsupportedError where no engine runs it.
     """
+    if config.source is not None:
+        return OpenedDecoder(_of_source(config, options), _OWN, "")
     reason = "asked for"
     if options.engine != "onnxruntime":
         try:
@@ -151,8 +153,33 @@ def open_known(config: GenaiConfig, options: EngineOptions) -> OpenedDecoder | N
     return None if decoder is None else OpenedDecoder(decoder, _OWN, "")
 
 
+def _of_source(config: GenaiConfig, options: EngineOptions) -> Decoder:
+    """Open a published model, which our own code alone reads."""
+    from vermilion.llm.engine.open_native import open_known_decoder, open_source_decoder
+
+    assert config.source is not None, "a folder of onnxruntime-genai is opened otherwise"
+    if options.engine not in ("auto", "native"):
+        raise UnsupportedError(
+            f"{options.engine} reads folders of onnxruntime-genai alone",
+            where=str(config.folder),
+            hint=f"build one: `vermilion llm build {config.folder} -o FOLDER`",
+        )
+    _, opening = open_known_decoder(
+        config, threads=options.threads, prefill=options.prefill, cache=options.cache
+    )
+    return open_source_decoder(
+        config.source, config.context_length(), threads=options.threads, prefill=options.prefill,
+        cache=options.cache, opening=opening,
+    )  # fmt: skip
+
+
 def _native(config: GenaiConfig, options: EngineOptions) -> Decoder:
-    from vermilion.llm.engine.open_native import open_known_decoder, open_native_decoder
+    from vermilion.llm.engine.open_native import (
+        chosen_prefill,
+        open_known_decoder,
+        open_native_decoder,
+        this_isa,
+    )
     from vermilion.llm.hybrid_config import hybrid_place, is_hybrid
 
     if is_hybrid(config.folder):
@@ -166,7 +193,7 @@ def _native(config: GenaiConfig, options: EngineOptions) -> Decoder:
         return known
     prefill = options.prefill
     if prefill == "auto":
-        prefill = "bf16" if _has_few_bits(config) else "fp32"
+        prefill = chosen_prefill(this_isa(), has_few_bits=_has_few_bits(config))
     return open_native_decoder(
         config.folder,
         threads=options.threads,

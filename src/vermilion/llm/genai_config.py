@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from vermilion.errors import ModelError, OptionError
 from vermilion.hardware.options.option import Option, OptionTable
 from vermilion.llm.json_file import read_object
+
+if TYPE_CHECKING:
+    from vermilion.llm.source.open_source import Source
 
 TOP_KEYS = frozenset(("model", "search", "engine", "speculative"))
 
@@ -125,15 +128,20 @@ NAME = "genai_config.json"
 
 @dataclass(frozen=True)
 class GenaiConfig:
-    """A folder's configuration, as written. The folder may be moved, so names are relative."""
+    """A folder's configuration, as written. The folder may be moved, so names are relative.
+
+    `source` is the published model that there is instead of such a folder: `folder` is then its
+    file or folder, and `data` what follows from it.
+    """
 
     folder: Path
     data: Mapping[str, object]
+    source: Source | None = None
 
     @property
     def where(self) -> str:
         """The file, for messages."""
-        return str(self.folder / NAME)
+        return str(self.folder if self.source is not None else self.folder / NAME)
 
     @property
     def model(self) -> Mapping[str, object]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from vermilion.errors import OptionError
 from vermilion.llm.decoder import EngineOptions
+from vermilion.llm.generation import Generation
 from vermilion.llm.guidance import Guidance
 from vermilion.llm.open_model import AnyModel, OwnModel, check_room, open_model
+from vermilion.llm.search import TokenChance
 from vermilion.memory import peak_rss_mb
 
 
@@ -65,12 +67,19 @@ class Sampling:
     beams: int = 1
     stop: tuple[str, ...] = ()
     guidance: Guidance | None = None
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None  # keep each token's likelihood, and the so many likeliest ones
 
     def __post_init__(self) -> None:
         if self.new_tokens < 1:
             raise OptionError("at least one token is generated", hint="`-g 64`")
         if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 1:
             raise OptionError("the temperature is 0 or more, top-p over 0 up to 1, top-k 1 or more")
+        if not 0 <= self.min_p <= 1:
+            raise OptionError(f"min-p is {self.min_p:g}, not from 0 to 1")
         if self.beams < 1 or (self.beams > 1 and self.temperature > 0):
             raise OptionError("at least one beam; beams take no `--temperature`")
 
@@ -83,6 +92,11 @@ class Sampling:
             "num_return_sequences": 1,
             "repetition_penalty": self.repetition_penalty,
         }
+        if self.presence_penalty or self.frequency_penalty:
+            options |= {
+                "presence_penalty": self.presence_penalty,
+                "frequency_penalty": self.frequency_penalty,
+            }
         if self.temperature > 0:
             options |= {
                 "temperature": self.temperature,
@@ -90,7 +104,29 @@ class Sampling:
                 "top_p": self.top_p,
                 "random_seed": self.seed,
             }
+            if self.min_p:
+                options["min_p"] = self.min_p
         return options
+
+    def prepare(self, generator: Any) -> None:
+        """Tell a generator what is no search option.
+
+        Raises: OptionError where another engine than ours was chosen.
+        """
+        if not self.logit_bias and self.logprobs is None:
+            return
+        if not isinstance(generator, Generation):
+            raise OptionError(
+                "onnxruntime-genai has no logit bias, and keeps no likelihoods of tokens",
+                hint="another `--engine`",
+            )
+        generator.set_logit_bias(dict(self.logit_bias))
+        if self.logprobs is not None:
+            generator.keep_chances(self.logprobs)
+
+
+# What ended a text: the model, a text to stop at, the most tokens, or who waits for it.
+Stopped = Literal["end", "stop", "length", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -102,12 +138,13 @@ class Generated:
     engine_reason: str
     prompt_tokens: int  # read for this text; a conversation's earlier ones are in the cache
     new_tokens: int
-    stopped: Literal["end", "stop", "length"]
+    stopped: Stopped
     load_s: float
     ttft_ms: float
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
     peak_rss_mb: float
+    logprobs: tuple[TokenChance, ...] = ()
 
 
 def generate(
@@ -145,17 +182,26 @@ def continued(
     *,
     load_s: float = 0.0,
     on_text: OnText | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Generated:
-    """Append tokens to what a generator has, and let it go on."""
+    """Append tokens to what a generator has, and let it go on, up to where `should_stop`."""
     show = on_text or (lambda _: None)
+    sampling.prepare(generator)
+    chances: list[TokenChance] = []
+    is_interrupted = False
     stop, stream = StopText(sampling.stop), opened.tokenizer.create_stream()
     pieces: list[str] = []
     moments = [time.perf_counter()]
     before = generator.token_count()
     generator.append_tokens(list(tokens))
     while len(moments) <= sampling.new_tokens and not stop.found and not generator.is_done():
+        is_interrupted = should_stop()
+        if is_interrupted:
+            break
         generator.generate_next_token()
         moments.append(time.perf_counter())
+        if sampling.logprobs is not None:
+            chances += generator.get_chances()
         if sampling.beams == 1:
             piece = _plain(stop.take(stream.decode(int(generator.get_next_tokens()[0]))))
             pieces.append(piece)
@@ -166,12 +212,15 @@ def continued(
         show(pieces[-1])
     pieces.append(_plain(stop.rest()))
     show(pieces[-1])
-    stopped: Literal["end", "stop", "length"] = "length"
-    if stop.found:
+    stopped: Stopped = "length"
+    if is_interrupted:
+        stopped = "interrupted"
+    elif stop.found:
         stopped = "stop"
     elif _has_ended(generator, before + len(tokens), len(moments) - 1, sampling):
         stopped = "end"
-    return _measured(opened, "".join(pieces), len(tokens), moments, stopped, load_s)
+    made = _measured(opened, "".join(pieces), len(tokens), moments, stopped, load_s)
+    return replace(made, logprobs=tuple(chances))
 
 
 def _has_ended(generator: Any, prompt: int, made: int, sampling: Sampling) -> bool:
@@ -184,12 +233,12 @@ def _measured(
     text: str,
     prompt: int,
     moments: Sequence[float],
-    stopped: Literal["end", "stop", "length"],
+    stopped: Stopped,
     load_s: float,
 ) -> Generated:
-    first_s = moments[1] - moments[0]
-    rest_s = moments[-1] - moments[1]
     made = len(moments) - 1
+    first_s = (moments[1] if made else time.perf_counter()) - moments[0]
+    rest_s = moments[-1] - moments[1] if made else 0.0
     return Generated(
         text=text,
         engine=opened.engine,
@@ -226,8 +275,13 @@ class Conversation:
         self._generator: Any = None
         self._room = 0  # tokens that the generator's cache is for
 
-    def answer(self, text: str, on_text: OnText | None = None) -> Generated:
-        """Return the model's answer to the next message.
+    def answer(
+        self,
+        text: str,
+        on_text: OnText | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Generated:
+        """Return the model's answer to the next message, up to where `should_stop`.
 
         Raises: OptionError where the conversation no longer fits the context; it stays as it was.
         """
@@ -235,7 +289,10 @@ class Conversation:
         whole = self._opened.encode(self._opened.apply_chat_template(messages), as_chat=False)
         check_room(self._opened.config, len(whole), self._sampling.new_tokens)
         new = self._continue_from(whole)
-        made = continued(self._opened, self._generator, new, self._sampling, on_text=on_text)
+        made = continued(
+            self._opened, self._generator, new, self._sampling, on_text=on_text,
+            should_stop=should_stop,
+        )  # fmt: skip
         self._messages = [*messages, {"role": "assistant", "content": made.text}]
         return made
 

@@ -7,7 +7,7 @@ generated token out of the cache, and here it is read, as if the whole text had 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 from vermilion.errors import OptionError
 from vermilion.llm.decoder import Decoder, DecoderState
 from vermilion.llm.guidance import Guide
-from vermilion.llm.search import Beams, SearchOptions, choose, log_softmax, penalize
+from vermilion.llm.search import (
+    Beams,
+    SearchOptions,
+    TokenChance,
+    chance_of,
+    choose,
+    log_softmax,
+    penalize,
+)
 
 
 class Rows:
@@ -95,6 +103,10 @@ class Generation:
         self._read = 0  # how much of them the decoder has read
         self._logits: NDArray[np.float32] | None = None
         self._next = np.zeros(self._options.rows, np.int32)
+        self._is_made = np.zeros(self._options.max_length, bool)  # or given by the caller
+        self._biased: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
+        self._most_likely = -1  # how many tokens are kept of each choice; -1: nothing is
+        self._chances: list[TokenChance] = []
         self._rewound = False
         self._start_again()
 
@@ -137,12 +149,51 @@ class Generation:
             )
         logits = self._current_logits()
         self._logits = None
+        plain = logits.copy() if self._most_likely >= 0 else logits
+        if self._biased is not None:
+            logits[:, self._biased[0]] += self._biased[1]
+        is_made = self._is_made[: self._length]
         for row, past in zip(logits, self._sequences, strict=True):
-            penalize(row, past[: self._length], options, self._ends.ends)
+            own = past[: self._length]
+            penalize(row, own, options, self._ends.ends, own[is_made])
         if options.num_beams > 1:
             self._next_of_beams(logits)
         else:
             self._next_of_rows(logits)
+        if self._most_likely >= 0:
+            rows = zip(plain, self._next, strict=True)
+            self._chances = [chance_of(row, int(token), self._most_likely) for row, token in rows]
+
+    def set_logit_bias(self, biases: Mapping[int, float]) -> None:
+        """Add numbers to the logits of tokens before each choice, as OpenAI's API names it.
+
+        Raises: OptionError for a token that there is not, or a number outside of -100 to 100.
+        """
+        vocabulary = self._decoder.vocabulary_size
+        for token, bias in biases.items():
+            if not 0 <= token < vocabulary:
+                raise OptionError(
+                    f"there is no token {token}: the model has {vocabulary:,}, from 0"
+                )
+            if not -100 <= bias <= 100:
+                raise OptionError(f"the bias of token {token} is {bias}, not from -100 to 100")
+        numbers = np.array(list(biases.values()), np.float32)
+        self._biased = (np.array(list(biases), np.int64), numbers) if biases else None
+
+    def keep_chances(self, count: int) -> None:
+        """Keep what the model expected at each choice: its likelihood, and the `count` likeliest.
+
+        Raises: OptionError for a number outside of 0 to 20, OpenAI's limits, and for beams.
+        """
+        if not 0 <= count <= 20:
+            raise OptionError(f"{count} likeliest tokens: 0 to 20 are kept")
+        if self._options.num_beams > 1:
+            raise OptionError("beams keep no likelihoods of tokens", hint="`num_beams` 1")
+        self._most_likely = count
+
+    def get_chances(self) -> list[TokenChance]:
+        """Return what the model expected when it chose last, for each row."""
+        return list(self._chances)
 
     def is_done(self) -> bool:
         """Say whether every sequence has ended, or has its greatest length."""
@@ -221,7 +272,8 @@ class Generation:
                 hint="use the tokenizer of the same folder",
             )
 
-    def _append(self, columns: NDArray[np.int32]) -> None:
+    def _append(self, columns: NDArray[np.int32], *, is_made: bool = False) -> None:
+        self._is_made[self._length : self._length + columns.shape[1]] = is_made
         self._sequences[:, self._length : self._length + columns.shape[1]] = columns
         self._length += columns.shape[1]
         self._next = columns[:, -1].copy()
@@ -278,7 +330,7 @@ class Generation:
         # onnxruntime-genai leaves the sequences as they are where the last of a batch has ended,
         # and the token that ended it is in `get_next_tokens` only.
         if not self._ended.all():
-            self._append(self._next[:, None].copy())
+            self._append(self._next[:, None].copy(), is_made=True)
 
     def _next_of_beams(self, logits: NDArray[np.float32]) -> None:
         chances, width = log_softmax(logits), self._options.num_beams
@@ -292,7 +344,7 @@ class Generation:
         order = np.concatenate(sources)
         self._sequences[:, : self._length] = self._sequences[order, : self._length]
         self._rows.reorder(order)
-        self._append(np.concatenate(tokens)[:, None])
+        self._append(np.concatenate(tokens)[:, None], is_made=True)
 
     def _rows_of(self, prompt: int) -> NDArray[np.int32]:
         width = self._options.num_beams

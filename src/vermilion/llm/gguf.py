@@ -1,9 +1,7 @@
-"""The header of a GGUF file: keys and tensors, bounded against hostile files. No weights are read.
+"""A GGUF file: its header, bounded against hostile files, and its tensors where they lie.
 
-`python -m vermilion.llm.gguf FILE.gguf FOLDER`, a process of its own, makes a folder of plain
-floats for Hugging Face of one; transformers and gguf do it.
-
-Source: ggml-org/ggml, docs/gguf.md (versions 2 and 3); block sizes from ggml's `ggml.c`.
+Source: ggml-org/ggml, docs/gguf.md (versions 2 and 3); type numbers and block sizes from
+`gguf/constants.py` 0.19.
 """
 
 from __future__ import annotations
@@ -11,11 +9,13 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 
@@ -58,7 +58,26 @@ _TENSOR_TYPES: Mapping[int, tuple[str, int, int]] = {
     12: ("Q4_K", 256, 144),
     13: ("Q5_K", 256, 176),
     14: ("Q6_K", 256, 210),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
     30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
 }
 
 
@@ -71,11 +90,16 @@ class GgufArray:
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """One tensor; its shape has the innermost dimension first, as the file has it."""
+    """One tensor; its shape has the innermost dimension first, as the file has it.
+
+    `place` is its first byte in the file; `size_bytes` is 0 where the type is not known.
+    """
 
     name: str
     shape: tuple[int, ...]
     type: str
+    place: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,9 +115,10 @@ class GgufHeader:
 class _Reader:
     """Takes values from the front of the file; every length is held against what is left."""
 
-    def __init__(self, data: mmap.mmap, path: Path) -> None:
+    def __init__(self, data: mmap.mmap, path: Path, *, is_whole: bool) -> None:
         self._data = data
         self._path = path
+        self._is_whole = is_whole
         self.at = 0
 
     def skip(self, count: int) -> None:
@@ -135,9 +160,12 @@ class _Reader:
         if kind == _ARRAY:
             raise self.damaged("a list of lists, which no writer makes")
         if kind in _SCALARS and length > _KEPT_ITEMS:
-            self.skip(length * struct.calcsize(_SCALARS[kind]))
+            start, layout = self.at, _SCALARS[kind]
+            self.skip(length * struct.calcsize(layout))
+            if self._is_whole:
+                return np.frombuffer(self._data, np.dtype(layout), length, start).tolist()
             return GgufArray(length)
-        if kind == _TEXT and length > _KEPT_ITEMS:
+        if kind == _TEXT and length > _KEPT_ITEMS and not self._is_whole:
             for _ in range(length):
                 self.skip(self.whole("<Q", _MAX_TEXT_BYTES, "bytes in one text"))
             return GgufArray(length)
@@ -160,11 +188,16 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_gguf(path: Path) -> GgufHeader:
-    """Return the header of a GGUF file whose weights are all there.
+    """Return the header of a GGUF file whose weights are all there; of long lists their length.
 
     Raises: OptionError if it cannot be read; ModelError if it is damaged; UnsupportedError for
     versions and byte orders that are not read here.
     """
+    with _mapped(path) as data:
+        return _header(_Reader(data, path, is_whole=False), path, len(data))
+
+
+def _mapped(path: Path) -> mmap.mmap:
     try:
         if path.exists() and not path.is_file():
             raise OptionError("this is no file", where=str(path), hint="name a `.gguf` file")
@@ -173,14 +206,58 @@ def read_gguf(path: Path) -> GgufHeader:
                 raise ModelError(
                     "this is not a GGUF file", where=str(path), hint="name a `.gguf` file"
                 )
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _header(_Reader(data, path), path, len(data))
+            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise OptionError(
             f"the file cannot be read: {error.strerror or error}",
             where=str(path),
             hint="check the path",
         ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class GgufFile:
+    """A file that is mapped: its whole header, and tensors as they lie in it."""
+
+    header: GgufHeader
+    data: NDArray[np.uint8] = field(repr=False)
+
+    def tensor(self, name: str) -> GgufTensor | None:
+        """Return what the header says of a tensor."""
+        return self._tensors.get(name)
+
+    def rows(self, tensor: GgufTensor) -> NDArray[np.uint8]:
+        """Return the bytes of a tensor, a row of its innermost dimension in each: (…, bytes).
+
+        Raises: UnsupportedError for a type whose bytes are not known; ModelError where its rows
+        are no whole blocks.
+        """
+        _, block, block_bytes = next(
+            (row for row in _TENSOR_TYPES.values() if row[0] == tensor.type), ("", 0, 0)
+        )
+        where = f"{self.header.path}, tensor `{tensor.name}`"
+        if not block:
+            raise UnsupportedError(f"a tensor of {tensor.type} is not known here", where=where)
+        width = tensor.shape[0] if tensor.shape else 1
+        if not width or width % block:
+            raise ModelError(
+                f"rows of {width} values are no whole blocks of {block} ({tensor.type})",
+                where=where,
+                hint="download the file again",
+            )
+        shape = (*reversed(tensor.shape[1:]), width // block * block_bytes)
+        return self.data[tensor.place : tensor.place + math.prod(shape)].reshape(shape)
+
+    @cached_property
+    def _tensors(self) -> dict[str, GgufTensor]:
+        return {tensor.name: tensor for tensor in self.header.tensors}
+
+
+def open_gguf(path: Path) -> GgufFile:
+    """Map a GGUF file; see `read_gguf`, whose errors it raises."""
+    data = _mapped(path)
+    header = _header(_Reader(data, path, is_whole=True), path, len(data))
+    return GgufFile(header, np.frombuffer(data, np.uint8))
 
 
 def _header(reader: _Reader, path: Path, size_bytes: int) -> GgufHeader:
@@ -200,12 +277,13 @@ def _header(reader: _Reader, path: Path, size_bytes: int) -> GgufHeader:
             raise reader.damaged(f"the key `{key}` stands there twice")
         metadata[key] = reader.value(int(reader.scalar("<I")))
     placed = [_tensor(reader) for _ in range(tensor_count)]
-    _check_places(reader, placed, metadata, size_bytes)
-    return GgufHeader(path, version, metadata, tuple(tensor for tensor, _, _ in placed))
+    begin = _check_places(reader, placed, metadata, size_bytes)
+    tensors = tuple(replace(one, place=begin + one.place) for one in placed)
+    return GgufHeader(path, version, metadata, tensors)
 
 
-def _tensor(reader: _Reader) -> tuple[GgufTensor, int, int]:
-    """Return one tensor, its offset among the weights and its bytes (0 where not known)."""
+def _tensor(reader: _Reader) -> GgufTensor:
+    """Return one tensor, whose place is one among the weights."""
     name = reader.text(_MAX_NAME_BYTES)
     rank = reader.whole("<I", _MAX_DIMENSIONS, "dimensions")
     shape = tuple(reader.whole("<Q", 1 << 40, "elements along one side") for _ in range(rank))
@@ -213,60 +291,34 @@ def _tensor(reader: _Reader) -> tuple[GgufTensor, int, int]:
     offset = int(reader.scalar("<Q"))
     title, block, block_bytes = _TENSOR_TYPES.get(kind, (f"type {kind}", 0, 0))
     size = -(-math.prod(shape) // block) * block_bytes if block else 0
-    return GgufTensor(name, shape, title), offset, size
+    return GgufTensor(name, shape, title, offset, size)
 
 
 def _check_places(
     reader: _Reader,
-    placed: list[tuple[GgufTensor, int, int]],
+    placed: list[GgufTensor],
     metadata: Mapping[str, object],
     size_bytes: int,
-) -> None:
-    """Check that every tensor lies inside the file: a download that broke off is found here."""
+) -> int:
+    """Check that every tensor lies inside the file: a download that broke off is found here.
+
+    Return where the weights begin.
+    """
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
         raise reader.damaged(f"an alignment of {alignment!r}")
     begin = -(-reader.at // alignment) * alignment
     names: set[str] = set()
-    for tensor, offset, size in placed:
+    for tensor in placed:
+        end = begin + tensor.place + tensor.size_bytes
         if tensor.name in names:
             raise reader.damaged(f"the tensor `{tensor.name}` stands there twice")
         names.add(tensor.name)
-        if begin + offset + size > size_bytes:
+        if end > size_bytes:
             raise ModelError(
-                f"the file is cut short: `{tensor.name}` ends at byte {begin + offset + size:,},"
+                f"the file is cut short: `{tensor.name}` ends at byte {end:,},"
                 f" the file at {size_bytes:,}",
                 where=str(reader._path),
                 hint="download the file again",
             )
-
-
-def convert(source: Path, folder: Path) -> None:
-    """Read the weights, undo their quantization and save them with the tokenizer."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    named = {"gguf_file": source.name, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, **named)
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        source.parent,
-        dtype=torch.float32,
-        quantization_config=GgufConfig(dequantize=True),
-        **named,
-    )
-    # transformers 5 keeps the mark of a quantized model on one that is not any more, and then
-    # refuses to save it.
-    for holder, name in (
-        (model, "hf_quantizer"),
-        (model, "is_quantized"),
-        (model, "quantization_method"),
-        (model.config, "quantization_config"),
-    ):
-        if name in vars(holder):
-            delattr(holder, name)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-if __name__ == "__main__":
-    convert(Path(sys.argv[1]), Path(sys.argv[2]))
+    return begin

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.llm.decoder import Decoder, EngineOptions, open_decoder, open_known
-from vermilion.llm.genai_config import GenaiConfig, read_genai_config, session_options
+from vermilion.llm.genai_config import NAME, GenaiConfig, read_genai_config, session_options
 from vermilion.llm.generation import Ends, Generation
 from vermilion.llm.guidance import Guidance, Guide, start_guides
 from vermilion.llm.search import SearchOptions
@@ -35,6 +35,8 @@ class OwnModel:
     @cached_property
     def tokenizer(self) -> FolderTokenizer:
         """The folder's tokenizer, loaded when text is first read or written."""
+        if self.config.source is not None:
+            return self.config.source.tokenizer(self.cache or default_root())
         return open_tokenizer(self.config.folder, self.cache or default_root())
 
     @property
@@ -46,7 +48,9 @@ class OwnModel:
         """Return the tokens of a prompt, inside the model's chat template where it has one."""
         if as_chat and self.tokenizer.has_template:
             text = self.tokenizer.apply_chat_template([{"role": "user", "content": text}])
-        return self.tokenizer.encode(text)
+        tokens = self.tokenizer.encode(text)
+        begin = self.config.source.begin() if self.config.source is not None else None
+        return tokens if begin is None or tokens[:1] == [begin] else [begin, *tokens]
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Return the text of a conversation, up to where the model answers."""
@@ -75,7 +79,7 @@ def open_own_model(config: GenaiConfig, options: EngineOptions) -> OwnModel:
     Raises: ModelError for a damaged folder; UnsupportedError where no engine of ours runs it.
     """
     known = open_known(config, options)
-    if known is None:
+    if known is None and config.source is None:
         check_folder(config)
     providers = providers_of(config)
     if providers and not options.on_cpu:
@@ -90,6 +94,21 @@ def open_own_model(config: GenaiConfig, options: EngineOptions) -> OwnModel:
     if known is None:
         model.tokenizer.encode("")  # a damaged one is found when the folder is first opened
     return model
+
+
+def read_model_config(path: Path) -> GenaiConfig:
+    """Return the configuration of a folder of onnxruntime-genai, or of a published model.
+
+    Raises: OptionError for what is neither; ModelError, UnsupportedError for what cannot be read.
+    """
+    if (path / NAME).is_file() or not (path.is_file() or (path / "config.json").is_file()):
+        return read_genai_config(path)
+    from vermilion.llm.source.open_source import find_source
+
+    source = find_source(path)
+    if source is None:
+        return read_genai_config(path)
+    return GenaiConfig(path, source.config(), source)
 
 
 def check_folder(config: GenaiConfig) -> None:
@@ -117,6 +136,8 @@ def search_of(config: GenaiConfig) -> SearchOptions:
     given = config.data.get("search")
     rows = given.items() if isinstance(given, dict) else ()
     own = {name: value for name, value in rows if hasattr(known, name) and value is not None}
+    if own.get("max_length") == 0:  # onnxruntime-genai's word for the context
+        del own["max_length"]
     try:
         return known.with_changes(own)
     except OptionError as error:
@@ -182,8 +203,8 @@ def open_model(folder: Path, options: EngineOptions) -> AnyModel:
     Raises: OptionError, ModelError for a folder that is none or damaged; UnsupportedError where no
     engine runs it; DeviceError where a provider is not there.
     """
-    config = read_genai_config(folder)
-    if options.engine == "onnxruntime-genai":
+    config = read_model_config(folder)
+    if options.engine == "onnxruntime-genai" and config.source is None:
         return _stock(folder, options, "asked for")
     providers = providers_of(config)
     if options.engine == "auto" and providers and not options.on_cpu:
@@ -191,7 +212,8 @@ def open_model(folder: Path, options: EngineOptions) -> AnyModel:
     try:
         return open_own_model(config, options)
     except UnsupportedError as error:
-        if options.engine != "auto" or find_spec("onnxruntime_genai") is None:
+        is_auto = options.engine == "auto" and config.source is None
+        if not is_auto or find_spec("onnxruntime_genai") is None:
             raise
         return _stock(folder, options, error.message)
 

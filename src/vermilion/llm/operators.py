@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, get_args
 
-from vermilion.llm.architecture import FAMILIES, Architecture, Quantization
+from vermilion.llm.architecture import FAMILIES, Architecture, Family, Quantization
 
 Graph = Literal["cpu", "dml"]
 
@@ -84,7 +84,7 @@ def merged(found: Sequence[Operator]) -> tuple[Operator, ...]:
 def _operators(
     a: Architecture, quantization: Quantization | None, graph: Graph
 ) -> Iterator[Operator]:
-    family = FAMILIES[a.family]
+    family = FAMILIES.get(a.family, Family())
     layers = a.layers
     yield Operator(
         "Embedding",

@@ -8,11 +8,16 @@ and `BeamSearch_Cpu`.
 
 The order of the steps: least length, repetition, repeated n-grams, then the k likeliest, and of
 their probability the first p. Beam search keeps the likeliest of several continuations.
+
+`min_p`, `presence_penalty` and `frequency_penalty` are not there. The first is as in transformers
+(`MinPLogitsWarper`), after the others; the penalties are those of OpenAI's API reference, of the
+tokens that were generated, before the steps above.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,13 +38,16 @@ class SearchOptions:
     diversity_penalty: float = 0.0  # taken and not used, as there
     do_sample: bool = False
     early_stopping: bool = True
+    frequency_penalty: float = 0.0
     length_penalty: float = 1.0
-    max_length: int = 0  # 0: the model's context
+    max_length: int = 0  # 0: the model's context, where nothing else is set
     min_length: int = 0
+    min_p: float = 0.0
     no_repeat_ngram_size: int = 0
     num_beams: int = 1
     num_return_sequences: int = 1
     past_present_share_buffer: bool = True  # the cache is never copied, whatever this says
+    presence_penalty: float = 0.0
     random_seed: int = -1  # -1: another text each time
     repetition_penalty: float = 1.0
     temperature: float = 1.0
@@ -63,6 +71,8 @@ class SearchOptions:
         """
         types = {field.name: field.type for field in dataclasses.fields(self)}
         checked = {name: _as_type(name, value, types) for name, value in changes.items()}
+        for name, value in checked.items():
+            _check_range(name, value)
         return dataclasses.replace(self, **checked)  # type: ignore[arg-type]
 
     def checked(self, vocabulary: int, context: int) -> SearchOptions:
@@ -106,6 +116,29 @@ def _as_type(name: str, value: object, types: Mapping[str, object]) -> object:
     return int(value)
 
 
+# The least and the most that a number may be. Penalties: OpenAI's API reference.
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "chunk_size": (0, math.inf),
+    "frequency_penalty": (-2, 2),
+    "max_length": (1, math.inf),
+    "min_length": (0, math.inf),
+    "min_p": (0, 1),
+    "no_repeat_ngram_size": (0, math.inf),
+    "presence_penalty": (-2, 2),
+    "random_seed": (-1, math.inf),
+    "temperature": (0, math.inf),
+    "top_k": (0, math.inf),
+    "top_p": (0, 1),
+}
+
+
+def _check_range(name: str, value: object) -> None:
+    least, most = _RANGES.get(name, (-math.inf, math.inf))
+    if isinstance(value, int | float) and not least <= value <= most:
+        within = f"{least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
+        raise OptionError(f"`{name}` is {value:g}: it is {within}")
+
+
 def _check_rows(options: SearchOptions) -> None:
     limits = {
         "batch_size": (options.batch_size, _MOST_ROWS),
@@ -122,14 +155,10 @@ def _check_rows(options: SearchOptions) -> None:
 
 
 def _check_sampling(options: SearchOptions, vocabulary: int) -> None:
-    if not 0 <= options.top_p <= 1:
-        raise OptionError(f"`top_p` is {options.top_p}, not from 0 to 1")
     if not 0 <= options.top_k <= vocabulary:
         raise OptionError(
             f"`top_k` is {options.top_k}, not from 0 to the {vocabulary:,} tokens that there are"
         )
-    if options.temperature < 0:
-        raise OptionError("`temperature` is 0 or more")
 
 
 Row = NDArray[np.float32]
@@ -139,8 +168,17 @@ NEVER = np.finfo(np.float32).min
 """The logit of a token that must not come."""
 
 
-def penalize(row: Row, past: Tokens, options: SearchOptions, ends: Sequence[int]) -> None:
-    """Change the logits in place by what the sequence so far forbids or makes less likely."""
+def penalize(
+    row: Row, past: Tokens, options: SearchOptions, ends: Sequence[int], made: Tokens
+) -> None:
+    """Change the logits in place by what the sequence so far forbids or makes less likely.
+
+    `made` are those of its tokens that were generated.
+    """
+    if options.presence_penalty or options.frequency_penalty:
+        tokens, counts = np.unique(_inside(made, row), return_counts=True)
+        row[tokens] -= np.float32(options.presence_penalty)
+        row[tokens] -= np.float32(options.frequency_penalty) * counts.astype(np.float32)
     if len(past) < options.min_length:
         row[list(ends)] = NEVER
     if options.repetition_penalty != 1:
@@ -177,7 +215,27 @@ def distribution(row: Row, options: SearchOptions) -> tuple[NDArray[np.int64], N
         count = int(np.searchsorted(np.cumsum(chances), options.top_p)) + 1
         tokens, chances = tokens[:count], chances[:count]
         chances = chances / chances.sum()
+    if options.min_p > 0:
+        count = int((chances >= options.min_p * chances[0]).sum())  # the likeliest comes first
+        tokens, chances = tokens[:count], chances[:count]
+        chances = chances / chances.sum()
     return tokens, chances
+
+
+@dataclass(frozen=True)
+class TokenChance:
+    """A token that was chosen: the logarithm of its probability, and the likeliest tokens'."""
+
+    token: int
+    logprob: float
+    likeliest: tuple[tuple[int, float], ...]
+
+
+def chance_of(row: Row, token: int, count: int) -> TokenChance:
+    """Return what the model expected of a token, and the `count` likeliest, the first first."""
+    logs = log_softmax(row.astype(np.float64))
+    best = np.argsort(-logs, kind="stable")[:count]
+    return TokenChance(token, float(logs[token]), tuple((int(at), float(logs[at])) for at in best))
 
 
 def log_softmax(rows: NDArray[np.float32]) -> NDArray[np.float32]:

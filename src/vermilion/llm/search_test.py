@@ -5,10 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
+from vermilion.errors import OptionError
 from vermilion.llm.search import (
     NEVER,
     Beams,
     SearchOptions,
+    chance_of,
     choose,
     distribution,
     log_softmax,
@@ -66,10 +68,49 @@ def test_these_take_the_likeliest(changes: dict[str, object]) -> None:
     assert choose(ROW, options, np.random.default_rng(0)) == 1
 
 
-def penalized(past: list[int], **changes: object) -> list[float]:
-    row = ROW.copy()
-    penalize(row, np.array(past, np.int32), SearchOptions().with_changes(changes), ends=(4,))
+def penalized(past: list[int], made: tuple[int, ...] = (), **changes: object) -> list[float]:
+    row, options = ROW.copy(), SearchOptions().with_changes(changes)
+    penalize(row, np.array(past, np.int32), options, (4,), np.array(made, np.int32))
     return row.tolist()
+
+
+def test_what_was_generated_becomes_less_likely() -> None:
+    plain = ROW.tolist()
+    plain[1] -= 0.5 + 2 * 0.25
+    plain[3] -= 0.5 + 0.25
+    found = penalized([0, 1, 1, 3], (1, 1, 3), presence_penalty=0.5, frequency_penalty=0.25)
+    assert found == plain
+
+
+def test_what_is_far_less_likely_than_the_likeliest_is_left_out() -> None:
+    options = SAMPLED.with_changes({"top_k": 5, "min_p": 0.3})
+    tokens, chances = distribution(ROW, options)
+    whole = softmax(ROW.astype(float))
+    kept = [at for at in np.argsort(-whole) if whole[at] >= 0.3 * whole.max()]
+    assert tokens.tolist() == kept
+    assert np.allclose(chances, whole[kept] / whole[kept].sum())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_length", 0), ("max_length", -5), ("min_length", -1), ("min_p", 1.5), ("top_p", -0.1),
+        ("top_k", -2), ("temperature", -1.0), ("presence_penalty", 2.5), ("random_seed", -2),
+        ("frequency_penalty", -3.0), ("no_repeat_ngram_size", -1),
+    ],
+)  # fmt: skip
+def test_a_number_out_of_its_range_is_named(name: str, value: float) -> None:
+    with pytest.raises(OptionError, match=rf"`{name}` is {value:g}"):
+        SearchOptions().with_changes({name: value})
+
+
+def test_what_the_model_expected_of_a_token() -> None:
+    logs = np.log(softmax(ROW.astype(float)))
+    found = chance_of(ROW, 3, 2)
+    best = np.argsort(-logs)[:2]
+    assert found.logprob == pytest.approx(logs[3])
+    assert [at for at, _ in found.likeliest] == best.tolist()
+    assert [log for _, log in found.likeliest] == pytest.approx(logs[best].tolist())
 
 
 def test_what_was_said_becomes_less_likely() -> None:

@@ -15,9 +15,8 @@ from pathlib import Path
 from vermilion.bench.figures import pair_ratios, ratio
 from vermilion.bench.harness import EngineProcess, open_engines
 from vermilion.errors import OptionError, VermilionError
-from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.list_operators import Wanted, list_operators
-from vermilion.llm.open_model import check_room
+from vermilion.llm.open_model import check_room, read_model_config
 from vermilion.llm.speed_engines import OURS, SPEED_WORKER, Sample, SpeedSetting
 from vermilion.progress import Progress, no_progress
 from vermilion.rounds import in_rounds
@@ -122,7 +121,7 @@ def compare_speed(
     Raises: what our own engine raises; a peer that cannot is a row with its reason.
     """
     lengths = sorted(set(request.prompts))
-    check_room(read_genai_config(setting.folder), lengths[-1], request.new_tokens + 1)
+    check_room(read_model_config(setting.folder), lengths[-1], request.new_tokens + 1)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         names = (OURS, *peers)

@@ -186,6 +186,10 @@ class FolderTokenizer:
         added = self.options.add_special_tokens
         return list(self._library.encode(text, add_special_tokens=added).ids)
 
+    def added_to_all(self) -> list[int]:
+        """Return the tokens that are added to every text, where that is asked for."""
+        return list(self._library.encode("", add_special_tokens=True).ids)
+
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of tokens."""
         hidden = self.options.skip_special_tokens
@@ -261,22 +265,42 @@ def open_tokenizer(folder: Path, cache: Path | None = None) -> FolderTokenizer:
 
     Raises: ModelError where it is missing or damaged; UnsupportedError without `tokenizers`.
     """
-    if find_spec("tokenizers") is None:
-        raise UnsupportedError(
-            "reading and writing text needs the package `tokenizers`",
-            hint="pip install 'vermilion[llm]'",
-        )
+    _check_library()
     file = folder / NAME
     if not file.is_file():
         raise ModelError(
             f"the folder has no `{NAME}`", where=str(folder), hint="copy it from the model"
         )
     try:
-        library = load_library(file, cache)
-    except Exception as error:  # the library raises bare Exception
+        data = file.read_bytes()
+    except OSError as error:
         raise ModelError(
             f"the tokenizer cannot be read: {error}",
             where=str(file),
             hint="copy it from the model again",
         ) from error
-    return FolderTokenizer(library, read_chat_template(folder), str(file))
+    return open_tokenizer_of(data, read_chat_template(folder), str(file), cache)
+
+
+def open_tokenizer_of(
+    data: bytes, template: ChatTemplate, where: str, cache: Path | None = None
+) -> FolderTokenizer:
+    """Open the tokenizer of a file's bytes; see `open_tokenizer`."""
+    _check_library()
+    try:
+        library = load_library(data, cache)
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(
+            f"the tokenizer cannot be read: {error}",
+            where=where,
+            hint="copy it from the model again",
+        ) from error
+    return FolderTokenizer(library, template, where)
+
+
+def _check_library() -> None:
+    if find_spec("tokenizers") is None:
+        raise UnsupportedError(
+            "reading and writing text needs the package `tokenizers`",
+            hint="pip install 'vermilion[llm]'",
+        )

@@ -163,14 +163,13 @@ _SETTINGS = (
 )  # fmt: skip
 
 
-def load_library(file: Path, root: Path | None) -> Any:
+def load_library(data: bytes, root: Path | None) -> Any:
     """Return the library's tokenizer of a file, or what `root` keeps of it, which does the same.
 
     Raises: Exception, for which the library has no narrower class, for a damaged file.
     """
     import tokenizers
 
-    data = file.read_bytes()
     if root is None or len(data) < _SMALLEST_BYTES:
         return tokenizers.Tokenizer.from_buffer(data)
     state = hashlib.sha256(f"{FORMAT} {tokenizers.__version__} ".encode())

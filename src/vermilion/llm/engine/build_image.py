@@ -20,8 +20,16 @@ from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.table import ProgramTable, table_of
 from vermilion.codegen.tensor import Buffer
+from vermilion.errors import UnsupportedError
 from vermilion.llm.engine.decoder import FEW_ROWS, MANY_ROWS
-from vermilion.llm.engine.description import Attention, Description, Operation, Product, Rows
+from vermilion.llm.engine.description import (
+    Attention,
+    Description,
+    Operation,
+    Product,
+    Rotation,
+    Rows,
+)
 from vermilion.llm.engine.image import (
     CONTROL,
     FEW,
@@ -164,13 +172,13 @@ def draft_image(description: Description, isa: Isa, prefill: Prefill, cache: Pat
     matrices, packed = _matrices(operations)
     constants: dict[int, tuple[str, NDArray[np.float32]]] = {}
     programs, crossing = {}, []
-    for name, lowered, names in _lowered(description, operations, matrices, prefill):
+    for name, lowered, names in _lowered(description, operations, matrices, isa, prefill):
         compiled = compile_program(lowered, isa, cache)
         programs[name] = _named(compiled, lowered, names, constants)
         if name == MANY:
             given = cut_at_last_attention(operations[:-1]).crossing
             crossing = [(names[f"rows {one}"], lowered.widths[one]) for one in given]
-    facts = _facts(description, operations, prefill, crossing)
+    facts = _facts(description, operations, isa, prefill, crossing)
     stored: dict[str, NDArray[np.generic]] = {**embedding_arrays(description.embedding)}
     stored |= dict(constants.values())
     for name, table in programs.items():
@@ -182,6 +190,7 @@ def draft_image(description: Description, isa: Isa, prefill: Prefill, cache: Pat
 def _facts(
     description: Description,
     operations: Sequence[Operation],
+    isa: Isa,
     prefill: Prefill,
     crossing: Sequence[tuple[str, int]],
 ) -> Facts:
@@ -189,9 +198,11 @@ def _facts(
     embedding = description.embedding
     return Facts(
         vocabulary=description.vocabulary,
-        positions=min(_positions(description), default=0),
+        positions=min((one.positions for one in _rotations(description)), default=0),
+        short=_short(description),
         logits_bound=description.logits_bound,
-        cache_item_bytes=4 if prefill == "fp32" else 2,
+        logits_factor=description.logits_factor,
+        cache_item_bytes=4 if _storage(isa, prefill) == "f32" else 2,
         layers=tuple((layer.key_heads, layer.head_size) for layer in layers),
         crossing=tuple(crossing),
         hidden_width=description.hidden.width,
@@ -199,14 +210,32 @@ def _facts(
         embedding_factor=embedding.factor,
         embedding_bits=embedding.bits,
         embedding_block=embedding.block,
+        embedding_type=embedding.type,
     )
 
 
-def _positions(description: Description) -> Iterator[int]:
+def _rotations(description: Description) -> Iterator[Rotation]:
     for layer in description.attentions:
         for rows in (layer.query, layer.key):
             if rows.rotation is not None:
-                yield len(rows.rotation.cosines)
+                yield rows.rotation
+
+
+def _short(description: Description) -> int:
+    """Return up to which length sequences are turned otherwise; it is one length for all layers."""
+    found = {one.short for one in _rotations(description)} or {0}
+    if len(found) > 1:
+        lengths = ", ".join(str(one) for one in sorted(found))
+        raise UnsupportedError(
+            f"layers change how they turn heads at different lengths: {lengths}",
+            hint="it runs on ONNX Runtime",
+        )
+    return found.pop()
+
+
+def _storage(isa: Isa, prefill: Prefill) -> Literal["bf16", "f32"]:
+    """Return in what keys and values are kept."""
+    return "bf16" if isa.has_bf16 and prefill != "fp32" else "f32"
 
 
 def _matrices(operations: Sequence[Operation]) -> tuple[dict[str, PackedMatrix], list[NewArray]]:
@@ -230,16 +259,19 @@ def _lowered(
     description: Description,
     operations: tuple[Operation, ...],
     matrices: dict[str, PackedMatrix],
+    isa: Isa,
     prefill: Prefill,
 ) -> Iterator[tuple[str, Lowered, dict[str, str]]]:
     """Yield the steps of each program, and our names for the buffers that it is given."""
     head = operations[-1]
     assert isinstance(head, Product), "a decoder ends with its head"
     hidden = head.source
-    storage: Literal["bf16", "f32"] = "f32" if prefill == "fp32" else "bf16"
-    few = Shape(FEW_ROWS, "int8", "f32", storage, 1, is_single=True)
+    storage = _storage(isa, prefill)
+    # Whoever asks for float32 has it for short prompts and for tokens, too.
+    few = Shape(FEW_ROWS, "f32" if prefill == "fp32" else "int8", "f32", storage, 1, is_single=True)
     codes = _NUMBERS[prefill]
-    plain = "bf16" if codes == "int8" else codes
+    floats: Literal["bf16", "f32"] = "bf16" if isa.has_bf16 else "f32"
+    plain = floats if codes == "int8" else codes
     many = Shape(MANY_ROWS, codes, plain, storage, 16, is_single=False)
     first = _first_name(operations)
     given = {first: description.embedding.width}

@@ -23,6 +23,7 @@ from vermilion.store.digest import (
     cache_digest,
     code_fingerprint,
     digest_of_file,
+    fingerprint_of,
     folder_fingerprint,
 )
 from vermilion.store.entry import EntryWriter
@@ -52,13 +53,19 @@ class Opening:
         """The key of its note: another one where any file of the folder was touched."""
         config = json.dumps(self.config, sort_keys=True)
         parts = (
-            folder_fingerprint(self.folder.resolve()),
+            _fingerprint(self.folder.resolve()),
             config,
             self.prefill,
             repr(self.isa),
             code_fingerprint(),
         )
         return sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _fingerprint(path: Path) -> str:
+    if path.is_file():
+        return f"{path}\0{fingerprint_of(path.stat())}"
+    return folder_fingerprint(path)
 
 
 def known_image(opening: Opening) -> Image | None:

@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS
-from vermilion.codegen.emit.decoder.control import CAPACITY, CONTROL_WORDS, LENGTH, PAST, ROWS
+from vermilion.codegen.emit.decoder.control import (
+    CAPACITY,
+    CONTROL_WORDS,
+    LENGTH,
+    PAST,
+    ROWS,
+    TURNS,
+)
 from vermilion.codegen.emit.decoder.weights import PANEL
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.load import LoadedProgram
@@ -46,9 +53,10 @@ class NativeDecoder:
         self.tokens = min(facts.vocabulary, image.embedding.tokens)
         # A position beyond the cosines that are stored cannot be turned.
         self.context_length = min(context_length, facts.positions or context_length)
+        self.short = facts.short  # up to which length a sequence is turned by other cosines
         self.turn = threading.Lock()
         self._facts, self._embedding = facts, image.embedding
-        self._bound = facts.logits_bound
+        self._bound, self._factor = facts.logits_bound, facts.logits_factor
         self._arrays = image.arrays  # what the programs read: held, for it may be mapped
         self._control = np.zeros(CONTROL_WORDS, np.int64)
         self._few = _matrix(FEW_ROWS, facts.embedding_width)
@@ -118,6 +126,8 @@ class NativeDecoder:
         """Append tokens to a state's cache; the caller has its turn."""
         self._point(state)
         batch, count = tokens.shape
+        is_long = 0 < self.short < state.length + count
+        self._control[TURNS] = self.short if is_long else 0
         if batch * count <= FEW_ROWS:
             self._run(FEW, state, tokens, 0)
             logits = self._logits[: batch * count, : self.vocabulary_size]
@@ -147,6 +157,8 @@ class NativeDecoder:
         self._programs[REST].run()
 
     def _bounded(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        if self._factor != 1.0:
+            logits = logits * np.float32(self._factor)
         if not self._bound:
             return logits.copy()
         bound = np.float32(self._bound)
@@ -216,6 +228,9 @@ class NativeState:
         self.caches = decoder.new_cache(batch, capacity)
         self.length = 0
         self._is_whole = True
+        # What was read, where keys must be turned anew once a sequence is longer than some length.
+        self._read = np.zeros((batch, capacity if decoder.short else 0), np.int64)
+        self._is_long = False
 
     def forward(
         self, tokens: NDArray[np.int64], every_position: bool = False
@@ -223,7 +238,7 @@ class NativeState:
         """Append tokens and give the logits of the last one, or of every position."""
         if not self._is_whole:
             raise OptionError(
-                "the reordering of this state was interrupted: its rows are mixed",
+                "work on this state was interrupted: its rows are not those of any text",
                 hint="start a new one and give it the tokens again",
             )
         tokens = np.asarray(tokens, np.int64)
@@ -236,10 +251,29 @@ class NativeState:
             )
         if tokens.min() < 0 or tokens.max() >= self._decoder.tokens:
             raise OptionError(f"a token is outside 0 to {self._decoder.tokens - 1}")
+        count = tokens.shape[1]
+        tokens = self._with_what_turns(tokens)
         with self._decoder.turn:
             logits = self._decoder.forward(self, tokens, every_position=every_position)
         self.length += tokens.shape[1]
-        return logits
+        self._is_whole = True
+        return logits[:, -count:] if every_position else logits
+
+    def _with_what_turns(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tokens to be read: all of them where those before are turned anew with them.
+
+        Sequences up to some length have other cosines than longer ones, for all of their positions;
+        so the text has the same logits however it is cut.
+        """
+        short, end = self._decoder.short, self.length + tokens.shape[1]
+        if not short:
+            return tokens
+        self._read[:, self.length : end] = tokens
+        if self._is_long != (end > short) and self.length:
+            self._is_whole = False  # until it is read again
+            tokens, self.length = self._read[:, :end], 0
+        self._is_long = end > short
+        return tokens
 
     def rewind(self, length: int) -> None:
         """Forget the tokens after the first `length`."""
@@ -257,6 +291,7 @@ class NativeState:
         used = -(-self.length // BLOCK_TOKENS)
         with self._decoder.turn:
             self._is_whole = False
+            self._read = self._read[rows]
             for pair in self.caches:
                 for cache in pair:
                     cache[:, :, :used] = cache[rows, :, :used]

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.codegen.emit.decoder.row import Source
+from vermilion.codegen.emit.decoder.row import NormKind, Source
 from vermilion.llm.engine.embedding import Embedding
 from vermilion.llm.engine.matrices import Matrix
 
@@ -18,18 +18,34 @@ AttentionPart = Literal["whole", "keys", "queries"]
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """A root mean square norm: what it multiplies with, and what keeps it from dividing by 0."""
+    """A norm: what it multiplies with, and what keeps it from dividing by 0.
+
+    By the root of the mean square, or, of the kind `layer`, with the mean taken off before; then
+    `bias` is added, if any.
+    """
 
     weight: Floats
     epsilon: float
+    kind: NormKind = "rms"
+    bias: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """Cosines and sines by position: (context, half of the turned numbers)."""
+    """Cosines and sines by position: (positions, half of the turned numbers).
+
+    Where `short` is not 0, the first so many rows are for sequences of at most so many tokens, and
+    those behind them, from position 0 again, for longer ones.
+    """
 
     cosines: Floats
     sines: Floats
+    short: int = 0
+
+    @property
+    def positions(self) -> int:
+        """The longest sequence whose positions are there."""
+        return len(self.cosines) - self.short
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +87,10 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class RowOperation:
-    """`kept = inputs joined by kind; output = norm(kept)`, or kept itself without a norm."""
+    """`kept = inputs joined by kind; output = norm(kept)`, or kept itself without a norm.
+
+    `factor` is what the second of a sum is multiplied with.
+    """
 
     node: str
     kind: Source
@@ -79,6 +98,7 @@ class RowOperation:
     kept: str
     norm: Norm | None
     output: str
+    factor: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +135,7 @@ class Description:
     hidden: Rows
     logits_bound: float
     vocabulary: int
+    logits_factor: float = 1.0
 
     @property
     def body(self) -> tuple[Operation, ...]:

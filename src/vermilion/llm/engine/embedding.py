@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.errors import UnsupportedError
+
 Floats = NDArray[np.float32]
 
 
@@ -17,6 +19,7 @@ class Embedding:
     """The rows that tokens begin with, from numbers or from codes of 4 or 8 bits.
 
     `codes` are the graph's bytes, (vocabulary, bytes); `zeros` None is the middle of the range.
+    `stored` are a file's rows of a block type, or of 16-bit floats, whose name is `type`.
     """
 
     width: int
@@ -27,17 +30,21 @@ class Embedding:
     zeros: NDArray[np.uint8] | None = None
     bits: Literal[4, 8] = 4
     block: int = 0
+    stored: NDArray[np.uint8] | None = None
+    type: str = ""
 
     @property
     def tokens(self) -> int:
         """How many tokens have a row."""
-        table = self.plain if self.plain is not None else self.codes
-        return 0 if table is None else len(table)
+        tables = (self.plain, self.codes, self.stored)
+        return next((len(table) for table in tables if table is not None), 0)
 
     def write(self, tokens: NDArray[np.int64], out: Floats) -> None:
         """Write the rows of tokens: (n,) → (n, width)."""
         if self.plain is not None:
             out[:] = self.plain[tokens]
+        elif self.stored is not None:
+            out[:] = numbers_of_rows(self.type, self.stored[tokens])
         else:
             self._unpack(tokens, out)
         if self.factor != 1.0:
@@ -74,6 +81,23 @@ class Embedding:
             values -= own[:, :, None].astype(np.float32)
         values *= self.scales[tokens][:, :, None]
         out[:] = values.reshape(len(tokens), -1)[:, : self.width]
+
+
+def numbers_of_rows(type_: str, rows: NDArray[np.uint8]) -> Floats:
+    """Return the numbers of rows that a file has, of a type of its: (rows, bytes) → (rows, width).
+
+    Raises: UnsupportedError for a type that is not known.
+    """
+    if type_ in ("F32", "F16"):
+        return rows.view(np.float32 if type_ == "F32" else np.float16).astype(np.float32)
+    if type_ == "BF16":
+        return (rows.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    from vermilion.llm.engine.block_types import block_type
+
+    found = block_type(type_)
+    if found is None:
+        raise UnsupportedError(f"weights of the type `{type_}` are not known here")
+    return found.dequantize(rows)
 
 
 def unpacked_nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -21,7 +21,7 @@ FEW, MANY, REST, HEAD = "few", "many", "rest", "head"
 PROGRAMS = (FEW, MANY, REST, HEAD)
 # In which numbers prompts are multiplied.
 Prefill = Literal["bf16", "int8", "bfp16", "fp32"]
-_EMBEDDING = ("plain", "codes", "scales", "zeros")
+_EMBEDDING = ("plain", "codes", "scales", "zeros", "stored")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Facts:
 
     vocabulary: int
     positions: int  # that have cosines; 0 where none are turned
+    short: int  # the longest sequence that is turned by rows of its own; 0: all by the same
     logits_bound: float
+    logits_factor: float
     cache_item_bytes: int
     layers: tuple[tuple[int, int], ...]
     crossing: tuple[tuple[str, int], ...]
@@ -43,6 +45,7 @@ class Facts:
     embedding_factor: float
     embedding_bits: Literal[4, 8]
     embedding_block: int
+    embedding_type: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +87,8 @@ def image_of(arrays: Mapping[str, NDArray[np.generic]], about: Mapping[str, Any]
     stored: dict[str, Any] = {name: arrays.get(f"embedding {name}") for name in _EMBEDDING}
     embedding = Embedding(
         facts.embedding_width, facts.embedding_factor,
-        bits=facts.embedding_bits, block=facts.embedding_block, **stored,
+        bits=facts.embedding_bits, block=facts.embedding_block, type=facts.embedding_type,
+        **stored,
     )  # fmt: skip
     programs = {name: _program(arrays, name, row) for name, row in about["programs"].items()}
     return Image(facts, embedding, arrays, programs)

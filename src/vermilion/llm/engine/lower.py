@@ -20,7 +20,7 @@ from vermilion.codegen.emit.decoder.row import RowSpec
 from vermilion.codegen.emit.decoder.running_softmax import score_unit
 from vermilion.codegen.emit.decoder.strassen import SevenProductsSpec
 from vermilion.codegen.emit.decoder.strassen_rows import HalvedRows, HalvedRowsSpec
-from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights, Weights
+from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights, PlainWeights, Weights
 from vermilion.codegen.kernel import Spec
 from vermilion.codegen.tensor import Buffer, View
 from vermilion.llm.engine.description import Attention, Product, RowOperation
@@ -52,7 +52,7 @@ def seven_of(spec: PanelProductSpec) -> SevenProductsSpec | None:
     exponent do not survive.
     """
     w = spec.weights
-    if not isinstance(w, BlockWeights) or spec.rows.kind != "bf16" or w.bits != 4:
+    if not isinstance(w, BlockWeights) or spec.rows.kind != "bf16" or w.bits != 4 or not w.is_plain:
         return None
     if spec.max_rows < LEAST_ROWS or w.depth < LEAST_DEPTH or w.columns < LEAST_COLUMNS:
         return None
@@ -155,7 +155,8 @@ def _product_spec(
         return BlockProductSpec(weights, rows, width, tile, has_bias)
     numeric: Literal["bf16", "f32"] = "f32" if rows.kind == "f32" else "bf16"
     return PanelProductSpec(
-        numeric, weights, rows, width, has_bias, shape.max_rows, shape.is_single
+        numeric, weights, rows, width, has_bias, shape.max_rows,
+        shape.is_single and isinstance(weights, PlainWeights),
     )  # fmt: skip
 
 
@@ -262,6 +263,8 @@ def _lower_rows(
         kept = [view]
     norm = operation.norm
     weight = [state.constant(norm.weight)] if norm else []
+    if norm and norm.bias is not None:
+        weight.append(state.constant(norm.bias))
     is_wanted = operation.output in state.wanted
     is_given = operation.output in results
     out = [whole(state.rows(operation.output, width, is_given=is_given))] if is_wanted else []
@@ -270,7 +273,8 @@ def _lower_rows(
     prepared = [state.prepare(key, form) for form in forms]
     spec = RowSpec(
         operation.kind, width, steps, kept_row, norm.epsilon if norm else None,
-        width if out else 0, forms, state.shape.max_rows,
+        width if out else 0, forms, state.shape.max_rows, norm.kind if norm else "rms",
+        norm is not None and norm.bias is not None, operation.factor,
     )  # fmt: skip
     arguments = [state.control, *views, *kept, *weight, *out, *prepared]
     state.add(spec, arguments, [*kept, *out, *prepared], operation.node)

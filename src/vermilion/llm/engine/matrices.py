@@ -1,10 +1,10 @@
-"""Weights as the graph stores them → the panels that the kernels read."""
+"""Weights as a model stores them → the panels that the kernels read."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from vermilion.codegen.emit.decoder.weights import (
     PlainWeights,
     Weights,
 )
+from vermilion.llm.engine.block_types import BlockColumns, BlockForm, BlockType
 
 Bytes = NDArray[np.uint8]
 # The range in which a float16 has all its 11 bits.
@@ -46,12 +47,61 @@ class BlockMatrix:
         """Columns of the product."""
         return len(self.codes)
 
+    @property
+    def form(self) -> BlockForm:
+        """How its numbers follow from what is stored; scales in 16 bits where they fit."""
+        scale: Literal["f16", "f32"] = "f16" if _fits_half(self.scales) else "f32"
+        return BlockForm(self.bits, self.block, scale, has_zeros=self.zeros is not None)
+
+    def take(self, first: int, count: int) -> BlockColumns:
+        """Return some columns."""
+        own = slice(first, first + count)
+        codes = self.codes[own].view(np.uint8)
+        if self.bits == 4:
+            codes = _one_a_byte(codes)
+        zeros = None if self.zeros is None else self.zeros[own]
+        return BlockColumns(codes, self.scales[own], zeros=zeros)
+
+    @property
+    def stored(self) -> NDArray[np.generic]:
+        """What most of its bytes are."""
+        return self.codes
+
+
+@dataclass(frozen=True, eq=False)
+class StoredMatrix:
+    """Rows of a file, in one of its block types: (columns, bytes of a row).
+
+    `order` says which row is which column, None: they are in order.
+    """
+
+    depth: int
+    type: BlockType
+    stored: Bytes
+    order: NDArray[np.int64] | None = None
+
+    @property
+    def columns(self) -> int:
+        """Columns of the product."""
+        return len(self.stored) if self.order is None else len(self.order)
+
+    @property
+    def form(self) -> BlockForm:
+        """How its numbers follow from what is stored."""
+        return self.type.form
+
+    def take(self, first: int, count: int) -> BlockColumns:
+        """Return some columns."""
+        own = slice(first, first + count)
+        return self.type.unpack(self.stored[own if self.order is None else self.order[own]])
+
 
 @dataclass(frozen=True, eq=False)
 class PlainMatrix:
     """Numbers: (depth, columns)."""
 
     values: NDArray[np.generic]
+    order: NDArray[np.int64] | None = None
 
     @property
     def depth(self) -> int:
@@ -61,14 +111,27 @@ class PlainMatrix:
     @property
     def columns(self) -> int:
         """Columns of the product."""
-        return int(self.values.shape[1])
+        return int(self.values.shape[1]) if self.order is None else len(self.order)
+
+    @property
+    def stored(self) -> NDArray[np.generic]:
+        """What its bytes are."""
+        return self.values
+
+    def take(self, first: int, count: int) -> NDArray[np.generic]:
+        """Return some columns."""
+        own = slice(first, first + count)
+        return self.values[:, own if self.order is None else self.order[own]]
+
+
+Part = BlockMatrix | StoredMatrix | PlainMatrix
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
     """One matrix, or several with the same source side by side."""
 
-    parts: tuple[BlockMatrix, ...] | tuple[PlainMatrix, ...]
+    parts: tuple[Part, ...]
 
     @property
     def columns(self) -> int:
@@ -78,18 +141,20 @@ class Matrix:
     @property
     def is_block(self) -> bool:
         """Whether it is codes."""
-        return isinstance(self.parts[0], BlockMatrix)
+        return not isinstance(self.parts[0], PlainMatrix)
 
     def joins(self, other: Matrix) -> bool:
         """Say whether both can be one matrix."""
         mine, its = self.parts[0], other.parts[0]
         if isinstance(mine, PlainMatrix) or isinstance(its, PlainMatrix):
             return type(mine) is type(its)
-        return (mine.bits, mine.block, mine.zeros is None) == (
-            its.bits,
-            its.block,
-            its.zeros is None,
-        )
+        if isinstance(mine, BlockMatrix) and isinstance(its, BlockMatrix):
+            return (mine.bits, mine.block, mine.zeros is None) == (
+                its.bits,
+                its.block,
+                its.zeros is None,
+            )
+        return mine.form == its.form
 
     def joined(self, other: Matrix) -> Matrix:
         """Return both side by side."""
@@ -100,21 +165,20 @@ class Matrix:
         first = self.parts[0]
         if isinstance(first, PlainMatrix):
             return PlainWeights(first.depth, self.columns)
-        parts: Sequence[BlockMatrix] = self.parts  # type: ignore[assignment]
-        fits = all(_fits_half(part.scales) for part in parts)
-        return BlockWeights(
-            first.depth, self.columns, first.bits, first.block, "f16" if fits else "f32",
-            has_zeros=first.zeros is not None,
-        )  # fmt: skip
+        forms = [part.form for part in self.parts if not isinstance(part, PlainMatrix)]
+        own = forms[0]
+        if any(form.scale == "f32" for form in forms):
+            own = replace(own, scale="f32")
+        return own.weights(first.depth, self.columns)
 
     def pack(self, form: Weights, out: Bytes) -> None:
         """Write the panels into `out`."""
         if isinstance(form, PlainWeights):
-            _pack_plain(self.parts, form, out)  # type: ignore[arg-type]
+            _pack_plain([p for p in self.parts if isinstance(p, PlainMatrix)], form, out)
         else:
-            _pack_blocks(self.parts, form, out)  # type: ignore[arg-type]
+            _pack_blocks([p for p in self.parts if not isinstance(p, PlainMatrix)], form, out)
         for part in self.parts:
-            _let_go(part.values if isinstance(part, PlainMatrix) else part.codes)
+            _let_go(part.stored)
 
 
 def _let_go(array: NDArray[np.generic]) -> None:
@@ -139,6 +203,14 @@ def _fits_half(scales: NDArray[np.generic]) -> bool:
     return not there.size or bool(there.min() >= _SMALLEST_HALF and there.max() <= _LARGEST_HALF)
 
 
+def _one_a_byte(packed: Bytes) -> Bytes:
+    """Return two codes of each byte, the low one first."""
+    out = np.empty((*packed.shape[:-1], packed.shape[-1] * 2), np.uint8)
+    np.bitwise_and(packed, 15, out=out[..., ::2])
+    np.right_shift(packed, 4, out=out[..., 1::2])
+    return out
+
+
 def _pack_plain(parts: Sequence[PlainMatrix], form: PlainWeights, out: Bytes) -> None:
     panels = out.view(np.float32).reshape(form.panels, form.depth, PANEL)
     at = 0
@@ -147,81 +219,78 @@ def _pack_plain(parts: Sequence[PlainMatrix], form: PlainWeights, out: Bytes) ->
         while first < part.columns:
             panel, inside = divmod(at + first, PANEL)
             count = min(part.columns - first, PANEL - inside)
-            panels[panel, :, inside : inside + count] = part.values[:, first : first + count]
+            panels[panel, :, inside : inside + count] = part.take(first, count)
             first += count
         at += part.columns
     if at % PANEL:
         panels[-1, :, at % PANEL :] = 0
 
 
-def _pack_blocks(parts: Sequence[BlockMatrix], form: BlockWeights, out: Bytes) -> None:
-    panels = out.reshape(form.panels, form.blocks, form.block_bytes)
-    codes = _Joined([part.codes for part in parts])
-    scales = _Joined([part.scales for part in parts])
-    zeros = _Joined([part.zeros for part in parts if part.zeros is not None])
-    for first in range(0, form.panels * PANEL, _SLICE):
-        count = min(_SLICE, form.panels * PANEL - first)
-        target = panels[first // PANEL : (first + count) // PANEL]
-        end = VECTORS * form.code_bytes
-        target[:, :, :end] = _ordered_codes(codes.columns(first, count).view(np.uint8), form)
-        scale_type = np.float16 if form.scale == "f16" else np.float32
-        own = scales.columns(first, count).astype(scale_type)
-        target[:, :, end : form.zeros_at] = _by_panel(own, form).view(np.uint8)
-        if form.has_zeros:
-            target[:, :, form.zeros_at :] = _by_panel(zeros.columns(first, count), form)
+def _pack_blocks(
+    parts: Sequence[BlockMatrix | StoredMatrix], form: BlockWeights, out: Bytes
+) -> None:
+    groups = out.reshape(form.panels, -1, form.step_bytes)
+    together = form.group or 1
+    blocks = np.lib.stride_tricks.as_strided(
+        groups[:, :, form.shared_bytes :],
+        (form.panels, groups.shape[1], together, form.block_bytes),
+        (*groups.strides[:2], form.block_bytes, 1),
+    )
+    scale_type = {"f16": np.float16, "f32": np.float32, "e8m0": np.uint8, "s8": np.int8}[form.scale]
+    end = VECTORS * form.code_bytes
+    for first, own in _slices(parts, form):
+        some = slice(first // PANEL, first // PANEL + len(own.scales) // PANEL)
+
+        def put(begin: int, stop: int, values: NDArray[np.generic], some: slice = some) -> None:
+            """Write so many bytes of every block: (panels, blocks, …)."""
+            target = blocks[some, :, :, begin:stop]
+            laid = np.ascontiguousarray(values).view(np.uint8)
+            target[:] = laid.reshape(*target.shape)
+
+        put(0, end, _ordered_codes(own.codes, form))
+        put(end, form.zeros_at, _by_panel(own.scales.astype(scale_type)))
+        if own.zeros is not None:
+            put(form.zeros_at, form.block_bytes, _by_panel(own.zeros))
+        if own.mins is not None:
+            put(form.zeros_at, form.block_bytes, _by_panel(own.mins.astype(scale_type)))
+        if own.shared is not None:
+            shared = [_by_panel(one.astype(np.float32)) for one in own.shared]
+            laid = np.concatenate(shared, axis=2)
+            groups[some, :, : form.shared_bytes] = laid.view(np.uint8)
 
 
-def _by_panel(values: NDArray[np.generic], form: BlockWeights) -> NDArray[np.generic]:
+def _slices(
+    parts: Sequence[BlockMatrix | StoredMatrix], form: BlockWeights
+) -> Iterator[tuple[int, BlockColumns]]:
+    """Yield some whole panels of columns at a time: those of all parts, then zeros."""
+    width = form.panels * PANEL
+    for first in range(0, width, _SLICE):
+        left, at, pieces = min(_SLICE, width - first), first, []
+        for part in parts:
+            if at < part.columns and left:
+                piece = part.take(at, min(left, part.columns - at))
+                pieces.append(piece)
+                left -= len(piece.scales)
+                at = 0
+            else:
+                at -= part.columns if left else 0
+        yield first, BlockColumns.joined(pieces, left)
+
+
+def _by_panel(values: NDArray[np.generic]) -> NDArray[np.generic]:
     """(columns, blocks) → (panels, blocks, columns of a panel)."""
-    shaped = values.reshape(-1, PANEL, form.blocks).transpose(0, 2, 1)
+    shaped = values.reshape(-1, PANEL, values.shape[1]).transpose(0, 2, 1)
     return np.ascontiguousarray(shaped)
 
 
 def _ordered_codes(codes: Bytes, form: BlockWeights) -> Bytes:
-    """(columns, blocks, bytes) → (panels, blocks, code bytes of a panel)."""
-    if form.bits == 8:
-        quads = codes.view(np.uint32).reshape(-1, VECTORS, LANES, form.blocks, form.block // 4)
-        ordered = quads.transpose(0, 3, 1, 4, 2)
-        return (
-            np.ascontiguousarray(ordered)
-            .view(np.uint8)
-            .reshape(-1, form.blocks, form.block * PANEL)
-        )
-    # Four bytes are eight codes of the depth, c0 c1 … c7 by half bytes from the low end. In the
-    # panel, the low halves of the four bytes are c0 … c3 and the high ones c4 … c7.
+    """(columns, blocks, block), one a byte → (panels, blocks, code bytes of a panel)."""
+    blocks = codes.shape[1]
     words = codes.view(np.uint32)
-    low, high = _spread(words & np.uint32(0xFFFF)), _spread(words >> np.uint32(16))
-    mixed = low | (high << np.uint32(4))
-    groups = mixed.reshape(-1, VECTORS, LANES, form.blocks, form.block // 8)
-    ordered = groups.transpose(0, 3, 1, 4, 2)
-    size = VECTORS * form.code_bytes
-    return np.ascontiguousarray(ordered).view(np.uint8).reshape(-1, form.blocks, size)
-
-
-def _spread(halves: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the four half bytes of 16 bits in the low halves of four bytes."""
-    pairs = (halves | (halves << np.uint32(8))) & np.uint32(0x00FF00FF)
-    return (pairs | (pairs << np.uint32(4))) & np.uint32(0x0F0F0F0F)
-
-
-class _Joined:
-    """Arrays one behind the other along their first dimension, read a range at a time."""
-
-    def __init__(self, arrays: Sequence[NDArray[np.generic]]) -> None:
-        self._arrays = arrays
-
-    def columns(self, first: int, count: int) -> NDArray[np.generic]:
-        """Return `count` entries from `first`; zeros beyond the end."""
-        pieces: list[NDArray[np.generic]] = []
-        left = count
-        for array in self._arrays:
-            if first < len(array) and left:
-                piece = array[first : first + left]
-                pieces.append(piece)
-                left -= len(piece)
-                first = 0
-            else:
-                first -= len(array) if left else 0
-        if left:
-            pieces.append(np.zeros((left, *self._arrays[0].shape[1:]), self._arrays[0].dtype))
-        return np.ascontiguousarray(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+    if form.bits == 4:
+        # Eight codes of the depth are four bytes: the first four in the low halves, the others in
+        # the high ones.
+        words = words[:, :, ::2] | (words[:, :, 1::2] << np.uint32(4))
+    shaped = words.reshape(-1, VECTORS, LANES, blocks, form.code_bytes // (4 * LANES))
+    ordered = np.ascontiguousarray(shaped.transpose(0, 3, 1, 4, 2))
+    return ordered.view(np.uint8).reshape(-1, blocks, VECTORS * form.code_bytes)

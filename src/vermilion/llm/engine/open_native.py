@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.isa import Isa, isa_of
@@ -20,34 +20,69 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from vermilion.llm.engine.build_image import ImageDraft
+    from vermilion.llm.source.open_source import Source
 
 
 def open_native_decoder(
     folder: Path,
     *,
     threads: int = 0,
-    prefill: Prefill = "bf16",
+    prefill: Prefill | None = None,
     cache: Path | None = None,
     opening: Opening | None = None,
 ) -> NativeDecoder:
     """Open the decoder of an OGA folder on our own machine code.
 
-    `prefill` is in which numbers prompts are multiplied; with `int8` that is products whose weights
+    `prefill` is in which numbers prompts are multiplied, None: bfloat16 where the processor has it,
+    else 8 bits; with `int8` that is products whose weights
     are codes, and bfloat16 for others. `cache` keeps the machine code; None is the user's own.
     With `opening`, packed weights are kept as well, and shared with all who open the same model.
 
     Raises: UnsupportedError for a graph or a processor that it cannot take, with the reason.
     """
+    isa = this_isa()
+    prefill = prefill or chosen_prefill(isa, has_few_bits=True)
     if prefill not in get_args(Prefill):
         raise OptionError(
             f"a prompt cannot be computed in `{prefill}`",
             hint=f"there are {', '.join(get_args(Prefill))}",
         )
-    isa = this_isa()
+    check_prefill(prefill, isa)
     config = read_genai_config(folder)
     threads = threads or usable_cores()
     image = _image(config, isa, prefill, cache or default_root(), opening, threads)
     return NativeDecoder(image, config.context_length(), isa, threads)
+
+
+def open_source_decoder(
+    source: Source,
+    context: int,
+    *,
+    threads: int = 0,
+    prefill: Prefill | Literal["auto"] = "auto",
+    cache: Path | None = None,
+    opening: Opening | None = None,
+) -> NativeDecoder:
+    """Open the decoder of a published model on our own machine code; see `open_native_decoder`."""
+    from vermilion.llm.engine.build_image import draft_image
+    from vermilion.llm.source.open_source import has_few_bits
+
+    isa = this_isa()
+    description = source.describe()
+    if prefill == "auto":
+        prefill = chosen_prefill(isa, has_few_bits=has_few_bits(description))
+    check_prefill(prefill, isa)
+    threads, root = threads or usable_cores(), cache or default_root()
+    number = prefill
+
+    def draft() -> ImageDraft:
+        return draft_image(description, isa, number, root)
+
+    if opening is None:
+        image = draft().in_memory(threads)
+    else:
+        image = kept_image(opening, source.files(), prefill, draft, threads)
+    return NativeDecoder(image, context, isa, threads)
 
 
 def open_known_decoder(
@@ -72,13 +107,34 @@ def this_isa() -> Isa:
     Raises: UnsupportedError where the decoder's kernels need more.
     """
     isa = isa_of(resolve_cpu())
-    if isa.lanes != LANES or not isa.has_vnni or not isa.has_bf16:
+    if isa.lanes != LANES or not isa.has_vnni:
         raise UnsupportedError(
-            "the native decoder needs AVX-512 with VNNI and BF16 (Zen 4 or later)",
+            "the native decoder needs AVX-512 with VNNI (Zen 4 or later)",
             where=f"processor `{isa.llvm_cpu}`",
             hint="it runs on ONNX Runtime",
         )
     return isa
+
+
+def check_prefill(prefill: Prefill, isa: Isa) -> None:
+    """Raise UnsupportedError where the processor cannot multiply in these numbers."""
+    if prefill in ("bf16", "bfp16") and not isa.has_bf16:
+        raise UnsupportedError(
+            f"products in {prefill} need AVX-512 with BF16 (Zen 4 or later)",
+            where=f"processor `{isa.llvm_cpu}`",
+            hint="`--prefill int8` or `--prefill fp32`",
+        )
+
+
+def chosen_prefill(isa: Isa, *, has_few_bits: bool) -> Prefill:
+    """Return in what prompts are multiplied where nobody says it.
+
+    Floats stay floats; weights of few bits lose more than a product in bfloat16 does, or, where a
+    processor has none, one in 8 bits.
+    """
+    if not has_few_bits:
+        return "fp32"
+    return "bf16" if isa.has_bf16 else "int8"
 
 
 def _image(

@@ -25,8 +25,10 @@ from vermilion.llm.engine.reader import (
     Reader,
     constant_of,
     floats_of,
+    is_position,
     name_of,
     read_attention,
+    read_choice,
     read_rotation,
     refuse,
     scalar_of,
@@ -84,6 +86,9 @@ def _read(reader: Reader, node: ir.Node) -> None:
         if constant_of(value) is None
     ]  # fmt: skip
     if not open_names and node.op_type in ("Constant", "Reshape", "Transpose"):
+        return
+    if node.op_type == "If":
+        read_choice(reader, node)
         return
     if open_names and all(name in reader.bookkeeping for name in open_names):
         reader.bookkeeping |= {name_of(value) for value in node.outputs}
@@ -317,15 +322,16 @@ def _slice(reader: Reader, node: ir.Node) -> None:
 def _rotary(reader: Reader, node: ir.Node) -> None:
     rows = reader.of(node, 0)
     position = node.inputs[1]
-    if rows.rotation is not None or position is None or name_of(position) not in reader.bookkeeping:
+    if rows.rotation is not None or not is_position(position):
         raise refuse(node, "it turns by something else than the position")
-    reader.rows[name_of(node.outputs[0])] = replace(rows, rotation=read_rotation(node, 2))
+    rotation = read_rotation(reader, node, 2)
+    reader.rows[name_of(node.outputs[0])] = replace(rows, rotation=rotation)
 
 
 def _attend(reader: Reader, node: ir.Node) -> None:
     packed = len(node.inputs) < 2 or node.inputs[1] is None
     sources = [reader.of(node, 0)] if packed else [reader.of(node, index) for index in range(3)]
-    operation = read_attention(node, sources)
+    operation = read_attention(reader, node, sources)
     reader.new(node, operation.query_heads * operation.head_size)
     reader.operations.append(operation)
 

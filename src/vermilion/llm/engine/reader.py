@@ -86,6 +86,15 @@ class Activation:
     source: Rows
 
 
+@dataclass(frozen=True, eq=False)
+class ByLength:
+    """A table for sequences of at most `short` tokens, and one for longer ones."""
+
+    short: int
+    for_short: NDArray[np.float32]
+    for_long: NDArray[np.float32]
+
+
 @dataclass
 class Reader:
     """What is known of the values of the graph so far, by name."""
@@ -97,6 +106,8 @@ class Reader:
     # `logits ÷ bound`, and the tanh of it: no rows until they are scaled back.
     divided: dict[str, tuple[Rows, float]] = field(default_factory=dict)
     bounded: dict[str, tuple[Rows, float]] = field(default_factory=dict)
+    # Cosines and sines that are chosen by the length of the sequence.
+    chosen: dict[str, ByLength] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
     embedding: Embedding | None = None
     first: str = ""
@@ -159,7 +170,7 @@ _DEFAULTS: dict[str, tuple[int | str, ...]] = {
 }
 
 
-def read_attention(node: ir.Node, sources: Sequence[Rows]) -> Attention:
+def read_attention(reader: Reader, node: ir.Node, sources: Sequence[Rows]) -> Attention:
     """Read the node; `sources` are the packed rows, or queries, keys and values."""
     _check(node)
     heads, key_heads = integer(node, "num_heads"), integer(node, "kv_num_heads")
@@ -178,7 +189,7 @@ def read_attention(node: ir.Node, sources: Sequence[Rows]) -> Attention:
     if key.width != key_heads * size or value.width != key_heads * size or not value.is_plain:
         raise refuse(node, "keys or values have another width")
     if integer(node, "do_rotary", 0):
-        rotation = read_rotation(node, 7)
+        rotation = read_rotation(reader, node, 7)
         if query.rotation is not None or key.rotation is not None:
             raise refuse(node, "queries are turned twice")
         query, key = replace(query, rotation=rotation), replace(key, rotation=rotation)
@@ -202,7 +213,9 @@ def read_attention(node: ir.Node, sources: Sequence[Rows]) -> Attention:
 
 def _check_alike(node: ir.Node, query: Rotation, key: Rotation) -> None:
     same = query is key or (
-        np.array_equal(query.cosines, key.cosines) and np.array_equal(query.sines, key.sines)
+        query.short == key.short
+        and np.array_equal(query.cosines, key.cosines)
+        and np.array_equal(query.sines, key.sines)
     )
     if not same:
         raise refuse(node, "queries and keys are turned differently")
@@ -227,14 +240,72 @@ def _check(node: ir.Node) -> None:
             raise refuse(node, f"input {index} is given (a bias, a sink or scales of the cache)")
 
 
-def read_rotation(node: ir.Node, index: int) -> Rotation:
+def read_rotation(reader: Reader, node: ir.Node, index: int) -> Rotation:
     """Read cosines and sines from input `index` on."""
     for name in ("rotary_interleaved", "interleaved"):
         if integer(node, name, 0):
             raise refuse(node, "neighbouring numbers are turned, not halves of a head")
     if number(node, "scale", 1.0) != 1.0 and node.op_type == "RotaryEmbedding":
         raise refuse(node, "it scales what it turns")
+    names = [name_of(value) for value in node.inputs[index : index + 2]]
+    chosen = [reader.chosen[name] for name in names if name in reader.chosen]
+    if len(chosen) == 2:
+        if chosen[0].short != chosen[1].short:
+            raise refuse(node, "cosines and sines are chosen by different lengths")
+        cosines, sines = (np.concatenate([one.for_short, one.for_long]) for one in chosen)
+        _check_tables(node, cosines, sines)
+        return Rotation(cosines, sines, chosen[0].short)
     cosines, sines = floats_of(node, index), floats_of(node, index + 1)
+    _check_tables(node, cosines, sines)
+    return Rotation(cosines, sines)
+
+
+def _check_tables(node: ir.Node, cosines: NDArray[np.float32], sines: NDArray[np.float32]) -> None:
     if cosines.ndim != 2 or cosines.shape != sines.shape:
         raise refuse(node, "cosines and sines have different shapes")
-    return Rotation(cosines, sines)
+
+
+# Nodes that change nothing about the positions that pass through them.
+_PASSES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
+
+def is_position(value: ir.Value | None) -> bool:
+    """Say whether a value is `position_ids` as they were given, in whatever shape."""
+    while value is not None and value.name != "position_ids":
+        maker = value.producer()
+        if maker is None or maker.op_type not in _PASSES:
+            return False
+        value = maker.inputs[0]
+    return value is not None
+
+
+def read_choice(reader: Reader, node: ir.Node) -> None:
+    """Read tables of cosines and sines that an `If` chooses by the length of the sequence."""
+    condition = node.inputs[0]
+    maker = condition.producer() if condition is not None else None
+    limit = scalar_of(maker.inputs[1]) if maker is not None and maker.op_type == "Greater" else None
+    if limit is None or limit < 1 or maker is None or not _is_length(maker.inputs[0]):
+        raise refuse(node, "it is chosen by something else than the length of the sequence")
+    longer, shorter = (
+        [constant_of(value) for value in node.attributes[name].as_graph().outputs]
+        for name in ("then_branch", "else_branch")
+    )
+    for value, for_long, for_short in zip(node.outputs, longer, shorter, strict=True):
+        if for_long is None or for_short is None or len(for_short.shape) != 2:
+            raise refuse(node, "what it chooses from is not stored in the model")
+        tables = [np.asarray(one.numpy(), np.float32) for one in (for_short, for_long)]
+        if len(tables[0]) != limit or tables[0].shape[1:] != tables[1].shape[1:]:
+            raise refuse(node, "the shorter table does not end where the longer one begins")
+        reader.chosen[name_of(value)] = ByLength(int(limit), tables[0], tables[1])
+
+
+def _is_length(value: ir.Value | None) -> bool:
+    """Say whether a value is the number of columns of `attention_mask`."""
+    maker = value.producer() if value is not None else None
+    if maker is None or maker.op_type not in ("Gather", "Cast", "Squeeze", "Shape"):
+        return False
+    if maker.op_type != "Shape":
+        if maker.op_type == "Gather" and scalar_of(maker.inputs[1]) not in (1.0, -1.0):
+            return False
+        return _is_length(maker.inputs[0])
+    return name_of(maker.inputs[0]) == "attention_mask"

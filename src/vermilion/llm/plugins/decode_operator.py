@@ -82,6 +82,7 @@ class DecodeOperator:
         matrix, _ = read_matrix(node, self._identity.shape["K"])
         form = matrix.form()
         assert isinstance(form, BlockWeights), "decoding multiplies codes"
+        assert form.scale in ("f16", "f32"), "a graph's scales are floats"
         spec = decode_spec(self._identity, form.scale)
         weights = empty((form.size_bytes,), np.uint8)
         matrix.pack(form, weights)

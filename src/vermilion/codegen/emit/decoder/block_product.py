@@ -98,8 +98,9 @@ class _Tile:
         f, w, form = self.f, self.spec.weights, self.spec.rows
         source, codes, out, *bias = f.arguments
         with f.loop(0, w.blocks) as block:
-            here = f.at(codes, f.multiply(block, w.block_bytes))
+            shared, here = block_at(f, w, codes, block)
             self._block(
+                shared,
                 here,
                 f.at(source, f.multiply(block, w.block)),
                 f.at(source, f.add(f.multiply(block, 4), form.scales_at)),
@@ -114,7 +115,9 @@ class _Tile:
                 place = f.at(out, (y * self.spec.out_row + v * LANES) * 4)
                 self.arithmetic.store("f32", total, place)
 
-    def _block(self, codes: Value, values: Value, scales: Value, zeros: Value) -> None:
+    def _block(
+        self, shared: Value, codes: Value, values: Value, scales: Value, zeros: Value
+    ) -> None:
         f, w = self.f, self.spec.weights
         m = self.arithmetic.math
         step = self.spec.rows.row_bytes
@@ -136,17 +139,26 @@ class _Tile:
                             "llvm.x86.avx512.vpdpbusd.512", sum_.type, [sum_, sides[v][part], four]
                         )
         for v in range(VECTORS):
-            scale = load_scale(self.arithmetic, w, codes, v)
+            scale = load_scale(self.arithmetic, w, shared, codes, v)
+            added = load_added(self.arithmetic, w, shared, codes, v) if w.has_mins else None
             for y in range(self.rows):
-                value = f.convert("sitofp", whole[y][v], m.type)
+                value = m.multiply(f.convert("sitofp", whole[y][v], m.type), scale)
                 own = self.arithmetic.load_splat("f32", f.at(scales, y * step))
+                if added is not None:
+                    # What is stored of a row is minus the sum of its codes.
+                    total = self.arithmetic.splat(f.load("i32", zeros, y * step, align=4))
+                    total = f.convert("sitofp", total, m.type)
+                    value = m.subtract(value, m.multiply(added, total))
                 slot: Slot = self.sums[y][v]
-                slot.set(m.fma(m.multiply(value, scale), own, slot.get()))
+                slot.set(m.fma(value, own, slot.get()))
 
     def _started(self, codes: Value, zeros: Value, step: int) -> list[list[Value]]:
         """Return the sums that a block begins with: what takes the zero points off."""
         f, w = self.f, self.spec.weights
         starts = []
+        if w.has_mins:
+            nothing = splat_integer(0, LANES)
+            return [[nothing] * VECTORS for _ in range(self.rows)]
         for y in range(self.rows):
             taken = self.arithmetic.splat(f.load("i32", zeros, y * step, align=4))
             if not w.has_zeros:
@@ -166,10 +178,63 @@ class _Tile:
             return [packed]
         mask = splat_integer(0x0F0F0F0F, LANES)
         high = f.binary("lshr", packed, splat_integer(4, LANES))
-        return [f.binary("and", packed, mask), f.binary("and", high, mask)]
+        halves = [f.binary("and", packed, mask), f.binary("and", high, mask)]
+        return halves if w.table is None else [self._looked_up(half) for half in halves]
+
+    def _looked_up(self, codes: Value) -> Value:
+        """Return the table's numbers of the codes in every byte, counted from 128."""
+        f, table = self.f, self.spec.weights.table
+        assert table is not None, "codes are looked up in a table"
+        bytes_ = f"<{4 * LANES} x i8>"
+        # A byte that counts from 128 is, as LLVM writes it, the number with its sign bit turned.
+        signed = [number + 128 - (256 if number >= 0 else 0) for number in table]
+        numbers = ", ".join(f"i8 {signed[at % 16]}" for at in range(4 * LANES))
+        places = f.convert("bitcast", codes, bytes_)
+        found = f.intrinsic(
+            "llvm.x86.avx512.pshuf.b.512", bytes_, [Value(bytes_, f"<{numbers}>"), places]
+        )
+        return f.convert("bitcast", found, codes.type)
 
 
-def load_scale(arithmetic: Arithmetic, w: BlockWeights, block: Value, v: int) -> Value:
+def block_at(f: Function, w: BlockWeights, start: Value, block: Value) -> tuple[Value, Value]:
+    """Return where what a block shares is, and the block, of weights that begin with a group."""
+    if not w.group:
+        here = f.at(start, f.multiply(block, w.block_bytes))
+        return here, here
+    shared = f.at(start, f.multiply(f.divide(block, w.group), w.step_bytes))
+    inside = f.multiply(f.remainder(block, w.group), w.block_bytes)
+    return shared, f.at(shared, f.add(inside, w.shared_bytes))
+
+
+def load_scale(
+    arithmetic: Arithmetic, w: BlockWeights, shared: Value, block: Value, v: int
+) -> Value:
     """Load the scales of one vector of columns of the block at `block`."""
-    place = VECTORS * w.code_bytes + v * w.scale_bytes
-    return arithmetic.load(w.scale, arithmetic.f.at(block, place))
+    f, m = arithmetic.f, arithmetic.math
+    place = f.at(block, VECTORS * w.code_bytes + v * w.scale_bytes)
+    match w.scale:
+        case "f16" | "f32":
+            return arithmetic.load(w.scale, place)
+        case "s8":
+            own = f.convert("sitofp", arithmetic.load("s8", place), m.type)
+            return m.multiply(own, arithmetic.load("f32", f.at(shared, v * LANES * 4)))
+        case "e8m0":
+            own = arithmetic.load("u8", place)
+            above = f.binary("sub", own, splat_integer(1, LANES))
+            normal = f.binary("shl", above, splat_integer(23, LANES))
+            small = f.binary("shl", splat_integer(1 << 21, LANES), own)
+            is_small = f.compare("ult", own, splat_integer(2, LANES))
+            return f.convert("bitcast", f.select(is_small, small, normal), m.type)
+
+
+def load_added(
+    arithmetic: Arithmetic, w: BlockWeights, shared: Value, block: Value, v: int
+) -> Value:
+    """Load what is added to the weights of one vector of columns of a block."""
+    f, m = arithmetic.f, arithmetic.math
+    place = f.at(block, w.zeros_at + v * w.scale_bytes)
+    if w.scale == "s8":
+        own = f.convert("sitofp", arithmetic.load("s8", place), m.type)
+        return m.multiply(own, arithmetic.load("f32", f.at(shared, (LANES * 2 + v * LANES) * 4)))
+    assert w.scale in ("f16", "f32"), "what is added is stored as scales are"
+    return arithmetic.load(w.scale, place)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.values import Value
 
-# Words of 64 bits: rows in all, rows of a sequence, tokens in the cache before, tokens it holds.
-ROWS, LENGTH, PAST, CAPACITY = range(4)
+# Words of 64 bits: rows in all, rows of a sequence, tokens in the cache before, tokens it holds,
+# which row of the cosines and sines is that of position 0.
+ROWS, LENGTH, PAST, CAPACITY, TURNS = range(5)
 CONTROL_WORDS = 8
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
-from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, Control
+from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, TURNS, Control
 from vermilion.codegen.emit.decoder.row import root_mean_square_factor
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.values import Value, splat_constant
@@ -103,7 +103,10 @@ class _Heads:
             f.at(pointer, f.multiply(row, 4 * step))
             for pointer, step in zip(self.sources, s.rows, strict=True)
         ]
-        waves = [f.at(wave, f.multiply(position, 2 * s.turned)) for wave in self.waves]
+        waves = []
+        if self.waves:
+            turn = f.multiply(f.add(position, self.control.word(TURNS)), 2 * s.turned)
+            waves = [f.at(wave, turn) for wave in self.waves]
         if s.has_queries:
             self._queries(sources[0], row, waves)
         if s.has_keys:

@@ -70,7 +70,7 @@ class PanelProductSpec:
         """Values of the depth that are unpacked at a time: whole blocks."""
         if self.is_unpacked:
             return self.weights.depth
-        step = LANES if isinstance(self.weights, PlainWeights) else self.weights.block
+        step = LANES if isinstance(self.weights, PlainWeights) else self.weights.step
         runs = max(1, round(self.weights.depth / _RUN))
         return -(-self.weights.depth // (runs * step)) * step
 
@@ -305,4 +305,4 @@ class _Writer:
         weights = f.at(self.weights, f.multiply(self._panel(number), w.panel_bytes))
         if isinstance(w, PlainWeights):
             return f.at(weights, f.multiply(start, PANEL * 4))
-        return f.at(weights, f.multiply(f.divide(start, w.block), w.block_bytes))
+        return f.at(weights, f.multiply(f.divide(start, w.step), w.step_bytes))

@@ -19,7 +19,9 @@ from vermilion.codegen.emit.vector_math import VectorMath
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 
-Source = Literal["plain", "sum", "silu", "gelu", "gelu_tanh"]
+Source = Literal["plain", "sum", "silu", "gelu", "gelu_tanh", "relu_squared"]
+# Divided by the root of the mean square, or with the mean taken off before.
+NormKind = Literal["rms", "layer"]
 _SQRT_HALF, _SQRT_TWO_OVER_PI = 0.7071067811865476, 0.7978845608028654
 
 
@@ -28,8 +30,9 @@ class RowSpec:
     """One row: `source` of the inputs, kept as it is if wanted, normed, written for products.
 
     `in_rows` are the numbers from one row to the next of the one or two inputs, `keep_row` and
-    `out_row` those of the outputs, 0 for none. Arguments: control, inputs, kept, norm weight,
-    float32 result, prepared results; only those that are there.
+    `out_row` those of the outputs, 0 for none. An activation of one input gates nothing. `factor`
+    is what the second input of a sum is multiplied with. Arguments: control, inputs, kept, norm
+    weight, norm bias, float32 result, prepared results; only those that are there.
     """
 
     source: Source
@@ -40,6 +43,9 @@ class RowSpec:
     out_row: int
     forms: tuple[ActivationLayout, ...]
     max_rows: int
+    norm: NormKind = "rms"
+    has_norm_bias: bool = False
+    factor: float = 1.0
 
     family = "row"
 
@@ -52,7 +58,7 @@ class RowSpec:
         """Write the function."""
         assert self.width % LANES == 0, "rows are whole vectors"
         there = 1 + len(self.in_rows) + bool(self.keep_row) + (self.epsilon is not None)
-        there += bool(self.out_row) + len(self.forms)
+        there += self.has_norm_bias + bool(self.out_row) + len(self.forms)
         f, pointers, (begin, end) = begin_kernel(module, name, there)
         padded = max([self.width, *(form.blocks * form.block for form in self.forms)])
         work = f.scratch(padded * 4)
@@ -84,6 +90,7 @@ class _Row:
         self.inputs = [f.at(next(rest), f.multiply(row, 4 * step)) for step in spec.in_rows]
         self.kept = f.at(next(rest), f.multiply(row, 4 * spec.keep_row)) if spec.keep_row else None
         self.norm = next(rest) if spec.epsilon is not None else None
+        self.norm_bias = next(rest) if spec.has_norm_bias else None
         self.out = f.at(next(rest), f.multiply(row, 4 * spec.out_row)) if spec.out_row else None
         self.prepared = [f.at(next(rest), f.multiply(row, form.row_bytes)) for form in spec.forms]
 
@@ -94,19 +101,34 @@ class _Row:
         with f.loop(0, s.width, LANES) as at:
             place = f.multiply(at, 4)
             value = source_value(
-                m, s.source, [self.arithmetic.load("f32", f.at(x, place)) for x in self.inputs]
-            )
+                m, s.source, [self.arithmetic.load("f32", f.at(x, place)) for x in self.inputs],
+                factor=s.factor,
+            )  # fmt: skip
             if self.kept is not None:
                 self.arithmetic.store("f32", value, f.at(self.kept, place))
             if self.norm is not None:
-                squares.set(m.fma(value, value, squares.get()))
+                one = value if s.norm == "rms" else m.number(1.0)
+                squares.set(m.fma(value, one, squares.get()))
             elif self.out is not None:
                 self.arithmetic.store("f32", value, f.at(self.out, place))
             self.arithmetic.store("f32", value, f.at(self.work, place))
         if self.norm is not None:
-            self._normalize(squares.get(), self.norm)
+            total = squares.get() if s.norm == "rms" else self._centre(squares.get())
+            self._normalize(total, self.norm)
         for form, target in zip(s.forms, self.prepared, strict=True):
             write_prepared(f, self.arithmetic, form, self.work, target)
+
+    def _centre(self, sums: Value) -> Value:
+        """Take the mean off; return the squares of what is left, added up by lane."""
+        s, f, m = self.spec, self.f, self.arithmetic.math
+        mean = m.multiply(self.arithmetic.splat(lanes_sum(f, sums)), m.number(1.0 / s.width))
+        squares = f.slot(Value(m.type, "zeroinitializer"))
+        with f.loop(0, s.width, LANES) as at:
+            place = f.at(self.work, f.multiply(at, 4))
+            value = m.subtract(self.arithmetic.load("f32", place), mean)
+            squares.set(m.fma(value, value, squares.get()))
+            self.arithmetic.store("f32", value, place)
+        return squares.get()
 
     def _normalize(self, squares: Value, weight: Value) -> None:
         s, f, m = self.spec, self.f, self.arithmetic.math
@@ -115,6 +137,8 @@ class _Row:
             place = f.multiply(at, 4)
             value = m.multiply(self.arithmetic.load("f32", f.at(self.work, place)), factor)
             value = m.multiply(value, self.arithmetic.load("f32", f.at(weight, place)))
+            if self.norm_bias is not None:
+                value = m.add(value, self.arithmetic.load("f32", f.at(self.norm_bias, place)))
             self.arithmetic.store("f32", value, f.at(self.work, place))
             if self.out is not None:
                 self.arithmetic.store("f32", value, f.at(self.out, place))
@@ -138,7 +162,12 @@ def lanes_sum(f: Function, value: Value) -> Value:
 
 
 def source_value(
-    m: VectorMath, source: Source, inputs: list[Value], *, is_coarse: bool = False
+    m: VectorMath,
+    source: Source,
+    inputs: list[Value],
+    *,
+    is_coarse: bool = False,
+    factor: float = 1.0,
 ) -> Value:
     """Return what a row begins with; `is_coarse` for what is rounded to bfloat16."""
     first = inputs[0]
@@ -146,6 +175,8 @@ def source_value(
         case "plain":
             return first
         case "sum":
+            if factor != 1.0:
+                return m.fma(inputs[1], m.number(factor), first)
             return m.add(first, inputs[1])
         case "silu":
             share = m.sigmoid_coarse(first) if is_coarse else m.sigmoid(first)
@@ -158,4 +189,7 @@ def source_value(
             inner = m.multiply(m.fma(cube, m.number(0.044715), first), m.number(_SQRT_TWO_OVER_PI))
             half = m.multiply(first, m.number(0.5))
             gated = m.multiply(half, m.add(m.tanh(inner), m.number(1.0)))
-    return m.multiply(gated, inputs[1])
+        case "relu_squared":
+            above = m.maximum(first, m.number(0.0))
+            gated = m.multiply(above, above)
+    return m.multiply(gated, inputs[1]) if len(inputs) > 1 else gated

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.decoder.activation_layout import ActivationKind, share_exponent
-from vermilion.codegen.emit.decoder.block_product import load_scale
+from vermilion.codegen.emit.decoder.block_product import block_at, load_added, load_scale
 from vermilion.codegen.emit.decoder.lanes import narrow_pairs
 from vermilion.codegen.emit.decoder.weights import (
     EIGHT,
@@ -166,10 +166,13 @@ class Unpack:
         f, w = self.f, self.weights
         if isinstance(w, PlainWeights):
             return None
-        block = f.at(self.start, f.multiply(f.divide(eight, w.block // EIGHT), w.block_bytes))
-        scale = load_scale(self.arithmetic, w, block, v)
-        if self.is_beside and w.bits == 4 and not w.has_zeros and self.kind == "bf16":
+        shared, block = block_at(f, w, self.start, f.divide(eight, w.block // EIGHT))
+        scale = load_scale(self.arithmetic, w, shared, block, v)
+        has_multiples = w.bits == 4 and w.table is None and not (w.has_zeros or w.has_mins)
+        if self.is_beside and has_multiples and self.kind == "bf16":
             return Block(block, scale, None, OddMultiples(f, self.arithmetic, scale))
+        if w.has_mins:
+            return Block(block, scale, load_added(self.arithmetic, w, shared, block, v))
         return Block(block, scale, self._shift(block, scale, v))
 
     def ask(self, piece: Value, number: Value, panel: Value) -> None:
@@ -178,7 +181,7 @@ class Unpack:
         if isinstance(w, PlainWeights):
             piece_bytes = depth * PANEL * 4
         else:
-            piece_bytes = -(-depth * w.block_bytes // w.block)
+            piece_bytes = -(-depth * w.step_bytes // w.step)
         lines = -(-piece_bytes // (64 * (depth // EIGHT)))
         first = f.add(f.multiply(piece, piece_bytes), f.multiply(number, lines * 64))
         for line in range(lines):
@@ -268,8 +271,9 @@ class Unpack:
             moved = f.binary("lshr", packed, splat_integer(shift, LANES))
         if w.bits == 4:
             # Looked up among sixteen numbers, by the low four bits of a lane.
-            zero = 0 if w.has_zeros else w.zero
-            numbers = ", ".join(str(float_constant(code - zero)) for code in range(LANES))
+            zero = 0 if w.has_zeros or w.has_mins else w.zero
+            looked_up = w.table or [code - zero for code in range(LANES)]
+            numbers = ", ".join(str(float_constant(one)) for one in looked_up)
             table = Value(m.type, f"<{numbers}>")
             return f.intrinsic("llvm.x86.avx512.permvar.sf.512", m.type, [table, moved])
         code = moved

@@ -76,7 +76,8 @@ class UnpackSum:
         pointers, scales, total = [], [], None
         for start, sign in zip(self.starts, self.signs, strict=True):
             pointer = f.at(start, place)
-            scale = m.multiply(load_scale(self.arithmetic, w, pointer, v), m.number(16.0 * sign))
+            own_scale = load_scale(self.arithmetic, w, pointer, pointer, v)
+            scale = m.multiply(own_scale, m.number(16.0 * sign))
             if w.has_zeros:
                 own = self.arithmetic.load("u8", f.at(pointer, w.zeros_at + v * LANES))
                 zero = f.convert("sitofp", own, m.type)

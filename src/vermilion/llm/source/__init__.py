@@ -1,0 +1,1 @@
+"""Models as they are published, GGUF files and Hugging Face folders, → the engine's description."""

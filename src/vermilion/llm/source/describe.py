@@ -1,0 +1,273 @@
+"""A blueprint and its weights → what the engine computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.codegen.emit.decoder.weights import LANES
+from vermilion.errors import ModelError, UnsupportedError
+from vermilion.llm.engine.description import (
+    Attention,
+    Description,
+    Floats,
+    Norm,
+    Operation,
+    Product,
+    Rotation,
+    RowOperation,
+    Rows,
+)
+from vermilion.llm.engine.matrices import Matrix, Part
+from vermilion.llm.source.blueprint import Blueprint, Layer, Tensors
+from vermilion.llm.source.rope import Turning
+from vermilion.llm.source.stored import in_order
+
+_EMBEDDED, _LOGITS = "embedded", "logits"
+
+
+def describe(blueprint: Blueprint, tensors: Tensors) -> Description:
+    """Return the operations of a decoder over its weights.
+
+    Raises: ModelError for weights that are missing or of another shape; UnsupportedError for what
+    the kernels cannot compute, and for weights that nothing reads: a model with more to it than is
+    known would give other tokens without a word.
+    """
+    description = _Writer(blueprint, tensors).whole()
+    unread = tensors.unread()
+    if unread:
+        shown = ", ".join(f"`{name}`" for name in unread[:3])
+        more = f" and {len(unread) - 3} more" if len(unread) > 3 else ""
+        raise UnsupportedError(
+            f"it has weights that a `{blueprint.family.gguf}` is not known to have: {shown}{more}",
+            where=tensors.where,
+            hint="what they do to the tokens is not known here",
+        )
+    return description
+
+
+@dataclass
+class _Writer:
+    blueprint: Blueprint
+    tensors: Tensors
+    operations: list[Operation] = field(default_factory=list)
+    rotations: dict[int, Rotation] = field(default_factory=dict)
+
+    def whole(self) -> Description:
+        """Write all layers and the head."""
+        b, t = self.blueprint, self.tensors
+        embedding = t.embedding("token_embd")
+        if embedding.width != b.hidden:
+            raise ModelError(
+                f"tokens begin with {embedding.width} numbers, and layers have {b.hidden}",
+                where=t.where,
+            )
+        if b.hidden % LANES or b.head_size % LANES:
+            raise UnsupportedError(
+                f"rows of {b.hidden} and heads of {b.head_size} numbers: the kernels take whole"
+                f" vectors of {LANES}",
+                where=t.where,
+            )
+        embedding = replace(embedding, factor=b.embedding_factor)
+        stream = self._layers()
+        head = t.part("output" if t.has("output") else "token_embd")
+        if head.depth != b.hidden:
+            raise ModelError(f"the head reads {head.depth} numbers", where=t.where)
+        bias = t.floats("output.bias") if t.has("output.bias") else None
+        source = Rows(stream, 0, b.hidden)
+        self.operations.append(Product("output", source, _LOGITS, Matrix((head,)), bias))
+        return Description(
+            embedding, _EMBEDDED, tuple(self.operations), source, b.logits_bound,
+            head.columns, b.logits_factor,
+        )  # fmt: skip
+
+    def _layers(self) -> str:
+        """Write the layers and the last norm; return the buffer of the normed rows."""
+        b, stream = self.blueprint, _EMBEDDED
+        count = len(b.layers)
+        norms_before = b.family.places != "after"
+        normed = stream
+        if norms_before:
+            normed = "0 normed"
+            self._row("plain", (stream,), "", "0.attn_norm", normed)
+        for number, layer in enumerate(b.layers):
+            following = f"{number + 1}.attn_norm" if norms_before else ""
+            if number + 1 == count:
+                following = "output_norm"
+            stream, normed = self._layer(number, layer, stream, normed, following)
+        return normed
+
+    def _layer(
+        self, number: int, layer: Layer, stream: str, normed: str, following: str
+    ) -> tuple[str, str]:
+        """Write a layer; return the buffers of its rows and of those, normed as what follows."""
+        family, name = self.blueprint.family, str(number)
+        given = self._attend(name, layer, normed)
+        if family.places != "before":
+            given = self._row(
+                "plain", (given,), "", f"{name}.attn_post_norm", f"{name} attention normed"
+            )
+        if family.is_parallel:
+            other = self._inner(name, normed)
+            stream = self._join(stream, given, "", f"{name} attended")[0]
+            return self._join(stream, other, following, f"{name} done")
+        own_norm = f"{name}.ffn_norm" if family.places != "after" else ""
+        stream, normed = self._join(stream, given, own_norm, f"{name} attended")
+        given = self._inner(name, normed)
+        if family.places != "before":
+            given = self._row(
+                "plain", (given,), "", f"{name}.ffn_post_norm", f"{name} inner normed"
+            )
+        return self._join(stream, given, following, f"{name} done")
+
+    def _join(self, stream: str, given: str, norm: str, name: str) -> tuple[str, str]:
+        """Add what a part gave to the rows; return them, and them normed."""
+        if not norm:
+            self._row("sum", (stream, given), "", "", name)
+            return name, name
+        self._row("sum", (stream, given), name, norm, f"{name}, normed")
+        return name, f"{name}, normed"
+
+    def _row(self, kind: str, inputs: Sequence[str], kept: str, norm: str, output: str) -> str:
+        width = self.blueprint.hidden
+        factor = self.blueprint.residual_factor if kind == "sum" else 1.0
+        own = self._norm(norm, width) if norm else None
+        rows = tuple(Rows(one, 0, width) for one in inputs)
+        self.operations.append(
+            RowOperation(output, kind, rows, kept, own, output, factor)  # type: ignore[arg-type]
+        )
+        return output
+
+    def _norm(self, name: str, width: int) -> Norm:
+        b, t = self.blueprint, self.tensors
+        weight = t.floats(name)
+        bias = t.floats(f"{name}.bias") if t.has(f"{name}.bias") else None
+        if weight.size != width or (bias is not None and bias.size != width):
+            raise ModelError(f"`{name}` norms {weight.size} numbers of {width}", where=t.where)
+        if bias is not None and b.family.norm == "rms":
+            raise UnsupportedError(f"the norm `{name}` adds a bias", where=t.where)
+        return Norm(weight + np.float32(b.norm_offset), b.epsilon, b.family.norm, bias)
+
+    # Attention ---------------------------------------------------------------------------------
+
+    def _attend(self, name: str, layer: Layer, normed: str) -> str:
+        b = self.blueprint
+        size = b.head_size
+        counts = {"q": b.heads, "k": b.key_heads, "v": b.key_heads}
+        parts = self._separate(name, counts)
+        rows = {}
+        for kind, count in counts.items():
+            part, bias = parts[kind]
+            if b.has_pairs and layer.turning is not None and kind != "v":
+                order = _halves_of_pairs(count, size, b.turned)
+                part, bias = in_order(part, order), None if bias is None else bias[order]
+            buffer = f"{name} {kind}"
+            self._product(f"{name}.attn_{kind}", part, normed, buffer, count * size, bias)
+            rows[kind] = Rows(buffer, 0, count * size)
+        query, key = (self._normed(name, kind, rows[kind]) for kind in ("q", "k"))
+        if layer.turning is not None:
+            rotation = self._rotation(layer.turning)
+            query = Rows(query.buffer, 0, query.width, query.norm, rotation)
+            key = Rows(key.buffer, 0, key.width, key.norm, rotation)
+        output = f"{name} attention"
+        self.operations.append(
+            Attention(
+                output, query, key, rows["v"], output, b.heads, b.key_heads, size, b.scale,
+                layer.window, b.score_bound,
+            )
+        )  # fmt: skip
+        return self._plain_product(f"{name}.attn_output", output, b.heads * size, b.hidden)
+
+    def _separate(self, name: str, counts: dict[str, int]) -> dict[str, tuple[Part, Floats | None]]:
+        """Return queries, keys and values with their biases, of one matrix where they are one."""
+        t, size = self.tensors, self.blueprint.head_size
+        if not t.has(f"{name}.attn_qkv"):
+            return {kind: self._with_bias(f"{name}.attn_{kind}") for kind in counts}
+        part, bias = self._with_bias(f"{name}.attn_qkv")
+        if part.columns != sum(counts.values()) * size:
+            raise ModelError(f"`{name}.attn_qkv` has {part.columns} columns", where=t.where)
+        found, first = {}, 0
+        for kind, count in counts.items():
+            order = np.arange(first, first + count * size)
+            found[kind] = in_order(part, order), None if bias is None else bias[order]
+            first += count * size
+        return found
+
+    def _with_bias(self, name: str) -> tuple[Part, Floats | None]:
+        t = self.tensors
+        return t.part(name), t.floats(f"{name}.bias") if t.has(f"{name}.bias") else None
+
+    def _normed(self, name: str, kind: str, rows: Rows) -> Rows:
+        """Return queries or keys with the norm that they have, if any."""
+        b = self.blueprint
+        own = f"{name}.attn_{kind}_norm"
+        if not b.family.qk_norm:
+            return rows
+        if b.family.qk_norm == "head":
+            return Rows(rows.buffer, 0, rows.width, self._norm(own, b.head_size))
+        output = f"{rows.buffer} normed"
+        norm = self._norm(own, rows.width)
+        self.operations.append(RowOperation(output, "plain", (rows,), "", norm, output))
+        return Rows(output, 0, rows.width)
+
+    def _rotation(self, turning: Turning) -> Rotation:
+        key = id(turning)
+        if key not in self.rotations:
+            self.rotations[key] = turning.rotation(self.blueprint.context)
+        return self.rotations[key]
+
+    # What is inside a layer --------------------------------------------------------------------
+
+    def _inner(self, name: str, normed: str) -> str:
+        b, t = self.blueprint, self.tensors
+        up, up_bias = self._with_bias(f"{name}.ffn_up")
+        gates: list[Rows] = []
+        if b.family.is_gated:
+            if t.has(f"{name}.ffn_gate"):
+                gate, gate_bias = self._with_bias(f"{name}.ffn_gate")
+            else:  # both are one matrix
+                both, both_bias = up, up_bias
+                first, second = np.arange(b.inner), np.arange(b.inner, 2 * b.inner)
+                if both.columns != 2 * b.inner:
+                    raise ModelError(f"`{name}.ffn_up` has {both.columns} columns", where=t.where)
+                gate, up = in_order(both, first), in_order(both, second)
+                gate_bias = None if both_bias is None else both_bias[first]
+                up_bias = None if both_bias is None else both_bias[second]
+            self._product(f"{name}.ffn_gate", gate, normed, f"{name} gate", b.inner, gate_bias)
+            gates = [Rows(f"{name} gate", 0, b.inner)]
+        self._product(f"{name}.ffn_up", up, normed, f"{name} up", b.inner, up_bias)
+        inner = f"{name} inner"
+        inputs = (*gates, Rows(f"{name} up", 0, b.inner))
+        self.operations.append(RowOperation(inner, b.activation, inputs, "", None, inner))
+        return self._plain_product(f"{name}.ffn_down", inner, b.inner, b.hidden)
+
+    def _plain_product(self, name: str, source: str, depth: int, columns: int) -> str:
+        part, bias = self._with_bias(name)
+        self._product(name, part, source, name, columns, bias, depth)
+        return name
+
+    def _product(
+        self, name: str, part: Part, source: str, output: str, columns: int,
+        bias: Floats | None, depth: int = 0,
+    ) -> None:  # fmt: skip
+        depth = depth or self.blueprint.hidden
+        sizes = (part.depth, part.columns, columns if bias is None else bias.size)
+        if sizes != (depth, columns, columns):
+            raise ModelError(
+                f"`{name}` is {part.columns} x {part.depth}, and {columns} x {depth} is needed",
+                where=self.tensors.where,
+            )
+        rows = Rows(source, 0, depth)
+        self.operations.append(Product(name, rows, output, Matrix((part,)), bias))
+
+
+def _halves_of_pairs(heads: int, size: int, turned: int) -> NDArray[np.int64]:
+    """Return the order in which numbers that are turned side by side lie half a part apart."""
+    own = np.concatenate(
+        [np.arange(0, turned, 2), np.arange(1, turned, 2), np.arange(turned, size)]
+    )
+    order: NDArray[np.int64] = (np.arange(heads)[:, None] * size + own).reshape(-1)
+    return order

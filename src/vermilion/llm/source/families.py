@@ -1,0 +1,168 @@
+"""The architectures that are read: one row each, by their names in GGUF and in `config.json`.
+
+Sources: the modelling files of huggingface/transformers 5.24; for GGUF, ggml-org/llama.cpp,
+`src/llama-arch.cpp` (names) and `gguf-py/gguf/constants.py`. A test makes a model of random weights
+of each and holds its logits against those of transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from vermilion.codegen.emit.decoder.row import NormKind, Source
+
+# Where a layer norms: what its parts read; what they read and what they give; what they give.
+Places = Literal["before", "both", "after"]
+QkNorm = Literal["", "head", "row"]
+# Which layers have a window where a configuration has one and does not list them: all; all but
+# every n-th (n < 0: every n-th alone).
+Windows = int
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the decoders of a family have in common.
+
+    `pairs`: heads turn numbers that lie side by side, in GGUF and in a configuration's weights;
+    else those half of the turned part apart. `offset` is added to the weights of norms in a
+    folder. `every`: of as many layers one sees all, where a file or a configuration has a window;
+    0: none does.
+    """
+
+    gguf: str
+    configs: tuple[str, ...]
+    norm: NormKind = "rms"
+    places: Places = "before"
+    qk_norm: QkNorm = ""
+    activation: Source = "silu"
+    is_gated: bool = True
+    is_parallel: bool = False  # attention and the rest of a layer read the same rows
+    gguf_pairs: bool = False
+    config_pairs: bool = False
+    offset: float = 0.0
+    every: int = 0
+    plain_every: int = 0  # one of so many layers turns nothing
+    has_scaled_embedding: bool = False
+    local_base: float = 0.0  # of layers with a window, where they are turned otherwise
+    head_share: float = 1.0  # of a head is turned, where nothing says it
+    # Names in a folder where they are not the usual ones.
+    names: Mapping[str, str] | None = None
+
+
+_POST = {
+    "attn_post_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "ffn_post_norm": "post_feedforward_layernorm",
+}
+_AFTER = {
+    "attn_post_norm": "post_attention_layernorm",
+    "ffn_post_norm": "post_feedforward_layernorm",
+}
+_PHI = {
+    "attn_output": "self_attn.dense",
+    "ffn_up": "mlp.fc1",
+    "ffn_down": "mlp.fc2",
+    "output_norm": "model.final_layernorm",
+}
+
+FAMILIES: tuple[Family, ...] = (
+    Family("llama", ("llama", "mistral", "ministral"), gguf_pairs=True),
+    Family("mistral3", ("ministral3",), gguf_pairs=True),
+    Family("qwen2", ("qwen2",)),
+    Family("qwen3", ("qwen3",), qk_norm="head"),
+    Family("phi3", ("phi3",)),
+    Family("gemma", ("gemma",), activation="gelu_tanh", offset=1.0, has_scaled_embedding=True),
+    Family(
+        "gemma2", ("gemma2",), places="both", activation="gelu_tanh", offset=1.0, every=2,
+        has_scaled_embedding=True, names=_POST,
+    ),
+    Family(
+        "gemma3", ("gemma3_text",), places="both", qk_norm="head", activation="gelu_tanh",
+        offset=1.0, every=6, has_scaled_embedding=True, local_base=10000.0, names=_POST,
+    ),
+    Family("granite", ("granite",), gguf_pairs=True),
+    Family("smollm3", ("smollm3",), gguf_pairs=True, plain_every=4),
+    Family("olmo2", ("olmo2", "olmo3"), places="after", qk_norm="row", every=4, names=_AFTER),
+    Family("ernie4_5", ("ernie4_5",), gguf_pairs=True, config_pairs=True),
+    Family(
+        "phi2", ("phi",), norm="layer", activation="gelu_tanh", is_gated=False, is_parallel=True,
+        head_share=0.5, names=_PHI,
+    ),
+    Family(
+        "nemotron", ("nemotron",), norm="layer", activation="relu_squared", is_gated=False,
+        offset=1.0, head_share=0.5,
+    ),
+    Family(
+        "starcoder2", ("starcoder2",), norm="layer", activation="gelu_tanh", is_gated=False,
+        names={"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+    ),
+    Family("stablelm", ("stablelm",), norm="layer", head_share=0.25),
+    Family("seed_oss", ("seed_oss",)),
+    Family("arcee", ("arcee",), activation="relu_squared", is_gated=False, gguf_pairs=True),
+    Family(
+        "cohere2", ("cohere2",), norm="layer", is_parallel=True, gguf_pairs=True,
+        config_pairs=True, every=4, plain_every=4,
+    ),
+)  # fmt: skip
+
+# What is known by name and cannot be computed: for the reason, which is what an error says.
+REFUSED: Mapping[str, str] = {
+    "bert": "it reads text in both directions, and gives no next token",
+    "nomic-bert": "it reads text in both directions, and gives no next token",
+    "jina-bert-v2": "it reads text in both directions, and gives no next token",
+    "xlm-roberta": "it reads text in both directions, and gives no next token",
+    "modernbert": "it reads text in both directions, and gives no next token",
+    "t5": "it has an encoder",
+    "t5encoder": "it has an encoder",
+    "mamba": "it has state-space layers",
+    "mamba2": "it has state-space layers",
+    "jamba": "it has state-space layers",
+    "granitehybrid": "it has state-space layers",
+    "granitemoehybrid": "it has state-space layers",
+    "nemotron_h": "it has state-space layers",
+    "falcon-h1": "it has state-space layers",
+    "rwkv6": "it has recurrent layers",
+    "rwkv7": "it has recurrent layers",
+    "lfm2": "it has short convolutions",
+    "lfm2moe": "it has short convolutions",
+    "lfm2_moe": "it has short convolutions",
+    "qwen3next": "it has gated delta-rule layers",
+    "qwen3_next": "it has gated delta-rule layers",
+    "qwen35": "it has gated delta-rule layers",
+    "qwen35moe": "it has gated delta-rule layers",
+    "qwen3_5": "it has gated delta-rule layers",
+    "qwen3_5_text": "it has gated delta-rule layers",
+    "qwen3_5_moe": "it has gated delta-rule layers",
+    "deepseek2": "its keys and values are compressed (multi-head latent attention)",
+    "deepseek_v2": "its keys and values are compressed (multi-head latent attention)",
+    "deepseek_v3": "its keys and values are compressed (multi-head latent attention)",
+    "gpt-oss": "it is a mixture of experts",
+    "gpt_oss": "it is a mixture of experts",
+    "llama4": "it is a mixture of experts with chunked attention",
+    "llama4_text": "it is a mixture of experts with chunked attention",
+    "mixtral": "it is a mixture of experts",
+    "qwen2moe": "it is a mixture of experts",
+    "qwen2_moe": "it is a mixture of experts",
+    "qwen3moe": "it is a mixture of experts",
+    "qwen3_moe": "it is a mixture of experts",
+    "olmoe": "it is a mixture of experts",
+    "phimoe": "it is a mixture of experts",
+    "granitemoe": "it is a mixture of experts",
+    "ernie4_5-moe": "it is a mixture of experts",
+    "ernie4_5_moe": "it is a mixture of experts",
+    "gemma3n": "it has alternating updates and embeddings of each layer",
+    "gemma3n_text": "it has alternating updates and embeddings of each layer",
+    "gemma4": "it has embeddings of each layer and shared caches",
+    "gemma4_text": "it has embeddings of each layer and shared caches",
+    "hunyuan-dense": "heads are normed after they are turned",
+    "hunyuan_v1_dense": "heads are normed after they are turned",
+    "olmo": "its norms have no weights, and its queries are clipped",
+    "gpt2": "its positions are learned",
+    "gptneox": "its queries, keys and values lie mixed",
+    "gpt_neox": "its queries, keys and values lie mixed",
+    "falcon": "its queries, keys and values lie mixed",
+    "bloom": "its positions are biases of attention",
+    "mpt": "its positions are biases of attention",
+}

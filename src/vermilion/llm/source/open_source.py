@@ -1,0 +1,238 @@
+"""A GGUF file, or a Hugging Face folder, opened without any other step between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from vermilion.errors import ModelError
+from vermilion.llm.engine.description import Description, Product
+from vermilion.llm.engine.matrices import PlainMatrix, StoredMatrix
+from vermilion.llm.genai_config import NAME
+from vermilion.llm.gguf import GgufFile, is_gguf, open_gguf
+from vermilion.llm.json_file import read_object
+from vermilion.llm.source.blueprint import Blueprint
+from vermilion.llm.source.describe import describe
+from vermilion.llm.source.families import Family
+from vermilion.llm.source.folder_weights import FolderTensors
+from vermilion.llm.source.gguf_tokenizer import GgufVocabulary, read_vocabulary
+from vermilion.llm.source.packed_weights import packing_of
+from vermilion.llm.source.read_config import Config, blueprint_of, read_config
+from vermilion.llm.source.read_gguf import GgufTensors, read_blueprint
+from vermilion.llm.source.safetensors import read_folder
+from vermilion.llm.tokenizer import ChatTemplate, FolderTokenizer, open_tokenizer, open_tokenizer_of
+
+
+class Source(Protocol):
+    """A published model."""
+
+    @property
+    def path(self) -> Path:
+        """The file or the folder."""
+        ...
+
+    def config(self) -> dict[str, object]:
+        """Return what a folder of onnxruntime-genai would have in its configuration."""
+        ...
+
+    def files(self) -> Sequence[Path]:
+        """Return the files that hold the weights and what is said of them."""
+        ...
+
+    def blueprint(self) -> Blueprint:
+        """Return what it is like, without its weights; see `describe`."""
+        ...
+
+    def describe(self) -> Description:
+        """Return what it computes, over its weights.
+
+        Raises: ModelError for a damaged one; UnsupportedError for what is not computed here.
+        """
+        ...
+
+    def tokenizer(self, cache: Path) -> FolderTokenizer:
+        """Return its tokenizer, with its chat template."""
+        ...
+
+    def begin(self) -> int | None:
+        """Return the token that every text begins with, None for none."""
+        ...
+
+
+def find_source(path: Path) -> Source | None:
+    """Return the model of a path that is a GGUF file or a Hugging Face folder, None of another.
+
+    Raises: ModelError, UnsupportedError for one that cannot be read.
+    """
+    if path.is_file():
+        return GgufSource(path) if is_gguf(path) or path.suffix == ".gguf" else None
+    if (path / NAME).is_file() or not (path / "config.json").is_file():
+        return None
+    return FolderSource(path)
+
+
+def _config(
+    family: str, vocabulary: int, context: int, ends: Sequence[int], pad: int | None
+) -> dict[str, object]:
+    model: dict[str, object] = {
+        "type": family,
+        "vocab_size": vocabulary,
+        "context_length": context,
+        "eos_token_id": list(ends),
+        "decoder": {"session_options": {}},
+    }
+    if pad is not None:
+        model["pad_token_id"] = pad
+    return {"model": model, "search": {}}
+
+
+@dataclass(frozen=True, eq=False)
+class GgufSource:
+    """A GGUF file."""
+
+    path: Path
+
+    @cached_property
+    def file(self) -> GgufFile:
+        """The file, mapped."""
+        return open_gguf(self.path)
+
+    @cached_property
+    def _vocabulary(self) -> GgufVocabulary:
+        return read_vocabulary(self.file.header.metadata, str(self.path))
+
+    def config(self) -> dict[str, object]:
+        """Return what a folder of onnxruntime-genai would have in its configuration."""
+        blueprint = self.blueprint()
+        own = self._vocabulary
+        if not own.ends:
+            raise ModelError("the file names no token that ends a text", where=str(self.path))
+        embedding = self.file.tensor("token_embd.weight")
+        vocabulary = embedding.shape[-1] if embedding is not None else own.tokens
+        family = blueprint.family.gguf
+        return _config(family, vocabulary, blueprint.context, own.ends, own.pad)
+
+    def files(self) -> Sequence[Path]:
+        """Return the file."""
+        return (self.path,)
+
+    def blueprint(self) -> Blueprint:
+        """Return what it is like, without its weights."""
+        return read_blueprint(self.file, GgufTensors(self.file))
+
+    def describe(self) -> Description:
+        """Return what it computes, over its weights."""
+        tensors = GgufTensors(self.file)
+        return describe(read_blueprint(self.file, tensors), tensors)
+
+    def tokenizer(self, cache: Path) -> FolderTokenizer:
+        """Return its tokenizer, with its chat template."""
+        own = self._vocabulary
+        template = ChatTemplate(own.template, str(self.path), own.named)
+        return open_tokenizer_of(own.file.encode(), template, str(self.path), cache)
+
+    def begin(self) -> int | None:
+        """Return the token that every text begins with, None for none."""
+        return self._vocabulary.begin
+
+
+@dataclass(frozen=True, eq=False)
+class FolderSource:
+    """A Hugging Face folder."""
+
+    path: Path
+
+    @cached_property
+    def _config(self) -> tuple[Config, Family]:
+        return read_config(self.path)
+
+    def config(self) -> dict[str, object]:
+        """Return what a folder of onnxruntime-genai would have in its configuration."""
+        config, family = self._config
+        blueprint = blueprint_of(config, family)
+        generation = self.path / "generation_config.json"
+        own = read_object(generation) if generation.is_file() else {}
+        ends = _tokens(own.get("eos_token_id", config.fields.get("eos_token_id")))
+        if not ends:
+            raise ModelError(
+                "the configuration names no token that ends a text (`eos_token_id`)",
+                where=config.where,
+            )
+        pads = _tokens(own.get("pad_token_id", config.fields.get("pad_token_id")))
+        return _config(
+            config.fields["model_type"] if isinstance(config.fields["model_type"], str) else "",
+            config.whole("vocab_size"), blueprint.context, ends, pads[0] if pads else None,
+        )  # fmt: skip
+
+    def files(self) -> Sequence[Path]:
+        """Return the configuration and the files of the weights."""
+        return (self.path / "config.json", *sorted(self.path.glob("*.safetensors")))
+
+    def blueprint(self) -> Blueprint:
+        """Return what it is like, without its weights."""
+        return blueprint_of(*self._config)
+
+    def describe(self) -> Description:
+        """Return what it computes, over its weights."""
+        config, family = self._config
+        if not any(self.path.glob("*.safetensors")):
+            is_pickled = any(self.path.glob("*.bin"))
+            raise ModelError(
+                "the weights are Python pickles, which can run code"
+                if is_pickled
+                else "the folder has no weights",
+                where=str(self.path),
+                hint="download the `*.safetensors` files",
+            )
+        fields = config.fields
+        is_tied = fields.get("tie_word_embeddings", family.has_scaled_embedding) is True
+        packing = packing_of(
+            fields.get("quantization_config", fields.get("compression_config")), config.where
+        )
+        tensors = FolderTensors(
+            self.path, read_folder(self.path), family.names or {}, is_tied, packing
+        )
+        return describe(blueprint_of(config, family), tensors)
+
+    def tokenizer(self, cache: Path) -> FolderTokenizer:
+        """Return its tokenizer, with its chat template."""
+        return open_tokenizer(self.path, cache)
+
+    def begin(self) -> int | None:
+        """Return the token that every text begins with, None for none."""
+        return self._begin
+
+    @cached_property
+    def _begin(self) -> int | None:
+        file = self.path / "tokenizer.json"
+        if not file.is_file():
+            return None
+        tokens = open_tokenizer(self.path).added_to_all()
+        return tokens[0] if tokens else None
+
+
+def _tokens(given: object) -> list[int]:
+    numbers = given if isinstance(given, list) else [given]
+    return [one for one in numbers if isinstance(one, int) and not isinstance(one, bool)]
+
+
+def has_few_bits(description: Description) -> bool:
+    """Say whether a decoder's products are of weights of few bits."""
+    products = [one for one in description.operations if isinstance(one, Product)]
+    return any(one.matrix.is_block for one in products[:-1])
+
+
+def stored_types(description: Description) -> Mapping[str, tuple[float, float]]:
+    """Return the types of a decoder's weights: bits of one in the file, and as it is read here."""
+    found: dict[str, tuple[float, float]] = {}
+    for one in description.operations:
+        for part in one.matrix.parts if isinstance(one, Product) else ():
+            if isinstance(part, StoredMatrix):
+                found[part.type.name] = (part.type.stored_bits, part.type.packed_bits)
+            elif isinstance(part, PlainMatrix):
+                bits = part.values.dtype.itemsize * 8
+                found[str(part.values.dtype)] = (bits, 32)
+    return found

@@ -1,0 +1,302 @@
+"""A GGUF file → its blueprint and its weights.
+
+Sources: ggml-org/ggml, `docs/gguf.md`; ggml-org/llama.cpp, `gguf-py/gguf/constants.py` for the
+names of keys and tensors, and `src/models` for what they do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.errors import ModelError, UnsupportedError
+from vermilion.llm.engine.description import Floats
+from vermilion.llm.engine.embedding import Embedding
+from vermilion.llm.engine.matrices import Part
+from vermilion.llm.gguf import GgufFile, GgufTensor
+from vermilion.llm.source.blueprint import MOST_MEASURE, Blueprint, Layer
+from vermilion.llm.source.families import FAMILIES, REFUSED, Family
+from vermilion.llm.source.rope import RopeFacts, Turning, turning_of
+from vermilion.llm.source.stored import embedding_of, floats_of, part_of
+
+_NAMES = {"attn_post_norm": "post_attention_norm", "ffn_post_norm": "post_ffw_norm"}
+# Keys that change nothing about the tokens.
+_HARMLESS = frozenset(
+    ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "block_count", "name")
+)
+# Models whose scores are divided by the root of hidden size ÷ heads, by family and layers: Gemma 2
+# and 3 of 27 billion weights.
+_BY_HIDDEN = {("gemma2", 46), ("gemma3", 62)}
+
+
+@dataclass
+class GgufTensors:
+    """Weights of a file, and which of them were asked for."""
+
+    file: GgufFile
+    asked: set[str] = field(default_factory=set)
+
+    @property
+    def where(self) -> str:
+        """The file."""
+        return str(self.file.header.path)
+
+    def has(self, name: str) -> bool:
+        """Say whether there is one of this name."""
+        return self.file.tensor(_stored_name(name)) is not None
+
+    def part(self, name: str) -> Part:
+        """Return a matrix."""
+        return part_of(*self._found(name))
+
+    def floats(self, name: str) -> Floats:
+        """Return the numbers of a vector."""
+        return floats_of(*self._found(name))
+
+    def embedding(self, name: str) -> Embedding:
+        """Return a matrix whose rows tokens begin with."""
+        return embedding_of(*self._found(name))
+
+    def unread(self) -> tuple[str, ...]:
+        """Return the names of those that nobody asked for."""
+        names = (tensor.name for tensor in self.file.header.tensors)
+        return tuple(name for name in names if name not in self.asked)
+
+    def _found(self, name: str) -> tuple[str, NDArray[np.uint8], str]:
+        stored = _stored_name(name)
+        tensor = self.file.tensor(stored)
+        if tensor is None:
+            raise ModelError(
+                f"there is no tensor `{stored}`",
+                where=self.where,
+                hint="the file is damaged: download it again",
+            )
+        self.asked.add(stored)
+        return tensor.type, self._rows(tensor), f"{self.where}, tensor `{stored}`"
+
+    def _rows(self, tensor: GgufTensor) -> NDArray[np.uint8]:
+        return self.file.rows(tensor)
+
+
+def _stored_name(name: str) -> str:
+    layer, dot, rest = name.partition(".")
+    if not dot or not layer.isdecimal():
+        return name if dot else f"{name}.weight"
+    own, dot, last = rest.partition(".")
+    return f"blk.{layer}.{_NAMES.get(own, own)}.{last or 'weight'}"
+
+
+def family_of(architecture: str, where: str | Path) -> Family:
+    """Return the family of a GGUF file's architecture.
+
+    Raises: UnsupportedError for one that cannot be computed, with the reason where it is known.
+    """
+    found = next((one for one in FAMILIES if one.gguf == architecture), None)
+    if found is not None:
+        return found
+    raise refused(architecture, str(where), [one.gguf for one in FAMILIES])
+
+
+def refused(name: str, where: str, known: list[str]) -> UnsupportedError:
+    """Return the error for an architecture that is not computed."""
+    reason = REFUSED.get(name)
+    return UnsupportedError(
+        f"models of the architecture `{name}` are not read"
+        + (f": {reason}" if reason else ", which is not known here"),
+        where=where,
+        hint=f"there are {', '.join(known)}",
+    )
+
+
+def read_blueprint(file: GgufFile, tensors: GgufTensors) -> Blueprint:
+    """Return what the decoder of a file is like.
+
+    Raises: ModelError for measures that are missing or cannot be; UnsupportedError for an
+    architecture, or a key of one, that is not known here.
+    """
+    metadata, where = file.header.metadata, str(file.header.path)
+    if int(cast("int", metadata.get("split.count", 0)) or 0) > 1:
+        raise UnsupportedError(
+            "the model is split into several files",
+            where=where,
+            hint="`llama-gguf-split --merge` of llama.cpp makes one of them",
+        )
+    architecture = metadata.get("general.architecture")
+    if not isinstance(architecture, str):
+        raise ModelError(
+            "the header names no architecture", where=where, hint="this is no language model"
+        )
+    family = family_of(architecture, where)
+    keys = _Keys(architecture, metadata, where)
+    made = _blueprint(keys, family, tensors)
+    keys.check_all_read()
+    return made
+
+
+@dataclass
+class _Keys:
+    """The keys of an architecture, and which of them were asked for."""
+
+    architecture: str
+    metadata: Mapping[str, object]
+    where: str
+    asked: set[str] = field(default_factory=set)
+
+    def get(self, name: str) -> object:
+        """Return a value, None where there is none."""
+        self.asked.add(name)
+        return self.metadata.get(f"{self.architecture}.{name}")
+
+    def whole(self, name: str, default: int = 0) -> int:
+        """Return a measure; of a list, what all of it is."""
+        value = self.get(name)
+        if value is None and default > 0:
+            return default
+        if isinstance(value, tuple | list) and value and len(set(map(str, value))) == 1:
+            value = value[0]
+        if isinstance(value, tuple | list):
+            raise UnsupportedError(f"`{name}` differs from layer to layer", where=self.where)
+        if value is None:
+            raise ModelError(
+                f"`{self.architecture}.{name}` is missing",
+                where=self.where,
+                hint="the file is damaged: download it again",
+            )
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MOST_MEASURE:
+            raise self._wrong(name, value, "a whole number above zero")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """Return a number that is finite."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise self._wrong(name, value, "a number")
+        return float(value)
+
+    def _wrong(self, name: str, value: object, what: str) -> ModelError:
+        return ModelError(
+            f"`{self.architecture}.{name}` is {value!r}, not {what}",
+            where=self.where,
+            hint="the file is damaged: download it again",
+        )
+
+    def check_all_read(self) -> None:
+        """Raise UnsupportedError for a key that nothing here reads: it may change the tokens."""
+        prefix = f"{self.architecture}."
+        for key, value in self.metadata.items():
+            name = key.removeprefix(prefix)
+            if key.startswith(prefix) and name not in self.asked | _HARMLESS and value:
+                raise UnsupportedError(
+                    f"the key `{key}` = {value!r} is not known here",
+                    where=self.where,
+                    hint="what it does to the tokens is not known here",
+                )
+
+
+def _blueprint(keys: _Keys, family: Family, tensors: GgufTensors) -> Blueprint:
+    hidden, heads = keys.whole("embedding_length"), keys.whole("attention.head_count")
+    size = keys.whole("attention.key_length", max(1, hidden // heads))
+    if keys.whole("attention.value_length", size) != size:
+        raise UnsupportedError("heads of values have another size than keys'", where=keys.where)
+    if keys.get("expert_count"):
+        raise UnsupportedError("it is a mixture of experts, which are not read", where=keys.where)
+    if keys.get("attention.causal") is False:
+        raise UnsupportedError("it reads text in both directions", where=keys.where)
+    layers = keys.whole("block_count")
+    if layers > 1024:
+        raise ModelError(f"{layers:,} layers are more than a model has", where=keys.where)
+    epsilon = "layer_norm_epsilon" if family.norm == "layer" else "layer_norm_rms_epsilon"
+    turned = keys.whole("rope.dimension_count", size)
+    context = keys.whole("context_length")
+    by_hidden = (family.gguf, layers) in _BY_HIDDEN
+    scale = keys.number("attention.scale", 0.0)
+    logit_scale = keys.number("logit_scale", 0.0) or 1.0
+    return Blueprint(
+        family=family, where=keys.where, hidden=hidden, heads=heads,
+        key_heads=keys.whole("attention.head_count_kv", heads), head_size=size,
+        inner=keys.whole("feed_forward_length"), context=context,
+        layers=_layers(keys, family, tensors, layers, RopeFacts(0.0, turned, context, keys.where)),
+        turned=turned, epsilon=keys.number(f"attention.{epsilon}", 0.0),
+        scale=scale or 1 / math.sqrt(hidden / heads if by_hidden else size),
+        has_pairs=family.gguf_pairs, norm_offset=0.0,
+        score_bound=keys.number("attn_logit_softcapping", 0.0),
+        logits_bound=keys.number("final_logit_softcapping", 0.0),
+        logits_factor=1 / logit_scale if family.gguf == "granite" else logit_scale,
+        embedding_factor=keys.number("embedding_scale", 0.0)
+        or (math.sqrt(hidden) if family.has_scaled_embedding else 1.0),
+        residual_factor=keys.number("residual_scale", 0.0) or 1.0,
+        activation=family.activation,
+    )  # fmt: skip
+
+
+def _layers(
+    keys: _Keys, family: Family, tensors: GgufTensors, count: int, facts: RopeFacts
+) -> tuple[Layer, ...]:
+    window = int(keys.number("attention.sliding_window", 0))
+    pattern = keys.get("attention.sliding_window_pattern")
+    if isinstance(pattern, tuple | list):
+        if len(pattern) != count:
+            raise ModelError("the pattern of windows is of other layers", where=keys.where)
+        sees_all = [not one for one in pattern]
+    else:
+        every = pattern if isinstance(pattern, int) and pattern > 0 else family.every
+        sees_all = [bool(every) and (at + 1) % every == 0 for at in range(count)]
+    base = keys.number("rope.freq_base", 10000.0)
+    turning = _turning(keys, tensors, RopeFacts(base, facts.turned, facts.context, facts.where))
+    local_base = keys.number("rope.freq_base_swa", family.local_base)
+    local = turning
+    if local_base and window:
+        own = RopeFacts(local_base, facts.turned, facts.context, facts.where)
+        local = turning_of(own, {})
+    layers = []
+    for at, is_whole in enumerate(sees_all):
+        is_plain = family.plain_every and (at + 1) % family.plain_every == 0
+        own_turning = turning if is_whole or not window else local
+        layers.append(Layer(0 if is_whole else window, None if is_plain else own_turning))
+    return tuple(layers)
+
+
+def _turning(keys: _Keys, tensors: GgufTensors, facts: RopeFacts) -> Turning:
+    rule: dict[str, object] = {"rope_type": keys.get("rope.scaling.type") or "default"}
+    for name, key in (
+        ("factor", "rope.scaling.factor"),
+        ("original_max_position_embeddings", "rope.scaling.original_context_length"),
+        ("attention_factor", "rope.scaling.attn_factor"),
+        ("beta_fast", "rope.scaling.yarn_beta_fast"),
+        ("beta_slow", "rope.scaling.yarn_beta_slow"),
+    ):
+        value = keys.get(key)
+        if value is not None:
+            rule[name] = value
+    if rule["rope_type"] == "yarn":
+        # llama.cpp multiplies its own growth with this factor, which is 1 where nothing says it.
+        own = cast("float", rule.pop("attention_factor", 1.0))
+        factor = float(cast("float", rule.get("factor", 1.0)))
+        rule["attention_factor"] = own * (1 + 0.1 * math.log(factor)) if factor > 1 else own
+    for part in ("long", "short"):
+        if tensors.has(f"rope_factors_{part}"):
+            rule["rope_type"] = "longrope"
+            rule[f"{part}_factor"] = tensors.floats(f"rope_factors_{part}").tolist()
+    turning = turning_of(facts, rule)
+    if tensors.has("rope_freqs"):
+        factors = tensors.floats("rope_freqs")
+        if factors.size != facts.turned // 2 or not (factors > 0).all():
+            raise ModelError(
+                f"`rope_freqs.weight` has {factors.size} factors for {facts.turned // 2} pairs",
+                where=keys.where,
+                hint="the file is damaged: download it again",
+            )
+        turning = turning.divided(factors)
+    return turning

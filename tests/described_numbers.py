@@ -1,0 +1,121 @@
+"""What a description computes, by numpy in float64, operation by operation: no kernel of ours."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.llm.engine.block_types import numbers_of
+from vermilion.llm.engine.description import (
+    Attention,
+    Description,
+    Norm,
+    Product,
+    RowOperation,
+    Rows,
+)
+from vermilion.llm.engine.matrices import Matrix, PlainMatrix
+
+Array = NDArray[Any]
+
+
+def matrix_numbers(matrix: Matrix) -> Array:
+    """Return the numbers of a matrix: (depth, columns)."""
+    columns = []
+    for part in matrix.parts:
+        own = part.take(0, part.columns)
+        if isinstance(part, PlainMatrix):
+            columns.append(np.asarray(own, np.float32).T)
+        else:
+            columns.append(numbers_of(part.form, own)[:, : part.depth])  # type: ignore[arg-type]
+    return np.concatenate(columns).T.astype(np.float64)
+
+
+def logits_of(description: Description, tokens: list[int]) -> Array:
+    """Return the logits of every position of a prompt: (tokens, vocabulary)."""
+    first = np.empty((len(tokens), description.embedding.width), np.float32)
+    description.embedding.write(np.array(tokens), first)
+    buffers: dict[str, Array] = {description.first: first.astype(np.float64)}
+
+    def rows(own: Rows) -> Array:
+        return buffers[own.buffer][:, own.offset : own.offset + own.width]
+
+    for one in description.operations:
+        match one:
+            case Product():
+                made = rows(one.source) @ matrix_numbers(one.matrix)
+                buffers[one.output] = made if one.bias is None else made + one.bias
+            case RowOperation():
+                kept = _joined(one, [rows(own) for own in one.inputs])
+                if one.kept:
+                    buffers[one.kept] = kept
+                buffers[one.output] = kept if one.norm is None else _normed(kept, one.norm)
+            case Attention():
+                buffers[one.output] = _attended(one, rows)
+    found = buffers[description.head.output] * description.logits_factor
+    bound = description.logits_bound
+    return np.tanh(found / bound) * bound if bound else found
+
+
+def _joined(one: RowOperation, inputs: list[Array]) -> Array:
+    first = inputs[0]
+    if one.kind == "plain":
+        return first
+    if one.kind == "sum":
+        return first + one.factor * inputs[1]
+    erf = np.vectorize(math.erf)
+    made = {
+        "silu": lambda x: x / (1 + np.exp(-x)),
+        "gelu": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
+        "gelu_tanh": lambda x: (
+            0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        ),
+        "relu_squared": lambda x: np.maximum(x, 0) ** 2,
+    }[one.kind](first)
+    return made * inputs[1] if len(inputs) > 1 else made
+
+
+def _normed(x: Array, norm: Norm) -> Array:
+    if norm.kind == "layer":
+        x = x - x.mean(-1, keepdims=True)
+    made = x / np.sqrt((x**2).mean(-1, keepdims=True) + norm.epsilon) * norm.weight
+    return made if norm.bias is None else made + norm.bias
+
+
+def _heads(x: Array, own: Rows, size: int, count: int) -> Array:
+    """(tokens, heads, size), normed and turned."""
+    made = x.reshape(len(x), count, size)
+    if own.norm is not None:
+        made = _normed(made, own.norm)
+    if own.rotation is None:
+        return made
+    first = own.rotation.short if len(x) > own.rotation.short else 0
+    cosines, sines = (
+        table[first : first + len(x), None, :].astype(np.float64)
+        for table in (own.rotation.cosines, own.rotation.sines)
+    )
+    half = cosines.shape[-1]
+    low, high, rest = made[..., :half], made[..., half : 2 * half], made[..., 2 * half :]
+    return np.concatenate(
+        [low * cosines - high * sines, high * cosines + low * sines, rest], axis=-1
+    )
+
+
+def _attended(one: Attention, rows: Any) -> Array:
+    size, group = one.head_size, one.query_heads // one.key_heads
+    query = _heads(rows(one.query), one.query, size, one.query_heads)
+    key = np.repeat(_heads(rows(one.key), one.key, size, one.key_heads), group, axis=1)
+    value = np.repeat(_heads(rows(one.value), one.value, size, one.key_heads), group, axis=1)
+    scores = np.einsum("qhd,khd->hqk", query, key) * one.scale
+    if one.bound:
+        scores = np.tanh(scores / one.bound) * one.bound
+    places = np.arange(len(query))
+    distance = places[:, None] - places
+    seen = (distance >= 0) & ((distance < one.window) if one.window else True)
+    scores = np.where(seen, scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return np.einsum("hqk,khd->qhd", weights, value).reshape(len(query), -1)

@@ -1,0 +1,133 @@
+"""Small models of random weights of every architecture, as transformers makes and saves them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+VOCABULARY, CONTEXT = 160, 128
+
+
+@dataclass(frozen=True)
+class RandomModel:
+    """A configuration's class, by what stands before `Config` and `ForCausalLM`, and its fields."""
+
+    name: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    config: str = ""
+
+    def make(self) -> Any:
+        import torch
+        import transformers
+
+        torch.manual_seed(3)
+        base: dict[str, Any] = {
+            "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96,
+            "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "max_position_embeddings": CONTEXT, "bos_token_id": 0, "eos_token_id": 1,
+            "pad_token_id": 2, "initializer_range": 0.2,
+        }  # fmt: skip
+        kind = getattr(transformers, self.config or f"{self.name}Config")
+        model = getattr(transformers, f"{self.name}ForCausalLM")(kind(**base | self.fields))
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "norm" in name:
+                    weight.add_(0.2 * torch.randn_like(weight))
+                elif name.endswith("bias"):
+                    weight.add_(0.1 * torch.randn_like(weight))
+        return model.eval().float()
+
+    def save(self, folder: Path) -> Any:
+        """Save the model; return it."""
+        model = self.make()
+        model.save_pretrained(folder)
+        return model
+
+
+def logits_of_torch(model: Any, tokens: list[int]) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0].double().numpy()
+
+
+_SMALL = {"head_dim": 16}
+_WINDOW = {"sliding_window": 6}
+_LONG = {
+    "type": "longrope",
+    "rope_type": "longrope",
+    "short_factor": [1 + 0.02 * i for i in range(8)],
+    "long_factor": [1 + 0.3 * i for i in range(8)],
+}
+MODELS = {
+    "llama": RandomModel("Llama"),
+    "llama, tied": RandomModel("Llama", {"tie_word_embeddings": True}),
+    "llama 3 rope": RandomModel(
+        "Llama",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+            }
+        },
+    ),
+    "llama, linear rope": RandomModel(
+        "Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}
+    ),
+    "llama, yarn": RandomModel(
+        "Llama",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+                "original_max_position_embeddings": 32,
+            }
+        },
+    ),
+    "llama, biases": RandomModel("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "mistral": RandomModel("Mistral", _SMALL | _WINDOW),
+    "mistral, no window": RandomModel("Mistral", {**_SMALL, "sliding_window": None}),
+    "qwen2": RandomModel("Qwen2"),
+    "qwen2, windows": RandomModel(
+        "Qwen2", {"use_sliding_window": True, "max_window_layers": 2, **_WINDOW}
+    ),
+    "qwen3": RandomModel("Qwen3", _SMALL),
+    "phi3": RandomModel("Phi3", {"sliding_window": None}),
+    "phi3, window": RandomModel("Phi3", _WINDOW),
+    "phi3, long rope": RandomModel(
+        "Phi3",
+        {
+            "sliding_window": None, "rope_parameters": {**_LONG, "rope_theta": 1e4},
+            "original_max_position_embeddings": 16,
+        },
+    ),
+    "phi4, part of a head": RandomModel(
+        "Phi3",
+        {"sliding_window": None, "partial_rotary_factor": 0.5, "tie_word_embeddings": True},
+    ),
+    "gemma": RandomModel("Gemma", _SMALL),
+    "gemma2": RandomModel("Gemma2", {**_SMALL, **_WINDOW, "query_pre_attn_scalar": 24}),
+    "gemma3": RandomModel(
+        "Gemma3", {**_SMALL, **_WINDOW, "query_pre_attn_scalar": 24, "num_hidden_layers": 7},
+        "Gemma3TextConfig",
+    ),
+    "granite": RandomModel(
+        "Granite",
+        {
+            "embedding_multiplier": 6.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4,
+            "logits_scaling": 3.0,
+        },
+    ),
+    "smollm3": RandomModel("SmolLM3"),
+    "olmo2": RandomModel("Olmo2"),
+    "olmo3": RandomModel("Olmo3", {**_WINDOW}),
+    "ernie 4.5": RandomModel("Ernie4_5", _SMALL),
+    "phi": RandomModel("Phi", {"num_key_value_heads": 4, "partial_rotary_factor": 0.5}),
+    "nemotron": RandomModel("Nemotron", _SMALL),
+    "starcoder2": RandomModel("Starcoder2", {"use_bias": True, **_WINDOW}),
+    "stablelm": RandomModel("StableLm", {"num_hidden_layers": 2}),
+    "seed oss": RandomModel("SeedOss", _SMALL),
+    "arcee": RandomModel("Arcee"),
+    "cohere2": RandomModel("Cohere2", {**_WINDOW, "logit_scale": 0.4}),
+    "ministral 3": RandomModel("Ministral3", _SMALL),
+}  # fmt: skip
