@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vermilion.llm.engine.block_types import numbers_of
+from vermilion.llm.engine.block_forms import numbers_of
 from vermilion.llm.engine.description import (
     Attention,
     Description,

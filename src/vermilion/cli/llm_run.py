@@ -334,6 +334,7 @@ def _generated_view(made: Generated) -> RenderableType:
     return (
         f"\n\n{_speed_words(made)}, loaded in {made.load_s:.1f} s, peak {made.peak_rss_mb:.0f} MB\n"
         f"{_run_by(made.engine, made.engine_reason)}"
+        + (f"\nweights: {'; '.join(made.weights)}" if made.weights else "")
     )
 
 

@@ -317,10 +317,11 @@ def test_search_options_and_their_defaults_are_the_same(folder: Path, model: our
 
     stock = onnxruntime_genai.GeneratorParams(onnxruntime_genai.Model(str(folder)))
     mine = ours.GeneratorParams(model)
-    assert mine.get_search_options() == stock.get_search_options()
+    own = {"min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    assert mine.get_search_options() == stock.get_search_options() | own
     for one in (stock, mine):
         one.set_search_options(do_sample=True, top_p=0.5, min_length=3)
-    wanted = stock.get_search_options()
+    wanted = stock.get_search_options() | own
     assert mine.get_search_options() == pytest.approx(wanted)
 
 

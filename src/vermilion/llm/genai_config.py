@@ -17,7 +17,7 @@ from vermilion.hardware.options.option import Option, OptionTable
 from vermilion.llm.json_file import read_object
 
 if TYPE_CHECKING:
-    from vermilion.llm.source.open_source import Source
+    from vermilion.llm.source.published import Source
 
 TOP_KEYS = frozenset(("model", "search", "engine", "speculative"))
 

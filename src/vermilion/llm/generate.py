@@ -145,6 +145,7 @@ class Generated:
     decode_tokens_per_s: float
     peak_rss_mb: float
     logprobs: tuple[TokenChance, ...] = ()
+    weights: tuple[str, ...] = ()  # of a published model: each type, and how it is read
 
 
 def generate(
@@ -220,7 +221,17 @@ def continued(
     elif _has_ended(generator, before + len(tokens), len(moments) - 1, sampling):
         stopped = "end"
     made = _measured(opened, "".join(pieces), len(tokens), moments, stopped, load_s)
-    return replace(made, logprobs=tuple(chances))
+    return replace(made, logprobs=tuple(chances), weights=_weights(opened))
+
+
+def _weights(opened: AnyModel) -> tuple[str, ...]:
+    source = opened.config.source
+    types = source.types() if source is not None else {}
+    return tuple(
+        f"{name}: {stored:g} bits a weight, read as "
+        + ("stored" if read <= stored else f"{read:g}")
+        for name, (stored, read) in types.items()
+    )
 
 
 def _has_ended(generator: Any, prompt: int, made: int, sampling: Sampling) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 
@@ -27,8 +28,9 @@ def _read_nested(builder: Any, config: Any) -> None:
 
 def main() -> None:
     """Run the builder."""
-    from onnxruntime_genai.models.builders import gemma
+    import onnxruntime_genai.models  # noqa: F401  which puts the builders where they are looked for
 
+    gemma: Any = import_module("builders.gemma")
     before = gemma.Gemma3Model.make_rope_init
 
     def make_rope_init(self: Any, config: Any) -> None:

@@ -16,7 +16,8 @@ from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
 from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights
 from vermilion.codegen.kernel import Spec
 from vermilion.codegen.tensor import allocate
-from vermilion.llm.engine.block_types import BlockType, block_type, block_types
+from vermilion.llm.engine.block_forms import BlockType
+from vermilion.llm.engine.block_types import block_type, block_types
 from vermilion.llm.engine.matrices import Matrix, StoredMatrix
 
 DEPTH, COLUMNS = 512, 48

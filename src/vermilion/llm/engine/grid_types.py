@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.errors import UnsupportedError
-from vermilion.llm.engine.block_types import (
+from vermilion.llm.engine.block_forms import (
     Array,
     BlockColumns,
     BlockForm,
     BlockType,
     Bytes,
     Floats,
-    _bits,
-    _fields,
-    _grouped,
-    _half,
+    bits_of,
+    fields,
+    grouped,
+    half_of,
 )
 
 # Sizes of the values of each grid; a code of 8 and more is the same with a minus.
@@ -94,44 +94,44 @@ def _odd(scales: Array) -> Array:
 
 
 def _iq2_xxs(rows: Bytes) -> BlockColumns:
-    d, qs = _fields(rows, 2, 64)
+    d, qs = fields(rows, 2, 64)
     pairs = np.ascontiguousarray(qs).view(np.uint32).reshape(len(qs), -1, 2)
     places = np.ascontiguousarray(pairs[:, :, 0]).view(np.uint8)
     codes = _with_signs(_codes("IQ2_XXS", _IQ2)[places], _seven(pairs[:, :, 1]))
-    return _grouped(rows, codes, 32, _odd(pairs[:, :, 1] >> 28), (_half(d) * np.float32(1 / 8),))
+    return grouped(rows, codes, 32, _odd(pairs[:, :, 1] >> 28), (half_of(d) * np.float32(1 / 8),))
 
 
 def _iq2_xs(rows: Bytes) -> BlockColumns:
-    d, qs, scales = _fields(rows, 2, 64, 8)
+    d, qs, scales = fields(rows, 2, 64, 8)
     places = np.ascontiguousarray(qs).view(np.uint16)
     codes = _codes("IQ2_XS", _IQ2)[places & np.uint16(511)]
     codes = _with_signs(codes, _signs()[places >> np.uint16(9)])
-    return _grouped(
-        rows, codes, 16, _odd(_bits(scales, 1, (0, 4), 15)), (_half(d) * np.float32(1 / 8),)
+    return grouped(
+        rows, codes, 16, _odd(bits_of(scales, 1, (0, 4), 15)), (half_of(d) * np.float32(1 / 8),)
     )
 
 
 def _iq2_s(rows: Bytes) -> BlockColumns:
-    d, qs, signs, qh, scales = _fields(rows, 2, 32, 32, 8, 8)
-    high = _bits(qh, 1, (0, 2, 4, 6), 3).astype(np.uint16) << np.uint16(8)
+    d, qs, signs, qh, scales = fields(rows, 2, 32, 32, 8, 8)
+    high = bits_of(qh, 1, (0, 2, 4, 6), 3).astype(np.uint16) << np.uint16(8)
     codes = _with_signs(_codes("IQ2_S", _IQ2)[qs | high], signs)
-    return _grouped(
-        rows, codes, 16, _odd(_bits(scales, 1, (0, 4), 15)), (_half(d) * np.float32(1 / 8),)
+    return grouped(
+        rows, codes, 16, _odd(bits_of(scales, 1, (0, 4), 15)), (half_of(d) * np.float32(1 / 8),)
     )
 
 
 def _iq3_xxs(rows: Bytes) -> BlockColumns:
-    d, qs, words = _fields(rows, 2, 64, 32)
+    d, qs, words = fields(rows, 2, 64, 32)
     own = np.ascontiguousarray(words).view(np.uint32)
     codes = _with_signs(_codes("IQ3_XXS", _IQ3_XXS)[qs], _seven(own))
-    return _grouped(rows, codes, 32, _odd(own >> 28), (_half(d) * np.float32(1 / 4),))
+    return grouped(rows, codes, 32, _odd(own >> 28), (half_of(d) * np.float32(1 / 4),))
 
 
 def _iq3_s(rows: Bytes) -> BlockColumns:
-    d, qs, qh, signs, scales = _fields(rows, 2, 64, 8, 32, 4)
-    high = _bits(qh, 1, range(8), 1).astype(np.uint16) << np.uint16(8)
+    d, qs, qh, signs, scales = fields(rows, 2, 64, 8, 32, 4)
+    high = bits_of(qh, 1, range(8), 1).astype(np.uint16) << np.uint16(8)
     codes = _with_signs(_codes("IQ3_S", _IQ3_S)[qs | high], signs)
-    return _grouped(rows, codes, 32, _odd(_bits(scales, 1, (0, 4), 15)), (_half(d),))
+    return grouped(rows, codes, 32, _odd(bits_of(scales, 1, (0, 4), 15)), (half_of(d),))
 
 
 def _iq1(places: NDArray[np.uint16], is_less: NDArray[np.bool_]) -> Bytes:
@@ -143,26 +143,26 @@ def _iq1(places: NDArray[np.uint16], is_less: NDArray[np.bool_]) -> Bytes:
 
 
 def _iq1_s(rows: Bytes) -> BlockColumns:
-    d, qs, qh = _fields(rows, 2, 32, 16)
+    d, qs, qh = fields(rows, 2, 32, 16)
     words = np.ascontiguousarray(qh).view(np.uint16)
     high = (words[:, :, None] >> np.array([0, 3, 6, 9], np.uint16)) & np.uint16(7)
     places = qs | (high.reshape(len(qs), -1) << np.uint16(8))
     is_less = np.repeat((words & np.uint16(0x8000)) != 0, 4, axis=1)
     scales = _odd((words >> np.uint16(12)) & np.uint16(7))
-    return _grouped(rows, _iq1(places, is_less), 32, scales, (_half(d) * np.float32(1 / 8),))
+    return grouped(rows, _iq1(places, is_less), 32, scales, (half_of(d) * np.float32(1 / 8),))
 
 
 def _iq1_m(rows: Bytes) -> BlockColumns:
-    qs, qh, scales = _fields(rows, 32, 16, 8)
+    qs, qh, scales = fields(rows, 32, 16, 8)
     words = np.ascontiguousarray(scales).view(np.uint16)
     # The float16 that all share lies in the highest four bits of four words.
     parts = (words & np.uint16(0xF000)) >> np.array([12, 8, 4, 0], np.uint16)
     d: Floats = np.bitwise_or.reduce(parts, axis=1).view(np.float16).astype(np.float32)
     own = (words[:, :, None] >> np.array([0, 3, 6, 9], np.uint16)) & np.uint16(7)
-    high = _bits(qh, 1, (0, 4), 15)
+    high = bits_of(qh, 1, (0, 4), 15)
     places = qs | ((high & np.uint8(7)).astype(np.uint16) << np.uint16(8))
     codes = _iq1(places, (high & np.uint8(8)) != 0)
-    return _grouped(rows, codes, 16, _odd(own.reshape(len(qs), -1)), (d * np.float32(1 / 8),))
+    return grouped(rows, codes, 16, _odd(own.reshape(len(qs), -1)), (d * np.float32(1 / 8),))
 
 
 def _form(block: int, table: tuple[int, ...]) -> BlockForm:

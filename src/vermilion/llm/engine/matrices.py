@@ -18,7 +18,7 @@ from vermilion.codegen.emit.decoder.weights import (
     PlainWeights,
     Weights,
 )
-from vermilion.llm.engine.block_types import BlockColumns, BlockForm, BlockType
+from vermilion.llm.engine.block_forms import BlockColumns, BlockForm, BlockType
 
 Bytes = NDArray[np.uint8]
 # The range in which a float16 has all its 11 bits.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from vermilion.llm.engine.build_image import ImageDraft
-    from vermilion.llm.source.open_source import Source
+    from vermilion.llm.source.published import Source
 
 
 def open_native_decoder(

@@ -46,6 +46,7 @@ class Family:
     plain_every: int = 0  # one of so many layers turns nothing
     has_scaled_embedding: bool = False
     local_base: float = 0.0  # of layers with a window, where they are turned otherwise
+    has_plain_windows: bool = False  # layers with a window turn by no rule but the base
     head_share: float = 1.0  # of a head is turned, where nothing says it
     # Names in a folder where they are not the usual ones.
     names: Mapping[str, str] | None = None
@@ -84,7 +85,10 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family("granite", ("granite",), gguf_pairs=True),
     Family("smollm3", ("smollm3",), gguf_pairs=True, plain_every=4),
-    Family("olmo2", ("olmo2", "olmo3"), places="after", qk_norm="row", every=4, names=_AFTER),
+    Family(
+        "olmo2", ("olmo2", "olmo3"), places="after", qk_norm="row", every=4,
+        has_plain_windows=True, names=_AFTER,
+    ),
     Family("ernie4_5", ("ernie4_5",), gguf_pairs=True, config_pairs=True),
     Family(
         "phi2", ("phi",), norm="layer", activation="gelu_tanh", is_gated=False, is_parallel=True,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from vermilion.errors import ModelError
+from vermilion.llm.engine.block_types import block_types
 from vermilion.llm.engine.description import Description, Product
-from vermilion.llm.engine.matrices import PlainMatrix, StoredMatrix
 from vermilion.llm.genai_config import NAME
 from vermilion.llm.gguf import GgufFile, is_gguf, open_gguf
 from vermilion.llm.json_file import read_object
@@ -20,46 +19,12 @@ from vermilion.llm.source.families import Family
 from vermilion.llm.source.folder_weights import FolderTensors
 from vermilion.llm.source.gguf_tokenizer import GgufVocabulary, read_vocabulary
 from vermilion.llm.source.packed_weights import packing_of
+from vermilion.llm.source.published import Source
 from vermilion.llm.source.read_config import Config, blueprint_of, read_config
 from vermilion.llm.source.read_gguf import GgufTensors, read_blueprint
 from vermilion.llm.source.safetensors import read_folder
+from vermilion.llm.source.stored import FLOATS
 from vermilion.llm.tokenizer import ChatTemplate, FolderTokenizer, open_tokenizer, open_tokenizer_of
-
-
-class Source(Protocol):
-    """A published model."""
-
-    @property
-    def path(self) -> Path:
-        """The file or the folder."""
-        ...
-
-    def config(self) -> dict[str, object]:
-        """Return what a folder of onnxruntime-genai would have in its configuration."""
-        ...
-
-    def files(self) -> Sequence[Path]:
-        """Return the files that hold the weights and what is said of them."""
-        ...
-
-    def blueprint(self) -> Blueprint:
-        """Return what it is like, without its weights; see `describe`."""
-        ...
-
-    def describe(self) -> Description:
-        """Return what it computes, over its weights.
-
-        Raises: ModelError for a damaged one; UnsupportedError for what is not computed here.
-        """
-        ...
-
-    def tokenizer(self, cache: Path) -> FolderTokenizer:
-        """Return its tokenizer, with its chat template."""
-        ...
-
-    def begin(self) -> int | None:
-        """Return the token that every text begins with, None for none."""
-        ...
 
 
 def find_source(path: Path) -> Source | None:
@@ -123,6 +88,10 @@ class GgufSource:
         """Return what it is like, without its weights."""
         return read_blueprint(self.file, GgufTensors(self.file))
 
+    def types(self) -> Mapping[str, tuple[float, float]]:
+        """Return the types of its matrices: bits of a weight as stored, and as it is read."""
+        return _types(one.type for one in self.file.header.tensors if len(one.shape) > 1)
+
     def describe(self) -> Description:
         """Return what it computes, over its weights."""
         tensors = GgufTensors(self.file)
@@ -175,6 +144,11 @@ class FolderSource:
         """Return what it is like, without its weights."""
         return blueprint_of(*self._config)
 
+    def types(self) -> Mapping[str, tuple[float, float]]:
+        """Return the types of its matrices: bits of a weight as stored, and as it is read."""
+        tensors = read_folder(self.path).values()
+        return _types(one.type for one in tensors if len(one.shape) > 1)
+
     def describe(self) -> Description:
         """Return what it computes, over its weights."""
         config, family = self._config
@@ -225,14 +199,12 @@ def has_few_bits(description: Description) -> bool:
     return any(one.matrix.is_block for one in products[:-1])
 
 
-def stored_types(description: Description) -> Mapping[str, tuple[float, float]]:
-    """Return the types of a decoder's weights: bits of one in the file, and as it is read here."""
-    found: dict[str, tuple[float, float]] = {}
-    for one in description.operations:
-        for part in one.matrix.parts if isinstance(one, Product) else ():
-            if isinstance(part, StoredMatrix):
-                found[part.type.name] = (part.type.stored_bits, part.type.packed_bits)
-            elif isinstance(part, PlainMatrix):
-                bits = part.values.dtype.itemsize * 8
-                found[str(part.values.dtype)] = (bits, 32)
+def _types(names: Iterable[str]) -> Mapping[str, tuple[float, float]]:
+    known = block_types()
+    found = {}
+    for name in sorted(set(names)):
+        if name in known:
+            found[name] = (known[name].stored_bits, known[name].packed_bits)
+        elif name in FLOATS:
+            found[name] = (8.0 * FLOATS[name].itemsize, 32.0)
     return found

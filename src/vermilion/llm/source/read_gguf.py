@@ -255,7 +255,8 @@ def _layers(
         sees_all = [bool(every) and (at + 1) % every == 0 for at in range(count)]
     base = keys.number("rope.freq_base", 10000.0)
     turning = _turning(keys, tensors, RopeFacts(base, facts.turned, facts.context, facts.where))
-    local_base = keys.number("rope.freq_base_swa", family.local_base)
+    plain_base = base if family.has_plain_windows else family.local_base
+    local_base = keys.number("rope.freq_base_swa", plain_base)
     local = turning
     if local_base and window:
         own = RopeFacts(local_base, facts.turned, facts.context, facts.where)

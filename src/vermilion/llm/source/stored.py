@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +17,11 @@ from vermilion.llm.engine.description import Floats
 from vermilion.llm.engine.embedding import Embedding, numbers_of_rows
 from vermilion.llm.engine.matrices import BlockMatrix, Part, PlainMatrix, StoredMatrix
 
-FLOATS = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype("u2")}
+FLOATS: Mapping[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype("u2"),
+}
 
 
 def part_of(type_: str, rows: NDArray[np.uint8], where: str) -> Part:
