@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape
+from operator import length_hint
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -36,7 +37,7 @@ from vermilion.quantize import (
 )
 from vermilion.quantize.html import html_report
 from vermilion.quantize.options import make_options
-from vermilion.quantize.samples import open_samples
+from vermilion.quantize.samples import Samples, open_samples
 
 Array = NDArray[Any]
 
@@ -74,6 +75,8 @@ class QuantizedFile:
             "peak_rss_mb": self.peak_rss_mb,
             "samples": found.samples,
             "samples_in_own_kernels": found.own_samples,
+            "compared_on": "held-out samples" if found.held_out else "calibration samples",
+            "held_out": found.held_out,
             "calibration": self.calibration,
             "outputs": [output.as_json() for output in found.outputs],
             "layers": [
@@ -83,12 +86,14 @@ class QuantizedFile:
             "eight_bit_share": found.eight_bit_share,
             "positions_moved": found.moved,
             "limits_unmet": list(found.unmet),
+            "inner": [dataclasses.asdict(row) for row in found.inner],
             "crowded": [dataclasses.asdict(row) for row in found.crowded],
             "recipe": found.options.as_json(),
         }
         if self.guarded is not None:
             data["promise_met"] = self.guarded.met
             data["held_out"] = self.guarded.held_out
+            data["metric"] = self.guarded.metric
             data["ladder"] = [trial.as_json() for trial in self.guarded.ladder]
         return data
 
@@ -105,6 +110,7 @@ def quantize_file(
     layout: Layout = "nchw",
     resize: tuple[int, int] | None = None,
     promise: Promise | None = None,
+    labels: str | os.PathLike[str] | Sequence[object] | None = None,
     report: str | os.PathLike[str] | None = None,
     progress: Progress = no_progress,
     **settings: Unpack[Settings],
@@ -124,6 +130,8 @@ def quantize_file(
         resize: height and width that pictures are brought to; the input's own by default.
         promise: what must hold on samples held out of calibration; precision is raised where it
             has to be. The result says whether it holds.
+        labels: for the promise's metric: a file (`.csv`, `.txt`, `.npy`, `.npz`), a folder whose
+            folders are classes, or a sequence, one for each sample.
         report: an HTML file to write.
         progress: told of each step.
         settings: the fields of `vermilion.quantize.Options`: `scheme`, `method`, `rounding`,
@@ -150,9 +158,18 @@ def quantize_file(
             resize=resize,
             limit=samples,
         )
+        least = length_hint(feeds)
     else:
+        least = min(samples, length_hint(calib))
         feeds = (feed for _, feed in zip(range(samples), calib, strict=False))
-    feeds = _checked(graph, feeds)
+    if labels is not None:
+        if promise is None:
+            raise OptionError("labels are for a promise", hint="promise a largest drop as well")
+        labels = Path(labels) if isinstance(labels, str | os.PathLike) else labels
+        promise = dataclasses.replace(promise, labels=labels)
+    if promise is not None and isinstance(feeds, Samples):
+        promise = dataclasses.replace(promise, files=feeds.taken)
+    feeds = _Checked(graph, feeds, least)
     guarded = None
     if promise is None:
         quantized = quantize_model(
@@ -172,31 +189,42 @@ def quantize_file(
     return QuantizedFile(place, quantized, seconds, peak_rss_mb(), calibration, guarded)
 
 
-def _checked(
-    model: ir.Model, feeds: Iterable[Mapping[str, Array]]
-) -> Iterator[Mapping[str, Array]]:
-    """Yield the feeds, once the model has come to an end with the first of them."""
-    for number, feed in enumerate(feeds):
-        if number == 0:
-            check_runs(model, feed)
-        yield feed
+@dataclass(frozen=True)
+class _Checked:
+    """Feeds, once the model has come to an end with the first of them."""
+
+    model: ir.Model
+    feeds: Iterable[Mapping[str, Array]]
+    least: int  # as many there are at least
+
+    def __iter__(self) -> Iterator[Mapping[str, Array]]:
+        for number, feed in enumerate(self.feeds):
+            if number == 0:
+                check_runs(self.model, feed)
+            yield feed
+
+    def __length_hint__(self) -> int:
+        return self.least
 
 
 def save_model(model: ir.Model, place: Path) -> None:
     """Write an ONNX file beside its place, read it back through the door, and rename it.
 
-    Weights of more than one file can hold go into `NAME.onnx.….data` beside it, which is new each
-    time: whatever happens on the way, the former model keeps its own.
+    It needs no other file than its own: weights that lie in files of the float model are written
+    anew. Weights of more than one file can hold go into `NAME.onnx.….data` beside it, which is new
+    each time: whatever happens on the way, the former model keeps its own.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     token = uuid.uuid4().hex[:12]
     aside = place.with_name(f".{place.stem}.{token}.onnx")
+    data = place.with_name(f"{place.name}.{token}.data")
+    _take_in(model)
     weights_size = sum(
         value.const_value.nbytes
-        for value in model.graph.initializers.values()
+        for graph in model.graphs()
+        for value in graph.initializers.values()
         if value.const_value is not None
     )
-    data = place.with_name(f"{place.name}.{token}.data")
     is_large = weights_size > _LARGEST_INLINE_BYTES
     try:
         if is_large:
@@ -215,3 +243,23 @@ def save_model(model: ir.Model, place: Path) -> None:
             # Windows does not remove what a program has mapped; the next writing does.
             with suppress(PermissionError):
                 former.unlink(missing_ok=True)
+
+
+def _take_in(model: ir.Model) -> None:
+    """Hold weights that lie in files as arrays, which stay mapped there until they are written."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                value.const_value = _of_its_own(tensor)
+        for node in graph:
+            for name, attribute in list(node.attributes.items()):
+                if attribute.is_ref() or attribute.type != ir.AttributeType.TENSOR:
+                    continue
+                tensor = attribute.as_tensor()
+                if isinstance(tensor, ir.ExternalTensor):
+                    node.attributes[name] = ir.AttrTensor(name, _of_its_own(tensor))
+
+
+def _of_its_own(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)

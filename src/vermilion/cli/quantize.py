@@ -10,21 +10,14 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from vermilion.cli.options import Dims, Model, bytes_for_people, parse_dims, parse_shape
+from vermilion.cli.options import Dims, Model, parse_dims, parse_shape
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from vermilion.ir.pictures import Layout
-    from vermilion.quantization import QuantizedFile
-    from vermilion.quantize.guard import Guarded, Promise
-    from vermilion.quantize.hold_out import Metric
-    from vermilion.quantize.result import Quantized
-
-_WORST_LAYERS = 8
+    from vermilion.quantize.guard import Promise
 
 
 @verb("quantize", limits_threads=True)
@@ -112,9 +105,28 @@ def quantize(
         str | None,
         typer.Option(
             "--metric",
-            metavar="MODULE:FUNCTION",
-            help="For `--max-drop`: takes the outputs of all held-out samples, gives a figure.",
+            metavar="NAME|MODULE:FUNCTION",
+            help="What `--max-drop` is a part of: top1, top5, miou, map, cer, wer, f1, perplexity, "
+            "cosine, or a function of (outputs, sample, index, label) or of those of all.",
         ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels",
+            metavar="FILE",
+            help="For the metric: .csv, .txt, .npy or .npz, or a folder whose folders are classes.",
+        ),
+    ] = None,
+    direction: Annotated[
+        str | None,
+        typer.Option(
+            "--direction", help="Of the metric's figures, `larger` or `smaller` is better."
+        ),
+    ] = None,
+    metric_range: Annotated[
+        str | None,
+        typer.Option("--metric-range", metavar="0:1", help="What its figures cannot pass."),
     ] = None,
     recipe: Annotated[
         Path | None, typer.Option("--recipe", metavar="FILE", help="Take the options from a file.")
@@ -128,6 +140,7 @@ def quantize(
     ] = None,
 ) -> Result:
     """Quantize a model, and say layer by layer what that costs in accuracy."""
+    from vermilion.cli.quantize_views import view
     from vermilion.quantization import quantize_file
     from vermilion.quantize.options import Settings
 
@@ -157,7 +170,8 @@ def quantize(
         std=_numbers(std, "--std", (1.0,)),
         layout=_layout(layout),
         resize=_size(resize),
-        promise=_promise(max_drop, min_sqnr, metric),
+        promise=_promise(max_drop, min_sqnr, metric, labels, direction, metric_range),
+        labels=labels,
         report=report,
         progress=terminal.progress,
         **settings,
@@ -165,7 +179,7 @@ def quantize(
     if save_recipe is not None:
         text = json.dumps(quantized.quantized.options.as_json(), indent=2) + "\n"
         save_recipe.write_text(text, encoding="utf-8")
-    return Result(quantized.as_json(), lambda: _view(quantized), ok=quantized.met)
+    return Result(quantized.as_json(), lambda: view(quantized), ok=quantized.met)
 
 
 def _read_recipe(file: Path | None) -> dict[str, object]:
@@ -184,17 +198,48 @@ def _read_recipe(file: Path | None) -> dict[str, object]:
     return from_json(recipe).as_json()
 
 
-def _promise(max_drop: str | None, min_sqnr: float | None, metric: str | None) -> Promise | None:
+def _promise(
+    max_drop: str | None,
+    min_sqnr: float | None,
+    metric: str | None,
+    labels: str | None,
+    direction: str | None,
+    metric_range: str | None,
+) -> Promise | None:
     from vermilion.quantize.guard import Promise
 
+    given = {
+        "--metric": metric,
+        "--labels": labels,
+        "--direction": direction,
+        "--metric-range": metric_range,
+    }
+    for option, value in given.items() if max_drop is None else ():
+        if value is not None and min_sqnr is None:
+            raise OptionError(f"`{option}` needs `--max-drop`", hint="add `--max-drop 1%`")
+        if value is not None:
+            raise OptionError(f"`{option}` goes with `--max-drop`, not with `--min-sqnr`")
     if max_drop is None and min_sqnr is None:
-        if metric is not None:
-            raise OptionError("`--metric` needs `--max-drop`", hint="add `--max-drop 1%`")
         return None
-    if max_drop is None and metric is not None:
-        raise OptionError("`--metric` goes with `--max-drop`, not with `--min-sqnr`")
     drop = None if max_drop is None else _part(max_drop)
-    return Promise(drop, min_sqnr, None if metric is None else _metric(metric))
+    return Promise(
+        drop,
+        min_sqnr,
+        None if metric is None else _metric(metric),
+        direction=direction,
+        bounds=None if metric_range is None else _ends(metric_range),
+    )
+
+
+def _ends(text: str) -> tuple[float, float]:
+    """Read `0:1`; `0:` is without an upper end."""
+    low, colon, high = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return float(low or "-inf"), float(high or "inf")
+    except ValueError as error:
+        raise OptionError(f"`--metric-range {text}` is not LOW:HIGH", hint="write `0:1`") from error
 
 
 def _part(text: str) -> float:
@@ -205,9 +250,14 @@ def _part(text: str) -> float:
         raise OptionError(f"`--max-drop {text}` is not a part", hint="write `1%`") from error
 
 
-def _metric(words: str) -> Metric:
-    """Import what `module:function` names; the working folder is searched as well."""
+def _metric(words: str) -> object:
+    """Return a name, or what `module:function` names; the working folder is searched as well."""
     module, colon, name = words.partition(":")
+    if not colon:
+        from vermilion.quantize.own_metric import as_metric
+
+        as_metric(words)  # is there such a name?
+        return words
     if not (module and colon and name):
         raise OptionError(f"`--metric {words}` is not MODULE:FUNCTION")
     folder = str(Path.cwd())
@@ -218,9 +268,9 @@ def _metric(words: str) -> Metric:
         raise OptionError(f"`--metric {words}` cannot be imported: {error}") from error
     finally:
         sys.path.remove(folder)
-    if not callable(found):
+    if not callable(found) and not hasattr(found, "update"):
         raise OptionError(f"`--metric {words}` is not a function")
-    return cast("Metric", found)
+    return found
 
 
 def _numbers(text: str | None, option: str, default: tuple[float, ...]) -> tuple[float, ...]:
@@ -249,95 +299,3 @@ def _size(text: str | None) -> tuple[int, int] | None:
     if len(sizes) != 2:
         raise OptionError(f"`--resize {text}` is not HEIGHTxWIDTH", hint="write `224x224`")
     return sizes[0], sizes[1]
-
-
-def _view(file: QuantizedFile) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-
-    found = file.quantized
-    size = bytes_for_people(file.output.stat().st_size)
-    outputs = Table(box=None, pad_edge=False, header_style="bold")
-    outputs.add_column("output")
-    outputs.add_column("SQNR dB", justify="right")
-    outputs.add_column("cosine", justify="right")
-    for row in found.outputs:
-        outputs.add_row(row.name, f"{row.sqnr_db:.1f}", f"{row.cosine:.6f}")
-    worst = sorted(found.layers, key=lambda layer: layer.sqnr_db)[:_WORST_LAYERS]
-    layers = Table(box=None, pad_edge=False, header_style="bold")
-    layers.add_column("layer", overflow="fold")
-    layers.add_column("operator")
-    layers.add_column("SQNR dB", justify="right")
-    for layer in worst:
-        layers.add_row(layer.name, layer.op_type, f"{layer.sqnr_db:.1f}")
-    own = f", {found.own_samples} of them in own kernels" if found.own_samples else ""
-    return Group(
-        f"{file.output} ({size}): {found.scheme}, {found.samples} "
-        f"{'sample' if found.samples == 1 else 'samples'}{own}, "
-        f"{file.seconds:.1f} s, peak memory {file.peak_rss_mb:.0f} MB",
-        "",
-        "against the float model, on calibration samples",
-        outputs,
-        "",
-        f"the {len(worst)} layers furthest from float, of {len(found.layers)}",
-        layers,
-        *_crowded(found),
-        *_ladder(file),
-    )
-
-
-def _crowded(found: Quantized) -> list[str]:
-    """Say which tensors have lost nearly all, and how to keep them."""
-    lines = []
-    for row in found.crowded:
-        kept = "1 step" if row.steps == 1 else f"{row.steps} steps"
-        lines.append(
-            f"`{row.tensor}` keeps {kept}: "
-            f"`{row.node}` joins it with much larger values, in one scale"
-        )
-    if lines:
-        nodes = dict.fromkeys(row.node for row in found.crowded)
-        options = " ".join(f"--exclude '{node}'" for node in nodes)
-        lines.append(f"hint: leave that in float, so that each has a scale of its own: {options}")
-    return ["", *lines] if lines else []
-
-
-def _ladder(file: QuantizedFile) -> list[RenderableType]:
-    from rich.table import Table
-
-    if file.guarded is None:
-        return []
-    guarded = file.guarded
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"tried, on {guarded.held_out} samples held out")
-    for heading in ("SQNR dB", "drop", "at most", "GOPs on 8 bits", "s"):
-        table.add_column(heading, justify="right")
-    for trial in guarded.ladder:
-        table.add_row(
-            trial.what,
-            f"{trial.sqnr_db:.1f}",
-            f"{trial.drop:.2%}",
-            f"{trial.bound:.2%}",
-            f"{trial.eight_bit_share:.1%}",
-            f"{trial.seconds:.1f}",
-        )
-    note = "`at most` is what the drop does not exceed with 95 % confidence"
-    return ["", table, note, *_verdict(guarded)]
-
-
-def _verdict(guarded: Guarded) -> list[str]:
-    """Say whether the promise is kept, and what would help where it is not."""
-    if guarded.met:
-        return ["the promise is kept"]
-    enough = min(
-        (trial.samples_needed for trial in guarded.ladder if trial.samples_needed), default=0
-    )
-    lines = ["the promise is not kept; the best was saved"]
-    if enough:
-        lines.append(f"hint: {enough} samples that lose alike would show it: `--samples {enough}`")
-    if guarded.has_doubtful_metric:
-        lines.append(
-            "hint: it was compared which class or channel is largest, which means little "
-            "for boxes or masks: give `--metric MODULE:FUNCTION`, or promise `--min-sqnr`"
-        )
-    return lines

@@ -10,6 +10,7 @@ run the network: in bfloat16, in less time, and each tensor is looked at as it i
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +53,9 @@ class TensorFacts:
     @property
     def size_bytes(self) -> int:
         """Size of one sample's tensor, 0 where it is unknown."""
-        return 0 if self.elements is None else self.elements * max(1, self.data_type.bitwidth // 8)
+        if self.elements is None or self.data_type == ir.DataType.STRING:
+            return 0
+        return self.elements * max(1, self.data_type.bitwidth // 8)
 
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
@@ -117,7 +120,13 @@ def _known_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, Tens
     values = [*model.graph.inputs, *(v for n in model.graph for v in n.outputs if v.name)]
     facts: dict[str, TensorFacts] = {}
     for value in values:
-        if value.dtype is None or value.shape is None or not value.shape.is_static():
+        is_tensor = isinstance(value.type, ir.TensorType)
+        if (
+            not is_tensor
+            or value.dtype is None
+            or value.shape is None
+            or not value.shape.is_static()
+        ):
             return None
         facts[str(value.name)] = TensorFacts(value.dtype, value.shape.numpy())
     shapes = {str(v.name): v.shape.numpy() for v in model.graph.inputs if v.shape is not None}
@@ -127,7 +136,9 @@ def _known_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, Tens
 
 def _facts(argument: ort.NodeArg) -> TensorFacts:
     dtype = numpy_type(argument.type)
-    data_type = ir.DataType.UNDEFINED if dtype is None else ir.DataType.from_numpy(dtype)
+    if dtype is None:  # a sequence, or nothing at all
+        return TensorFacts(ir.DataType.UNDEFINED, None)
+    data_type = ir.DataType.from_numpy(dtype)
     shape = argument.shape
     known = shape is not None and all(isinstance(length, int) for length in shape)
     return TensorFacts(data_type, tuple(shape) if known else None)
@@ -152,6 +163,14 @@ def grouped(names: Iterable[str], facts: Mapping[str, TensorFacts], limit: int) 
 
 
 Statistics = Histogram | Range
+
+
+class Counter(Protocol):
+    """What is filled with the values of one tensor."""
+
+    def add(self, values: Array) -> bool:
+        """Count `values`; say whether all are finite."""
+
 
 Fetch = Callable[[Mapping[str, Array]], dict[str, Array]]
 """One run: a sample → tensors by name."""
@@ -211,15 +230,20 @@ class Calibrator:
     def __init__(
         self,
         model: ir.Model,
-        statistics: Mapping[str, Statistics],
+        statistics: Mapping[str, Counter],
         facts: Mapping[str, TensorFacts],
         watchers: Sequence[Watcher] = (),
+        keepers: Sequence[Watcher] = (),
     ) -> None:
+        """Fill `statistics`, and show `watchers` what is calibrated on, `keepers` all there is."""
         inputs = {str(value.name) for value in model.graph.inputs}
         self._model, self._facts = model, facts
         self._statistics = statistics
-        self._watchers = watchers
-        names = dict.fromkeys([*statistics, *sorted(n for w in watchers for n in w.wanted)])
+        self._watchers, self._keepers = watchers, keepers
+        self._counts = True  # not what is held out
+        names = dict.fromkeys(
+            [*statistics, *sorted(n for w in (*watchers, *keepers) for n in w.wanted)]
+        )
         self._inputs = [name for name in names if name in inputs]
         self._fetched = [name for name in names if name not in inputs]
         self._fetches: list[Fetch] = []  # each with a session of its own
@@ -233,8 +257,9 @@ class Calibrator:
         """Know beforehand how many samples there will be, 0 where only reading them tells."""
         self._total = total
 
-    def add(self, number: int, sample: Mapping[str, Array]) -> None:
-        """Run one sample and look at all its tensors."""
+    def add(self, number: int, sample: Mapping[str, Array], *, counts: bool = True) -> None:
+        """Run one sample and look at all its tensors; if it `counts`, calibrate on them."""
+        self._counts = counts
         show = partial(self._see, number)
         for name in self._inputs:
             show(name, sample[name])
@@ -314,6 +339,10 @@ class Calibrator:
             self._network = Refusal("bfloat16 is too coarse for this network")
 
     def _see(self, number: int, name: str, array: Array) -> None:
+        for keeper in self._keepers:
+            keeper.add(name, array)
+        if not self._counts:
+            return
         statistics = self._statistics.get(name)
         if statistics is not None and not statistics.add(array):
             raise ModelError(
@@ -332,13 +361,14 @@ def observe(
     *,
     total: int,
     progress: Progress,
+    held_out: Sequence[Mapping[str, Array]] = (),
 ) -> int:
-    """Run all `samples` through `calibrator`; give how many there were."""
+    """Run all samples through `calibrator`, first those that are `held_out`; give how many."""
     count = 0
     calibrator.expect(total)
-    for sample in samples:
+    for sample in itertools.chain(held_out, samples):
         with one_thread():  # ONNX Runtime has threads of its own
-            calibrator.add(count, sample)
+            calibrator.add(count, sample, counts=count >= len(held_out))
         count += 1
         progress("calibrate", count, total)
     return count

@@ -100,7 +100,9 @@ def covering_position(largest: float, number: IntegerFormat) -> int:
 def position_for_histogram(histogram: Histogram, number: IntegerFormat) -> int | None:
     """Return the best position for what was counted, None where all of it was zero."""
     if histogram.exponent is None:
-        return None
+        if histogram.floor == 0.0:
+            return None
+        return _limited(math.floor(math.log2(number.high / -histogram.floor)))
     all_counts = histogram.counts
     filled = np.flatnonzero(all_counts)
     centres, counts = (filled + 0.5) * histogram.width, all_counts[filled].astype(np.float64)
@@ -111,7 +113,11 @@ def position_for_histogram(histogram: Histogram, number: IntegerFormat) -> int |
         return math.ldexp(float(np.dot(counts, off * off)), -2 * position)
 
     tried = _tried(covering_position(histogram.largest, number))
-    return _best(tried, [error(position) for position in tried])
+    best = _best(tried, [error(position) for position in tried])
+    if histogram.floor < 0.0:
+        # Rounded down: what lies below the floor must come out below it.
+        best = min(best, math.floor(math.log2(number.high / -histogram.floor)))
+    return _limited(best)
 
 
 def position_for_values(values: NDArray[np.float32], number: IntegerFormat) -> int | None:

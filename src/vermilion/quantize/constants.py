@@ -60,7 +60,9 @@ def round_constants(
         if seen is None or not seen.count:
             integers[name] = parameters[name].to_integers(_array(value))
             continue
-        integers[name], shift = _compensated(value, seen, parameters, centred=correct_bias)
+        integers[name], shift = _compensated(
+            value, bias if correct_bias else None, seen, parameters
+        )
         if shift is not None and bias is not None:
             shifts[str(bias.name)] = shift
     for value in plan.biases:
@@ -94,17 +96,15 @@ def _covering(plan: Plan, value: ir.Value, node: ir.Node, per_channel: bool) -> 
 
 
 def _compensated(
-    value: ir.Value, seen: Moments, parameters: Mapping[str, Parameters], *, centred: bool
+    value: ir.Value, bias: ir.Value | None, seen: Moments, parameters: Mapping[str, Parameters]
 ) -> tuple[NDArray[np.generic], Float32 | None]:
-    """Return the integers of a layer's weight, and what its bias takes over."""
+    """Return the integers of a layer's weight, and what its `bias` takes over."""
     layer, given = seen.layer, parameters[str(value.name)]
-    bias = layer.bias
-    centred = centred and bias is not None and bias.const_value is not None
-    centred = centred and bias is not None and len(bias.uses()) == 1
+    centred = bias is not None and bias.const_value is not None and len(bias.uses()) == 1
     array = _array(value)
     weights = np.asarray(layer.matrices(array), np.float32)
     scale = layer.by_output(given.scale, array.shape)
-    gram = seen.gram(centred=centred)
+    gram = seen.shown_gram(centred=centred)
     read = parameters.get(layer.source)
     if read is not None:
         # What is read is rounded as well: errors of one step, spread evenly.

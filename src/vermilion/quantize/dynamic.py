@@ -106,7 +106,7 @@ def _integers(
         matrices = layer.matrices(array).astype(np.float32)
         limits = (-number.high, number.high)
         found = layer.stored(
-            round_compensated(matrices, seen.gram(centred=False), spread, limits), array.shape
+            round_compensated(matrices, seen.shown_gram(centred=False), spread, limits), array.shape
         )
         integers = found.T if turned else found
     clipped = np.clip(integers, -number.high, number.high)

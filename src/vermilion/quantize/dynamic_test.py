@@ -90,9 +90,17 @@ def test_excluded_names_are_checked() -> None:
         quantize_model(network(), ROWS, scheme="int8-dynamic", exclude=["nobody"])
 
 
-def test_a_gemm_with_factors_stays_in_float() -> None:
-    done = quantize_model(network("Gemm<transB=1, beta=0.5>(r, v, c)"), ROWS, scheme="int8-dynamic")
+def test_a_gemm_with_a_factor_stays_in_float() -> None:
+    done = quantize_model(
+        network("Gemm<transB=1, alpha=0.5>(r, v, c)"), ROWS, scheme="int8-dynamic"
+    )
     assert operators(done.model).count("Gemm") == 1
+
+
+def test_the_factor_of_an_addend_goes_into_it() -> None:
+    done = quantize_model(network("Gemm<transB=1, beta=0.5>(r, v, c)"), ROWS, scheme="int8-dynamic")
+    assert operators(done.model).count("Gemm") == 0
+    assert done.outputs[0].sqnr_db > 30.0
 
 
 def test_only_the_products_of_a_convolutional_network_change() -> None:

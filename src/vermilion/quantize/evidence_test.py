@@ -5,12 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from vermilion.quantize.evidence import (
-    binomial_bound,
-    samples_needed,
-    student_quantile,
-    upper_bound,
-)
+from vermilion.quantize.evidence import binomial_bound, samples_needed, upper_bound
 
 
 @pytest.mark.parametrize(
@@ -29,16 +24,47 @@ def test_all_lost_is_bounded_by_all() -> None:
     assert binomial_bound(4, 4) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("freedom", "expected"), [(3, 2.353), (5, 2.015), (10, 1.812), (30, 1.697), (1000, 1.646)]
-)
-def test_quantiles_are_students(freedom: int, expected: float) -> None:
-    assert student_quantile(freedom) == pytest.approx(expected, rel=5e-3)
+def test_any_part_and_all_or_nothing_meet() -> None:
+    """Without the exact way: what is all or nothing is bounded as Clopper and Pearson do."""
+    almost = [1.0 - 1e-9] * 3 + [0.0] * 97
+    assert upper_bound(almost) == pytest.approx(binomial_bound(3, 100), rel=1e-3)
 
 
-def test_smaller_decisions_show_more() -> None:
+def test_the_bound_is_the_quantile_of_weighted_means() -> None:
+    rng = np.random.default_rng(1)
+    losses = rng.random(12) ** 3 * 0.4
+    weights = rng.exponential(size=(200_000, 13))
+    means = (weights / weights.sum(axis=1, keepdims=True)) @ np.append(losses, 1.0)
+    assert upper_bound(losses.tolist()) == pytest.approx(np.quantile(means, 0.95), rel=5e-3)
+
+
+def test_what_no_sample_lost_may_be_lost_by_others() -> None:
+    """How small the parts are that a sample can lose says nothing of how many are lost at once."""
     nothing = [0.0] * 30
-    assert upper_bound(nothing, 0.04) == pytest.approx(0.04 * upper_bound(nothing, 1.0))
+    assert upper_bound(nothing, 1 / 50176) == upper_bound(nothing, 1.0) == binomial_bound(0, 30)
+    assert upper_bound(nothing, highest=0.5) == pytest.approx(0.5 * binomial_bound(0, 30))
+
+
+def test_without_a_known_most_nothing_shows_where_nothing_was_lost() -> None:
+    assert upper_bound([0.0] * 30, highest=math.inf) == math.inf
+    losses = [0.0] * 20 + [0.1] * 10
+    assert 0.03 < upper_bound(losses, highest=math.inf) < upper_bound(losses)
+
+
+RARE = {
+    "one mask in twenty is lost": (lambda g, n: (g.random(n) < 0.05) * 1.0, 0.05),
+    "a third of one in twenty": (lambda g, n: (g.random(n) < 0.05) * 0.3, 0.015),
+    "heavy tail": (lambda g, n: np.minimum(0.01 * g.lognormal(0.0, 2.0, n), 1.0), 0.0614),
+}
+
+
+@pytest.mark.parametrize("case", RARE)
+@pytest.mark.parametrize("count", [11, 40])
+def test_rare_total_failures_are_covered(case: str, count: int) -> None:
+    draw, truth = RARE[case]
+    rng = np.random.default_rng(3)
+    bounds = [upper_bound(draw(rng, count).tolist(), 1 / 50176) for _ in range(300)]
+    assert np.mean(np.asarray(bounds) >= truth) >= 0.94
 
 
 @pytest.mark.parametrize("spread", ["one size", "any size", "gains too"])
@@ -61,15 +87,15 @@ def test_a_bound_is_above_the_truth_nineteen_times_in_twenty(spread: str) -> Non
 @pytest.mark.parametrize("losses", [[0.0] * 20, [1.0] + [0.0] * 99, [0.3, 0.1] + [0.0] * 38])
 def test_so_many_samples_that_lose_alike_are_enough(losses: list[float]) -> None:
     most = 0.03
-    unit = 0.1 if len(losses) == 40 else 1.0
-    needed = samples_needed(losses, unit, most)
+    needed = samples_needed(losses, most)
     assert needed > len(losses)
     times = math.ceil(needed / len(losses))
-    assert upper_bound(losses * times, unit) <= most * 1.1
-    assert upper_bound(losses * max(1, times // 3), unit) > most
+    assert upper_bound(losses * times) <= most * 1.1
+    assert upper_bound(losses * max(1, times // 3)) > most
 
 
 def test_no_number_of_samples_shows_what_is_not_so() -> None:
-    assert samples_needed([1.0, 0.0, 0.0], 1.0, 0.1) == 0
-    assert samples_needed([0.0] * 9, 1.0, 0.0) == 0
-    assert samples_needed([0.0] * 100, 1.0, 0.1) == 100
+    assert samples_needed([1.0, 0.0, 0.0], 0.1) == 0
+    assert samples_needed([0.0] * 9, 0.0) == 0
+    assert samples_needed([0.0] * 100, 0.1) == 100
+    assert samples_needed([0.0] * 100, 0.1, highest=math.inf) == 0

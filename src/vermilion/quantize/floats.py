@@ -48,6 +48,25 @@ _COMPUTES = PRODUCTS | {
 }
 
 
+def float_nodes(
+    graph: ir.Graph,
+    scheme: FloatScheme,
+    types: Mapping[str, ir.DataType],
+    exclude: Sequence[str],
+) -> list[ir.Node]:
+    """Return the nodes that the scheme rounds."""
+    skipped = excluded_nodes(graph, exclude)
+    column = TAKEN["bf16"] if scheme.all_tensors else PRODUCTS
+    return [
+        node
+        for node in graph
+        if node.op_type in column
+        and node.domain in ("", "ai.onnx")
+        and node not in skipped
+        and types.get(str(node.outputs[0].name)) == ir.DataType.FLOAT
+    ]
+
+
 def write_floats(
     work: ir.Model,
     scheme: FloatScheme,
@@ -59,16 +78,7 @@ def write_floats(
     Raises: UnsupportedError where there is nothing to round, or a block has no known length.
     """
     graph = work.graph
-    skipped = excluded_nodes(graph, exclude)
-    column = TAKEN["bf16"] if scheme.all_tensors else PRODUCTS
-    nodes = [
-        node
-        for node in graph
-        if node.op_type in column
-        and node.domain in ("", "ai.onnx")
-        and node not in skipped
-        and types.get(str(node.outputs[0].name)) == ir.DataType.FLOAT
-    ]
+    nodes = float_nodes(graph, scheme, types, exclude)
     count = (
         _write_casts(work, nodes, scheme.number, types)
         if scheme.all_tensors

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
 
+# 8 bits have fewer, 16 bits many more.
+_FEW_STEPS = 1 << 10
+
 
 @dataclass(frozen=True)
 class IntegerFormat:
@@ -35,6 +38,11 @@ class IntegerFormat:
     def is_signed(self) -> bool:
         """Say whether zero lies in the middle."""
         return self.low < 0
+
+    @property
+    def has_fine_steps(self) -> bool:
+        """Say whether there are so many steps that no range needs to be cut."""
+        return self.high - self.low > _FEW_STEPS
 
 
 # The lowest integer is left unused, so that the range is symmetric and a product of two never
@@ -84,9 +92,6 @@ class Parameters:
 
 Column = Literal["xint8", "a8w8", "a16w8"]
 
-# 8 bits have fewer, 16 bits many more.
-_FEW_STEPS = 1 << 10
-
 
 @dataclass(frozen=True)
 class Scheme:
@@ -112,7 +117,7 @@ class Scheme:
     @property
     def has_fine_steps(self) -> bool:
         """Say whether activations have so many steps that no range needs to be cut."""
-        return self.activation.high - self.activation.low > _FEW_STEPS
+        return self.activation.has_fine_steps
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,18 @@
-"""Which samples are held out of calibration, to measure on them what is promised."""
+"""Which samples are held out of calibration, to measure on them."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-import numpy as np
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from vermilion.ir.execute import Array
+from vermilion.quantize.result import OUTPUT_SAMPLES
+
+_T = TypeVar("_T")
 
 HELD_OUT_SAMPLES = 32
 """Held out for an SQNR at most, which is a mean over all numbers of an output."""
@@ -15,11 +20,25 @@ HELD_OUT_SAMPLES = 32
 HELD_OUT_EVERY = 4  # of the first samples, every fourth is not calibrated on
 _CALIBRATED_FIRST = 32  # then ranges hardly widen any more, and all but every eighth is held out
 _CALIBRATED_EVERY = 8
-# For a largest drop: what shows it although two samples lost all. (Clopper and Pearson's bound of
-# 2 among n is 6.3 ÷ n.)
-_HELD_OUT_TIMES_DROP = 6.3
-_MOST_HELD_OUT = 1024
+# For a largest drop: what shows it although two samples lost all, at the confidence that the first
+# trial of a search has. (Clopper and Pearson's bound of 2 among n is 6.9 ÷ n.)
+_HELD_OUT_TIMES_DROP = 7.0
+_MOST_HELD_OUT = 1 << 14
 HELD_OUT_BYTES = 512 * 1024 * 1024  # of samples; and of what the model gives for them
+
+# Without a promise, of the first samples so many are compared on where there are as many at least.
+# Reading ahead tells that there are a few; of more, only who gives them knows.
+_COMPARED = {16: 4, 8: 2, 6: 1}
+_READ_AHEAD = 5
+_READ_AHEAD_HELD = 16  # where samples are held out anyway, until the first four of them are
+
+
+@dataclass
+class HeldOut:
+    """Samples that are not calibrated on, and which of all samples they are."""
+
+    samples: list[dict[str, Array]] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
 
 
 def most_for(max_drop: float) -> int:
@@ -32,13 +51,13 @@ def held_out_of(
     samples: Iterable[Mapping[str, Array]], most: int = HELD_OUT_SAMPLES
 ) -> tuple[list[Mapping[str, Array]], list[Mapping[str, Array]]]:
     """Return the samples that a promise is held to, and those that are calibrated on."""
-    kept: list[dict[str, Array]] = []
+    kept = HeldOut()
     rest = list(hold_out(samples, kept, most))
-    return list(kept), rest
+    return list(kept.samples), rest
 
 
 def hold_out(
-    samples: Iterable[Mapping[str, Array]], kept: list[dict[str, Array]], most: int
+    samples: Iterable[Mapping[str, Array]], kept: HeldOut, most: int
 ) -> Iterator[Mapping[str, Array]]:
     """Pass on what is calibrated on, and keep the rest, `most` samples of it."""
     calibrated = size = 0
@@ -49,8 +68,9 @@ def hold_out(
             if later
             else number % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
         )
-        if turn and len(kept) < most and size < HELD_OUT_BYTES:
-            kept.append(dict(sample))
+        if turn and len(kept.samples) < most and size < HELD_OUT_BYTES:
+            kept.samples.append(dict(sample))
+            kept.indices.append(number)
             size += sum(array.nbytes for array in sample.values())
         else:
             calibrated += 1
@@ -67,54 +87,24 @@ def samples_for(held_out: int) -> int:
     return early + 1 + later
 
 
-Outputs = Sequence[Mapping[str, Array]]
-Metric = Callable[[Outputs], float]
-"""Gives a figure for the outputs on all held-out samples in their order; larger is better."""
+def some_held_out(
+    samples: Iterator[dict[str, Array]], hint: int, held: HeldOut | None
+) -> tuple[list[dict[str, Array]], deque[dict[str, Array]]]:
+    """Read ahead; return a few samples to compare on, and those read that are calibrated on.
 
-_EXCHANGED_AT_ONCE = 8  # samples
-
-
-def lost_by_each(metric: Metric, exact: Outputs, found: Outputs, reached: float) -> list[float]:
-    """Return by how much the metric falls when one sample's outputs alone are those of `found`.
-
-    A metric sees all samples at once, so what one of them does is found by exchanging it. Where a
-    few neighbours together change nothing, none of them is looked at alone.
+    There are `hint` samples or more. With `held`, reading fills it. Of fewer than six samples none
+    is held out: ranges need them more.
     """
-    lost = [0.0] * len(found)
-
-    def look_at(start: int, end: int) -> None:
-        alone = end - start == 1
-        if end - start <= _EXCHANGED_AT_ONCE:
-            change = reached - metric([*exact[:start], *found[start:end], *exact[end:]])
-            if alone:
-                lost[start] = change
-            if change == 0.0 or alone:
-                return
-        middle = (start + end) // 2
-        look_at(start, middle)
-        look_at(middle, end)
-
-    look_at(0, len(found))
-    return lost
+    ahead = deque(itertools.islice(samples, _READ_AHEAD if held is None else _READ_AHEAD_HELD))
+    if held is not None:
+        return held.samples[:OUTPUT_SAMPLES], ahead
+    count = max(hint, len(ahead) + (len(ahead) == _READ_AHEAD))
+    compared = next((number for least, number in _COMPARED.items() if count >= least), 0)
+    held_out = [ahead.pop() for _ in range(min(compared, len(ahead)))]
+    return held_out[::-1], ahead
 
 
-def disagreement(exact: Mapping[str, Array], other: Mapping[str, Array]) -> tuple[float, float]:
-    """Return the part of a sample's decisions that differ, and what one of them makes."""
-    differing = [decisions(exact[name]) != decisions(other[name]) for name in exact]
-    share = float(np.mean([np.mean(each) for each in differing if each.size] or [0.0]))
-    return share, 1.0 / max(1, len(differing) * max((each.size for each in differing), default=1))
-
-
-def decisions(output: Array) -> Array:
-    """Return what an output decides: the largest class, or whether a single figure is above ½.
-
-    Shapes: classes lie along axis 1 of images (N, C, H, W), along the last axis of all else.
-    """
-    axis = 1 if output.ndim == 4 else output.ndim - 1
-    if output.dtype.kind != "f":
-        return output
-    if output.ndim == 0 or output.shape[axis] == 1:
-        above: Array = output > 0.5
-        return above
-    largest: Array = output.argmax(axis=axis)
-    return largest
+def drained(ahead: deque[_T]) -> Iterator[_T]:
+    """Yield what was read ahead, and forget it."""
+    while ahead:
+        yield ahead.popleft()

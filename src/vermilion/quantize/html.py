@@ -67,7 +67,10 @@ def _outputs(quantized: Quantized) -> str:
         (False, (row.name, f"{row.sqnr_db:.1f}", f"{row.cosine:.6f}", f"{row.max_abs_error:.3g}"))
         for row in quantized.outputs
     ]
-    return "<h2>Outputs, on calibration samples</h2>" + _table(
+    where = (
+        f"{quantized.held_out} samples held out" if quantized.held_out else "calibration samples"
+    )
+    return f"<h2>Outputs, on {where}</h2>" + _table(
         ("output", "SQNR dB", "cosine", "largest error"), rows
     )
 
@@ -87,8 +90,8 @@ def _ladder(guarded: Guarded) -> str:
             (
                 trial.what,
                 f"{trial.sqnr_db:.1f}",
-                f"{trial.drop:.2%}",
-                f"{trial.bound:.2%}",
+                trial.fault or f"{trial.drop:.2%}",
+                "" if trial.fault else f"{trial.bound:.2%}",
                 f"{trial.eight_bit_share:.1%}",
                 f"{trial.seconds:.1f}",
             ),

@@ -3,65 +3,178 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import length_hint
 
 import onnx_ir as ir
 
 from vermilion.errors import OptionError, UnsupportedError
+from vermilion.ir.cost import node_cost
 from vermilion.ir.execute import Array
 from vermilion.progress import Progress
-from vermilion.quantize.algorithms.layers import layers_of
-from vermilion.quantize.algorithms.moments import MomentsObserver
+from vermilion.quantize.algorithms.layers import LONGEST, layers_of
+from vermilion.quantize.algorithms.moments import ALL_ROWS, Moments, MomentsObserver
 from vermilion.quantize.calibrate import Calibrator, TensorFacts, observe, tensor_facts
 from vermilion.quantize.dynamic import dynamic_products, write_dynamic
 from vermilion.quantize.feeds import checked, input_slots
-from vermilion.quantize.floats import write_floats
-from vermilion.quantize.formats import DynamicScheme, FloatScheme, WeightScheme
+from vermilion.quantize.floats import float_nodes, write_floats
+from vermilion.quantize.formats import (
+    DynamicScheme,
+    FloatScheme,
+    Scheme,
+    WeightScheme,
+    any_scheme_named,
+)
+from vermilion.quantize.hold_out import HeldOut, drained, some_held_out
 from vermilion.quantize.options import Options
 from vermilion.quantize.report import LayerError, compare_layers, compare_outputs
 from vermilion.quantize.result import LAYER_SAMPLES, OUTPUT_SAMPLES, Quantized
 from vermilion.quantize.weight_only import BLOCKED_OPSET, products_of, write_weights
-from vermilion.quantize.working_copy import keeping, working_copy
+from vermilion.quantize.working_copy import OLDEST_QUANTIZED_OPSET, WANTED_OPSET, working_copy
+
+OtherScheme = FloatScheme | WeightScheme | DynamicScheme
+
+_WORST_SQNR_SAMPLES = 2
+
+# Numbers in a block of a row, at most: what is left of a block's errors does not cancel with the
+# next one's. Of these the largest is taken whose second moments fit into so much memory.
+_LONGEST = (2048, 1024, 512, LONGEST)
+_MOMENTS_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class SeenOther:
+    """All that is known of a model once the samples have passed.
+
+    The samples `kept` are those that results are compared on; `held_out` of them were not
+    calibrated on.
+    """
+
+    work: ir.Model
+    scheme: OtherScheme
+    facts: Mapping[str, TensorFacts]
+    moments: Mapping[str, Moments]
+    kept: Sequence[dict[str, Array]]
+    held_out: int
+    count: int
+
+    def worst_first(self, made: ir.Model, options: Options) -> list[str]:
+        """Return the names of the nodes that `options` round, those that add most noise first."""
+        rows = _layers(self.work, made, self.facts, self.kept[:_WORST_SQNR_SAMPLES])
+        noise = {row.name: 10.0 ** (-row.sqnr_db / 10.0) for row in rows}
+        added: dict[str, float] = {}
+        for node in _rounded(self.work, self.scheme, self.facts, options):
+            makers = (v.producer() for v in node.inputs if v is not None)
+            before = max((noise.get(str(m.name), 0.0) for m in makers if m is not None), default=0)
+            added[str(node.name)] = noise.get(str(node.name), 0.0) - before
+        return sorted(added, key=lambda name: -added[name])
 
 
 def quantize_other(
     model: ir.Model,
     samples: Iterable[Mapping[str, Array]],
-    scheme: FloatScheme | WeightScheme | DynamicScheme,
     options: Options,
     progress: Progress,
 ) -> Quantized:
-    """Return `model` in one of these schemes, compared with the original on the first samples."""
-    work = working_copy(model)
+    """Return `model` in one of these schemes, compared with the original on a few samples."""
+    return finish_other(model, look_other(model, samples, options, progress), options)
+
+
+def look_other(
+    model: ir.Model,
+    samples: Iterable[Mapping[str, Array]],
+    options: Options,
+    progress: Progress,
+    *,
+    held: HeldOut | None = None,
+) -> SeenOther:
+    """Run the samples through the float model as far as the scheme needs them.
+
+    With `held`, `samples` fills it on the way with what is held out.
+    """
+    scheme = any_scheme_named(options.scheme)
+    assert not isinstance(scheme, Scheme), "integer schemes have a way of their own"
+    work = working_copy(model, _oldest(scheme))
     feeds = checked(samples, input_slots(work))
     first = next(feeds, None)
     if first is None:
         raise OptionError("there is no sample to verify the result with", hint="give one or more")
     facts = tensor_facts(work, first)
-    kept: list[dict[str, Array]] = []
-    stream = keeping(itertools.chain([first], feeds), kept)
+    feeds = itertools.chain([first], feeds)
     if isinstance(scheme, FloatScheme):
-        count = sum(1 for _ in itertools.islice(stream, OUTPUT_SAMPLES))
-        types = {name: fact.data_type for name, fact in facts.items()}
-        reference = work.clone()
+        # Nothing is calibrated, so that any samples do.
+        kept = list(itertools.islice(feeds, OUTPUT_SAMPLES))
+        count = len(kept) + (sum(1 for _ in feeds) if held is not None else 0)
+        return SeenOther(work, scheme, facts, {}, kept, len(kept), count)
+    compared, ahead = some_held_out(feeds, length_hint(samples), held)
+    kept = compared or list(itertools.islice(ahead, OUTPUT_SAMPLES))
+    nodes = _products(work, scheme, Options(scheme=scheme.name))
+    moments = _moments_of(nodes, scheme, options)
+    calibrator = Calibrator(work, {}, facts, [moments])
+    stream = itertools.chain(drained(ahead), feeds)
+    count = observe(calibrator, stream, total=0, progress=progress)
+    if held is None:
+        count += len(compared)
+    return SeenOther(work, scheme, facts, moments.by_weight, kept, len(compared), count)
+
+
+def _oldest(scheme: OtherScheme) -> int:
+    """Return the oldest opset that can hold a scheme."""
+    if isinstance(scheme, DynamicScheme):
+        return 11  # DynamicQuantizeLinear
+    if isinstance(scheme, WeightScheme):
+        return OLDEST_QUANTIZED_OPSET
+    return 9 if scheme.number == "fp16" else WANTED_OPSET
+
+
+def _moments_of(
+    nodes: Sequence[ir.Node], scheme: WeightScheme | DynamicScheme, options: Options
+) -> MomentsObserver:
+    if options.rounding != "compensated":
+        return MomentsObserver(())
+    if isinstance(scheme, DynamicScheme):
+        return MomentsObserver(layers_of(nodes))
+    # Of 4 bits most errors remain, and only whole rows show which of them cancel.
+    found = MomentsObserver(())
+    for longest in _LONGEST:
+        found = MomentsObserver(layers_of(nodes, longest), ALL_ROWS)
+        if sum(moments.size_bytes for moments in found.different()) <= _MOMENTS_BYTES:
+            break
+    return found
+
+
+def make_other(seen: SeenOther, options: Options) -> tuple[ir.Model, float]:
+    """Return the model in the scheme, and the part of all operations that its nodes have."""
+    scheme, work = seen.scheme, seen.work.clone()
+    share = _share(work, _rounded(work, scheme, seen.facts, options))
+    moments = seen.moments if options.rounding == "compensated" else {}
+    if isinstance(scheme, FloatScheme):
+        types = {name: fact.data_type for name, fact in seen.facts.items()}
         write_floats(work, scheme, types, options.exclude)
-    else:
+    elif isinstance(scheme, DynamicScheme):
+        per_channel = options.per_channel is not False
         nodes = _products(work, scheme, options)
-        moments = MomentsObserver(layers_of(nodes) if options.rounding == "compensated" else ())
-        calibrator = Calibrator(work, {}, facts, [moments])
-        count = observe(calibrator, stream, total=0, progress=progress)
-        reference = work.clone()
-        if isinstance(scheme, DynamicScheme):
-            per_channel = options.per_channel is not False
-            write_dynamic(work, nodes, scheme, moments.by_weight, per_channel=per_channel)
-        else:
-            if not scheme.fused:
-                work = _raised(work, BLOCKED_OPSET)
-                nodes = _products(work, scheme, options)
-            write_weights(work, nodes, scheme, options.block, moments.by_weight)
-    outputs = compare_outputs(model, work, kept)
-    layers = _layers(reference, work, facts, kept)
-    return Quantized(work, scheme.name, count, outputs, layers, options)
+        write_dynamic(work, nodes, scheme, moments, per_channel=per_channel)
+    else:
+        if not scheme.fused:
+            work = _raised(work, BLOCKED_OPSET)
+        write_weights(work, _products(work, scheme, options), scheme, options.block, moments)
+    return work, share
+
+
+def finish_other(model: ir.Model, seen: SeenOther, options: Options) -> Quantized:
+    """Quantize, and compare with `model`."""
+    work, _ = make_other(seen, options)
+    return Quantized(
+        work,
+        seen.scheme.name,
+        seen.count,
+        compare_outputs(model, work, seen.kept),
+        _layers(seen.work, work, seen.facts, seen.kept[:LAYER_SAMPLES]),
+        options,
+        held_out=seen.held_out,
+    )
 
 
 def _products(
@@ -72,15 +185,30 @@ def _products(
     return products_of(work, options.exclude, options.block)
 
 
+def _rounded(
+    work: ir.Model, scheme: OtherScheme, facts: Mapping[str, TensorFacts], options: Options
+) -> list[ir.Node]:
+    if isinstance(scheme, FloatScheme):
+        types = {name: fact.data_type for name, fact in facts.items()}
+        return float_nodes(work.graph, scheme, types, options.exclude)
+    return _products(work, scheme, options)
+
+
+def _share(work: ir.Model, nodes: Sequence[ir.Node]) -> float:
+    costs = {node: node_cost(node).operations for node in work.graph if node.op_type != "Constant"}
+    total = sum(costs.values())
+    return sum(costs[node] for node in nodes) / total if total else 0.0
+
+
 def _layers(
     reference: ir.Model,
     work: ir.Model,
     facts: Mapping[str, TensorFacts],
-    kept: list[dict[str, Array]],
+    kept: Sequence[dict[str, Array]],
 ) -> tuple[LayerError, ...]:
     there = {str(value.name) for node in work.graph for value in node.outputs}
     shared = {name: fact for name, fact in facts.items() if name in there}
-    return compare_layers(reference, work, shared, kept[:LAYER_SAMPLES])
+    return compare_layers(reference, work, shared, kept)
 
 
 def _raised(work: ir.Model, opset: int) -> ir.Model:

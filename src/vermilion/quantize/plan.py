@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.quantize.float_subgraphs import float_subgraphs
 from vermilion.quantize.formats import Scheme, scheme_named
+from vermilion.quantize.masks import find_masks
 from vermilion.quantize.observe import are_finite
 from vermilion.quantize.operators import (
     ELEMENTWISE,
@@ -57,6 +58,7 @@ class Plan:
     observed: tuple[str, ...]  # activations whose values must be seen
     scales: Mapping[str, str]  # tensor → name of its scale; tensors that share one agree
     steps: tuple[Step, ...]
+    scores: Mapping[str, int] = field(default_factory=dict)  # what a Softmax reads → its axis
 
     def rounds(self, node: ir.Node, index: int) -> bool:
         """Say whether the input at `index` is read rounded, if it is a tensor that is rounded."""
@@ -70,10 +72,12 @@ def make_plan(
     types: Mapping[str, ir.DataType],
     exclude: Sequence[str] = (),
     scheme: Scheme | None = None,
+    masked: Collection[str] = (),
 ) -> Plan:
     """Decide where `model` is rounded.
 
-    Shapes: `types` holds the element type of every computed tensor and input of the main graph.
+    Shapes: `types` holds the element type of every computed tensor and input of the main graph;
+    `masked` names inputs that hold masks.
     Raises: OptionError for an excluded name that matches no node; UnsupportedError where no node
     is left to quantize.
     """
@@ -82,7 +86,8 @@ def make_plan(
     operators = operators_of(scheme)
     excluded = excluded_nodes(graph, exclude)
     subgraphs = float_subgraphs(graph)
-    left_out = excluded | subgraphs
+    masks = find_masks(graph, masked)
+    left_out = excluded | subgraphs | masks.nodes
     taken = [n for n in graph if n not in left_out and _is_quantizable(n, types, operators)]
     nodes = frozenset(_drop_idle_moves(taken, operators))
     if not nodes:
@@ -113,6 +118,7 @@ def make_plan(
         observed=tuple(str(v.name) for v in activations if v.name not in moved),
         scales=scales,
         steps=tuple(_step(node, fused, scales, operators) for node in graph if node in nodes),
+        scores=masks.scores,
     )
 
 
@@ -121,7 +127,7 @@ def excluded_nodes(graph: ir.Graph, exclude: Sequence[str]) -> frozenset[ir.Node
 
     Raises: OptionError for a pattern that names none.
     """
-    by_name = {str(node.name): node for node in graph}
+    by_name = {str(node.name): node for node in graph.all_nodes()}
     found: set[ir.Node] = set()
     for pattern in exclude:
         matches = [name for name in by_name if fnmatch.fnmatchcase(name, pattern)]

@@ -7,12 +7,14 @@ import fnmatch
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Unpack
 
 import onnx_ir as ir
 
 from vermilion.errors import OptionError
 from vermilion.ir.execute import Array
+from vermilion.ir.opset import opset_of
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize.algorithms.equalize import equalize_layers
 from vermilion.quantize.algorithms.layers import layers_of
@@ -31,7 +33,10 @@ from vermilion.quantize.constants import Constants, round_constants
 from vermilion.quantize.cost import eight_bit_share
 from vermilion.quantize.feeds import checked, input_slots
 from vermilion.quantize.formats import Scheme, any_scheme_named, scheme_named
+from vermilion.quantize.hold_out import HeldOut, drained, some_held_out
+from vermilion.quantize.inner import InnerNode, round_inner_weights
 from vermilion.quantize.low_resolution import low_resolution_tensors
+from vermilion.quantize.masks import Scores, masked_inputs
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.old_objects import old_objects_left_alone
 from vermilion.quantize.options import Options, Settings, make_options
@@ -42,7 +47,8 @@ from vermilion.quantize.report import LayerKeeper, compare_both
 from vermilion.quantize.result import LAYER_SAMPLES, OUTPUT_SAMPLES, Quantized, tensor_details
 from vermilion.quantize.rewrite import write_plan
 from vermilion.quantize.scales import choose_scales, own_method
-from vermilion.quantize.working_copy import keeping, working_copy
+from vermilion.quantize.widen import widened
+from vermilion.quantize.working_copy import OLDEST_QUANTIZED_OPSET, WANTED_OPSET, working_copy
 
 # Outputs of one sample that are kept rather than computed again, at most.
 _KEPT_BYTES = 16 * 1024 * 1024
@@ -72,6 +78,7 @@ def quantize_model(
     quantized already, or one that gives NaN; UnsupportedError where nothing can be quantized.
     """
     options = make_options(settings)
+    model = widened(model)
     scheme = any_scheme_named(options.scheme)
     if not isinstance(scheme, Scheme):
         if options.migrate:
@@ -79,7 +86,7 @@ def quantize_model(
                 f"`migrate` is for schemes that round activations, and `{scheme.name}` does not",
                 hint="leave it out, or take `a8w8`",
             )
-        return quantize_other(model, samples, scheme, options, progress)
+        return quantize_other(model, samples, options, progress)
     seen = look(model, samples, options, progress, histograms=details)
     return finish(model, seen, options, progress, details=details)
 
@@ -96,11 +103,13 @@ class Seen:
     facts: Mapping[str, TensorFacts]
     statistics: Mapping[str, Statistics]
     moments: Mapping[str, Moments]
-    kept: Sequence[dict[str, Array]]
+    kept: Sequence[dict[str, Array]]  # what results are compared on
+    held_out: int  # of those kept, how many were not calibrated on
     outputs: Sequence[dict[str, Array]]  # of the float model for those kept; none: run it again
     layers: Mapping[str, Sequence[Array]]  # some values of each, for the first samples
     count: int
     own_samples: int  # of those, how many our own kernels ran
+    masked: tuple[str, ...] = ()  # inputs that hold masks
 
 
 def look(
@@ -110,13 +119,15 @@ def look(
     progress: Progress,
     *,
     histograms: bool = False,
+    held: HeldOut | None = None,
 ) -> Seen:
     """Run the samples through the float model.
 
-    With `histograms` as much is seen as any other options of the scheme may need.
+    With `histograms` as much is seen as any other options of the scheme may need. With `held`,
+    `samples` fills it on the way with what is held out.
     """
     scheme = scheme_named(options.scheme)
-    work = working_copy(model)
+    work = working_copy(model, OLDEST_QUANTIZED_OPSET)
     feeds = checked(samples, input_slots(work))
     first = next(feeds, None)
     if first is None:
@@ -132,31 +143,44 @@ def look(
         facts = tensor_facts(work, first)
         first, feeds = some[0], itertools.chain(some[1:], feeds)
     _check_named(options, facts)
-    plan = make_plan(work, types_of(facts), options.exclude, scheme)
+    masked = masked_inputs(first)
+    plan = make_plan(work, types_of(facts), options.exclude, scheme, masked)
     observed = touched(plan, types_of(facts)) if histograms else plan.observed
     every = COUNTED_EVERY if scheme.power_of_two and not histograms else 1
+    spreads = histograms or scheme.has_fine_steps or bool(options.wide)
+    counted = histograms or _needs_histogram(scheme, options)
     statistics: dict[str, Statistics] = {
-        name: Histogram(every) if histograms or _needs_histogram(scheme, options) else Range()
-        for name in observed
+        name: Histogram(every, spreads=spreads) if counted else Range() for name in observed
+    }
+    counters: dict[str, Statistics | Scores] = {
+        name: Scores(seen, plan.scores[name]) if name in plan.scores else seen
+        for name, seen in statistics.items()
     }
     compensated = options.rounding == "compensated"
     moments = MomentsObserver(layers_of(plan.nodes) if compensated else ())
-    outputs = OutputKeeper(_kept_outputs(model, work, facts, options), OUTPUT_SAMPLES)
-    layers = LayerKeeper(_layers(work, statistics), LAYER_SAMPLES)
-    calibrator = Calibrator(work, statistics, facts, [moments, outputs, layers])
-    kept: list[dict[str, Array]] = []
-    feeds = keeping(itertools.chain([first], feeds), kept)
-    count = observe(calibrator, feeds, total=_length(samples), progress=progress)
+    feeds = itertools.chain([first], feeds)
+    compared, ahead = some_held_out(feeds, length_hint(samples), held)
+    kept = compared or list(itertools.islice(ahead, OUTPUT_SAMPLES))
+    outputs = OutputKeeper(_kept_outputs(model, work, facts, options), len(kept))
+    layers = LayerKeeper(_layers(work, statistics), min(LAYER_SAMPLES, len(kept)))
+    calibrator = Calibrator(work, counters, facts, [moments], [outputs, layers])
+    stream = itertools.chain(drained(ahead), feeds)
+    total = _length(samples)
+    count = observe(calibrator, stream, total=total, progress=progress, held_out=compared)
+    if held is not None:
+        count -= len(compared)
     return Seen(
         work=work,
         facts=facts,
         statistics=statistics,
         moments=moments.by_weight,
         kept=kept,
+        held_out=len(compared),
         outputs=outputs.kept,
         layers=layers.kept,
         count=count,
         own_samples=calibrator.own_samples,
+        masked=masked,
     )
 
 
@@ -207,6 +231,7 @@ class Decided:
     work: ir.Model
     plan: Plan
     constants: Constants
+    exclude: tuple[str, ...] = ()
     moved: int = 0
     unmet: tuple[str, ...] = ()
 
@@ -215,7 +240,7 @@ def decide(seen: Seen, options: Options) -> Decided:
     """Choose all scales and round all constants."""
     scheme = scheme_named(options.scheme)
     work = seen.work.clone()
-    plan = make_plan(work, types_of(seen.facts), options.exclude, scheme)
+    plan = make_plan(work, types_of(seen.facts), options.exclude, scheme, seen.masked)
     statistics = {name: seen.statistics[name] for name in plan.observed}
     moved, unmet = 0, tuple[str, ...]()
     if scheme.power_of_two:
@@ -232,14 +257,15 @@ def decide(seen: Seen, options: Options) -> Decided:
             symmetric=options.symmetric,
             wide=options.wide,
         )
+    per_channel = scheme.per_channel if options.per_channel is None else options.per_channel
     constants = round_constants(
         plan,
         parameters,
         seen.moments if options.rounding == "compensated" else {},
-        per_channel=scheme.per_channel if options.per_channel is None else options.per_channel,
+        per_channel=per_channel and opset_of(work) >= WANTED_OPSET,
         correct_bias=options.correct_bias,
     )
-    return Decided(work, plan, constants, moved, unmet)
+    return Decided(work, plan, constants, options.exclude, moved, unmet)
 
 
 def finish(
@@ -256,7 +282,7 @@ def finish(
     statistics = {name: seen.statistics[name] for name in decided.plan.observed}
     described = tensor_details(decided.plan, decided.constants, statistics) if details else ()
     crowded = low_resolution_tensors(decided.plan, decided.constants, statistics)
-    write(decided)
+    inner = write(decided)
     work = decided.work
     progress("compare", 0, 2)
     outputs, layers = compare_both(
@@ -268,6 +294,8 @@ def finish(
         scheme=options.scheme,
         samples=seen.count,
         own_samples=seen.own_samples,
+        held_out=seen.held_out,
+        inner=inner,
         outputs=outputs,
         layers=layers,
         options=options,
@@ -279,10 +307,11 @@ def finish(
     )
 
 
-def write(decided: Decided) -> None:
-    """Rewrite the copy; the plan no longer fits it then."""
+def write(decided: Decided) -> tuple[InnerNode, ...]:
+    """Rewrite the copy; the plan no longer fits it then. Return what the plan did not reach."""
     constants = decided.constants
     write_plan(decided.work, decided.plan, constants.parameters, constants.integers)
+    return round_inner_weights(decided.work, decided.exclude)
 
 
 def types_of(facts: Mapping[str, TensorFacts]) -> dict[str, ir.DataType]:

@@ -273,5 +273,5 @@ def _add(
     names: Sequence[str],
 ) -> None:
     for name in names:
-        if ours[name].dtype.kind in "fiub":
+        if ours[name].dtype.kind in "fiub" or ours[name].dtype.name == "bfloat16":
             sums.setdefault(name, _Sums()).add(ours[name], theirs[name])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vermilion.ir.measure import Agreement
 from vermilion.quantize.constants import Constants
+from vermilion.quantize.inner import InnerNode
 from vermilion.quantize.low_resolution import LowResolution
 from vermilion.quantize.observe import BINS, Histogram, Range
 from vermilion.quantize.options import Options
@@ -88,11 +89,12 @@ class Quantized:
     """A quantized model, and how far it is from the original.
 
     `own_samples` of all samples ran in our own kernels, in bfloat16, the others in ONNX Runtime.
-    `outputs` and `layers` were measured on the first samples. `moved` scales were made coarser to
+    `outputs` and `layers` were measured on `held_out` samples, which were not calibrated on; where
+    that is none, for want of samples, on the first ones. `moved` scales were made coarser to
     fit the NPU's shifters; at the nodes in `unmet` its limits still do not hold.
     `crowded` tensors share a scale that is too coarse for them. `eight_bit_share` is the part of
     all operations that matrix products on 8 bits have. `details` are there where they were asked
-    for.
+    for. `inner` nodes are in branches and bodies, or recurrent layers, and compute in float.
     """
 
     model: ir.Model
@@ -107,3 +109,5 @@ class Quantized:
     crowded: tuple[LowResolution, ...] = ()
     details: tuple[TensorDetail, ...] = ()
     own_samples: int = 0
+    held_out: int = 0
+    inner: tuple[InnerNode, ...] = ()

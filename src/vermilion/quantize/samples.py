@@ -5,6 +5,7 @@ Files are read when their sample is due, one at a time.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,27 +42,39 @@ class Samples:
     files: tuple[Path, ...] = ()
     images: PictureOptions = field(default_factory=PictureOptions)
     seed: int = 0
+    taken: list[Path] = field(default_factory=list, compare=False)
+    """The files of the samples that were read last, one for each."""
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
-        for number, sample in enumerate(self._all()):
+        self.taken.clear()
+        for number, (file, sample) in enumerate(self._all()):
             if number == self.limit:
                 return
+            if file is not None:
+                self.taken.append(file)
             yield sample
 
-    def _all(self) -> Iterator[dict[str, Array]]:
+    def __length_hint__(self) -> int:
+        """Return how many there are at least: a file holds one sample, or more."""
+        return min(self.limit, len(self.files) if self.files else self.limit)
+
+    def _all(self) -> Iterator[tuple[Path | None, dict[str, Array]]]:
         if not self.files:
             rng = np.random.default_rng(self.seed)
             while True:
-                yield {slot.name: _noise(slot, rng) for slot in self.slots}
+                yield None, {slot.name: _noise(slot, rng) for slot in self.slots}
         for file in self.files:
-            if file.suffix.lower() in SUFFIXES:
-                yield {self.slots[0].name: read_picture(file, self.slots[0], self.images)}
-            elif file.suffix.lower() == ".npy":
-                yield from _split(
-                    {_only(self.slots, file).name: read_npy(file, mapped=True)}, self.slots, file
-                )
-            else:
-                yield from _split(_load_npz(file, self.slots), self.slots, file)
+            for sample in self._of(file):
+                yield file, sample
+
+    def _of(self, file: Path) -> Iterator[dict[str, Array]]:
+        if file.suffix.lower() in SUFFIXES:
+            yield {self.slots[0].name: read_picture(file, self.slots[0], self.images)}
+        elif file.suffix.lower() == ".npy":
+            named = {_only(self.slots, file).name: read_npy(file, mapped=True)}
+            yield from _split(named, self.slots, file)
+        else:
+            yield from _split(_load_npz(file, self.slots), self.slots, file)
 
 
 def open_samples(
@@ -78,7 +91,8 @@ def open_samples(
     """Return at most `limit` samples for `model` from `source`.
 
     `source` is a folder of pictures, a folder of `.npy` or `.npz` files, one such file, or the
-    word `random`. An array may hold one sample, or many along its first axis.
+    word `random`. A folder of folders is read from each in turn, so that the first samples are of
+    all kinds. An array may hold one sample, or many along its first axis.
 
     Raises: OptionError where the source is not there, holds nothing of use, or cannot fit.
     """
@@ -108,6 +122,9 @@ def _files_of(source: Path) -> tuple[Path, ...]:
             hint="give a folder of pictures, of .npy or of .npz files, one such file, or `random`",
         )
     files = sorted(path for path in source.iterdir() if path.is_file())
+    if not files:
+        inner = [sorted(filter(Path.is_file, p.iterdir())) for p in sorted(source.iterdir())]
+        files = [file for row in itertools.zip_longest(*inner) for file in row if file is not None]
     arrays = [path for path in files if path.suffix.lower() in ARRAY_SUFFIXES]
     pictures = [path for path in files if path.suffix.lower() in SUFFIXES]
     if arrays and pictures:

@@ -20,6 +20,17 @@ from vermilion.quantize.ranges import Ends, Method, parameters_for, range_of
 _BIAS_HIGH = float(2**30)
 
 
+# What these give stays between, whatever they read.
+_LIMITS: dict[str, Ends] = {
+    "Softmax": (0.0, 1.0),
+    "Sigmoid": (0.0, 1.0),
+    "HardSigmoid": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Softsign": (-1.0, 1.0),
+    "Erf": (-1.0, 1.0),
+}
+
+
 def own_method(scheme: Scheme) -> Method:
     """Return the method of a scheme where none is asked for.
 
@@ -53,12 +64,16 @@ def choose_scales(
         if any(fnmatch.fnmatchcase(str(v.name), pattern) for pattern in wide)
     }
     scores = {str(v.name) for v in plan.activations if _holds_scores(v)}
+    limits = {str(v.name): ends for v in plan.activations if (ends := _limits(v)) is not None}
     for name, statistics in seen.items():
         scale = plan.scales[name]
         whole = scale in raised or (method is None and name in scores)
         usual = "minmax" if whole else method or own_method(plan.scheme)
         here = usual if scale in raised else ranges.get(name, usual)
         ends = range_of(statistics, here, _format(plan, symmetric, False))
+        ends = (min(ends[0], statistics.floor), ends[1])
+        if _format(plan, symmetric, scale in raised).has_fine_steps:
+            ends = _with_headroom(ends, statistics, limits.get(name))
         known = own.get(scale, ends)
         own[scale] = (min(ends[0], known[0]), max(ends[1], known[1]))
     for value in plan.weights:
@@ -76,6 +91,20 @@ def choose_scales(
         for value in (*plan.activations, *plan.weights)
         if plan.scales[str(value.name)] in own or value.const_value is None
     }
+
+
+def _limits(value: ir.Value) -> Ends | None:
+    maker = value.producer()
+    return None if maker is None else _LIMITS.get(maker.op_type)
+
+
+def _with_headroom(ends: Ends, seen: Histogram | Range, limits: Ends | None) -> Ends:
+    """Widen a range for what samples that were not seen may hold; 16 bits can afford it."""
+    factor = 2.0 if seen.spread is None else seen.spread.headroom()
+    low, high = ends[0] * factor, ends[1] * factor
+    if limits is None:
+        return low, high
+    return max(low, limits[0]), min(high, limits[1])
 
 
 def _holds_scores(value: ir.Value) -> bool:

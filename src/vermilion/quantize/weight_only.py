@@ -124,7 +124,7 @@ def block_weight(
     width, outputs = weight.shape
     importance = np.ones(width, np.float32)
     if seen is not None and seen.count:
-        gram = seen.gram(centred=False)
+        gram = seen.shown_gram(centred=False)
         importance = np.diagonal(gram, axis1=1, axis2=2).reshape(-1)
     short = -width % block
     rows = np.pad(weight.T, [(0, 0), (0, short)]).reshape(outputs, -1, block)

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from vermilion.errors import ModelError
-from vermilion.ir.execute import Array
+from vermilion.ir.opset import opset_of
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.opset_versions import raise_opset
 from vermilion.ir.passes.rewrite import Notes
+from vermilion.quantize.addends import settle_addends
 from vermilion.quantize.operators import QUANTIZED_OPERATORS
-from vermilion.quantize.result import OUTPUT_SAMPLES
+from vermilion.quantize.widen import widened
 
-# A scale for each channel came with opset 13, and with it all else that is written here.
-_OLDEST_OPSET = 13
+# A scale for each channel came with opset 13, bfloat16 as well, and with it all else that is
+# written here.
+WANTED_OPSET = 13
+
+# Source: onnx `helper.VERSION_TABLE`: the first that goes with opset 13.
+_IR_VERSION = 7
+
+# QuantizeLinear and DequantizeLinear came with opset 10.
+OLDEST_QUANTIZED_OPSET = 10
 
 
-def working_copy(model: ir.Model) -> ir.Model:
-    """Return a copy whose constants are all initializers and whose names are all unique."""
-    opset = model.opset_imports.get("", 0)
+def working_copy(model: ir.Model, oldest: int = WANTED_OPSET) -> ir.Model:
+    """Return a copy whose constants are all initializers and whose names are all unique.
+
+    An old model is raised; one that cannot be stays as it is down to opset `oldest`.
+
+    Raises: ModelError for a model that is quantized already or too old.
+    """
+    opset = opset_of(model)
     found = next((n for n in model.graph.all_nodes() if n.op_type in QUANTIZED_OPERATORS), None)
     if found is not None:
         raise ModelError(
@@ -29,23 +40,38 @@ def working_copy(model: ir.Model) -> ir.Model:
             where=f"node `{found.name}`, operator `{found.op_type}`",
             hint="quantize the float model it was made from",
         )
-    work = model.clone()
-    if opset < _OLDEST_OPSET:
+    work = widened(model).clone()
+    common.RemoveInitializersFromInputsPass()(work)
+    work.ir_version = max(work.ir_version or 0, _IR_VERSION)
+    if opset < WANTED_OPSET:
         notes = Notes()
         raise_opset(work, notes)
-        if work.graph.opset_imports.get("", 0) < _OLDEST_OPSET:
+        if opset_of(work) < oldest:
             reasons = "; ".join(refusal.reason for _, refusal in notes.refusals)
             raise ModelError(
                 f"opset {opset} cannot hold quantized tensors, and raising it fails: {reasons}",
-                hint=f"export the model with opset 17 ({_OLDEST_OPSET} is the oldest possible)",
+                hint=f"export the model with opset 17 ({oldest} is the oldest possible)",
             )
-    common.RemoveInitializersFromInputsPass()(work)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(work)
     common.NameFixPass()(work)
+    _tell_apart(work.graph)
+    settle_addends(work)
     _read_weights_once(work)
     if any(value.shape is None for node in work.graph for value in node.outputs):
         infer_shapes(work, Notes())
     return work
+
+
+def _tell_apart(graph: ir.Graph) -> None:
+    """Give nodes in branches and bodies names of their own: options and reports go by them."""
+    taken: set[str] = set()
+    for node in graph.all_nodes():
+        name, number = str(node.name or node.op_type), 1
+        while name in taken:
+            number += 1
+            name = f"{node.name or node.op_type}_{number}"
+        node.name = name
+        taken.add(name)
 
 
 def _read_weights_once(work: ir.Model) -> None:
@@ -57,13 +83,3 @@ def _read_weights_once(work: ir.Model) -> None:
         tensor = value.const_value
         if isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype == ir.DataType.FLOAT:
             value.const_value = ir.Tensor(tensor.numpy(), name=value.name)
-
-
-def keeping(
-    samples: Iterator[dict[str, Array]], kept: list[dict[str, Array]]
-) -> Iterator[dict[str, Array]]:
-    """Pass samples on and keep the first few for the report."""
-    for sample in samples:
-        if len(kept) < OUTPUT_SAMPLES:
-            kept.append(sample)
-        yield sample

@@ -19,6 +19,9 @@ from vermilion.ir.passes.rewrite import Notes, drop_if_unread, new_weight
 # The lowest format version that onnx pairs with opset 17 (onnx `helper.VERSION_TABLE`, 1.12).
 _IR_VERSION = 8
 
+# From here on weights need not be inputs as well (ONNX IR specification, "Graphs").
+_IR_OF_WEIGHTS = 4
+
 
 def raise_opset(model: ir.Model, notes: Notes) -> None:
     """Raise the default domain to `OPSET` with onnx's converter; names and shapes stay.
@@ -35,6 +38,8 @@ def raise_opset(model: ir.Model, notes: Notes) -> None:
         return
     try:
         with without_weights(model) as proto:
+            # Of an older one, the converter looks for weights among the inputs only.
+            proto.ir_version = max(proto.ir_version, _IR_OF_WEIGHTS)
             converted = onnx.version_converter.convert_version(proto, OPSET)
     except Exception as error:  # the converter's C++ asserts come as RuntimeError and others
         notes.refuse(

@@ -98,6 +98,14 @@ class Layer:
         """The bias, where there is one."""
         return self.node.inputs[2] if len(self.node.inputs) > 2 else None
 
+    def reads_as(self, other: Layer) -> bool:
+        """Say whether both are plain products that read the same rows, their weights alike."""
+        own, theirs = (
+            (layer.source, layer.groups, layer.width, layer.blocks, layer.transposed)
+            for layer in (self, other)
+        )
+        return self.window is None and other.window is None and own == theirs
+
     def matrices(self, weight: Array) -> Array:
         """Return the weight as (G, O, K), where it lies."""
         if self.blocks == 1 and not self.transposed:
@@ -158,12 +166,16 @@ class Layer:
         return flat.reshape(len(flat), self.blocks, -1).transpose(1, 0, 2).copy()
 
 
-def layers_of(nodes: Iterable[ir.Node]) -> list[Layer]:
-    """Return the layers among `nodes`: Conv, Gemm and MatMul with a weight that nobody shares."""
-    return [layer for node in nodes if (layer := _layer(node)) is not None]
+def layers_of(nodes: Iterable[ir.Node], longest: int | None = None) -> list[Layer]:
+    """Return the layers among `nodes`: Conv, Gemm and MatMul with a weight that nobody shares.
+
+    A long row is cut into blocks of no more than `longest` numbers, `LONGEST` by default.
+    """
+    longest = LONGEST if longest is None else longest
+    return [layer for node in nodes if (layer := _layer(node, longest)) is not None]
 
 
-def _layer(node: ir.Node) -> Layer | None:
+def _layer(node: ir.Node, longest: int) -> Layer | None:
     if node.op_type not in {"Conv", "Gemm", "MatMul"} or node.domain not in ("", "ai.onnx"):
         return None
     weight = node.inputs[1]
@@ -175,22 +187,22 @@ def _layer(node: ir.Node) -> Layer | None:
     if node.op_type == "Conv":
         groups = integer(node, "group", 1)
         width = int(np.prod(shape[1:]))
-        blocks = _blocks(width, shape[1]) if groups == 1 else 1
+        blocks = _blocks(width, shape[1], longest) if groups == 1 else 1
         return Layer(node, groups, width // blocks, blocks, False, window_of(node, shape[2:]))
     if len(shape) != 2 or integer(node, "transA", 0) or number(node, "alpha", 1.0) != 1.0:
         return None
     transposed = not integer(node, "transB", 0)
     width = shape[0] if transposed else shape[1]
-    blocks = _blocks(width, width)
+    blocks = _blocks(width, width, longest)
     return Layer(node, 1, width // blocks, blocks, transposed, None)
 
 
-def _blocks(width: int, channels: int) -> int:
+def _blocks(width: int, channels: int, longest: int) -> int:
     """Return the least number of blocks that holds whole channels and stays in bounds."""
     return next(
         n
         for n in range(1, channels + 1)
-        if channels % n == 0 and (width // n <= LONGEST or n == channels)
+        if channels % n == 0 and (width // n <= longest or n == channels)
     )
 
 

@@ -31,6 +31,9 @@ _MOST_ROWS = 1 << 13
 _MOST_ROWS_OF_A_GROUP = 1 << 10
 """The same where a weight has groups: their rows are short, and there are many."""
 
+ALL_ROWS = 1 << 12
+"""Drawn from each sample at most where weights get few bits: there each direction counts."""
+
 _FOLDED_ROWS = 256
 """Folded at once, at least, so that narrow layers are not folded again with every sample."""
 
@@ -41,14 +44,21 @@ _KEPT_ROWS = 128
 class Moments:
     """What one layer reads: number of rows, Σ x, Σ x·xᵀ."""
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: Layer, rows_per_sample: int | None = None) -> None:
         self.layer = layer
+        self._rows_per_sample = rows_per_sample
         self.count = 0
         self._total = np.zeros((layer.groups * layer.blocks, layer.width))
         self._gram: Float32 | None = None
         self._rows: list[Float32] = []
         self._drawn = _DrawnRows(layer)
         self._turn = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of Σ x·xᵀ."""
+        layer = self.layer
+        return 4 * layer.groups * layer.blocks * layer.width**2
 
     @property
     def is_full(self) -> bool:
@@ -62,7 +72,9 @@ class Moments:
         """Take rows from one sample."""
         if self.is_full:
             return
-        limit = ROWS_PER_SAMPLE * (2 if self.count < 2 * self.layer.width else 1)
+        limit = (self._rows_per_sample or ROWS_PER_SAMPLE) * (
+            2 if self.count < 2 * self.layer.width else 1
+        )
         drawn = self.layer.drawn(read, limit, self._turn)
         if drawn is not None:
             self._drawn.add(read, drawn)
@@ -95,6 +107,12 @@ class Moments:
             gram -= mean[:, :, None] * mean[:, None, :]
         return gram
 
+    def shown_gram(self, *, centred: bool) -> Float32:
+        """Return as much of `gram` as so many rows can show: what rounding may rely on."""
+        gram = self.gram(centred=centred)
+        _shrink(gram, self.count)
+        return gram
+
     def _fold(self) -> None:
         if self._rows:
             rows = self._rows[0] if len(self._rows) == 1 else np.concatenate(self._rows, axis=1)
@@ -105,6 +123,31 @@ class Moments:
                 (rows[0].T @ rows[0])[None] if len(rows) == 1 else rows.transpose(0, 2, 1) @ rows
             )
             self._gram = found if self._gram is None else self._gram + found
+
+
+def _shrink(gram: Float32, rows: int) -> None:
+    """Shrink, in place, what relates numbers to each other as far as so few rows cannot show it.
+
+    Rounding that cancels errors by chance relations of the samples would add to them on others.
+    Source: Y. Chen et al., "Shrinkage Algorithms for MMSE Covariance Estimation", 2010 (OAS), of
+    correlations, so that what each number is by itself stays.
+    """
+    width = gram.shape[1]
+    if width == 1:
+        return
+    places = np.arange(width)
+    own = gram[:, places, places].copy()
+    # Of a number that never differs from its mean, what is left is rounding.
+    least = 1e-6 * own.max(axis=1, keepdims=True) + np.finfo(np.float32).tiny
+    size = np.sqrt(np.maximum(own, least))
+    correlation = gram / size[:, :, None]
+    correlation /= size[:, None, :]
+    related = np.einsum("gij,gij->g", correlation, correlation)
+    shown = (rows + 1.0 - 2.0 / width) * (related - width)
+    chance = (1.0 - 2.0 / width) * related + width**2
+    kept = 1.0 - chance / np.maximum(shown, chance)
+    gram *= kept.astype(np.float32)[:, None, None]
+    gram[:, places, places] = own
 
 
 class _DrawnRows:
@@ -175,13 +218,25 @@ def _cells(width: int, taps: int) -> NDArray[np.intp]:
 
 
 class MomentsObserver:
-    """Moments of many layers, filled tensor by tensor."""
+    """Moments of many layers, filled tensor by tensor.
 
-    def __init__(self, layers: Iterable[Layer]) -> None:
-        self.by_weight = {str(layer.weight.name): Moments(layer) for layer in layers}
+    Products that read the same tensor have the same moments.
+    """
+
+    def __init__(self, layers: Iterable[Layer], rows_per_sample: int | None = None) -> None:
+        self.by_weight: dict[str, Moments] = {}
         self._by_source: dict[str, list[Moments]] = {}
-        for moments in self.by_weight.values():
-            self._by_source.setdefault(moments.layer.source, []).append(moments)
+        for layer in layers:
+            there = self._by_source.setdefault(layer.source, [])
+            moments = next((m for m in there if m.layer.reads_as(layer)), None)
+            if moments is None:
+                moments = Moments(layer, rows_per_sample)
+                there.append(moments)
+            self.by_weight[str(layer.weight.name)] = moments
+
+    def different(self) -> list[Moments]:
+        """Return all moments once."""
+        return [moments for there in self._by_source.values() for moments in there]
 
     @property
     def wanted(self) -> frozenset[str]:

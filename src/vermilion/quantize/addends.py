@@ -1,0 +1,107 @@
+"""Biases as integer kernels take them: a vector, one number for each output, of the node's own.
+
+Before → after: Gemm(A, B, C), C of another form → Add(Gemm(A, B), C · beta)
+                a scalar C, or one of shape (1, N)  → a vector (N,); beta goes into it
+                a bias that others read too        → a copy of its own
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from vermilion.ir.attributes import flag, number
+from vermilion.quantize.names import Names
+from vermilion.quantize.operators import OPERATORS, bias_input
+
+_BIASED = frozenset(name for name, row in OPERATORS.items() if row.bias is not None)
+
+
+def settle_addends(work: ir.Model) -> None:
+    """Bring the biases of the main graph into the one form; change `work` in place."""
+    graph = work.graph
+    names = Names(graph)
+    for node in list(graph):
+        if node.op_type not in _BIASED or node.domain not in ("", "ai.onnx"):
+            continue
+        if node.op_type == "Gemm":
+            _settle_gemm(graph, node, names)
+        bias = bias_input(node, OPERATORS[node.op_type])
+        if bias is not None and bias.const_value is not None and len(bias.uses()) > 1:
+            place = OPERATORS[node.op_type].bias
+            assert place is not None, "it has a bias"
+            copy = names.constant(f"{bias.name}_of_{node.name}", bias.const_value.numpy())
+            node.replace_input_with(place, copy)
+
+
+def _settle_gemm(graph: ir.Graph, node: ir.Node, names: Names) -> None:
+    addend = node.inputs[2] if len(node.inputs) > 2 else None
+    if addend is None or addend.dtype not in (None, ir.DataType.FLOAT):
+        return
+    beta = number(node, "beta", 1.0)
+    width = _outputs(node)
+    constant = addend.const_value
+    if constant is not None and width is not None:
+        vector = _as_vector(constant.numpy(), width)
+        if vector is not None:
+            if vector.shape != constant.numpy().shape or beta != 1.0:
+                scaled = (vector * np.float32(beta)).astype(np.float32)
+                node.replace_input_with(2, names.constant(f"{addend.name}_of_{node.name}", scaled))
+                node.attributes.pop("beta", None)
+                _drop_unread(graph, addend)
+            return
+    _split(graph, node, addend, beta, names)
+
+
+def _outputs(node: ir.Node) -> int | None:
+    """Return N, None where it is not known."""
+    weight = node.inputs[1]
+    shape = None if weight is None else weight.shape
+    if weight is not None and weight.const_value is not None:
+        shape = ir.Shape(weight.const_value.shape.numpy())
+    length = None if shape is None else shape[0 if flag(node, "transB") else 1]
+    return length if isinstance(length, int) else None
+
+
+def _as_vector(addend: NDArray[np.float32], width: int) -> NDArray[np.float32] | None:
+    if addend.size == width and addend.shape[-1:] == (width,):
+        return addend.reshape(width)
+    return np.full(width, addend.reshape(()), np.float32) if addend.size == 1 else None
+
+
+def _split(graph: ir.Graph, node: ir.Node, addend: ir.Value, beta: float, names: Names) -> None:
+    result = node.outputs[0]
+    node.replace_input_with(2, None)
+    node.resize_inputs(2)
+    node.attributes.pop("beta", None)
+    made: list[ir.Node] = []
+    if beta != 1.0:
+        if addend.const_value is not None:
+            scaled = (addend.const_value.numpy() * np.float32(beta)).astype(np.float32)
+            whole = addend
+            addend = names.constant(f"{addend.name}_of_{node.name}", scaled)
+            _drop_unread(graph, whole)
+        else:
+            factor = names.constant(f"{node.name}_beta", np.asarray(beta, np.float32))
+            times = ir.node("Mul", [addend, factor], name=names.free(f"{node.name}_Mul"))
+            times.outputs[0].name = names.free(f"{addend.name}_times_beta")
+            times.outputs[0].type, times.outputs[0].shape = addend.type, addend.shape
+            made.append(times)
+            addend = times.outputs[0]
+    add = ir.node("Add", [result, addend], name=names.free(f"{node.name}_Add"))
+    total = add.outputs[0]
+    total.type, total.shape = result.type, result.shape
+    for use in tuple(result.uses()):
+        if use.node is not add:
+            use.node.replace_input_with(use.idx, total)
+    for place, output in enumerate(graph.outputs):
+        if output is result:
+            graph.outputs[place] = total
+    total.name, result.name = result.name, names.free(f"{result.name}_product")
+    graph.insert_after(node, [*made, add])
+
+
+def _drop_unread(graph: ir.Graph, value: ir.Value) -> None:
+    if not value.uses() and not value.is_graph_output():
+        graph.initializers.pop(str(value.name), None)

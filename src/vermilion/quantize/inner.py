@@ -1,0 +1,139 @@
+"""What the plan of the main graph does not reach: nodes in branches and bodies, recurrent layers.
+
+Their weights are rounded to 8 bits, a scale for each output, and read through DequantizeLinear;
+what they compute stays in float32, because no sample shows what flows inside of them.
+
+Before → after: Conv(X, W) in a branch → Conv(X, DequantizeLinear(W as int8)); LSTM(X, W, R) alike
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.ir.opset import opset_of
+from vermilion.quantize.cost import PRODUCTS
+from vermilion.quantize.formats import INT8, Parameters
+from vermilion.quantize.names import Names
+from vermilion.quantize.plan import excluded_nodes
+from vermilion.quantize.scales import channel_axis, weight_parameters
+from vermilion.quantize.working_copy import WANTED_OPSET
+
+RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+# Below this a weight is no matter: its scales would take as much.
+_LEAST_ELEMENTS = 64
+
+
+@dataclass(frozen=True)
+class InnerNode:
+    """A node whose activations stay in float, and of which node's branch or body it is.
+
+    `outer` is empty for a recurrent layer of the main graph. `has_weights` says that its weights
+    are in 8 bits.
+    """
+
+    name: str
+    op_type: str
+    outer: str
+    has_weights: bool
+
+
+def inner_nodes(graph: ir.Graph) -> Iterator[tuple[ir.Node, str]]:
+    """Yield products and recurrent layers that no plan holds, and the node that they are in."""
+    yield from ((node, "") for node in graph if node.op_type in RECURRENT)
+    for node in graph:
+        for attribute in node.attributes.values():
+            for body in _bodies(attribute):
+                for inner in body.all_nodes():
+                    if inner.op_type in PRODUCTS | RECURRENT:
+                        yield inner, str(node.name or node.op_type)
+
+
+def _bodies(attribute: ir.Attr) -> Sequence[ir.Graph]:
+    if attribute.type == ir.AttributeType.GRAPH:
+        return (attribute.as_graph(),)
+    return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()
+
+
+def round_inner_weights(work: ir.Model, exclude: Sequence[str]) -> tuple[InnerNode, ...]:
+    """Round the weights of such nodes in place; name all of them."""
+    graph = work.graph
+    skipped = excluded_nodes(graph, exclude)
+    names = Names(graph)
+    by_channel = opset_of(work) >= WANTED_OPSET
+    done: dict[tuple[ir.Value, int | None], ir.Value] = {}
+    found = []
+    for node, outer in list(inner_nodes(graph)):
+        rounded = False
+        for place, axis in () if node in skipped else _weights(node):
+            weight = node.inputs[place]
+            if weight is None or not _is_rounded(weight):
+                continue
+            axis = axis if by_channel else None
+            key = (weight, axis)
+            if key not in done:
+                done[key] = _dequantized(weight, axis, names)
+            node.replace_input_with(place, done[key])
+            rounded = True
+        found.append(InnerNode(str(node.name or node.op_type), node.op_type, outer, rounded))
+    for weight, _ in done:
+        owner = weight.graph
+        if owner is not None and not weight.uses() and not weight.is_graph_output():
+            owner.initializers.pop(str(weight.name), None)
+    return tuple(found)
+
+
+def _weights(node: ir.Node) -> Sequence[tuple[int, int | None]]:
+    """Return the places of a node's weights, and the axis along which its outputs lie."""
+    if node.op_type in RECURRENT:
+        return ((1, 1), (2, 1))
+    return ((1, channel_axis(node)),) if len(node.inputs) > 1 else ()
+
+
+def _is_rounded(value: ir.Value) -> bool:
+    tensor = value.const_value
+    return (
+        tensor is not None
+        and value.graph is not None
+        and tensor.dtype == ir.DataType.FLOAT
+        and tensor.size >= _LEAST_ELEMENTS
+        and bool(np.isfinite(tensor.numpy()).all())
+    )
+
+
+def _dequantized(weight: ir.Value, axis: int | None, names: Names) -> ir.Value:
+    """Add the integers to the graph that holds the weight, and the node that reads them."""
+    graph = weight.graph
+    assert isinstance(graph, ir.Graph), "a weight is in a graph"
+    assert weight.const_value is not None, "a weight has a value"
+    given: Parameters = weight_parameters(weight, INT8, axis)
+    parts = {
+        "quantized": given.to_integers(weight.const_value.numpy()),
+        "scale": given.scale,
+        "zero_point": np.zeros(given.scale.shape, np.int8),
+    }
+    stored = []
+    for word, array in parts.items():
+        name = names.free(f"{weight.name}_{word}")
+        value = ir.Value(
+            name=name, shape=ir.Shape(array.shape), const_value=ir.tensor(array, name=name)
+        )
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        graph.register_initializer(value)
+        stored.append(value)
+    node = ir.node(
+        "DequantizeLinear",
+        stored,
+        {} if given.axis is None else {"axis": given.axis},
+        name=names.free(f"{weight.name}_DequantizeLinear"),
+    )
+    result = node.outputs[0]
+    result.name = names.free(f"{weight.name}_dequantized")
+    result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), weight.shape
+    first = next(iter(graph), None)
+    assert first is not None, "somebody reads the weight"
+    graph.insert_before(first, node)
+    return result
