@@ -335,6 +335,8 @@ def test_the_library_is_taken_and_let_go_without_growing(net: Path) -> None:
     assert int(done.stdout) < 4 << 20
 
 
+# Of RFC 8032's first test.
+KEY = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
 ELSEWHERE = """
 import os, sys
 from pathlib import Path
@@ -394,7 +396,7 @@ def test_what_was_changed_since_it_was_signed_is_refused(net: Path, tmp_path: Pa
     members = {name: bytes(data) for name, data in map_archive(net.with_suffix(".rai")).items()}
     for line, reason in (
         (b"", "was not made by this user"),
-        (b"ed25519 " + b"0" * 64 + b" " + b"0" * 128 + b"\n", "does not fit"),
+        (b"ed25519 " + KEY.encode() + b" " + b"0" * 128 + b"\n", "does not fit"),
         (b"x" * 202, "is damaged"),
     ):
         files = dict(members)
@@ -412,6 +414,37 @@ def test_what_was_changed_since_it_was_signed_is_refused(net: Path, tmp_path: Pa
         (folder / "net_ctx.onnx").write_bytes(net.read_bytes())
         with pytest.raises(Exception, match=reason):
             opened(folder / "net_ctx.onnx")
+
+
+def test_a_model_without_a_native_part_is_ordinary_onnx_and_that_is_said(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    net (float[4, 8] x, int64[4] n) => (float[4, 8] y) {
+      y = ReverseSequence <batch_axis = 0, time_axis = 1> (x, n)
+    }"""
+    compiled = context(text_model(text, {}), tmp_path)
+    assert compiled.ep_context is not None
+    assert compiled.ep_context.notes == ("no part is native: the model has no node of ours",)
+    assert compiled.ep_context.files == (tmp_path / "net_ctx.onnx",)
+    feed = {"x": drawn(4, 8), "n": np.array([8, 1, 3, 5], np.int64)}
+    same_bits(compiled, opened(tmp_path / "net_ctx.onnx"), feed)
+
+
+def test_a_branch_reads_what_a_native_part_made(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    net (float[4, 64] x, bool c) => (float[4, 64] y) {
+      h = MatMul (x, w)
+      r = Relu (h)
+      y = If (c) <
+        then_branch = yes () => (float[4, 64] a) { a = ReverseSequence (r, lengths) },
+        else_branch = no () => (float[4, 64] b) { b = Neg (r) }
+      >
+    }"""
+    weights = {"w": drawn(64, 64), "lengths": np.full(64, 2, np.int64)}
+    compiled = context(text_model(text, weights), tmp_path)
+    session = opened(tmp_path / "net_ctx.onnx")
+    assert OURS in placed(session)
+    for branch in (True, False):
+        same_bits(compiled, session, {"x": drawn(4, 64), "c": np.array(branch)})
 
 
 def test_wrong_use_is_told_before_anything_is_compiled(tmp_path: Path) -> None:

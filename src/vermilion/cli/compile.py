@@ -206,8 +206,9 @@ def _warn(terminal: Terminal, compiled: Compiled) -> None:
 
     for note in told(compiled.report.notes, compiled.placement):
         terminal.warn(note)
-    if compiled.ep_context is not None and not compiled.ep_context.parts:
-        terminal.warn(f"{compiled.ep_context.path}: no part is native, so it has no node of ours")
+    if compiled.ep_context is not None:
+        for note in compiled.ep_context.notes:
+            terminal.warn(f"{compiled.ep_context.path}: {note}")
 
 
 def as_json(compiled: Compiled) -> dict[str, object]:

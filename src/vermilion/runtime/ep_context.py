@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +17,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from vermilion.backends.ort import INTERPRETED, LITERAL, OPENED
 from vermilion.errors import ArtifactError, OptionError
 from vermilion.runtime.archive import write_archive
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
@@ -37,6 +38,7 @@ from vermilion.store.ed25519 import SigningKey
 from vermilion.version import VERSION
 
 PROVIDER = "VermilionExecutionProvider"
+NATIVE_BACKEND, CPU_BACKEND = "native", "ort"
 OPERATOR, DOMAIN = "EPContext", "com.microsoft"
 CONTEXT = "ep_cache_context"
 # A protobuf message has less than 2 GiB; 16 MiB are for what is not a context.
@@ -47,11 +49,15 @@ _MOST_INNER_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class EpContext:
-    """What was written: `path` is the model, `files` all of it, `parts` the nodes of ours in it."""
+    """What was written: `path` is the model, `files` all of it, `parts` the nodes of ours in it.
+
+    `notes` say where ONNX Runtime does otherwise than our session.
+    """
 
     path: Path
     files: tuple[Path, ...]
     parts: int
+    notes: tuple[str, ...] = ()
 
 
 def write_ep_context(
@@ -67,7 +73,7 @@ def write_ep_context(
     """
     reader = open_artifact(bundle, verify=False)
     model = reader.model()
-    parts = [part for part in reader.manifest.parts if part.backend == "native"]
+    parts = [part for part in reader.manifest.parts if part.backend == NATIVE_BACKEND]
     beside = path.with_suffix(".rai")
     for part in parts:
         _replace_nodes(model.graph, part, beside.name, reader.manifest.target, embed=embed)
@@ -85,7 +91,8 @@ def write_ep_context(
             where=str(path),
             hint="choose a folder that you may write to, with room for it",
         ) from error
-    return EpContext(path, tuple(path.parent / name for name in files), len(parts))
+    notes = tuple(_notes(reader.manifest.parts))
+    return EpContext(path, tuple(path.parent / name for name in files), len(parts), notes)
 
 
 def checked_ep_context(path: str | os.PathLike[str] | None, kind: str) -> Path | None:
@@ -105,6 +112,24 @@ def checked_ep_context(path: str | os.PathLike[str] | None, kind: str) -> Path |
             hint="name it `NAME_ctx.onnx`, as ONNX Runtime does",
         )
     return Path(path)
+
+
+def _notes(parts: Sequence[PartRecord]) -> Iterator[str]:
+    """Yield what of the rest is not as in our session, and that there is nothing native."""
+    for part in parts:
+        opened = part.details.get(OPENED, "") if part.backend == CPU_BACKEND else ""
+        if opened == LITERAL:
+            yield (
+                f"{part.name}: optimized by ONNX Runtime it gave other numbers or did not run; "
+                "open the model with ORT_DISABLE_ALL"
+            )
+        elif opened == INTERPRETED:
+            yield (
+                f"{part.name}: ONNX Runtime does not run all of it, which our interpreter does: "
+                "it may refuse the model"
+            )
+    if not any(part.backend == NATIVE_BACKEND for part in parts):
+        yield "no part is native: the model has no node of ours"
 
 
 def _replace_nodes(

@@ -363,14 +363,7 @@ static void vm_shared_task(void *work, size_t index) {
   atomic_fetch_add(&run->done, 1);
 }
 
-/* Run the table once on threads of the caller's. */
-static vm_status vm_team_run_on(vm_team *team, const vermilion_pool *pool) {
-  int32_t workers = (size_t)team->workers < pool->workers ? team->workers : (int32_t)pool->workers;
-  if (workers <= 1) {
-    vm_grow_stack();
-    vm_run_alone(team);
-    return NULL;
-  }
+static vm_status vm_team_share(vm_team *team, const vermilion_pool *pool, int32_t workers) {
   size_t bytes = vm_context_bytes(team->steps, team->workers);
   if (!team->apart && !(team->apart = vm_aligned(bytes))) return vm_no_memory();
   if (team->apart_generation >= VM_TAGS - 1) {
@@ -383,4 +376,20 @@ static vm_status vm_team_run_on(vm_team *team, const vermilion_pool *pool) {
     return vm_fail(VERMILION_ERROR_DEVICE, "", "look at what the caller's threads say", "the caller's threads ran %d of %d tasks (%d)",
                    (int)atomic_load(&run.done), (int)workers, failed);
   return NULL;
+}
+
+/* Run the table once on threads of the caller's; on the caller's own alone, where neighbours make that
+   faster. */
+static vm_status vm_team_run_on(vm_team *team, const vermilion_pool *pool) {
+  int32_t workers = (size_t)team->workers < pool->workers ? team->workers : (int32_t)pool->workers;
+  vm_status status = NULL;
+  int64_t begin = workers > 1 ? vm_clock_ns() : 0;
+  if (workers <= 1 || team->crowding.is_alone) {
+    vm_grow_stack();
+    vm_run_alone(team);
+  } else {
+    status = vm_team_share(team, pool, workers);
+  }
+  if (workers > 1) vm_crowding_note(&team->crowding, vm_clock_ns() - begin, team->units);
+  return status;
 }
