@@ -60,6 +60,14 @@ def test_every_module_is_in_it_and_no_test(names: list[str]) -> None:
     assert not [name for name in names if name.endswith("_test.py")]
 
 
+@pytest.mark.needs("c compiler")
+def test_the_c_library_is_in_it_with_its_header_and_sources(names: list[str]) -> None:
+    assert "vermilion/clib/lib/libvermilion.so" in names
+    assert "vermilion/clib/include/vermilion.h" in names
+    wanted = (ROOT / "src" / "vermilion" / "clib" / "source").iterdir()
+    assert {f"vermilion/clib/source/{path.name}" for path in wanted} <= set(names)
+
+
 def test_the_mark_lies_where_the_wheel_takes_its_files_from() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     assert "src/vermilion" in build["targets"]["wheel"]["packages"]

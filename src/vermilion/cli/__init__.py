@@ -30,6 +30,7 @@ VERBS: Mapping[str, str] = {
     "optimize": "optimize",
     "quantize": "quantize",
     "compile": "compile",
+    "clib": "clib",
     "run": "run",
     "batch": "batch",
     "compare": "compare",
