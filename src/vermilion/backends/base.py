@@ -99,6 +99,10 @@ class Numerics:
     fewer_products: bool = False  # Winograd's algorithm
 
 
+# The detail of a program that was proven by running another one in its stead: which.
+TWIN = "twin"
+
+
 @dataclass(frozen=True)
 class Program:
     """A compiled part: the files it consists of, relative to the part's folder.

@@ -307,6 +307,8 @@ def _proof_row(row: Mapping[str, object]) -> tuple[str, str]:
         words += "; part by part within roundings, which the model amplifies"
     if "modelled_in" in row:
         words += f", modelled in {row['modelled_in']}"
+    if "proven_of" in row:
+        words += f", of the {row['proven_of']} alone: no GPU is here to run the GPU's own program"
     return "proven", words
 
 

@@ -12,7 +12,7 @@ from vermilion.errors import OptionError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from vermilion.hardware.options.option import Linted, Setting
+    from vermilion.hardware.options.option import Linted
     from vermilion.hardware.options.vitisai_build import BuiltOptions, Request
 
 STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
@@ -20,7 +20,7 @@ STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red
 
 def lint_file(path: Path, release: str, device: str, precision: str) -> Result:
     """Check the options in a file; not ok where one is an error."""
-    from vermilion.hardware.options.lint import lint
+    from vermilion.hardware.options.lint import lint_all
     from vermilion.hardware.options.option import Setting
     from vermilion.hardware.options.read import read_options
     from vermilion.hardware.targets.find import find_target
@@ -34,7 +34,7 @@ def lint_file(path: Path, release: str, device: str, precision: str) -> Result:
         precision=precision or stated.precision,
         system=stated.system,
     )
-    linted = [lint(given, setting) for given in reading.option_sets]
+    linted = lint_all(reading.option_sets, setting)
     errors = sum(one.errors for one in linted)
     if reading.unread and not errors:
         first = reading.unread[0]
@@ -53,9 +53,7 @@ def lint_file(path: Path, release: str, device: str, precision: str) -> Result:
     }
     as_json = path.suffix.lower() == ".json"
     unread = [f"{one.where}: could not read {one.what}" for one in reading.unread]
-    return Result(
-        data, lambda: _lint_view(linted, setting, unread, as_json=as_json), ok=errors == 0
-    )
+    return Result(data, lambda: _lint_view(linted, unread, as_json=as_json), ok=errors == 0)
 
 
 def _row(linted: Linted) -> dict[str, object]:
@@ -65,6 +63,7 @@ def _row(linted: Linted) -> dict[str, object]:
         "provider": linted.given.provider,
         "options": dict(linted.given.options),
         "checked_against": linted.table.title if linted.table else "",
+        "device": linted.setting.device,
         "problems": [problem.as_json() for problem in linted.problems],
         "corrected": {
             "provider": corrected.provider,
@@ -75,9 +74,7 @@ def _row(linted: Linted) -> dict[str, object]:
     }
 
 
-def _lint_view(
-    linted: Sequence[Linted], setting: Setting, unread: Sequence[str], *, as_json: bool
-) -> RenderableType:
+def _lint_view(linted: Sequence[Linted], unread: Sequence[str], *, as_json: bool) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -88,7 +85,7 @@ def _lint_view(
     for one in linted:
         against = one.table.title if one.table else "no table"
         views.append(Text(f"{one.given.where}: {one.given.provider}", style="bold"))
-        device = f", {setting.device}" if setting.device else "; `--device` says more"
+        device = f", {one.setting.device}" if one.setting.device else "; `--device` says more"
         views.append(f"checked against: {against}{device}")
         if not one.problems:
             views += ["nothing is wrong", ""]

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.backends import backend
-from vermilion.backends.base import Array, CompileOptions, Executable, Tensors
+from vermilion.backends.base import TWIN, Array, CompileOptions, Executable, Tensors
 from vermilion.errors import (
     OptionError,
     OtherSizesError,
@@ -359,9 +359,7 @@ class _Prover:
             row |= {"unlike_places": check.unlike, "number_places": check.numbers}
         if amplified:
             row["amplified"] = True
-        modelled = self._modelled()
-        if modelled:
-            row["modelled_in"] = modelled
+        row |= self._stood_in()
         self.rows[check.name] = OutputProof(check, row, amplified)
 
     def _keep_decided(self, check: OutputCheck, found: Array, engine: str) -> None:
@@ -378,9 +376,12 @@ class _Prover:
             "none from the scores that decide it"
         ] = None
 
-    def _modelled(self) -> str:
+    def _stood_in(self) -> dict[str, object]:
+        """Return the numbers that a device is modelled in, and what was run in its stead."""
         found = {part.program.details.get("numbers", "") for part in self.parts}
-        return next((n for n in ("bfp16", "bf16", "fp16", "integers") if n in found), "")
+        numbers = next((n for n in ("bfp16", "bf16", "fp16", "integers") if n in found), "")
+        twins = [part.program.details[TWIN] for part in self.parts if TWIN in part.program.details]
+        return {"modelled_in": numbers} if numbers else {"proven_of": twins[0]} if twins else {}
 
 
 def _own(form: FormatName, array: Array | Sequence[Array]) -> FormatName:

@@ -19,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.backends.base import (
+    TWIN,
     Availability,
     Claim,
     CompileOptions,
@@ -138,9 +139,12 @@ class IreeBackend:
             finally:
                 keep_log(steps.log, folder / LOG_FILE)
         names = (PART_FILE, *map(_program_of, gpus), CPU_PROGRAM, LOG_FILE)
+        is_here = isinstance(self._device(target), Device)
+        if not is_here:
+            details[TWIN] = "CPU twin"
         return Program(
             files=tuple(sorted(names)),
-            modelled=not isinstance(self._device(target), Device),
+            modelled=not is_here,
             details=details,
             notes=tuple(findings(tuple(kernels))),
             machine_code=tuple(kernel.as_json() for kernel in kernels),

@@ -100,6 +100,7 @@ def test_one_artifact_for_three_gpus(three: Compiled) -> None:
     expected = run_session(open_session(small_cnn()), inputs)["output"]
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert three.report.verification[0]["cosine"] > 0.99999
+    assert three.report.verification[0]["proven_of"] == "CPU twin"
     assert three.report.summary.offloaded_operators == three.report.summary.operators
 
 

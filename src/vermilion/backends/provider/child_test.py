@@ -60,3 +60,21 @@ def test_a_forked_process_neither_uses_nor_ends_its_parents_child(slow: Provider
     assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 0
     assert slow.run({"x": np.full(4, 3, np.float32)})["y"].tolist() == [6] * 4
     slow.stop()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system bounds no files")
+def test_a_full_disk_is_said_before_anything_is_mapped(tmp_path: Path) -> None:
+    import resource
+
+    large = TensorFile("x", "x.raw", "float32", (1 << 22,))
+    request = Request("none", {}, (large,), (TENSORS[1],))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(DeviceError, match="there is no room for the part's tensors") as caught:
+            ProviderProcess(
+                request, tmp_path, worker=(fake_worker.__name__,), open_limit_s=60, run_limit_s=60
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "TMPDIR" in caught.value.hint

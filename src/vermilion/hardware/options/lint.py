@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from vermilion.hardware.options.gpu import AMDGPU, CUDA, MIGRAPHX, ROCM, gpu_table
@@ -24,7 +25,10 @@ from vermilion.hardware.options.option import (
 )
 from vermilion.hardware.options.vitisai import NEWEST, PROVIDER, vitisai_table
 from vermilion.hardware.options.vitisai_rules import apply_vitisai_rules
+from vermilion.hardware.targets.npu import TARGETS, npu_facts
 
+# Windows' spelling, which Python puts in for nobody.
+_VARIABLE = re.compile(r"%[A-Za-z_][A-Za-z0-9_]{0,80}%")
 _SHORT_NAMES: Mapping[str, str] = {
     "amdgpu": AMDGPU,
     "cpu": "CPUExecutionProvider",
@@ -82,6 +86,34 @@ def lint(given: OptionSet, setting: Setting) -> Linted:
         config=draft.config,
     )
     return Linted(given, setting, table, tuple(draft.problems), corrected)
+
+
+def lint_all(given: Sequence[OptionSet], setting: Setting) -> list[Linted]:
+    """Return what is wrong with the option sets of one file.
+
+    Several sets of one call are its branches: which of them is for which NPU, only running the
+    file tells. The one that is least wrong for the device that was asked for is taken to be its;
+    each other one is held against the NPU that it fits best.
+    """
+    asked = [lint(one, setting) for one in given]
+    if npu_facts(setting.device) is None:
+        return asked
+    calls: dict[tuple[str, str], list[int]] = {}
+    for at, one in enumerate(given):
+        calls.setdefault((one.where, full_name(one.provider)), []).append(at)
+    for (_, provider), places in calls.items():
+        if provider != PROVIDER or len(places) == 1:
+            continue
+        own = min(places, key=lambda at: asked[at].errors)
+        for at in places:
+            if at != own and asked[at].errors:
+                asked[at] = _best_fit(given[at], setting, asked[at])
+    return asked
+
+
+def _best_fit(given: OptionSet, setting: Setting, asked: Linted) -> Linted:
+    others = [replace(setting, device=target.name) for target in TARGETS]
+    return min([asked, *(lint(given, other) for other in others)], key=lambda one: one.errors)
 
 
 def option_table(provider: str, build: str) -> OptionTable | None:
@@ -147,7 +179,10 @@ def corrected_text(linted: Linted, *, as_json: bool) -> str:
             data["config"] = dict(options.config)
         return json.dumps(data, indent=2)
     providers = options.providers or (options.provider, "CPUExecutionProvider")
-    lines = [f"os.environ[{k!r}] = {_python(v)}" for k, v in options.environment.items()]
+    values = [*options.environment.values(), *options.options.values()]
+    needs_os = bool(options.environment) or any(_VARIABLE.search(value) for value in values)
+    lines = ["import os", ""] if needs_os else []
+    lines += [f"os.environ[{k!r}] = {_python(v)}" for k, v in options.environment.items()]
     lines.append(f"providers = [{', '.join(json.dumps(name) for name in providers)}]")
     lines.append("provider_options = [")
     for name in providers:
@@ -167,4 +202,5 @@ def corrected_text(linted: Linted, *, as_json: bool) -> str:
 def _python(value: str) -> str:
     if is_unknown(value):
         return value.removeprefix(UNKNOWN_OPEN).removesuffix(UNKNOWN_CLOSE)
-    return f'r"{value}"' if "\\" in value and '"' not in value else json.dumps(value)
+    text = f'r"{value}"' if "\\" in value and '"' not in value else json.dumps(value)
+    return f"os.path.expandvars({text})" if _VARIABLE.search(value) else text

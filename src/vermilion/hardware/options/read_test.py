@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from vermilion.errors import OptionError
 from vermilion.hardware.options.gpu import AMDGPU, MIGRAPHX, ROCM
+from vermilion.hardware.options.lint import corrected_text, lint_all
 from vermilion.hardware.options.option import Setting
 from vermilion.hardware.options.read import read_options
 from vermilion.hardware.options.vitisai import PROVIDER
@@ -256,3 +258,50 @@ def test_a_configuration_of_olive(tmp_path: Path) -> None:
     }  # fmt: skip
     (found,) = read_options(write(tmp_path, "o.json", json.dumps(config))).option_sets
     assert found.provider == ROCM
+
+
+BY_NPU = """
+import os
+import onnxruntime as ort
+
+folder = os.environ["RYZEN_AI_INSTALLATION_PATH"]
+match npu():
+    case "PHX/HPT":
+        binary = os.path.join(folder, "voe-4.0-win_amd64", "xclbins", "phoenix", "4x4.xclbin")
+        options = [{"target": "X1", "xlnx_enable_py3_round": "0", "xclbin": binary}]
+    case "STX" | "KRK":
+        options = [{OTHER}]
+names = ["VitisAIExecutionProvider", "CPUExecutionProvider"]
+session = ort.InferenceSession("m", providers=names, provider_options=options)
+"""
+
+
+@pytest.mark.parametrize("device", ["phoenix", "strix", "krackan"])
+def test_each_branch_is_judged_for_the_npu_that_it_fits(device: str, tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text(BY_NPU.replace("OTHER", ""))
+    sets = read_options(file).option_sets
+    assert len(sets) == 2
+    linted = lint_all(sets, Setting("1.7", device))
+    assert [one.errors for one in linted] == [0, 0]
+    assert device in {one.setting.device for one in linted}
+    file.write_text(BY_NPU.replace("OTHER", '"target": "X9"'))
+    sets = read_options(file).option_sets
+    assert any(one.errors for one in lint_all(sets, Setting("1.7", device)))
+
+
+def test_corrected_python_puts_the_folder_in(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text(
+        "import onnxruntime as ort\n"
+        'ort.InferenceSession("m", providers=[("VitisAIExecutionProvider", {"target": "X1"})])\n'
+    )
+    (one,) = lint_all(read_options(file).option_sets, Setting("1.7", "phoenix"))
+    text = corrected_text(one, as_json=False)
+    scope: dict[str, object] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        folder = "%RYZEN_AI_INSTALLATION_PATH%"
+        patch.setattr(os.path, "expandvars", lambda words: words.replace(folder, "D:"))
+        exec(text, scope)  # it is whole: nothing is to be added to it
+    (options, _) = scope["provider_options"]  # type: ignore[misc]
+    assert options["xclbin"] == r"D:\voe-4.0-win_amd64\xclbins\phoenix\4x4.xclbin"
