@@ -20,6 +20,7 @@ from plugin_sessions import opened, placed, plugin_options, text_model, with_att
 from vermilion.api import Compiled, compile_model
 from vermilion.errors import OptionError
 from vermilion.quantization import quantize_file
+from vermilion.runtime import ep_context
 
 pytestmark = pytest.mark.needs("c compiler")
 OURS = "VermilionExecutionProvider"
@@ -447,8 +448,51 @@ def test_a_branch_reads_what_a_native_part_made(tmp_path: Path) -> None:
         same_bits(compiled, session, {"x": drawn(4, 64), "c": np.array(branch)})
 
 
+def test_large_weights_of_the_rest_lie_beside_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    net (float[4, 64] x) => (float[4, 64] y) {
+      h = MatMul (x, w)
+      r = Relu (h)
+      d = ReverseSequence <batch_axis = 0, time_axis = 1> (r, lengths)
+      s = Add (v, d)
+      e = Einsum <equation = "bi,ij->bj"> (s, u)
+      y = ReverseSequence <batch_axis = 0, time_axis = 1> (e, lengths)
+    }"""
+    weights = {"w": drawn(64, 64), "v": drawn(4, 64), "u": drawn(64, 64)}
+    weights["lengths"] = np.array([64, 3, 7, 1], np.int64)
+    monkeypatch.setattr(ep_context, "_MOST_INNER_BYTES", 1000)
+    compiled = context(text_model(text, weights), tmp_path)
+    assert compiled.ep_context is not None
+    names = [file.name for file in compiled.ep_context.files]
+    assert names == ["net_ctx.onnx.data", "net_ctx.rai", "net_ctx.onnx"]
+    assert all(file.is_file() for file in compiled.ep_context.files)
+    (tmp_path / "moved").mkdir()
+    for file in compiled.ep_context.files:
+        file.rename(tmp_path / "moved" / file.name)
+    session = opened(tmp_path / "moved" / "net_ctx.onnx")
+    assert OURS in placed(session)
+    same_bits(compiled, session, {"x": drawn(4, 64)})
+
+
+def test_code_that_is_too_large_for_a_model_is_not_put_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ep_context, "_MOST_EMBEDDED_BYTES", 1000)
+    with pytest.raises(OptionError, match="too large for one model"):
+        context(dense(), tmp_path, embed=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
 def test_wrong_use_is_told_before_anything_is_compiled(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="machine code of a CPU"):
         compile_model(dense(), target="strix", ep_context=tmp_path / "x.onnx")
     with pytest.raises(OptionError, match=r"does not end in \.onnx"):
         compile_model(dense(), ep_context=tmp_path / "x.rai")
+    file = tmp_path / "net.onnx"
+    ir.save(dense(), file)
+    with pytest.raises(OptionError, match=r"would replace `.*net\.onnx`"):
+        compile_model(str(file), ep_context=tmp_path / "." / "net.onnx")
+    with pytest.raises(OptionError, match=r"would replace `.*net_ctx\.rai`"):
+        compile_model(file, ep_context=tmp_path / "net_ctx.onnx", output=tmp_path / "net_ctx.rai")

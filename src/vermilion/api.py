@@ -177,9 +177,9 @@ def compile_model(
         provider_options=dict(provider_options or {}),
     )
     check_provider_options(device_backend, chosen, options)
-    context_path = checked_ep_context(ep_context, chosen.kind)
     fix = fix and chosen.kind == "npu"
     rai = _rai_path(output)
+    context_path = checked_ep_context(ep_context, chosen.kind, (model, rai))
     source = open_source(model)
     _check_numbers(source, options.precision, chosen)
     label = label_of(model)

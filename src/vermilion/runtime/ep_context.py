@@ -95,8 +95,13 @@ def write_ep_context(
     return EpContext(path, tuple(path.parent / name for name in files), len(parts), notes)
 
 
-def checked_ep_context(path: str | os.PathLike[str] | None, kind: str) -> Path | None:
-    """Return where the model goes. Raises: OptionError for another ending or kind of target."""
+def checked_ep_context(
+    path: str | os.PathLike[str] | None, kind: str, taken: Sequence[object] = ()
+) -> Path | None:
+    """Return where the model goes; `taken` are the files of the model and of what else is written.
+
+    Raises: OptionError for another ending or kind of target, and for a file that is taken.
+    """
     if path is None:
         return None
     if kind != "cpu":
@@ -111,6 +116,14 @@ def checked_ep_context(path: str | os.PathLike[str] | None, kind: str) -> Path |
             where="--ep-context",
             hint="name it `NAME_ctx.onnx`, as ONNX Runtime does",
         )
+    mine = {Path(path).resolve(), Path(path).with_suffix(".rai").resolve()}
+    for other in taken:
+        if isinstance(other, str | os.PathLike) and Path(other).resolve() in mine:
+            raise OptionError(
+                f"it would replace `{other}`",
+                where=f"--ep-context {path}",
+                hint="name it `NAME_ctx.onnx`; what it needs lies beside it in `NAME_ctx.rai`",
+            )
     return Path(path)
 
 
