@@ -7,6 +7,7 @@ fails where that is more than hardware and systems: a test that a package would 
 from __future__ import annotations
 
 import gc
+import shutil
 from collections import Counter
 from collections.abc import Generator
 from importlib.util import find_spec
@@ -22,6 +23,8 @@ from vermilion.hardware.cpu import detect_cpu
 DEVICE_FILES = {"hip": Path("/dev/kfd"), "npu": Path("/dev/accel/accel0")}
 # Instructions of the CPU, by LLVM's name of them.
 CPU_FEATURES = {"avx512bf16": "AVX-512 BF16"}
+# Programs, by the names that systems give them.
+PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome")}
 # How the reason of a test begins that no package would let run.
 NOT_HERE = ("this machine ", "this system ")
 
@@ -40,6 +43,9 @@ def missing(thing: str) -> str:
         except NoCompilerError as error:
             return f"{error}: the package `ziglang` has one"
         return ""
+    if thing in PROGRAMS:
+        found = any(map(shutil.which, PROGRAMS[thing]))
+        return "" if found else f"this system has no {thing}"
     return "" if find_spec(thing) is not None else f"the package `{thing}` is not installed"
 
 

@@ -24,8 +24,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vermilion.bench.bandwidth import MemoryMeter
 from vermilion.bench.figures import ratio, spread
-from vermilion.llm.bandwidth import MemoryMeter
 from vermilion.llm.decoder import EngineOptions
 from vermilion.llm.engine.decoder import NativeDecoder
 from vermilion.llm.genai_config import read_genai_config

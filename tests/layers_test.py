@@ -17,6 +17,7 @@ LEVELS: dict[str, int] = {
     "forks": 0,
     "cores": 0,
     "rounds": 1,
+    "pages": 1,
     "store": 1,
     "process": 1,
     "clib": 2,
@@ -46,6 +47,7 @@ LEVELS: dict[str, int] = {
     "llm": 11,
     "ort": 11,
     "genai": 12,
+    "view": 12,
     "cli": 13,
     "__main__": 14,
 }

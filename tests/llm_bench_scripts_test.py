@@ -16,10 +16,10 @@ import pytest
 import tiny_llama
 from pages import ROOT
 from tiny_llama import Tiny
+from vermilion.bench.bandwidth import read_bandwidth_gb_per_s
 from vermilion.codegen.isa import isa_of
 from vermilion.hardware.targets.find import resolve_cpu
 from vermilion.llm.architecture import architecture_of_gguf
-from vermilion.llm.bandwidth import read_bandwidth_gb_per_s
 from vermilion.llm.gguf import read_gguf
 from vermilion.llm.speed_engines import random_prompt
 

@@ -16,7 +16,7 @@ from vermilion.bench.profile import GPU_LINE
 # It compiles for two targets, from nothing each time: once is enough for all pages and its test.
 TOUR = Step("vermilion hello --folder tour", ("hello", "--folder", "tour"))
 GUIDE = ("verify", "basic", "transformers", "precision", "memory", "shapes")
-pytestmark = pytest.mark.needs("torch", "iree", "sympy", "pygal")
+pytestmark = pytest.mark.needs("torch", "iree", "sympy")
 Carry = Callable[..., int]
 
 

@@ -11,14 +11,18 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from vermilion.bench.bandwidth import read_bandwidth_gb_per_s
 from vermilion.bench.cases import Case
 from vermilion.bench.engines import Engine, check_installed, parse_engine
 from vermilion.bench.harness import EngineProcess
+from vermilion.bench.machine import this_machine
 from vermilion.bench.measure import Plan, all_sizes, engines_for, open_case, plan_case
-from vermilion.errors import VermilionError
+from vermilion.bench.peak import Peak, measure_peak
+from vermilion.errors import Refusal, VermilionError
 from vermilion.ir.load import load_model
 from vermilion.progress import Progress, no_progress
 
@@ -90,6 +94,16 @@ class Profile:
             "by_step": [line.as_json() for line in self.by_step],
             "by_kind": [line.as_json() for line in self.by_kind],
             "by_device": [line.as_json() for line in self.by_device],
+            "timeline": [
+                {
+                    "name": event.name,
+                    "kind": event.kind,
+                    "device": event.device,
+                    "begin_us": event.begin_us,
+                    "duration_us": event.duration_us,
+                }
+                for event in self.shown
+            ],
         }
 
 
@@ -195,6 +209,24 @@ GPU_LINE = (
 
 
 @dataclass(frozen=True)
+class Roof:
+    """What the machine allows, measured behind the engines: arithmetic, and reading memory."""
+
+    peak: Peak
+    gb_per_s: float
+
+    def as_json(self) -> dict[str, object]:
+        """Return the keys of the report."""
+        return {**self.peak.as_json(), "gb_per_s": self.gb_per_s}
+
+
+def measure_roof(precision: str, threads: int) -> Roof | None:
+    """Measure both, in half a second; None where the processor has no such instruction."""
+    peak = measure_peak(precision, threads)
+    return None if isinstance(peak, Refusal) else Roof(peak, read_bandwidth_gb_per_s(threads))
+
+
+@dataclass(frozen=True)
 class CaseProfiles:
     """One model at one size: the profiles of those engines that gave one, and why others did not.
 
@@ -205,6 +237,7 @@ class CaseProfiles:
     profiles: tuple[Profile, ...]
     refused: tuple[tuple[Engine, VermilionError], ...]
     unlike: tuple[str, ...]
+    roof: Roof | None = None
 
     @property
     def title(self) -> str:
@@ -223,6 +256,9 @@ class CaseProfiles:
             "sequence": case.sequence,
             "threads": case.threads,
             "gops": case.gops,
+            "machine": this_machine().as_json(),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "roof": self.roof.as_json() if self.roof is not None else None,
             "engines": [profile.as_json() for profile in self.profiles],
             "refused": [
                 {"engine": engine.label, "message": error.message, "hint": error.hint}
@@ -268,7 +304,8 @@ def _profiles(case: Case, plan: Plan, folder: Path, progress: Progress) -> CaseP
         profiles.append(profile)
         unlike += [] if agrees else [engine.label]
     progress("profile engines", len(engines), len(engines))
-    return CaseProfiles(case, tuple(profiles), tuple(refused), tuple(unlike))
+    roof = measure_roof(engines[0].precision, case.threads)
+    return CaseProfiles(case, tuple(profiles), tuple(refused), tuple(unlike), roof)
 
 
 def _profile(engine: Engine, case: Case, plan: Plan, folder: Path) -> tuple[Profile, bool]:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,8 @@ def _measure(
     model = networks.get(case.network)
     found = list(bench_graph(Path(case.network), model, sizes, peaks=peaks, progress=progress))
     told = [case.name + words.removeprefix(case.network) for words in concerns(found)]
-    return {**as_json(found), "concerns": told}
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    return {**as_json(found), "measured_at": when, "concerns": told}
 
 
 def _fingerprint(case: SuiteCase, plan: Plan) -> str:
@@ -184,7 +186,11 @@ def _stored(file: Path, fingerprint: str) -> Mapping[str, Any] | None:
 def _joined(cases: Sequence[SuiteCase], found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     rows = [row for one in found for row in one["results"]]
     return {
-        "suite": {"version": VERSION, "cases": [asdict(case) for case in cases]},
+        "suite": {
+            "version": VERSION,
+            "cases": [asdict(case) for case in cases],
+            "measured_at": [one["measured_at"] for one in found if "measured_at" in one],
+        },
         "machine": this_machine().as_json(),
         "results": rows,
         "cases": [row for one in found for row in one["cases"]],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import onnx_ir as ir
 import pytest
 
 import models
-from vermilion.bench import forms, quoted
+from vermilion.bench import quoted
 from vermilion.bench.figures import chance_of_difference
 from vermilion.bench.forms import write_forms
 from vermilion.bench.measure import Plan
@@ -154,13 +153,18 @@ def test_the_forms_are_written_and_compared_with_later(found: SuiteResult, tmp_p
     assert json.loads(files[0].read_text(encoding="utf-8"))["compared"][0]["change_percent"] == 0.0
 
 
-@pytest.mark.needs("pygal")
 def test_the_page_is_one_file_that_runs_nothing_and_fetches_nothing(
     found: SuiteResult, tmp_path: Path
 ) -> None:
     told = replace(found, concerns=("a <b> & c",))
     drawn = write_forms(told, tmp_path, with_quoted=True)[-1].read_text(encoding="utf-8")
-    assert drawn.count("<svg") == 3
+    assert drawn.count('<svg class="plot"') == 3
+    assert (
+        drawn.count('class="whisker"') == 4 + 2
+    )  # of both engines at both sizes, and of one ratio
+    assert "milliseconds an image" in drawn
+    assert "time of the peer ÷ time of vermilion" in drawn
+    assert "Measured on 20" in drawn
     assert "<script" not in drawn
     assert "a &lt;b&gt; &amp; c" in drawn
     links = [word for word in ("src=", "href=", "@import", "url(") if word in drawn]
@@ -189,10 +193,3 @@ def test_cases_are_chosen_by_network_or_name() -> None:
     with pytest.raises(OptionError, match="no case `vgg`") as raised:
         chosen_cases(["vgg"])
     assert "bert_base-s512-b8" in raised.value.hint
-
-
-@pytest.mark.needs("pygal")
-def test_drawing_leaves_imports_alone() -> None:
-    sys.modules.pop("pygal", None)
-    forms._chart("batch", ["1"], 1)
-    assert all(hasattr(finder, "find_spec") for finder in sys.meta_path)

@@ -10,7 +10,7 @@ from typing import Any
 
 from vermilion.bench import quoted
 from vermilion.bench.engines import OURS
-from vermilion.bench.figures import pair_ratios, ratio
+from vermilion.bench.figures import Ratio, pair_ratios, ratio
 from vermilion.bench.regress import Delta
 from vermilion.bench.suite import peer_label
 
@@ -58,12 +58,17 @@ class Size:
         length = "" if self.sequence is None else f"{self.sequence} × "
         return f"{length}{self.batch}"
 
-    def speed_up(self, peer: str) -> float | None:
-        """Return how many times faster than a peer ours is: the median over pairs of turns."""
+    def ratio(self, peer: str) -> Ratio | None:
+        """Return ours ÷ a peer over pairs of turns, None where one of both was not measured."""
         ours, theirs = self.rows.get(OURS), self.rows.get(peer)
         if ours is None or theirs is None or peer == OURS:
             return None
-        return 1.0 / ratio(pair_ratios(ours["turn_ms"], theirs["turn_ms"])).median
+        return ratio(pair_ratios(ours["turn_ms"], theirs["turn_ms"]))
+
+    def speed_up(self, peer: str) -> float | None:
+        """Return how many times as fast as a peer ours is: the median over pairs of turns."""
+        found = self.ratio(peer)
+        return None if found is None else 1.0 / found.median
 
 
 def sizes_of(data: Row, network: str | None = None) -> list[Size]:
@@ -101,7 +106,7 @@ def suite_tables(
 
 
 def latency_table(data: Row, network: str, with_quoted: bool = False) -> Table:
-    """Return the median milliseconds of every engine, and how many times faster ours is."""
+    """Return the median milliseconds of every engine, and how many times as fast ours is."""
     engines, sizes = engines_of(data), sizes_of(data, network)
     peers = [name for name in engines if name != OURS]
     head = [*_size_head(sizes), *(f"{name} ms" for name in engines)]
@@ -113,7 +118,7 @@ def latency_table(data: Row, network: str, with_quoted: bool = False) -> Table:
         cells += ["" if up is None else f"{up:.2f}" for up in ups]
         cells.append(str(len(next(iter(size.rows.values()))["turn_ms"])))
         rows.append(cells)
-    note = "median wall-clock milliseconds; × is how many times faster than the peer ours is"
+    note = "median wall-clock milliseconds; × is how many times as fast as the peer ours is"
     table = Table(f"{network}: latency", tuple(head), _frozen(rows), names=0, note=note)
     return _with_quoted(table, sizes, "ms") if with_quoted else table
 

@@ -27,6 +27,7 @@ VERBS: Mapping[str, str] = {
     "export": "export",
     "inspect": "inspect",
     "plan": "plan",
+    "view": "view",
     "optimize": "optimize",
     "quantize": "quantize",
     "compile": "compile",

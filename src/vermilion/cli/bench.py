@@ -265,12 +265,10 @@ def _suite(
     quoted: bool,
     html: bool,
 ) -> Result:
-    from vermilion.bench.forms import check_plots, write_forms
+    from vermilion.bench.forms import write_forms
     from vermilion.bench.suite import chosen_cases, run_suite
 
     chosen = chosen_cases(words)
-    if html:
-        check_plots()  # before a quarter of an hour, not after it
     found = run_suite(chosen, plan, folder, progress=terminal.progress)
     for concern in (*(f"failed: {words}" for words in found.failed), *found.concerns):
         terminal.warn(concern)

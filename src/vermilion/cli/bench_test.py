@@ -129,13 +129,3 @@ def test_wrong_use_of_suite_and_profile(
 ) -> None:
     assert main(list(words)) == 2
     assert message in capfd.readouterr().err
-
-
-def test_a_wrong_case_is_told_before_a_missing_package(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("vermilion.bench.forms.find_spec", lambda name: None)  # no pygal
-    assert main(["bench", "--suite", "--cases", "vgg"]) == 2
-    assert "no case `vgg`" in capsys.readouterr().err
-    assert main(["bench", "--suite", "--cases", "resnet50"]) == 1
-    assert "needs `pygal`" in capsys.readouterr().err

@@ -25,8 +25,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.bench.bandwidth import BUFFER_BYTES, read_bandwidth_gb_per_s
 from vermilion.errors import OptionError, UnsupportedError
-from vermilion.llm.bandwidth import BUFFER_BYTES, read_bandwidth_gb_per_s
 from vermilion.llm.decoder import EngineOptions
 from vermilion.llm.open_model import AnyModel, open_model
 from vermilion.memory import peak_rss_mb

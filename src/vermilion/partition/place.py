@@ -148,6 +148,21 @@ def model_facts(model: ir.Model) -> ModelFacts:
     )
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is the same for every target, for who asks for many: see `known_of`."""
+
+    facts: ModelFacts
+    cost: ModelCost
+    extractor: Extractor
+
+
+def known_of(model: ir.Model) -> Known:
+    """Return what `plan` finds out about a model, whatever the target."""
+    cost = ModelCost(tuple(node_cost(node) for node in model.graph))  # one for each, in order
+    return Known(model_facts(model), cost, Extractor(model))
+
+
 def plan(
     model: ir.Model,
     target: Target,
@@ -156,6 +171,7 @@ def plan(
     failing: Mapping[int, Refusal] | None = None,
     *,
     numbers: str = "",
+    known: Known | None = None,
 ) -> Plan:
     """Decide by rule which nodes go to the device, and in which parts.
 
@@ -163,10 +179,9 @@ def plan(
     `failing` are nodes that were seen to fail, by position: no rule gives them to the device.
     `numbers` is a number format that the model is taken to have, its own by default.
     """
-    facts = model_facts(model)
-    facts = replace(facts, number_format=numbers or facts.number_format)
-    cost = ModelCost(tuple(node_cost(node) for node in model.graph))  # one for each, in order
-    extractor = Extractor(model)
+    given = known or known_of(model)
+    cost, extractor = given.cost, given.extractor
+    facts = replace(given.facts, number_format=numbers or given.facts.number_format)
     seen = failing or {}
     refusals = tuple(
         verdict if isinstance(verdict, Refusal) else seen.get(position)

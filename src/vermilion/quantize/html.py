@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from html import escape
 
+from vermilion.hardware.cpu import detect_cpu
+from vermilion.pages.charts import Column, column_chart, histogram
+from vermilion.pages.document import badge, report_page
 from vermilion.quantize.guard import Guarded
 from vermilion.quantize.report import LayerError
 from vermilion.quantize.result import Quantized, TensorDetail
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem;
-  color: #1d1d1f; background: #fff }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.5rem }
-table { border-collapse: collapse } td, th { padding: .2rem .8rem .2rem 0; text-align: left }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
-tr.met td { font-weight: 600 } svg { display: block; max-width: 100% } code { font-size: .9em }
-.tensors { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem }
-.tensors p { margin: 0; font-size: .8rem; overflow-wrap: anywhere }
-@media (prefers-color-scheme: dark) { body { color: #eee; background: #1b1b1d } }
-"""
-_BAR, _LOW, _RANGE = "#c8102e", "#8a8a8e", "#0a7d5a"
 _GOOD_DB = 20.0
-
-_WIDTH, _HEIGHT = 1000, 220
-_SMALL_WIDTH, _SMALL_HEIGHT = 256, 80
+# Above it a layer is as good as float, and one exact layer would make all others small.
+_MOST_SHOWN_DB = 100.0
 
 
 def html_report(quantized: Quantized, title: str, guarded: Guarded | None = None) -> str:
     """Return the page."""
     options = json.dumps(quantized.options.as_json(), indent=2)
     parts = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(quantized.scheme)}, {quantized.samples} samples, "
-        f"{quantized.eight_bit_share:.1%} of the operations on 8 bits</p>",
         _outputs(quantized),
         _crowded(quantized),
         _ladder(guarded) if guarded is not None else "",
         _layers(quantized.layers),
         _tensors("Activations", "activation", quantized.details),
         _tensors("Weights", "weight", quantized.details),
-        f"<h2>Recipe</h2><pre><code>{escape(options)}</code></pre>",
+        f'<h2>Recipe</h2><pre tabindex="0"><code>{escape(options)}</code></pre>',
     ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
-        f"{''.join(parts)}</body></html>\n"
+    lead = (
+        f"{quantized.scheme}, {quantized.samples} samples, {quantized.eight_bit_share:.1%} of the "
+        f"operations on 8 bits. {detect_cpu().brand}, {platform.platform()}, "
+        f"{datetime.now(UTC):%Y-%m-%d}."
     )
+    return report_page(title, lead, parts)
 
 
 def _table(head: Sequence[str], rows: Sequence[tuple[bool, Sequence[str]]]) -> str:
@@ -59,7 +48,10 @@ def _table(head: Sequence[str], rows: Sequence[tuple[bool, Sequence[str]]]) -> s
     for marked, cells in rows:
         cell = "".join(f"<td {k}>{escape(word)}</td>" for k, word in zip(kinds, cells, strict=True))
         body += f"<tr{' class=met' if marked else ''}>{cell}</tr>"
-    return f"<table><tr>{top}</tr>{body}</table>"
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(head[0])}">'
+        f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 def _outputs(quantized: Quantized) -> str:
@@ -70,7 +62,7 @@ def _outputs(quantized: Quantized) -> str:
     where = (
         f"{quantized.held_out} samples held out" if quantized.held_out else "calibration samples"
     )
-    return f"<h2>Outputs, on {where}</h2>" + _table(
+    return f"<h2>Outputs, on {where} {badge('measured')}</h2>" + _table(
         ("output", "SQNR dB", "cosine", "largest error"), rows
     )
 
@@ -117,23 +109,22 @@ def _layers(layers: Sequence[LayerError]) -> str:
     """Draw the SQNR of every layer, in graph order."""
     if not layers:
         return ""
-    top = max(40.0, *(layer.sqnr_db for layer in layers if layer.sqnr_db < 100.0), 0.0)
-    step = _WIDTH / len(layers)
-    bars = []
-    for index, layer in enumerate(layers):
-        height = max(1.0, min(1.0, max(0.0, layer.sqnr_db) / top) * _HEIGHT)
-        colour = _BAR if layer.sqnr_db < _GOOD_DB else _LOW
-        words = escape(f"{layer.name} ({layer.op_type}): {layer.sqnr_db:.1f} dB")
-        bars.append(
-            f'<rect x="{index * step:.1f}" y="{_HEIGHT - height:.1f}" '
-            f'width="{max(0.5, step - 0.5):.1f}" height="{height:.1f}" fill="{colour}">'
-            f"<title>{words}</title></rect>"
+    shown = [layer.sqnr_db for layer in layers if layer.sqnr_db < _MOST_SHOWN_DB]
+    columns = [
+        Column(
+            f"{layer.name} ({layer.op_type}): {layer.sqnr_db:.1f} dB",
+            layer.sqnr_db,
+            layer.sqnr_db < _GOOD_DB,
         )
-    drawing = "".join(bars)
-    return (
-        f"<h2>Layers, SQNR up to {top:.0f} dB, in graph order</h2>"
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="SQNR by layer">{drawing}</svg>'
+        for layer in layers
+    ]
+    return f"<h2>Layers {badge('measured')}</h2>" + column_chart(
+        "Distance from the float model",
+        axis="layer, in the order of computing",
+        unit="SQNR, dB",
+        columns=columns,
+        high=max(40.0, *shown, 0.0),
+        note=f"below {_GOOD_DB:g} dB in red; point at a column for its name",
     )
 
 
@@ -141,32 +132,14 @@ def _tensors(heading: str, kind: str, details: Sequence[TensorDetail]) -> str:
     shown = [_tensor(detail) for detail in details if detail.kind == kind]
     if not shown:
         return ""
-    return f'<h2>{heading}</h2><div class="tensors">{"".join(shown)}</div>'
+    return f'<h2>{heading} {badge("measured")}</h2><div class="small">{"".join(shown)}</div>'
 
 
 def _tensor(detail: TensorDetail) -> str:
-    """Draw a histogram with roots of the counts, so that few but large values are seen."""
+    """Draw a histogram and the ends of the range that the integers cover."""
     words = f"{detail.name}: {detail.number}, {detail.low:.3g} to {detail.high:.3g}"
-    if not detail.counts or detail.last <= detail.first:
-        return f"<div><p>{escape(words)}</p></div>"
-    step = _SMALL_WIDTH / len(detail.counts)
-    most = max(detail.counts) ** 0.25 or 1.0
-    bars = "".join(
-        f'<rect x="{index * step:.1f}" y="{_SMALL_HEIGHT * (1 - count**0.25 / most):.1f}" '
-        f'width="{step:.1f}" height="{_SMALL_HEIGHT * count**0.25 / most:.1f}" fill="{_LOW}"/>'
-        for index, count in enumerate(detail.counts)
-        if count
-    )
-    lines = "".join(
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{_SMALL_HEIGHT}" stroke="{_RANGE}"/>'
-        for end in (detail.low, detail.high)
-        if 0.0 <= (x := _place(detail, end)) <= _SMALL_WIDTH
-    )
-    return (
-        f'<div><svg viewBox="0 0 {_SMALL_WIDTH} {_SMALL_HEIGHT}" role="img" '
-        f'aria-label="{escape(detail.name)}">{bars}{lines}</svg><p>{escape(words)}</p></div>'
-    )
-
-
-def _place(detail: TensorDetail, value: float) -> float:
-    return (value - detail.first) / (detail.last - detail.first) * _SMALL_WIDTH
+    drawn = ""
+    if detail.counts and detail.last > detail.first:
+        ends = (detail.low, detail.high)
+        drawn = histogram(detail.counts, detail.first, detail.last, ends, detail.name)
+    return f'<figure>{drawn}<div class="note name">{escape(words)}</div></figure>'

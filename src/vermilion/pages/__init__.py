@@ -1,0 +1,1 @@
+"""What all pages share: one look, a policy that lets nothing in from elsewhere, plots."""

@@ -1,0 +1,347 @@
+"""What differs between two models: nodes, parameters, shapes, weights, scales; never names.
+
+Both are compared as their files have them, before any pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.ir.opset import opset_of
+from vermilion.view.align import matched
+from vermilion.view.canonical import Part, parts_of
+from vermilion.view.graph import shorter
+
+# Operators that a neighbour's weights can take in.
+_FOLDED = frozenset(("BatchNormalization", "Mul", "Add", "Div", "Sub", "Identity"))
+_MOST_VALUES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference. `kind`: see `KINDS`; `a` and `b` are the nodes of each side.
+
+    `size` is, for weights, the largest change as a share of the largest value.
+    """
+
+    kind: str
+    what: str
+    a: tuple[ir.Node, ...] = ()
+    b: tuple[ir.Node, ...] = ()
+    size: float = 0.0
+
+    def as_json(self) -> dict[str, object]:
+        """Return the keys of the report."""
+        return {
+            "kind": self.kind,
+            "what": self.what,
+            "a": [shorter(node.name or "") for node in self.a],
+            "b": [shorter(node.name or "") for node in self.b],
+            "size": self.size,
+        }
+
+
+KINDS = {
+    "model": "the model as a whole: opset, inputs, outputs",
+    "added": "nodes that only B has",
+    "removed": "nodes that only A has",
+    "fused": "several nodes of A that B does in fewer",
+    "split": "nodes of A that B does in more",
+    "replaced": "nodes of A where B has others",
+    "parameters": "attributes that differ",
+    "shape": "results of another shape or type",
+    "weights": "weights of other values",
+    "quantization": "scales and zero points that differ",
+    "wiring": "nodes that read something else",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs. `pairs` are nodes that match, A's and B's; `nodes` counts those of both."""
+
+    changes: tuple[Change, ...]
+    pairs: tuple[tuple[ir.Node, ir.Node], ...]
+    nodes: tuple[int, int]
+
+    @property
+    def renamed(self) -> int:
+        """How many nodes that match have another name."""
+        return sum(mine.name != theirs.name for mine, theirs in self.pairs)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the keys of the report."""
+        counts = Counter(change.kind for change in self.changes)
+        return {
+            "changes": [change.as_json() for change in self.changes],
+            "counts": {kind: counts[kind] for kind in KINDS if counts[kind]},
+            "matched": len(self.pairs),
+            "renamed": self.renamed,
+            "nodes": list(self.nodes),
+        }
+
+
+def difference(a: ir.Model, b: ir.Model) -> Difference:
+    """Compare two graphs. Nodes are matched by what they compute and what they stand between."""
+    left, right = parts_of(a), parts_of(b)
+    pairs = matched(left, right)
+    changes = list(_of_models(a, b))
+    changes += _gaps(left, right, pairs)
+    # The weights of a node that took others in are new, which is no difference of its own.
+    takers = {id(node) for change in changes if change.kind == "fused" for node in change.a}
+    for x, y in pairs.items():
+        found = _of_pair(left[x], right[y])
+        taken_in = id(left[x].node) in takers
+        changes += [one for one in found if not (taken_in and one.kind == "weights")]
+    changes += _rewired(left, right, pairs)
+    order = {kind: number for number, kind in enumerate(KINDS)}
+    changes.sort(key=lambda change: (order[change.kind], -change.size))
+    twins = tuple((left[x].node, right[y].node) for x, y in pairs.items())
+    return Difference(tuple(changes), twins, (len(left), len(right)))
+
+
+def _of_models(a: ir.Model, b: ir.Model) -> Iterable[Change]:
+    if opset_of(a) != opset_of(b):
+        yield Change("model", f"opset {opset_of(a)} → {opset_of(b)}")
+    domains = {
+        name: (x, y)
+        for name in sorted({*a.opset_imports, *b.opset_imports} - {"", "ai.onnx"})
+        if (x := a.opset_imports.get(name)) != (y := b.opset_imports.get(name))
+    }
+    for name, (x, y) in domains.items():
+        yield Change("model", f"domain `{shorter(name)}`: {x or 'none'} → {y or 'none'}")
+    for kind in ("inputs", "outputs"):
+        mine, theirs = (
+            [v for v in getattr(m.graph, kind) if not v.is_initializer()] for m in (a, b)
+        )
+        for number, (x, y) in enumerate(zip_longest(mine, theirs)):
+            words = [_value_words(value) for value in (x, y)]
+            if words[0] != words[1]:
+                yield Change("model", f"{kind[:-1]} {number}: {words[0]} → {words[1]}")
+
+
+def _value_words(value: ir.Value | None) -> str:
+    if value is None:
+        return "none"
+    sizes = None if value.shape is None else [d if isinstance(d, int) else "?" for d in value.shape]
+    shape = "any shape" if sizes is None else "×".join(map(str, sizes)) or "scalar"
+    return f"{value.dtype.name.lower() if value.dtype is not None else 'unknown'} {shape}"
+
+
+def _gaps(a: Sequence[Part], b: Sequence[Part], pairs: Mapping[int, int]) -> Iterable[Change]:
+    """Say what stands alone on each side; what lies together in both was replaced."""
+    back = {y: x for x, y in pairs.items()}
+    lone_a = _islands(a, {n for n in range(len(a)) if n not in pairs})
+    lone_b = _islands(b, {n for n in range(len(b)) if n not in back})
+    left_over = list(lone_b)
+    for island in lone_a:
+        border = _border(a, island)
+        there = {pairs[n] for n in border if n in pairs}
+        twin = next((one for one in left_over if _meets(b, one, there, border, a)), None)
+        if twin is not None:
+            left_over.remove(twin)
+            yield _replaced(a, b, island, twin)
+        else:
+            yield _removed(a, b, island, pairs)
+    for island in left_over:
+        yield Change("added", _ops(b, island), (), _nodes(b, island))
+
+
+def _islands(parts: Sequence[Part], lone: set[int]) -> list[list[int]]:
+    """Return unmatched nodes in groups that hang together."""
+    near: dict[int, set[int]] = {n: set() for n in lone}
+    for number in lone:
+        for maker, _ in parts[number].parents:
+            if maker in near:
+                near[number].add(maker)
+                near[maker].add(number)
+    found: list[list[int]] = []
+    left = set(lone)
+    for number in sorted(lone):
+        if number not in left:
+            continue
+        island, todo = [], [number]
+        left.discard(number)
+        while todo:
+            at = todo.pop()
+            island.append(at)
+            new = near[at] & left
+            left -= new
+            todo += new
+        found.append(sorted(island))
+    return found
+
+
+def _border(parts: Sequence[Part], island: Sequence[int]) -> set[int]:
+    """Return the nodes around an island: what it reads, and what reads it."""
+    inside = set(island)
+    makers = {m for n in island for m, _ in parts[n].parents if m >= 0}
+    readers = {
+        n
+        for n, part in enumerate(parts)
+        if n not in inside and any(m in inside for m, _ in part.parents)
+    }
+    return (makers | readers) - inside
+
+
+def _meets(
+    b: Sequence[Part], island: Sequence[int], there: set[int], border: set[int], a: Sequence[Part]
+) -> bool:
+    """Say whether an island of B lies between the same nodes as one of A."""
+    mine = _border(b, island)
+    return bool(mine & there) or (not mine and not border)
+
+
+def _replaced(
+    a: Sequence[Part], b: Sequence[Part], old: Sequence[int], new: Sequence[int]
+) -> Change:
+    kind = "replaced"
+    if len(new) < len(old):
+        kind = "fused"
+    elif len(new) > len(old):
+        kind = "split"
+    what = f"{_ops(a, old)} → {_ops(b, new)}"
+    return Change(kind, what, _nodes(a, old), _nodes(b, new))
+
+
+def _removed(
+    a: Sequence[Part], b: Sequence[Part], island: Sequence[int], pairs: Mapping[int, int]
+) -> Change:
+    """Return what became of nodes without a twin: taken into a neighbour's weights, or gone."""
+    if all(a[n].op in _FOLDED for n in island):
+        makers = {m for n in island for m, _ in a[n].parents if m in pairs}
+        takers = [
+            m for m in makers
+            if a[m].weights and (_weights_differ(a[m], b[pairs[m]]))
+        ]  # fmt: skip
+        if takers:
+            into = takers[0]
+            what = f"{_ops(a, [into, *island])} → {b[pairs[into]].op}"
+            gone = (a[into].node, *_nodes(a, island))
+            return Change("fused", what, gone, (b[pairs[into]].node,))
+    return Change("removed", _ops(a, island), _nodes(a, island))
+
+
+def _weights_differ(a: Part, b: Part) -> bool:
+    return len(a.weights) != len(b.weights) or any(
+        not _equal(x, y) for (_, x), (_, y) in zip(a.weights, b.weights, strict=True)
+    )
+
+
+def _ops(parts: Sequence[Part], numbers: Sequence[int]) -> str:
+    counts = Counter(parts[n].op for n in numbers)
+    return " + ".join(f"{op} × {count}" if count > 1 else op for op, count in counts.items())
+
+
+def _nodes(parts: Sequence[Part], numbers: Sequence[int]) -> tuple[ir.Node, ...]:
+    return tuple(parts[n].node for n in numbers)
+
+
+def _of_pair(a: Part, b: Part) -> Iterable[Change]:
+    nodes = ((a.node,), (b.node,))
+    keys = sorted({*a.parameters, *b.parameters, *a.defaults, *b.defaults})
+    both = [(key, a.value_of(key, b), b.value_of(key, a)) for key in keys]
+    wrote = [f"{key}: {_shown(x)} → {_shown(y)}" for key, x, y in both if x != y]
+    if wrote:
+        yield Change("parameters", f"{a.op}: {'; '.join(wrote)}", *nodes)
+    if a.type and b.type and a.type != b.type:
+        yield Change("shape", f"{a.op}: {a.type} → {b.type}", *nodes)
+    if a.shape is not None and b.shape is not None and _unlike(a.shape, b.shape):
+        yield Change(
+            "shape",
+            f"{a.op}: {'×'.join(map(str, a.shape))} → {'×'.join(map(str, b.shape))}",
+            *nodes,
+        )
+    yield from _of_weights(a, b)
+
+
+def _unlike(a: Sequence[object], b: Sequence[object]) -> bool:
+    """Say whether two shapes differ in a size; names of open sizes are names."""
+    if len(a) != len(b):
+        return True
+    return any(x != y and str(x).isdigit() and str(y).isdigit() for x, y in zip(a, b, strict=True))
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "not there"
+    return shorter(str(list(value)) if isinstance(value, tuple) else str(value))
+
+
+def _of_weights(a: Part, b: Part) -> Iterable[Change]:
+    nodes = ((a.node,), (b.node,))
+    for mine, theirs in zip_longest(a.weights, b.weights):
+        if mine is None or theirs is None:
+            had, word = (mine, "is gone") if theirs is None else (theirs, "is new")
+            yield Change("weights", f"{a.op}: weight `{had[0]}` {word}", *nodes, size=1.0)
+            continue
+        (name, x), (_, y) = mine, theirs
+        if _equal(x, y):
+            continue
+        kind = "quantization" if name.endswith(("_scale", "_zero_point")) else "weights"
+        what, size = _weight_words(x, y)
+        yield Change(kind, f"{a.op}: {name} {what}", *nodes, size=size)
+
+
+def _equal(x: ir.TensorProtocol, y: ir.TensorProtocol) -> bool:
+    if x.dtype != y.dtype or list(x.shape) != list(y.shape):
+        return False
+    return x is y or x.tobytes() == y.tobytes()
+
+
+def _weight_words(x: ir.TensorProtocol, y: ir.TensorProtocol) -> tuple[str, float]:
+    if list(x.shape) != list(y.shape):
+        return f"shape {list(x.shape)} → {list(y.shape)}", 1.0
+    if x.dtype == ir.DataType.STRING or y.dtype == ir.DataType.STRING:
+        return "texts differ", 1.0
+    types = "" if x.dtype == y.dtype else f"{x.dtype.name.lower()} → {y.dtype.name.lower()}, "
+    step = max(1, x.size // _MOST_VALUES)
+    a, b = (t.numpy().reshape(-1)[::step].astype(np.float64) for t in (x, y))
+    if a.size == 1:
+        return f"{types}{a[0]:.6g} → {b[0]:.6g}", _share(abs(float(a[0] - b[0])), float(abs(a[0])))
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a - b)
+    changed = int(np.count_nonzero(a != b))
+    largest = float(np.nanmax(apart, initial=0.0))
+    most = float(np.nanmax(np.abs(a), initial=0.0))
+    share = _share(largest, most)
+    return (
+        f"{types}{changed:,} of {a.size:,} values differ, by {largest:.3g} at most "
+        f"({share:.2%} of the largest)"
+    ), share
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole else float(part > 0)
+
+
+def _rewired(a: Sequence[Part], b: Sequence[Part], pairs: Mapping[int, int]) -> Iterable[Change]:
+    """Say which matched nodes read other nodes, where nothing new or gone explains it."""
+    back = {y: x for x, y in pairs.items()}
+    for x, y in pairs.items():
+        nodes = (a[x].node,), (b[y].node,)
+        mine, theirs = a[x].parents, b[y].parents
+        if len(mine) != len(theirs):
+            if len([m for m, _ in mine if m != -2]) != len([m for m, _ in theirs if m != -2]):
+                yield Change("wiring", f"{a[x].op}: {len(mine)} inputs → {len(theirs)}", *nodes)
+            continue
+        for number, ((m, slot), (n, other)) in enumerate(zip(mine, theirs, strict=True)):
+            lone = (m >= 0 and m not in pairs) or (n >= 0 and n not in back)
+            same = pairs.get(m) == n if m >= 0 and n >= 0 else m == n
+            # Weights are numbered in each node, inputs in the graph.
+            if lone or (same and (slot == other or m == -2)):
+                continue
+            was, now = _source(a, m, slot), _source(b, n, other)
+            yield Change("wiring", f"{a[x].op}: input {number} from {was} → {now}", *nodes)
+
+
+def _source(parts: Sequence[Part], maker: int, slot: int) -> str:
+    if maker >= 0:
+        return f"`{parts[maker].name}`"
+    return f"the model's input {slot}" if maker == -1 else "a weight"
