@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import tempfile
@@ -291,8 +292,10 @@ def _native_part(part: NativeExecutable) -> TimedPart:
 def native_events(steps: Sequence[StepTime], begin_ns: int) -> Run:
     """Return an event a step. All steps of a convolution by Winograd have its one name.
 
-    They are three for each band of the image.
+    They are three for each band of the image. The two of a product by Strassen have one, too: the
+    second counts the operations of both.
     """
+    strassen = _strassen_steps(steps)
     events = []
     for at, step in enumerate(steps):
         name, kind = step.label, step.family
@@ -300,6 +303,8 @@ def native_events(steps: Sequence[StepTime], begin_ns: int) -> Run:
         ends = [one for one in steps[at : at + 3] if one.family == "winograd_output"]
         if ends and (kind.startswith("winograd") or name.endswith(" products")):
             name, kind = ends[0].label, "winograd"
+        elif at in strassen:
+            name, kind = steps[strassen[at]].label, "strassen"
         events.append(
             Event(
                 name=name,
@@ -312,6 +317,19 @@ def native_events(steps: Sequence[StepTime], begin_ns: int) -> Run:
             )
         )
     return tuple(events)
+
+
+def _strassen_steps(steps: Sequence[StepTime]) -> dict[int, int]:
+    """Return the steps of products by Strassen, each with the last of its own.
+
+    `codegen.lower.strassen` writes two in a row: products of quarters, and sums of them.
+    """
+    found: dict[int, int] = {}
+    for at, (one, following) in enumerate(itertools.pairwise(steps)):
+        is_product = one.label.endswith(" products") and not one.operations
+        if is_product and following.family == "map" and following.operations:
+            found |= {at: at + 1, at + 1: at + 1}
+    return found
 
 
 def _ort_part(part: OrtExecutable, files: PartFiles, threads: int, folder: Path) -> TimedPart:

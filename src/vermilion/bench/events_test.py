@@ -119,6 +119,21 @@ def test_the_steps_of_a_convolution_by_winograd_have_one_name() -> None:
     assert line.gops_per_s == pytest.approx(4.0)  # 20,000 in 5 microseconds
 
 
+def test_both_steps_of_a_product_by_strassen_have_one_name() -> None:
+    steps = [
+        step("x sums", "map", 0, 500),
+        step("fc products", "matmul", 1000, 3000),
+        step("relu", "map", 5000, 1000, 16_000),
+        step("add", "map", 7000, 10, 7),
+    ]
+    events = native_events(steps, 0)
+    assert [(e.name, e.kind) for e in events] == [
+        ("x sums", "map"), ("relu", "strassen"), ("relu", "strassen"), ("add", "map"),
+    ]  # fmt: skip
+    line = summed("vermilion", "fp32", "1", [1.0], [events]).by_step[0]
+    assert (line.name, line.steps, line.gops_per_s) == ("relu", 2, pytest.approx(4.0))
+
+
 def event(name: str, us: float, begin: float = 0.0, device: str = "CPU") -> Event:
     return Event(name, name.upper(), device, begin, us, None)
 

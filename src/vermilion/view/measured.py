@@ -55,36 +55,17 @@ def _roof(row: object, precision: str) -> Found | None:
     }
 
 
-# What a product of matrices in parts is called beside the node's own name.
-_PRODUCTS = " products"
-
-
 def _steps(rows: Sequence[Rows]) -> list[Found]:
-    """Return the steps, slowest first; all that one node became is one."""
-    found: dict[tuple[str, str], Found] = {}
+    """Return the steps, slowest first."""
+    found: list[Found] = []
     for row in rows:
         name, kind, device = map(shorter, texts(row, "name", "kind", "device"))
-        ms, rate = number(row, "ms") or 0.0, number(row, "gops_per_s") or 0.0
-        one = found.setdefault(
-            (name.removesuffix(_PRODUCTS) or kind, device),
-            {"name": name.removesuffix(_PRODUCTS), "kind": kind, "device": device, "ms": 0.0,
-             "share": 0.0, "gops_per_s": None, "count": 0, "gops": 0.0},
+        found.append(
+            {"name": name, "kind": kind, "device": device, "ms": number(row, "ms"),
+             "share": number(row, "share"), "gops_per_s": number(row, "gops_per_s"),
+             "count": number(row, "steps")}
         )  # fmt: skip
-        one["ms"] = _sum(one["ms"], ms)
-        one["share"] = _sum(one["share"], number(row, "share") or 0.0)
-        one["gops"] = _sum(one["gops"], rate * ms / 1e3)
-        one["count"] = _sum(one["count"], number(row, "steps") or 1)
-    for one in found.values():
-        gops, ms = one.pop("gops"), one["ms"]
-        assert isinstance(gops, float)
-        assert isinstance(ms, float)
-        one["gops_per_s"] = gops / ms * 1e3 if gops and ms else None
-    return sorted(found.values(), key=lambda one: -_sum(one["ms"], 0.0))
-
-
-def _sum(a: object, b: float) -> float:
-    assert isinstance(a, int | float)
-    return a + b
+    return found
 
 
 def _event(row: Rows) -> Found:
