@@ -10,6 +10,7 @@ import base64
 import fcntl
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -60,7 +61,7 @@ class Browser:
         os.write(self._write, json.dumps(message).encode() + b"\0")
         deadline = time.monotonic() + _REPLY_S
         while time.monotonic() < deadline:
-            reply = self._next()
+            reply = self._next(deadline)
             if reply.get("id") == self._number:
                 assert "error" not in reply, f"{method}: {reply['error']}"
                 result: dict[str, Any] = reply["result"]
@@ -68,8 +69,11 @@ class Browser:
             self.events.append(reply)
         raise AssertionError(f"{method}: no answer")
 
-    def _next(self) -> dict[str, Any]:
+    def _next(self, deadline: float) -> dict[str, Any]:
         while b"\0" not in self._rest:
+            left = deadline - time.monotonic()
+            ready = select.select([self._read], [], [], max(0.0, left))[0]
+            assert ready, "the browser does not answer"
             piece = os.read(self._read, 1 << 20)
             assert piece, "the browser ended"
             self._rest += piece
@@ -94,7 +98,7 @@ class Browser:
 
     def close(self) -> None:
         """End the browser."""
-        self.ask("Browser.close")
+        self._process.terminate()
         self._process.wait(timeout=20)
         os.close(self._write)
         os.close(self._read)

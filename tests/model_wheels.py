@@ -60,6 +60,11 @@ WHEELS = {
         "0.1.0",
         "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     ),
+    # axe-core 4, which finds what of a page a screen reader cannot read.
+    "axe-playwright-python": (
+        "0.1.8",
+        "fdd263c998388f1a8e67cad02677e612d946248bd44d163be5e8650ea31f95f8",
+    ),
     # Only scripts in `bench/` want these.
     "silero-vad": (
         "6.2.3",

@@ -10,13 +10,14 @@ from typing import Any
 
 import onnx_ir as ir
 
+from vermilion.backends import backend
 from vermilion.codegen.isa import isa_of
 from vermilion.errors import OptionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.rewrite import Notes
-from vermilion.partition.place import Plan
+from vermilion.partition.place import Plan, plan
 from vermilion.progress import Progress, no_progress
 from vermilion.version import VERSION
 from vermilion.view.differ import Difference, difference
@@ -31,7 +32,7 @@ from vermilion.view.measured import (
     steps_of_nodes,
     traces_of,
 )
-from vermilion.view.opened import Opened, facts_of, open_model, parts_of
+from vermilion.view.opened import Opened, facts_of, open_model
 from vermilion.view.overlay import Saved, is_saved, model_of, read_saved, rows_of
 from vermilion.view.places import Places, placed_by_rule, summary_row, targets_shown
 
@@ -205,40 +206,47 @@ class _Builder:
                 for row in opened.report.passes
             ]  # fmt: skip
             return
-        mine = {name for node in graph.nodes for name in (node.name,)}
-        mine |= {graph.tensors[t].name for node in graph.nodes for t in node.outputs}
+        outputs = {graph.tensors[t].name for node in graph.nodes for t in node.outputs}
+        names = {node.name for node in graph.nodes}
         file = [node for node in opened.source.graph if node.op_type != "Constant"]
+        # A node without a name is told by what it makes.
         data["gone"] = [
             [node.op_type, shorter(node.name or "")]
             for node in file
-            if shorter(node.name or "") not in mine
-            and not any(shorter(value.name or "") in mine for value in node.outputs)
+            if shorter(node.name or "") not in names
+            and (node.name or not any(shorter(v.name or "") in outputs for v in node.outputs))
         ]
         known = {shorter(node.name or "") for node in file}
-        known |= {shorter(value.name or "") for node in file for value in node.outputs}
+        made_by_file = {shorter(value.name or "") for node in file for value in node.outputs}
         data["made"] = [
             number
             for number, node in enumerate(graph.nodes)
             if node.name not in known
-            and not any(graph.tensors[t].name in known for t in node.outputs)
+            and (node.name or not any(graph.tensors[t].name in made_by_file for t in node.outputs))
         ]
 
     def _lowered(self, opened: Opened, graph: Graph) -> None:
         """Say which kernels the parts on a processor become."""
         programs = self._programs
+        found = self._cpu_plan
+        bf16, winograd = False, True
         if opened.reader is not None:
             manifest = opened.reader.manifest
             target = find_target(manifest.target)
-            if target.kind == "cpu":
-                bf16 = manifest.options.get("precision") == "bf16"
-                winograd = manifest.options.get("winograd") != "False"
-                for name, model in parts_of(opened):
-                    programs.add(name, model, isa_of(target), is_bf16=bf16, winograd=winograd)
-        elif self._cpu_plan is not None and len(graph.nodes) <= _MOST_LOWERED:
-            isa = isa_of(self._cpu_plan.target)
-            for part in self._cpu_plan.device_parts():
-                if part.backend == "native":
-                    programs.add(part.name, part.model, isa, is_bf16=False, winograd=True)
+            native = {part.name for part in manifest.parts if part.backend == "native"}
+            if target.kind != "cpu" or not native:
+                return
+            # Its own target may have instructions that this machine has not.
+            model = opened.simplified.model
+            found = plan(model, target, backend("native"), backend("ort"))
+            bf16 = manifest.options.get("precision") == "bf16"
+            winograd = manifest.options.get("winograd") != "False"
+        if found is None or len(graph.nodes) > _MOST_LOWERED:
+            return
+        isa = isa_of(found.target)
+        for part in found.device_parts():
+            if part.backend == "native":
+                programs.add(part.name, part.model, isa, is_bf16=bf16, winograd=winograd)
         data = self._data
         data["parts"], data["kernels"] = programs.parts, programs.kernels
         data["kernel_of"] = programs.of_nodes(graph) if programs.parts else None

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 
 from vermilion.errors import OptionError
@@ -17,7 +16,7 @@ from vermilion.ir.opset import opset_of
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.ir.passes.pipeline import Simplified, simplify
 from vermilion.progress import Progress
-from vermilion.runtime.artifact import PART_MODEL_FILE, ArtifactReader, open_artifact
+from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.report import Report, read_report
 from vermilion.runtime.session import is_artifact
 from vermilion.view.graph import shorter
@@ -99,23 +98,6 @@ def _language_model(path: Path, dims: Dimensions, progress: Progress) -> Opened:
     notes = (f"{files[0]} is the first of {len(set(files))} stages",) if len(set(files)) > 1 else ()
     simplified = simplify(source, dims=dims, progress=progress)
     return Opened(path, path.name, source, simplified, facts=tuple(facts), notes=notes)
-
-
-def parts_of(opened: Opened) -> list[tuple[str, ir.Model]]:
-    """Return the models of a bundle's parts in machine code of our own."""
-    reader = opened.reader
-    if reader is None:
-        return []
-    found = []
-    for part in reader.manifest.parts:
-        if part.backend == "native" and PART_MODEL_FILE in part.files:
-            files = reader.part(part.name)
-            model = ir.from_proto(onnx.load_from_string(bytes(files.read(PART_MODEL_FILE))))
-            for name, array in files.weights().items():
-                if name in model.graph.initializers:
-                    model.graph.initializers[name].const_value = ir.Tensor(array, name=name)
-            found.append((part.name, model))
-    return found
 
 
 def facts_of(opened: Opened) -> list[list[str]]:

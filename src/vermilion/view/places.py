@@ -134,7 +134,8 @@ def _of_plan(found: Plan, places: Places) -> Found:
         cautions=[text for op_type, text in CAUTIONS.items() if op_type in kinds],
         summary={
             "operators": len(found.cost.nodes), "gops": found.cost.gops,
-            "supported_operators": len(claimed), "supported_gops": sum(c.gops for c in claimed),
+            "supported_operators": len(claimed),
+            "supported_gops": sum(cost.operations for cost in claimed) / 1e9,
             "offloaded_operators": sum(len(one.positions) for one in offloaded),
             "offloaded_gops": sum(one.operations for one in offloaded) / 1e9,
             "subgraphs_offloaded": len(offloaded),

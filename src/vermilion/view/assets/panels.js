@@ -10,7 +10,7 @@ const byName = (m) => (m.byName ??= (() => {
 const names0 = () => (M.length ? byName(M[0]) : new Map());
 
 function table(head, rows, numbers = []) {
-  return h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, head.map((word, n) => h("th", { class: numbers.includes(n) ? "n" : null, scope: "col" }, word)))), h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, n) => h("td", { class: numbers.includes(n) ? "n" : null }, cell)))))));
+  return h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, head.map((word, n) => (word ? h("th", { class: numbers.includes(n) ? "n" : null, scope: "col" }, word) : h("td", {}))))), h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, n) => h("td", { class: numbers.includes(n) ? "n" : null }, cell)))))));
 }
 
 // Rows come a hundred at a time: nobody reads thousands at once.
