@@ -115,6 +115,10 @@ class Page:
         """Send a command of this page."""
         return self._browser.ask(method, self._session, **parameters)
 
+    def front(self) -> None:
+        """Bring it to the front: what is behind is not drawn."""
+        self.ask("Page.bringToFront")
+
     def run(self, script: str) -> Any:
         """Return what an expression gives; promises are waited for."""
         # The tools' own scripts are let in by no policy: they run beside it.

@@ -108,6 +108,12 @@ def test_profiles(carry_out: Carry, tmp_path: Path) -> None:
     assert GPU_LINE in (ROOT / "docs" / "profiling.md").read_text(encoding="utf-8")
 
 
+def test_pages_of_models(carry_out: Carry, tmp_path: Path) -> None:
+    assert carry_out("docs/view.md") == 6
+    for name in ("strix", "kernels", "difference"):
+        assert (tmp_path / "tour" / f"{name}.html").stat().st_size < 1_000_000
+
+
 def test_batches(carry_out: Carry, tmp_path: Path) -> None:
     assert carry_out("docs/batch.md") == 8
     assert len(list((tmp_path / "each").iterdir())) == 50

@@ -118,7 +118,9 @@ function setModel(n) {
 function search(m, words) {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   m.texts ??= m.nodes.map((node) => [node.o, node.n, node.d ?? "", ...node.u.flatMap((t) => [m.tensors[t].n, m.tensors[t].t, shape(m.tensors[t].s)]), ...node.i.map((t) => (t === null ? "" : m.tensors[t].n))].join("\n").toLowerCase());
-  return m.nodes.map((_, n) => n).filter((n) => wanted.every((word) => m.texts[n].includes(word) || (placeOf(m, n)?.reason ?? "").toLowerCase().includes(word)));
+  const found = m.nodes.map((_, n) => n).filter((n) => wanted.every((word) => m.texts[n].includes(word) || (placeOf(m, n)?.reason ?? "").toLowerCase().includes(word)));
+  const own = (n) => wanted.every((word) => `${m.nodes[n].o}\n${m.nodes[n].n}`.toLowerCase().includes(word));
+  return [...found.filter(own), ...found.filter((n) => !own(n))];
 }
 
 function find(words) {
