@@ -68,6 +68,13 @@ def test_the_c_library_is_in_it_with_its_header_and_sources(names: list[str]) ->
     assert {f"vermilion/clib/source/{path.name}" for path in wanted} <= set(names)
 
 
+def test_what_pages_are_made_of_is_in_it(names: list[str]) -> None:
+    source = ROOT / "src"
+    files = [*(source / "vermilion" / "view" / "assets").iterdir(),
+             source / "vermilion" / "pages" / "style.css"]  # fmt: skip
+    assert {path.relative_to(source).as_posix() for path in files} <= set(names)
+
+
 def test_the_mark_lies_where_the_wheel_takes_its_files_from() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     assert "src/vermilion" in build["targets"]["wheel"]["packages"]
