@@ -20,6 +20,7 @@ from vermilion.ir.passes.rewrite import Notes
 from vermilion.partition.place import Plan, plan
 from vermilion.progress import Progress, no_progress
 from vermilion.version import VERSION
+from vermilion.view.compiled import compiled_row, saved_rows
 from vermilion.view.differ import Difference, difference
 from vermilion.view.differ_rows import as_rows
 from vermilion.view.fold import folds_of
@@ -34,7 +35,7 @@ from vermilion.view.measured import (
 )
 from vermilion.view.opened import Opened, facts_of, open_model
 from vermilion.view.overlay import Saved, is_saved, model_of, read_saved, rows_of
-from vermilion.view.places import Places, placed_by_rule, summary_row, targets_shown
+from vermilion.view.places import Places, placed_by_rule, targets_shown
 
 Found = dict[str, Any]
 # Parts of a larger program are not lowered for the page: that takes as long as compiling does.
@@ -158,12 +159,12 @@ class _Builder:
 
     def _model(self, opened: Opened, graph: Graph) -> Found:
         places = Places(graph)
-        rows = [] if opened.report is None else [_compiled(opened, places)]
+        rows = [] if opened.report is None else [compiled_row(opened, places)]
         by_rule, plans = placed_by_rule(
             opened.simplified.model, targets_shown(), places, self._progress
         )
         rows += by_rule
-        rows += _placed_before(self._results, places)
+        rows += saved_rows(self._results, places)
         self._choose(rows)
         if opened is self._opened[0] and opened.reader is None:
             self._cpu_plan = plans.get(find_target("cpu").name)
@@ -290,7 +291,7 @@ class _Builder:
             data["models"] = [
                 {"label": named, "graph": graph.as_json(), "folds": folds_of(graph).as_json(),
                  "facts": [["saved result", placed.path.name, ""]],
-                 "targets": _placed_before(self._results, places), "places": places.rows}
+                 "targets": saved_rows(self._results, places), "places": places.rows}
             ]  # fmt: skip
         self._overlays(graph)
         self._progress("read", 1, 1)
@@ -305,44 +306,6 @@ def _with_shapes(model: ir.Model) -> ir.Model:
 
 def _report_notes(opened: Opened) -> Sequence[str]:
     return opened.report.notes if opened.report is not None else ()
-
-
-def _compiled(opened: Opened, places: Places) -> Found:
-    """Return the row of what a bundle was compiled for."""
-    assert opened.reader is not None, "a report is a bundle's"
-    assert opened.report is not None, "a bundle has a report"
-    manifest, report = opened.reader.manifest, opened.report
-    target = find_target(manifest.target)
-    modelled = any(part.modelled for part in manifest.parts)
-    return {
-        "name": f"{target.name} (compiled)", "title": target.title, "kind": target.kind,
-        "is": "modelled" if modelled else "measured",
-        "ran": None, "ms": report.predicted_ms, "refusal": None, "error": None,
-        "summary": summary_row(report.summary.as_json()), "cautions": [],
-        "at": places.of(report.nodes, target.kind),
-    }  # fmt: skip
-
-
-def _placed_before(results: Sequence[Saved], places: Places) -> list[Found]:
-    """Return a row for each saved result that has every node's place."""
-    rows: list[Found] = []
-    for one in results:
-        nodes = rows_of(one.data.get("nodes"))
-        name = str(one.data.get("target") or "")
-        if not nodes or not name:
-            continue
-        kind = next((t.kind for t in targets_shown() if t.name == name), "cpu")
-        summary = one.data.get("summary")
-        value = one.data.get("predicted_ms")
-        rows.append(
-            {"name": f"{shorter(name)} ({one.path.name})", "title": shorter(name), "kind": kind,
-             "is": "modelled", "ran": None,
-             "ms": value if isinstance(value, int | float) else None,
-             "refusal": None, "error": None,
-             "summary": summary_row(summary if isinstance(summary, dict) else {}),
-             "cautions": [], "at": places.of(nodes, kind)}
-        )  # fmt: skip
-    return rows
 
 
 def _graph_of_rows(rows: Sequence[Mapping[str, Any]]) -> Graph:

@@ -78,6 +78,8 @@ def test_every_reason_and_hint_of_inspect_is_in_it(quantized: Path, data: dict[s
         assert isinstance(summary, dict)
         assert rows[name]["summary"] == {key: summary[key] for key in rows[name]["summary"]}
         assert rows[name]["ms"] == found["predicted_ms"]
+        assert rows[name]["interval"] == found["predicted_interval_ms"]
+        assert rows[name]["no_ms"] == found["predicted_reason"]
         assert rows[name]["cautions"] == found["cautions"]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from vermilion.backends.npu_cost import predict
+from vermilion.backends.npu_cost import Latency, predict
 from vermilion.backends.npu_rules import CAUTIONS
-from vermilion.errors import UnsupportedError
+from vermilion.errors import Refusal, UnsupportedError
 from vermilion.hardware.targets.find import all_targets, find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.partition.place import Plan, known_of, plan
@@ -129,8 +129,9 @@ def _of_plan(found: Plan, places: Places) -> Found:
     ]
     row = _row(
         target,
-        ms=latency.total_ms if latency else None,
-        error=latency.median_error if latency else None,
+        ms=latency.total_ms if isinstance(latency, Latency) else None,
+        interval=[latency.low_ms, latency.high_ms] if isinstance(latency, Latency) else None,
+        no_ms=latency.reason if isinstance(latency, Refusal) else "",
         cautions=[text for op_type, text in CAUTIONS.items() if op_type in kinds],
         summary={
             "operators": len(found.cost.nodes), "gops": found.cost.gops,
@@ -145,10 +146,15 @@ def _of_plan(found: Plan, places: Places) -> Found:
 
 
 def _row(target: Target, **said: object) -> Found:
+    return target_row(target.name, target.title, target.kind, **said)
+
+
+def target_row(name: str, title: str, kind: str, **said: object) -> Found:
+    """Return what the page has of a target; what is not said is not known."""
     return {
-        "name": target.name, "title": target.title, "kind": target.kind, "is": "modelled",
-        "ran": None, "ms": None, "refusal": None, "error": None, "summary": None, "cautions": [],
-        "at": [], **said,
+        "name": name, "title": title, "kind": kind, "is": "modelled", "ms": None,
+        "interval": None, "no_ms": "", "refusal": None, "summary": None, "cautions": [], "at": [],
+        **said,
     }  # fmt: skip
 
 

@@ -74,7 +74,7 @@ function strip() {
     facts.push(fact("offloaded", `${count(u.offloaded_operators)} of ${count(u.operators)}`, `${share(u.offloaded_gops, u.gops)} of GOPs, ${u.subgraphs_offloaded} ${u.subgraphs_offloaded === 1 ? "part" : "parts"}`, how, percent(u.offloaded_operators, u.operators)));
     const ran = ranOn(t);
     facts.push(fact("ran", ran ? ran[0] : "not run", ran?.[1], ran ? "measured" : null));
-    if (t.ms !== null) facts.push(fact(`on ${t.name}`, millis(t.ms), t.error ? `±${short(100 * t.error, 2)}%` : "", "modelled"));
+    if (t.ms !== null) facts.push(fact(`on ${t.name}`, millis(t.ms), t.interval ? `${short(t.interval[0])} to ${short(t.interval[1])}` : "", "modelled"));
   } else if (t?.refusal) facts.push(fact(t.name, "not placed", t.refusal[0]));
   if (D.cpu_ms !== null && D.cpu_ms !== undefined) facts.push(fact("this CPU, ONNX Runtime", millis(D.cpu_ms), "", "measured"));
   for (const p of D.profiles) if (p.run_ms) facts.push(fact(p.engine, millis(p.run_ms), "", "measured"));

@@ -47,14 +47,15 @@ function reasonsPanel() {
     h("h2", {}, `Why not on ${t.name}`), h("p", { class: "soft" }, `${t.title}. `, t.is === "modelled" ? "By the documented rules; nothing was compiled. " : "As it was compiled. ", is(t.is)),
     t.refusal ? h("div", { class: "why" }, h("b", {}, t.refusal[0]), h("div", { class: "hint" }, t.refusal[1])) : null,
     found.length ? found.map((one) => h("div", { class: "why" }, h("b", {}, one.reason), one.hint ? h("div", { class: "hint" }, h("b", {}, "hint: "), one.hint) : null, h("details", {}, h("summary", { class: "note" }, `${count(one.nodes.length)} nodes, ${share(one.nodes.reduce((sum, n) => sum + (m.nodes[n].g ?? 0), 0), all)} of the work`), paged(one.nodes, (part) => [h("ul", { class: "plain" }, part.map((n) => h("li", {}, jump(n, m.nodes[n].o), " ", named(m.nodes[n].n))))])))) : h("div", { class: "why good" }, t.refusal ? "" : "Nothing stays behind."),
+    t.no_ms ? [h("h3", {}, "No latency"), h("p", {}, t.no_ms)] : null,
     t.cautions?.length ? [h("h3", {}, "Careful"), t.cautions.map((text) => h("p", {}, text))] : null,
     m.targets.length > 1 ? [h("h3", {}, "All targets"), whatIf(m)] : null,
   ];
 }
 
 function whatIf(m) {
-  const rows = m.targets.map((t, n) => [h("button", { class: "link", type: "button", onclick: () => setTarget(n) }, t.name), t.summary ? `${count(t.summary.offloaded_operators)} / ${count(t.summary.operators)}` : "–", t.summary ? share(t.summary.offloaded_gops, t.summary.gops) : "–", t.ms === null ? "–" : millis(t.ms)]);
-  return [table(["target", "operators", "GOPs", "modelled"], rows, [1, 2, 3]), h("p", { class: "note" }, "Milliseconds are modelled, of what is offloaded.")];
+  const rows = m.targets.map((t, n) => [h("button", { class: "link", type: "button", onclick: () => setTarget(n) }, t.name), t.summary ? `${count(t.summary.offloaded_operators)} / ${count(t.summary.operators)}` : "–", t.summary ? share(t.summary.offloaded_gops, t.summary.gops) : "–", t.ms === null ? "–" : [millis(t.ms), t.interval ? h("div", { class: "note" }, `${short(t.interval[0])} to ${short(t.interval[1])}`) : null]]);
+  return [table(["target", "operators", "GOPs", "modelled"], rows, [1, 2, 3]), h("p", { class: "note" }, "Milliseconds are modelled, with their interval, of what is offloaded.")];
 }
 
 function nodesPanel() {
