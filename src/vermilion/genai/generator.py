@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vermilion.errors import OptionError
+from vermilion.errors import OptionError, UnsupportedError
 from vermilion.genai.model import Model, own_model
 from vermilion.llm.guidance import Guidance
 from vermilion.llm.open_model import search_of
-from vermilion.llm.search import SearchOptions
+from vermilion.llm.search import SearchOptions, TokenChance
 
 
 class Tensor:
@@ -110,6 +111,24 @@ class Generator:
     def set_logits(self, new_logits: ArrayLike) -> None:
         """Choose the next token from these logits instead."""
         self._loop.set_logits(new_logits)
+
+    def set_logit_bias(self, biases: Mapping[int, float]) -> None:
+        """Add numbers, -100 to 100, to the logits of tokens before each choice. This is ours."""
+        self._loop.set_logit_bias(biases)
+
+    def keep_chances(self, count: int) -> None:
+        """Keep what the model expects at each choice, with the `count` likeliest. This is ours."""
+        self._loop.keep_chances(count)
+
+    def get_chances(self) -> list[TokenChance]:
+        """Return what the model expected of the tokens chosen last, for each row."""
+        return self._loop.get_chances()
+
+    def set_active_adapter(self, adapters: object, name: str) -> NoReturn:
+        """Raise UnsupportedError: adapters are not applied."""
+        raise UnsupportedError(
+            f"the adapter `{name}` is not applied", hint="merge it into the weights"
+        )
 
     def rewind_to(self, new_length: int) -> None:
         """Forget the tokens after the first `new_length`."""

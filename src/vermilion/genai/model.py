@@ -7,9 +7,9 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
-from vermilion.errors import ModelError, OptionError
+from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.llm.decoder import EngineName, EngineOptions, Prefill
 from vermilion.llm.genai_config import GenaiConfig, session_options
 from vermilion.llm.open_model import OwnModel, open_own_model, read_model_config
@@ -118,6 +118,13 @@ class Model:
     def device_type(self) -> str:
         """Where it runs, which is always the CPU."""
         return "CPU"
+
+    def create_multimodal_processor(self) -> NoReturn:
+        """Raise UnsupportedError: only the text of a model is computed."""
+        raise UnsupportedError(
+            "pictures and sound are not read: only the text of a model is computed",
+            hint="`onnxruntime_genai` reads them",
+        )
 
     @property
     def engine(self) -> str:

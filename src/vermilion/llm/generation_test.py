@@ -108,9 +108,9 @@ def test_text_of_a_form(folder: Path, decoder: Decoder) -> None:
     }
     guidance = Guidance("json_schema", json.dumps(schema))
     options = SearchOptions(max_length=120, do_sample=True, random_seed=3)
-    texts = []
+    texts, file = [], (folder / "tokenizer.json").read_text()
     for _ in range(2):
-        guides = start_guides(guidance, folder, vocabulary=320, end=tiny_llama.END, count=1)
+        guides = start_guides(guidance, file, vocabulary=320, end=tiny_llama.END, count=1)
         made = Generation(decoder, options, NO_END, guides)
         made.append_tokens(np.arange(20, 28))
         while not made.is_done():
@@ -126,6 +126,7 @@ def test_text_of_a_form(folder: Path, decoder: Decoder) -> None:
 def test_a_form_that_cannot_be_followed(folder: Path) -> None:
     with pytest.raises(OptionError, match="no kind of guidance"):
         Guidance("xml", "<a/>")
+    file = (folder / "tokenizer.json").read_text()
     for kind, text in (("json_schema", "{"), ("regex", "("), ("lark_grammar", "start: nothing")):
         with pytest.raises(OptionError, match=kind if kind != "json_schema" else "no JSON"):
-            start_guides(Guidance(kind, text), folder, vocabulary=320, end=2, count=1)
+            start_guides(Guidance(kind, text), file, vocabulary=320, end=2, count=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,9 +65,9 @@ class Guide:
 
 
 def start_guides(
-    guidance: Guidance, folder: Path, *, vocabulary: int, end: int, count: int
+    guidance: Guidance, tokenizer_file: str, *, vocabulary: int, end: int, count: int
 ) -> tuple[Guide, ...]:
-    """Return a guide for each of `count` sequences of a folder's model.
+    """Return a guide for each of `count` sequences of a model, by its `tokenizer.json`.
 
     Raises: UnsupportedError without llguidance; OptionError for a form that it cannot read.
     """
@@ -79,8 +78,7 @@ def start_guides(
             "text of a given form needs llguidance", hint="pip install llguidance"
         ) from error
     grammar = _grammar(guidance, LLMatcher)
-    text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-    tokenizer = LLTokenizer(text, n_vocab=vocabulary, eos_token=end)
+    tokenizer = LLTokenizer(tokenizer_file, n_vocab=vocabulary, eos_token=end)
     guides = []
     for _ in range(count):
         matcher = LLMatcher(tokenizer, grammar)

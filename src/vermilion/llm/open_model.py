@@ -56,6 +56,12 @@ class OwnModel:
         """Return the text of a conversation, up to where the model answers."""
         return self.tokenizer.apply_chat_template(messages)
 
+    def _tokenizer_file(self) -> str:
+        source = self.config.source
+        if source is not None:
+            return source.tokenizer_file()
+        return (self.config.folder / "tokenizer.json").read_text(encoding="utf-8")
+
     def generator(
         self, search: Mapping[str, object], guidance: Guidance | None = None
     ) -> Generation:
@@ -65,7 +71,7 @@ class OwnModel:
         if guidance is not None:
             guides = start_guides(
                 guidance,
-                self.config.folder,
+                self._tokenizer_file(),
                 vocabulary=self.decoder.vocabulary_size,
                 end=self.ends.ends[0],
                 count=options.batch_size,

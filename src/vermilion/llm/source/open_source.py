@@ -103,6 +103,10 @@ class GgufSource:
         template = ChatTemplate(own.template, str(self.path), own.named)
         return open_tokenizer_of(own.file.encode(), template, str(self.path), cache)
 
+    def tokenizer_file(self) -> str:
+        """Return the tokenizer as the package `tokenizers` writes one."""
+        return self._vocabulary.file
+
     def begin(self) -> int | None:
         """Return the token that every text begins with, None for none."""
         return self._vocabulary.begin
@@ -174,6 +178,10 @@ class FolderSource:
     def tokenizer(self, cache: Path) -> FolderTokenizer:
         """Return its tokenizer, with its chat template."""
         return open_tokenizer(self.path, cache)
+
+    def tokenizer_file(self) -> str:
+        """Return the tokenizer as the package `tokenizers` writes one."""
+        return (self.path / "tokenizer.json").read_text(encoding="utf-8")
 
     def begin(self) -> int | None:
         """Return the token that every text begins with, None for none."""

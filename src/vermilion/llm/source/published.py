@@ -46,6 +46,10 @@ class Source(Protocol):
         """Return its tokenizer, with its chat template."""
         ...
 
+    def tokenizer_file(self) -> str:
+        """Return the tokenizer as the package `tokenizers` writes one."""
+        ...
+
     def begin(self) -> int | None:
         """Return the token that every text begins with, None for none."""
         ...
