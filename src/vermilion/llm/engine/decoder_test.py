@@ -110,7 +110,10 @@ def test_codes_are_within_eight_bit_activations(
     assert difference(together, wanted) < QUANTIZED
     state.rewind(0)
     apart = np.stack([state.forward(tokens[:, at : at + 1]) for at in range(40)], axis=1)
-    assert difference(apart, together) < EXACT  # whole numbers: prompts and tokens agree
+    # Whole numbers: prompts and tokens agree. A cache in float32 keeps the last bits in which their
+    # attention differs, and one of them may round a row to another whole number.
+    limit = EXACT if isa_of(find_target("cpu")).has_bf16 else QUANTIZED
+    assert difference(apart, together) < limit
 
 
 # bfloat16 keeps 8 bits: 1/256 of each number; a shared exponent keeps 7 of the largest of eight.

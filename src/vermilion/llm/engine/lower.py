@@ -156,7 +156,7 @@ def _product_spec(
     numeric: Literal["bf16", "f32"] = "f32" if rows.kind == "f32" else "bf16"
     return PanelProductSpec(
         numeric, weights, rows, width, has_bias, shape.max_rows,
-        shape.is_single and isinstance(weights, PlainWeights),
+        shape.is_single and isinstance(weights, PlainWeights) and weights.storage == "f32",
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +22,7 @@ from vermilion.codegen.emit.decoder.weights import (
 from vermilion.llm.engine.block_forms import BlockColumns, BlockForm, BlockType
 
 Bytes = NDArray[np.uint8]
+_STORAGES: dict[str, Literal["f32", "f16", "bf16"]] = {"float16": "f16", "bfloat16": "bf16"}
 # The range in which a float16 has all its 11 bits.
 _SMALLEST_HALF, _LARGEST_HALF = 2.0**-14, 65504.0
 # Columns that are packed at a time, so that what is unpacked in between stays small.
@@ -114,6 +116,11 @@ class PlainMatrix:
         return int(self.values.shape[1]) if self.order is None else len(self.order)
 
     @property
+    def storage(self) -> Literal["f32", "f16", "bf16"]:
+        """In what its numbers are packed: those of 16 bits stay what they are."""
+        return _STORAGES.get(self.values.dtype.name, "f32")
+
+    @property
     def stored(self) -> NDArray[np.generic]:
         """What its bytes are."""
         return self.values
@@ -147,7 +154,8 @@ class Matrix:
         """Say whether both can be one matrix."""
         mine, its = self.parts[0], other.parts[0]
         if isinstance(mine, PlainMatrix) or isinstance(its, PlainMatrix):
-            return type(mine) is type(its)
+            are_plain = isinstance(mine, PlainMatrix) and isinstance(its, PlainMatrix)
+            return are_plain and mine.storage == its.storage  # type: ignore[union-attr]
         if isinstance(mine, BlockMatrix) and isinstance(its, BlockMatrix):
             return (mine.bits, mine.block, mine.zeros is None) == (
                 its.bits,
@@ -164,7 +172,7 @@ class Matrix:
         """Return how it is packed."""
         first = self.parts[0]
         if isinstance(first, PlainMatrix):
-            return PlainWeights(first.depth, self.columns)
+            return PlainWeights(first.depth, self.columns, first.storage)
         forms = [part.form for part in self.parts if not isinstance(part, PlainMatrix)]
         own = forms[0]
         if any(form.scale == "f32" for form in forms):
@@ -212,7 +220,8 @@ def _one_a_byte(packed: Bytes) -> Bytes:
 
 
 def _pack_plain(parts: Sequence[PlainMatrix], form: PlainWeights, out: Bytes) -> None:
-    panels = out.view(np.float32).reshape(form.panels, form.depth, PANEL)
+    type_ = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}[form.storage]
+    panels = out.view(type_).reshape(form.panels, form.depth, PANEL)
     at = 0
     for part in parts:
         first = 0

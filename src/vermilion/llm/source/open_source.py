@@ -214,5 +214,5 @@ def _types(names: Iterable[str]) -> Mapping[str, tuple[float, float]]:
         if name in known:
             found[name] = (known[name].stored_bits, known[name].packed_bits)
         elif name in FLOATS:
-            found[name] = (8.0 * FLOATS[name].itemsize, 32.0)
+            found[name] = (8.0 * FLOATS[name].itemsize,) * 2
     return found

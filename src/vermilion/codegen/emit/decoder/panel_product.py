@@ -63,7 +63,8 @@ class PanelProductSpec:
     @property
     def is_unpacked(self) -> bool:
         """Whether the weights are in memory as the product reads them."""
-        return isinstance(self.weights, PlainWeights) and self.numeric == "f32"
+        w = self.weights
+        return isinstance(w, PlainWeights) and w.storage == self.numeric == "f32"
 
     @property
     def run(self) -> int:
@@ -304,5 +305,5 @@ class _Writer:
         w, f = self.spec.weights, self.f
         weights = f.at(self.weights, f.multiply(self._panel(number), w.panel_bytes))
         if isinstance(w, PlainWeights):
-            return f.at(weights, f.multiply(start, PANEL * 4))
+            return f.at(weights, f.multiply(start, w.row_bytes))
         return f.at(weights, f.multiply(f.divide(start, w.step), w.step_bytes))

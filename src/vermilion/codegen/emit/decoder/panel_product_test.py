@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -103,6 +104,16 @@ def test_plain_weights_and_a_bias(depth: int, columns: tuple[int, ...], kind: Ki
     product = _product(_plain(depth, *columns), 6)
     found = _floats(product, kind)[:6, : sum(columns)]
     assert close(found, product.wanted, 1e-5 if kind == "f32" else LIMITS[kind])
+
+
+@pytest.mark.parametrize("storage", ["float16", "bfloat16"])
+def test_plain_weights_of_16_bits_stay_what_they_are(storage: str) -> None:
+    type_ = np.dtype(np.float16) if storage == "float16" else np.dtype(ml_dtypes.bfloat16)
+    _, values = _plain(272, 33)
+    matrix = Matrix((PlainMatrix(values.astype(type_)),))
+    assert matrix.form().size_bytes == 272 * 64 * 2
+    product = _product((matrix, values.astype(type_).astype(np.float32)), 6)
+    assert close(_floats(product, "f32")[:6, :33], product.wanted, 1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 5])

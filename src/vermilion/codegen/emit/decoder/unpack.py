@@ -179,7 +179,7 @@ class Unpack:
         """Ask for what the same eight of the same piece has of the weights ahead."""
         f, w, depth = self.f, self.weights, self.filler.piece
         if isinstance(w, PlainWeights):
-            piece_bytes = depth * PANEL * 4
+            piece_bytes = depth * w.row_bytes
         else:
             piece_bytes = -(-depth * w.step_bytes // w.step)
         lines = -(-piece_bytes // (64 * (depth // EIGHT)))
@@ -214,9 +214,14 @@ class Unpack:
         """Yield eight numbers of the depth: lanes are columns, the depth runs inside a lane."""
         f, w, m = self.f, self.weights, self.arithmetic.math
         if block is None or isinstance(w, PlainWeights):
-            row = f.at(self.start, f.multiply(eight, EIGHT * PANEL * 4))
+            assert isinstance(w, PlainWeights), "weights in blocks have a block"
+            row, item = (
+                f.at(self.start, f.multiply(eight, EIGHT * w.row_bytes)),
+                w.row_bytes // PANEL,
+            )
             for number in range(EIGHT):
-                yield self.arithmetic.load("f32", f.at(row, (number * PANEL + v * LANES) * 4))
+                place = f.at(row, number * w.row_bytes + v * LANES * item)
+                yield self.arithmetic.load(w.storage, place)
             return
         for packed in self._packed(block, eight, v):
             for part in range(8 // w.bits):

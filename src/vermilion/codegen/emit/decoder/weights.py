@@ -5,7 +5,7 @@ added, if stored. Where blocks have whole numbers for scales, some of them share
 these are multiplied with, which lie before the first of them.
 The 16 columns of a vector are its 32-bit lanes; a lane holds four codes of its column, or eight of
 4 bits: the first four in the low halves of its bytes, the next four in the high ones.
-`f32` weights: for each value of the depth, the panel's columns side by side.
+Plain weights: for each value of the depth, the panel's columns side by side.
 """
 
 from __future__ import annotations
@@ -116,10 +116,16 @@ class BlockWeights:
 
 @dataclass(frozen=True)
 class PlainWeights:
-    """Numbers as they are, in float32."""
+    """Numbers as they are, in float32 or in 16 bits."""
 
     depth: int
     columns: int
+    storage: Literal["f32", "f16", "bf16"] = "f32"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one value of the depth of a panel."""
+        return PANEL * (4 if self.storage == "f32" else 2)
 
     @property
     def panels(self) -> int:
@@ -129,7 +135,7 @@ class PlainWeights:
     @property
     def panel_bytes(self) -> int:
         """Bytes of a panel."""
-        return self.depth * PANEL * 4
+        return self.depth * self.row_bytes
 
     @property
     def size_bytes(self) -> int:
