@@ -27,7 +27,7 @@ def write_gguf(
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     for key, value in metadata.items():
         head += _text(key) + _value(value)
-    body = b""
+    body = bytearray()
     for name, given in tensors.items():
         kind, rows = given if isinstance(given, tuple) else ("F32", _bytes(given))
         number, block, size = NUMBERS[kind]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 from vermilion.errors import ModelError, UnsupportedError
@@ -53,17 +54,22 @@ _ENDS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GgufVocabulary:
     """Tokens of a file: the library's file, and the numbers of those that mean something."""
 
-    file: str
+    parts: Mapping[str, object]
     tokens: int
     ends: tuple[int, ...]
     begin: int | None  # what every text begins with
     pad: int | None
     template: str
     named: Mapping[str, str]  # what a chat template may name
+
+    @cached_property
+    def file(self) -> str:
+        """What the library reads."""
+        return json.dumps(self.parts, ensure_ascii=False)
 
 
 def read_vocabulary(metadata: Mapping[str, object], where: str) -> GgufVocabulary:
@@ -100,7 +106,7 @@ def read_vocabulary(metadata: Mapping[str, object], where: str) -> GgufVocabular
     named = {f"{name}_token": _token(metadata, name, tokens) for name in ("bos", "eos", "padding")}
     named = {("pad_token" if key == "padding_token" else key): at for key, at in named.items()}
     return GgufVocabulary(
-        json.dumps(file, ensure_ascii=False),
+        file,
         len(tokens),
         _ends(metadata, tokens, kinds),
         begin if begins else None,
@@ -166,7 +172,11 @@ def _byte_level(
         )
     known = set(tokens)
     merges = [pair.split(" ") for pair in _texts(metadata, "merges", where)]
-    if any(len(pair) != 2 or not known >= {*pair, "".join(pair)} for pair in merges):
+    are_tokens = all(
+        len(pair) == 2 and pair[0] in known and pair[1] in known and pair[0] + pair[1] in known
+        for pair in merges
+    )
+    if not are_tokens:
         raise ModelError("a pair is joined to what is no token", where=where)
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     steps: list[dict[str, object]] = [
