@@ -207,8 +207,8 @@ class VitisAiBackend:
                     f"the session runs on {words or 'nothing'}, not on the NPU",
                     hint="`vermilion doctor` says what is missing",
                 )
-            check = NanCheck(bytes(files.read(MODEL_FILE)), files.weights()).check
-            return Loaded(child, runs_on, stays.pop_all(), check)
+            nan = NanCheck(bytes(files.read(MODEL_FILE)), files.weights())
+            return Loaded(child, runs_on, stays.pop_all(), _RunCheck(nan, child.process))
 
     def _open(
         self, program: Program, files: PartFiles, stack: Stack, folder: Path
@@ -291,6 +291,26 @@ def _request(model: ir.Model, built: BuiltOptions, stack: Stack, profile: bool) 
         session_entries={RECORD_ASSIGNMENT: "1"},
         profile=profile,
     )
+
+
+@dataclass
+class _RunCheck:
+    """What each run of a loaded part is held against; the first, also against `xrt-smi`."""
+
+    nan: NanCheck
+    process: int
+    was_seen: bool = False
+
+    def __call__(self, inputs: Tensors, found: Tensors) -> None:
+        """Raise DeviceError where the outputs are not the NPU's, or not numbers."""
+        self.nan.check(inputs, found)
+        if not self.was_seen and submitted_commands(self.process) == 0:
+            raise DeviceError(
+                "the part was run, and not one command was put to the NPU (`xrt-smi`)",
+                where=f"{WHO}, running",
+                hint="`vermilion doctor` looks for the cause; `--target cpu` computes it meanwhile",
+            )
+        self.was_seen = True
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tarfile
 import tempfile
@@ -159,6 +160,24 @@ def test_no_process_and_no_folder_is_left_behind(
     ]
     assert running == []
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system executes no scripts")
+def test_what_xrt_smi_has_not_seen_did_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, files = compiled(tmp_path)
+    tool = tmp_path / "bin" / "xrt-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho No hardware contexts running on device\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    loaded = backend("good").load(program, files, STRIX, CompileOptions())
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="not one command was put to the NPU"):
+            loaded.run({"x": np.ones((4, 3, 6, 6), np.float32)})
+    with pytest.raises(DeviceError, match="not one command was put to the NPU"):
+        backend("good").compile(part(), STRIX, CompileOptions(), tmp_path / "again")
 
 
 LATER = {
