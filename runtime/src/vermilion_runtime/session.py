@@ -25,6 +25,7 @@ from vermilion_runtime.library import (
 )
 
 Array = np.ndarray[Any, Any]
+_Shape = ctypes.c_int64 * MAX_RANK
 
 # ONNX's numbers of types, their names in ONNX Runtime, and numpy's. bfloat16 is none of numpy's
 # own: its bits are given and taken as 16-bit numbers, unless `ml_dtypes` is there.
@@ -57,6 +58,7 @@ class _Port:
     about: NodeArg
     number: int
     dtype: np.dtype[Any]
+    has_rank: bool  # whether the model says how many dimensions there are
 
 
 class Session:
@@ -96,6 +98,7 @@ class Session:
             ),
         )
         self._inputs, self._outputs = (self._ports(kind) for kind in ("input", "output"))
+        self._fixed = _fixed_shapes(self._outputs)
 
     def run(self, output_names: Sequence[str] | None, inputs: Mapping[str, object]) -> list[Array]:
         """Compute the outputs that are named, all where none is, in that order.
@@ -117,16 +120,16 @@ class Session:
         taken = (Tensor * max(1, len(known)))()
         counts = (len(held), len(known))
         session = self._opened()
-        raise_for(
-            self._library,
-            self._library.vermilion_shapes(session, given, counts[0], taken, counts[1]),
-        )
+        shapes = self._fixed
+        if shapes is None:
+            status = self._library.vermilion_shapes(session, given, counts[0], taken, counts[1])
+            raise_for(self._library, status)
+            shapes = [tuple(tensor.shape[: tensor.rank]) for tensor in taken[: counts[1]]]
         results = [
-            np.empty(tuple(tensor.shape[: tensor.rank]), port.dtype)
-            for tensor, port in zip(taken, self._outputs, strict=False)
+            np.empty(shape, port.dtype) for shape, port in zip(shapes, self._outputs, strict=True)
         ]
         for tensor, array in zip(taken, results, strict=False):
-            tensor.data, tensor.bytes = array.ctypes.data, array.nbytes
+            tensor.data, tensor.bytes = _address(array), array.nbytes
         raise_for(
             self._library,
             self._library.vermilion_run(session, given, counts[0], taken, counts[1], None),
@@ -201,7 +204,24 @@ def _port(port: Port) -> _Port:
     for at in range(max(0, port.rank)):
         size, label = int(port.shape[at]), port.names[at]
         shape.append(size if size >= 0 else label.decode() if label else None)
-    return _Port(NodeArg(name, _TYPES[number][0], shape), number, _dtype(number))
+    about = NodeArg(name, _TYPES[number][0], shape)
+    return _Port(about, number, _dtype(number), port.rank >= 0)
+
+
+def _fixed_shapes(ports: Sequence[_Port]) -> list[tuple[int, ...]] | None:
+    """Return the shapes of outputs that are the same in every run, None where one is not."""
+    found = [tuple(size for size in port.about.shape if isinstance(size, int)) for port in ports]
+    known = all(
+        len(shape) == len(port.about.shape) and port.has_rank
+        for shape, port in zip(found, ports, strict=True)
+    )
+    return found if known else None
+
+
+def _address(array: Array) -> int:
+    """Return where an array lies; asking `ctypes` takes a microsecond."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _dtype(number: int) -> np.dtype[Any]:
@@ -216,5 +236,4 @@ def _dtype(number: int) -> np.dtype[Any]:
 
 
 def _tensor(array: Array, port: _Port) -> Tensor:
-    shape = (ctypes.c_int64 * MAX_RANK)(*array.shape)
-    return Tensor(array.ctypes.data, array.nbytes, port.number, array.ndim, shape)
+    return Tensor(_address(array), array.nbytes, port.number, array.ndim, _Shape(*array.shape))
