@@ -161,12 +161,13 @@ def digits_task(options: argparse.Namespace) -> Task:
 def promised(name: str, task: Task, seed: int, options: argparse.Namespace) -> tuple[bool, bool]:
     """Quantize under the promise and measure on fresh samples; say what was said and what is so."""
     from vermilion.quantize import Options, Promise, quantize_guarded
-    from vermilion.quantize.hold_out import held_out_of, most_for
 
     given = task.draw(seed)
-    marked = [{"number": np.asarray(number)} for number in range(len(given.samples))]
-    held_out = [int(m["number"]) for m in held_out_of(marked, most_for(options.max_drop))[0]]
-    promise = Promise(options.max_drop, metric=lambda outputs: given.judge(outputs, held_out))
+
+    def judged(outputs: Outputs, indices: Sequence[int]) -> float:
+        return given.judge(outputs, indices)
+
+    promise = Promise(options.max_drop, metric=judged, direction="larger", bounds=(0.0, 1.0))
     begin = time.process_time()
     done = quantize_guarded(task.model, given.samples, promise, Options(scheme=options.scheme))
     seconds = time.process_time() - begin

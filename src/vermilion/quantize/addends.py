@@ -3,6 +3,7 @@
 Before → after: Gemm(A, B, C), C of another form → Add(Gemm(A, B), C · beta)
                 a scalar C, or one of shape (1, N)  → a vector (N,); beta goes into it
                 a bias that others read too        → a copy of its own
+For 4-bit weights: Gemm(A, W, c) → Add(MatMul(A, W), c)
 """
 
 from __future__ import annotations
@@ -52,6 +53,41 @@ def _settle_gemm(graph: ir.Graph, node: ir.Node, names: Names) -> None:
                 _drop_unread(graph, addend)
             return
     _split(graph, node, addend, beta, names)
+
+
+def plain_products(work: ir.Model) -> None:
+    """Write each Gemm with a weight of its own as a product, for those who round only these."""
+    graph = work.graph
+    names = Names(graph)
+    for node in list(graph):
+        weight = node.inputs[1] if node.op_type == "Gemm" else None
+        stored = None if weight is None else weight.const_value
+        if stored is None or stored.dtype != ir.DataType.FLOAT or flag(node, "transA"):
+            continue
+        if number(node, "alpha", 1.0) != 1.0:
+            continue
+        addend = node.inputs[2] if len(node.inputs) > 2 else None
+        if addend is not None:
+            _split(graph, node, addend, number(node, "beta", 1.0), names)
+        assert weight is not None, "it has a value"
+        if flag(node, "transB"):
+            turned = np.ascontiguousarray(stored.numpy().T)
+            node.replace_input_with(1, names.constant(f"{weight.name}_turned", turned))
+            _drop_unread(graph, weight)
+        result = node.outputs[0]
+        product = ir.node("MatMul", list(node.inputs[:2]), name=str(node.name))
+        made = product.outputs[0]
+        made.type, made.shape = result.type, result.shape
+        graph.insert_after(node, product)
+        for use in tuple(result.uses()):
+            use.node.replace_input_with(use.idx, made)
+        for place, output in enumerate(graph.outputs):
+            if output is result:
+                graph.outputs[place] = made
+        graph.remove(node, safe=False)
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+        made.name = result.name
 
 
 def _outputs(node: ir.Node) -> int | None:

@@ -81,6 +81,20 @@ def test_gemm_in_all_forms(form: str, scheme: str) -> None:
     assert decibels(original, quantize_model(original, data, scheme=scheme), data) > 22.0
 
 
+@pytest.mark.parametrize("turned", [0, 1])
+def test_a_gemm_has_weights_of_4_bits(turned: int) -> None:
+    weight = real(64, 32)
+    original = model(
+        f"(float[6,64] x) => (float[6,32] y) {{ y = Gemm<transB = {turned}>(x, w, c) }}",
+        w=np.ascontiguousarray(weight.T) if turned else weight,
+        c=RNG.standard_normal(32).astype(np.float32),
+    )
+    data = feeds("x", 6, 64)
+    done = quantize_model(original, data, scheme="int4")
+    assert [node.op_type for node in done.model.graph] == ["MatMulNBits", "Add"]
+    assert decibels(original, done, data) > 18.0
+
+
 def test_an_addend_that_is_computed_is_added() -> None:
     text = "(float[6,20] x, float[6,10] c) => (float[6,10] y) { y = Gemm<beta = 2.0>(x, w, c) }"
     original = model(text, w=real(20, 10))
@@ -158,6 +172,8 @@ def test_what_is_in_branches_is_named_and_has_weights_of_8_bits() -> None:
     assert "w" not in done.model.graph.initializers
     assert decibels(original, done, data) > 25.0
     names = [row.name for row in done.inner]
+    in_float = quantize_model(original, data, scheme="bf16").inner
+    assert [(row.name, row.has_weights) for row in in_float] == [(n, False) for n in names]
     left = quantize_model(original, data, scheme="a8w8", exclude=[names[0]])
     assert [row.has_weights for row in left.inner] == [False, True]
 

@@ -28,7 +28,7 @@ HELD_OUT_BYTES = 512 * 1024 * 1024  # of samples; and of what the model gives fo
 
 # Without a promise, of the first samples so many are compared on where there are as many at least.
 # Reading ahead tells that there are a few; of more, only who gives them knows.
-_COMPARED = {16: 4, 8: 2, 6: 1}
+_COMPARED = {64: 4, 24: 2, 6: 1}
 _READ_AHEAD = 5
 _READ_AHEAD_HELD = 16  # where samples are held out anyway, until the first four of them are
 

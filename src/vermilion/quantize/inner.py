@@ -58,6 +58,14 @@ def _bodies(attribute: ir.Attr) -> Sequence[ir.Graph]:
     return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()
 
 
+def named_inner(graph: ir.Graph) -> tuple[InnerNode, ...]:
+    """Name all such nodes of a scheme that leaves them in float whole."""
+    return tuple(
+        InnerNode(str(node.name or node.op_type), node.op_type, outer, has_weights=False)
+        for node, outer in inner_nodes(graph)
+    )
+
+
 def round_inner_weights(work: ir.Model, exclude: Sequence[str]) -> tuple[InnerNode, ...]:
     """Round the weights of such nodes in place; name all of them."""
     graph = work.graph

@@ -13,6 +13,7 @@ from vermilion.errors import OptionError, UnsupportedError
 from vermilion.ir.cost import node_cost
 from vermilion.ir.execute import Array
 from vermilion.progress import Progress
+from vermilion.quantize.addends import plain_products
 from vermilion.quantize.algorithms.layers import LONGEST, layers_of
 from vermilion.quantize.algorithms.moments import ALL_ROWS, Moments, MomentsObserver
 from vermilion.quantize.calibrate import Calibrator, TensorFacts, observe, tensor_facts
@@ -27,6 +28,7 @@ from vermilion.quantize.formats import (
     any_scheme_named,
 )
 from vermilion.quantize.hold_out import HeldOut, drained, some_held_out
+from vermilion.quantize.inner import named_inner
 from vermilion.quantize.options import Options
 from vermilion.quantize.report import LayerError, compare_layers, compare_outputs
 from vermilion.quantize.result import LAYER_SAMPLES, OUTPUT_SAMPLES, Quantized
@@ -96,6 +98,8 @@ def look_other(
     scheme = any_scheme_named(options.scheme)
     assert not isinstance(scheme, Scheme), "integer schemes have a way of their own"
     work = working_copy(model, _oldest(scheme))
+    if isinstance(scheme, WeightScheme):
+        plain_products(work)
     feeds = checked(samples, input_slots(work))
     first = next(feeds, None)
     if first is None:
@@ -174,6 +178,7 @@ def finish_other(model: ir.Model, seen: SeenOther, options: Options) -> Quantize
         _layers(seen.work, work, seen.facts, seen.kept[:LAYER_SAMPLES]),
         options,
         held_out=seen.held_out,
+        inner=named_inner(work.graph),
     )
 
 

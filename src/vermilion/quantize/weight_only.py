@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from vermilion.errors import UnsupportedError
 from vermilion.quantize.algorithms.compensate import round_compensated
+from vermilion.quantize.algorithms.descend import descend
 from vermilion.quantize.algorithms.moments import Moments
 from vermilion.quantize.formats import WeightScheme
 from vermilion.quantize.names import Names
@@ -140,7 +141,10 @@ def block_weight(
         ]
         matrices = layer.matrices(weight).astype(np.float32)
         rounded = round_compensated(matrices, gram, spread[0], (0, _LEVELS), spread[1])
-        back = layer.stored(rounded, weight.shape).T
+        back = np.ascontiguousarray(layer.stored(rounded, weight.shape).T)
+        if layer.width % block == 0 and seen.count >= layer.width:
+            back, fine = _descended(weight, back, (scales[:, :, 0], zeros[:, :, 0]), gram)
+            scales = fine[:, :, None]
         codes = np.pad(back, [(0, 0), (0, short)])
         codes[:, width:] = np.repeat(zeros[:, -1], short, axis=1) if short else 0
     return Blocked(
@@ -148,6 +152,20 @@ def block_weight(
         scales[:, :, 0].astype(np.float32),
         zeros[:, :, 0].astype(np.uint8),
     )
+
+
+def _descended(
+    weight: Float32, codes: Float32, given: tuple[Float32, Float32], gram: Float32
+) -> tuple[Float32, Float32]:
+    """Return better codes (N, K) and scales (N, K ÷ block), block of the row by block."""
+    rows = np.ascontiguousarray(weight.T)
+    columns = np.split(np.arange(rows.shape[1]), len(gram))
+    parts = [np.split(array, len(gram), axis=1) for array in given]
+    found = [
+        descend(rows[:, at], codes[:, at], scales, zeros, matrix, (0, _LEVELS))
+        for at, scales, zeros, matrix in zip(columns, *parts, gram, strict=True)
+    ]
+    return np.hstack([f[0] for f in found]), np.hstack([f[1] for f in found])
 
 
 def _parameters(rows: Float32, weighing: Float32, symmetric: bool) -> tuple[Float32, Float32]:
