@@ -128,6 +128,8 @@ MODELS = {
     "stablelm": RandomModel("StableLm", {"num_hidden_layers": 2}),
     "seed oss": RandomModel("SeedOss", _SMALL),
     "arcee": RandomModel("Arcee"),
+    "cohere": RandomModel("Cohere", {"logit_scale": 0.3}),
+    "glm4": RandomModel("Glm4", {**_SMALL, "partial_rotary_factor": 0.5, "attention_bias": True}),
     "cohere2": RandomModel("Cohere2", {**_WINDOW, "logit_scale": 0.4}),
     "ministral 3": RandomModel("Ministral3", _SMALL),
 }  # fmt: skip

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import tiny_llama
 from commands import Command, command_line, wide_enough
+from vermilion.cli.llm_run import _until_interrupted
 from vermilion.llm.tokenizer import open_tokenizer
 
 pytestmark = pytest.mark.needs("tokenizers", "jinja2")
@@ -45,6 +47,17 @@ def test_text_comes_and_then_how_fast_it_was(run: Command, folder: Path) -> None
     assert (raw["prompt_tokens"], data["prompt_tokens"]) == (5, 24)
     assert data["prefill_tokens_per_s"] > 0
     assert data["peak_rss_mb"] > 0
+
+
+def test_ctrl_c_ends_an_answer_and_a_second_one_the_program() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with _until_interrupted() as should_stop:
+        assert not should_stop()
+        signal.raise_signal(signal.SIGINT)
+        assert should_stop()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_stop_text_ends_the_answer_and_is_left_out(run: Command, folder: Path) -> None:

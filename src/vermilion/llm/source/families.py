@@ -61,6 +61,11 @@ _AFTER = {
     "attn_post_norm": "post_attention_layernorm",
     "ffn_post_norm": "post_feedforward_layernorm",
 }
+_GLM4 = {
+    "attn_post_norm": "post_self_attn_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_post_norm": "post_mlp_layernorm",
+}
 _PHI = {
     "attn_output": "self_attn.dense",
     "ffn_up": "mlp.fc1",
@@ -105,6 +110,14 @@ FAMILIES: tuple[Family, ...] = (
     Family("stablelm", ("stablelm",), norm="layer", head_share=0.25),
     Family("seed_oss", ("seed_oss",)),
     Family("arcee", ("arcee",), activation="relu_squared", is_gated=False, gguf_pairs=True),
+    Family(
+        "command-r", ("cohere",), norm="layer", is_parallel=True, gguf_pairs=True,
+        config_pairs=True,
+    ),
+    Family(
+        "glm4", ("glm4",), places="both", gguf_pairs=True, config_pairs=True, head_share=0.5,
+        names=_GLM4,
+    ),
     Family(
         "cohere2", ("cohere2",), norm="layer", is_parallel=True, gguf_pairs=True,
         config_pairs=True, every=4, plain_every=4,
@@ -156,6 +169,25 @@ REFUSED: Mapping[str, str] = {
     "granitemoe": "it is a mixture of experts",
     "ernie4_5-moe": "it is a mixture of experts",
     "ernie4_5_moe": "it is a mixture of experts",
+    **dict.fromkeys(
+        (
+            "gemma3",
+            "mistral3",
+            "qwen2_vl",
+            "qwen2_5_vl",
+            "qwen3_vl",
+            "llava",
+            "mllama",
+            "phi3_v",
+            "phi4_multimodal",
+            "idefics3",
+            "smolvlm",
+            "internvl",
+            "lfm2_vl",
+        ),
+        "it reads pictures or sound, too, and only models of text alone are read",
+    ),
+    "clip": "it is the part of a model that reads pictures",
     "gemma3n": "it has alternating updates and embeddings of each layer",
     "gemma3n_text": "it has alternating updates and embeddings of each layer",
     "gemma4": "it has embeddings of each layer and shared caches",

@@ -22,6 +22,7 @@ from vermilion.llm.source.packed_weights import packing_of
 from vermilion.llm.source.published import Source
 from vermilion.llm.source.read_config import Config, blueprint_of, read_config
 from vermilion.llm.source.read_gguf import GgufTensors, read_blueprint
+from vermilion.llm.source.rope import MOST_POSITIONS
 from vermilion.llm.source.safetensors import read_folder
 from vermilion.llm.source.stored import FLOATS
 from vermilion.llm.tokenizer import ChatTemplate, FolderTokenizer, open_tokenizer, open_tokenizer_of
@@ -45,7 +46,7 @@ def _config(
     model: dict[str, object] = {
         "type": family,
         "vocab_size": vocabulary,
-        "context_length": context,
+        "context_length": min(context, MOST_POSITIONS),
         "eos_token_id": list(ends),
         "decoder": {"session_options": {}},
     }

@@ -121,7 +121,11 @@ def blueprint_of(config: Config, family: Family) -> Blueprint:
     if family.gguf in ("gemma2", "gemma3"):
         scale = 1 / math.sqrt(config.number("query_pre_attn_scalar", default=256.0))
     divisor = config.number("logits_scaling", default=1.0) if family.gguf == "granite" else 1.0
-    factor = config.number("logit_scale", default=1.0) if family.gguf == "cohere2" else 1.0
+    factor = (
+        config.number("logit_scale", default=1.0)
+        if family.gguf in ("cohere2", "command-r")
+        else 1.0
+    )
     turned = _turned(config, family, size)
     return Blueprint(
         family=family, where=config.where, hidden=hidden, heads=heads,
