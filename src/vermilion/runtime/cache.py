@@ -14,11 +14,10 @@ from pathlib import Path
 from vermilion.errors import ArtifactError, OptionError, Refusal
 from vermilion.runtime.artifact import ArtifactReader, is_replaceable, open_artifact
 from vermilion.runtime.bundle import refuse_foreign_folder
-from vermilion.runtime.manifest import MANIFEST_FILE, Manifest
+from vermilion.runtime.manifest import MANIFEST_FILE, Manifest, is_ours
 from vermilion.runtime.names import check_key
 from vermilion.store.namespaces import SIGNED, Facts, Namespace
 from vermilion.store.store import Store
-from vermilion.store.trust import UNSIGNED
 
 _KEY_DIGITS = 32  # 128 bits name a folder; all 256 inside decide
 _NOT_OURS = "it was not written by this user here, or was changed since"
@@ -29,17 +28,12 @@ def _is_bundle(path: Path) -> bool:
     return (path / MANIFEST_FILE).is_file() and is_replaceable(path)
 
 
-def _foreign(reader: ArtifactReader) -> str:
-    """Say that an entry is neither this user's nor signed by a key that this user trusts."""
-    reason = reader.why_foreign
-    return _NOT_OURS if reason == UNSIGNED else reason
-
-
 def _problem(path: Path) -> str:
     try:
-        return _foreign(open_artifact(path))
+        manifest = open_artifact(path).manifest
     except ArtifactError as error:
         return error.message
+    return "" if is_ours(manifest) else _NOT_OURS
 
 
 def _facts(path: Path) -> Facts:
@@ -182,13 +176,11 @@ def _held(place: Path, digest: str, parts: Mapping[str, str] | None) -> Manifest
     if not place.exists():
         return Refusal("not compiled before")
     try:
-        reader = open_artifact(place)
-        foreign = _foreign(reader)
+        manifest = open_artifact(place).manifest
     except ArtifactError as error:
         return Refusal(f"the entry could not be used: {error.message}")
-    if foreign:
-        return Refusal(f"the entry could not be used: {foreign}")
-    manifest = reader.manifest
+    if not is_ours(manifest):
+        return Refusal(f"the entry could not be used: {_NOT_OURS}")
     if manifest.cache_digest != digest:
         return Refusal(f"key `{place.name}` {_difference(manifest, parts)}")
     return manifest

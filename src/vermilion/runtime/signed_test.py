@@ -15,7 +15,6 @@ import models
 from vermilion.api import compile_model
 from vermilion.errors import ArtifactError
 from vermilion.runtime.artifact import open_artifact
-from vermilion.runtime.cache import Cache
 from vermilion.runtime.session import Session
 from vermilion.runtime.write import pack
 from vermilion.store.ed25519 import SigningKey, make_key
@@ -138,17 +137,26 @@ def test_the_variable_runs_code_from_anywhere(
     assert runs_as_it_is(foreign)
 
 
-def test_a_cache_of_a_trusted_builder_is_taken(
-    foreign: Path, signed: tuple[Path, SigningKey], tmp_path: Path
+def test_code_from_elsewhere_is_never_signed_as_ones_own(
+    foreign: Path,
+    signed: tuple[Path, SigningKey],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Though the user trusts it: what lies in the cache is compiled again before it is sealed."""
     entry = tmp_path / "default" / signed[0].name
     entry.parent.mkdir(exist_ok=True)
     shutil.copytree(foreign, entry)
-    digest = json.loads((entry / "manifest.json").read_text())["cache_digest"]
-    assert Cache().find(digest) is None
+    seal = json.loads((entry / "manifest.json").read_text())["seal"]
     trust_key(signed[1].public, "builders")
-    assert Cache().find(digest) == entry
-    assert compile_model(models.small_cnn()).cache_hit
+    monkeypatch.setenv("VERMILION_TRUST", "1")
+    make_key(tmp_path / "mine.pem")
+    compiled = compile_model(
+        models.small_cnn(), sign=tmp_path / "mine.pem", ep_context=tmp_path / "net_ctx.onnx"
+    )
+    assert not compiled.cache_hit
+    assert "not written by this user" in compiled.cache_reason
+    assert json.loads((compiled.artifact / "manifest.json").read_text())["seal"] != seal
 
 
 def test_a_model_that_was_compiled_before_is_signed_all_the_same(

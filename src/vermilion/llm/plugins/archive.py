@@ -38,7 +38,6 @@ from vermilion.runtime.archive import map_archive, write_archive
 from vermilion.runtime.fields import Fields, parse_json
 from vermilion.runtime.names import check_key
 from vermilion.store.signature import is_signed_here, signature_of
-from vermilion.store.trust import trusts_all
 from vermilion.version import VERSION
 
 KIND, VERSION_OF_FORMAT = "vermilion operators", 1
@@ -209,7 +208,7 @@ def _read(path: Path, where: str) -> Plugin:
         for entry in entries
     }  # fmt: skip
     seal = bytes(members[SEAL][:256]).decode("ascii", "replace")
-    is_sealed = trusts_all() or is_signed_here(_digest(text), seal)
+    is_sealed = is_signed_here(_digest(text), seal)
     return Plugin(path, name, made_by, entries, programs, is_sealed, objects)
 
 
