@@ -78,8 +78,23 @@ def judge(evidence: Evidence) -> Verdict:
         elsewhere=elsewhere,
         cpu_share=evidence.events.get(CPU, 0) / total if total else None,
         contradictions=tuple(contradictions),
-        notes=sighting_notes(evidence.nodes, sightings, elsewhere, "NPU"),
+        notes=(
+            *sighting_notes(evidence.nodes, sightings, elsewhere, "NPU"),
+            *_only_witness(evidence, ran),
+        ),
     )
+
+
+def _only_witness(evidence: Evidence, ran: bool | None) -> Iterator[str]:
+    """Say where ONNX Runtime alone has it on the NPU: it does not see into a provider's node."""
+    summary = evidence.summary
+    said = (summary.supported, summary.offloaded, evidence.submitted)
+    is_reported = bool(evidence.report.devices or evidence.console.devices)
+    if ran and not is_reported and all(count is None for count in said):
+        yield (
+            "that it ran on the NPU is ONNX Runtime's word alone: the provider reported nothing,"
+            " and `xrt-smi` is not here"
+        )
 
 
 def _planned(evidence: Evidence) -> int | None:

@@ -47,11 +47,10 @@ def test_a_plan_of_100_percent_of_which_nothing_ran_is_caught() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {},
         {"report": said(NPU=3)},
         {"console": said(VAIML=3), "assigned": {NPU: 3}},
         {"summary": SummaryCounts(3, 3, 3), "submitted": 12},
-        {"assigned": {NPU: 2}},  # one was folded before nodes were assigned
+        {"assigned": {NPU: 2}, "submitted": 1},  # one was folded before nodes were assigned
         {"report": DeviceCounts({"NPU": 3}, 3, {}, 1, 1)},
     ],
 )
@@ -129,6 +128,11 @@ def test_nodes_that_any_source_has_on_a_processor_did_not_run_there(
     assert all(verdict.elsewhere.values())
     assert verdict.contradictions == ()
     assert any(f"{len(elsewhere)} of 3 operators" in note for note in verdict.notes)
+
+
+def test_a_single_witness_is_told_of() -> None:
+    (note,) = ran(assigned={NPU: 3}).notes
+    assert "ONNX Runtime's word alone" in note
 
 
 def test_sources_that_do_not_agree_are_told_of() -> None:
