@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,6 +127,8 @@ CASES = (
         lambda: models.small_cnn(batch="N"),
         tuple({"input": _numbers(n, 3, 16, 16)} for n in (3, 1, 5)),
     ),
+    # Enough work for several workers.
+    Case("large", lambda: models.small_cnn(image=160), ({"input": _numbers(1, 3, 160, 160)},)),
     Case("branches", models.branching_cnn, ({"input": _numbers(1, 4, 16, 16)},)),
     Case("mobilenet", models.mobilenet, ({"input": _numbers(1, 3, 32, 32)},)),
     Case("int8", quantized, ({"x": _numbers(2, 8, 12, 12)},)),
@@ -182,6 +185,18 @@ def test_the_library_gives_the_bits_of_the_session(case: Case, compiled: Any) ->
             assert c_library.same_bits(ours.run([last], feeds), wanted[-1:])
 
 
+def test_several_workers_sleep_while_nobody_calls(compiled: Any) -> None:
+    feeds = {"input": _numbers(1, 3, 160, 160)}
+    with CSession(compiled("large"), threads=3) as session:
+        assert session.threads == 3
+        for _ in range(5):
+            session.run(None, feeds)
+        time.sleep(0.3)
+        before = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - before < 0.1
+
+
 def test_a_folder_bytes_and_one_part_open_as_a_file_does(compiled: Any) -> None:
     model, feeds = compiled("lookup"), dict(_lookup(2, 5))
     wanted = c_library.wanted(model, feeds)
@@ -225,11 +240,12 @@ def test_what_a_run_is_given_is_checked(compiled: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["run", "memory", "pool", "threads", "fork", "reload"])
-@pytest.mark.parametrize("name", ["lookup", "mobilenet"])
+@pytest.mark.parametrize("name", ["lookup", "large"])
 def test_a_c_program(mode: str, name: str, compiled: Any, tmp_path: Path) -> None:
     (case,) = [one for one in CASES if one.name == name]
     feeds = dict(case.feeds[0])
-    count = {"pool": 50, "threads": 1000, "fork": 300, "reload": 200}.get(mode, 1)
+    many = 1000 if name == "lookup" else 200
+    count = {"pool": 50, "threads": many, "fork": 300, "reload": 200}.get(mode, 1)
     ended = c_library.check(mode, compiled(name), feeds, tmp_path, count=count)
     assert ended.code == 0, ended.err + ended.out
     wanted = c_library.wanted(compiled(name), feeds)
