@@ -88,6 +88,7 @@ class Browser:
         found = Page(self, session, target)
         for domain in ("Page", "Runtime", "Network", "Log"):
             found.ask(f"{domain}.enable")
+        found.ask("Performance.enable", timeDomain="threadTicks")
         found.ask(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=False,
@@ -169,6 +170,12 @@ class Page:
         self.settle()
         data = self.ask("Page.captureScreenshot", format="png")["data"]
         file.write_bytes(base64.b64decode(data))
+
+    def worked_s(self) -> float:
+        """Return the processor time that scripts and layout of the page have taken so far."""
+        rows = self.ask("Performance.getMetrics")["metrics"]
+        taken = ("ScriptDuration", "LayoutDuration", "RecalcStyleDuration")
+        return sum(row["value"] for row in rows if row["name"] in taken)
 
     def printed(self) -> bytes:
         """Return the page as it is printed, a PDF."""

@@ -81,9 +81,8 @@ LONGEST = pytest.param("longest", marks=pytest.mark.long)
 @pytest.mark.parametrize("name", [*RUN, LONGEST])
 def test_a_model_is_there_at_once(show: Show, name: str) -> None:
     page = show(name, dims=RUN.get(name, {}), target="strix")
-    # Milliseconds of this page's own work, from when its script begins.
-    own = page.run("performance.getEntriesByName('ready')[0].duration")
-    assert own < 1000.0
+    # The page's own work until it can be used, on whatever else the machine does meanwhile.
+    assert page.worked_s() < 1.0
     boxes = page.run("document.querySelectorAll('.map .item').length")
     assert 3 <= boxes <= 60
     assert page.run("document.getElementById('title').textContent").endswith(".onnx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,6 +51,9 @@ def compare(
         float | None,
         typer.Option("--min-sqnr", help="Fail if an output's SQNR (dB) is below this."),
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page with plots.")
+    ] = None,
 ) -> Result:
     """Compare outputs, layers and latency of two models, or of one on two targets.
 
@@ -77,6 +81,10 @@ def compare(
     met = min_sqnr is None or found.worst_sqnr_db >= min_sqnr
     if not met:
         terminal.warn(f"the least SQNR is {found.worst_sqnr_db:.2f} dB, asked for {min_sqnr:g}")
+    if report is not None:
+        from vermilion.view.compare_report import compare_report
+
+        report.write_text(compare_report(found), encoding="utf-8")
     return Result(as_json(found), lambda: _view(found), ok=met)
 
 

@@ -78,3 +78,20 @@ def test_inputs_that_do_not_fit_name_the_side(
     done = vermilion("compare", model, model, "--input", tmp_path / "in.npz")
     assert done.code == 2
     assert "the model wants 1×3×32×32 (m.onnx)" in done.err
+
+
+def test_a_page_of_a_comparison(
+    vermilion: Command, model: Path, broken: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    done = vermilion("compare", model, broken, "--runs", "2", "--report", page)
+    assert done.code == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.count('<svg class="plot"') == 2
+    assert text.count('class="whisker"') == 2
+    assert "the first below 10 dB: block1.depthwise/Conv_output (Conv)" in text
+    assert "B against the literal run of A&#x27;s model" in text
+    assert 's-bad"' in text
+    assert "<script" not in text
+    vermilion("compare", model, broken, "--runs", "0", "--no-layers", "--report", page)
+    assert '<svg class="plot"' not in page.read_text(encoding="utf-8")

@@ -148,7 +148,7 @@ def _key(series: Sequence[Series]) -> str:
         f'height="10" rx="2"/></svg>{escape(one.name)}</span>'
         for n, one in enumerate(series)
     )
-    return f'<div class="key">{words}</div>' if len(series) > 1 else ""
+    return f'<div class="key">{words}</div>'
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
 "use strict";
-performance.mark("begin");
 // What the page holds, indexed: entities (nodes, groups, inputs, outputs) in a tree, and edges.
 const D = JSON.parse(document.getElementById("data").textContent);
 

@@ -255,7 +255,6 @@ function start() {
   strip();
   show();
   if (picked !== null) select(picked, true);
-  performance.measure("ready", "begin");
   document.documentElement.dataset.ready = "yes";
 }
 
