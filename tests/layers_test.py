@@ -41,6 +41,7 @@ LEVELS: dict[str, int] = {
     "planning": 10,
     "buckets": 9,
     "hello_network": 9,
+    "device_memory": 9,
     "hello": 10,
     "batch": 10,
     "bench": 10,

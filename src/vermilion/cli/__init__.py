@@ -43,6 +43,7 @@ VERBS: Mapping[str, str] = {
     "model_generate": "model_generate",
     "model_benchmark": "model_benchmark",
     "hipify": "hipify",
+    "memory": "memory",
 }
 
 # What typer raises for wrong use: `UsageError`, which its versions keep in different modules.

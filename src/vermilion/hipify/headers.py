@@ -51,3 +51,15 @@ def include_folders(paths: Sequence[Path], given: Sequence[Path]) -> tuple[Path,
         if path.is_dir():
             found += [path, path / "include", path / "src", path / "csrc"]
     return tuple(dict.fromkeys(folder.resolve() for folder in found if folder.is_dir()))
+
+
+def torch_header(header: str) -> str:
+    """Return PyTorch's name of a header for HIP, empty where it is none of PyTorch's for CUDA.
+
+    `c10/cuda/CUDAStream.h` → `c10/hip/HIPStream.h`.
+    """
+    tree, _, rest = header.partition("/cuda/")
+    if tree not in {"ATen", "c10"} or not rest:
+        return ""
+    name = re.sub(r"(^|/)CUDA(?=\w)", r"\1HIP", rest).replace("cuda_cmake", "hip_cmake")
+    return f"{tree}/hip/{name}"

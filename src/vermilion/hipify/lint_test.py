@@ -81,6 +81,7 @@ def test_it_fires(source: str, rule: str) -> None:
         "void f(uint64_t m) { __any_sync(m, p); }",
         "void f() { for (int o = 16; o; o /= 2) v += tile.shfl_xor(v, o); int l = tid % 32; }",
         "struct CudaContext { hipStream_t s; };",
+        "__device__ Half __shfl_up_sync(unsigned long long mask, Half v, unsigned delta);",
         "for (int o = 16; o > 0; o /= 2) v += __shfl_down_sync(m, v, o, 32);",
         "__ballot_sync(0xffffffffffffffffull, p);",
         "__shfl_sync(__activemask(), v, 0, 32);",

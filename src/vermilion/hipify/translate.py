@@ -13,7 +13,7 @@ from pathlib import Path
 from vermilion.hipify.branches import Branches, find_branches
 from vermilion.hipify.declared import names_of_header, own_names
 from vermilion.hipify.finding import Edit, Finding, apply_edits, without_overlaps
-from vermilion.hipify.headers import INCLUDE, find_header, project_headers
+from vermilion.hipify.headers import INCLUDE, find_header, project_headers, torch_header
 from vermilion.hipify.launch_bounds import launch_edits
 from vermilion.hipify.names import Names, Unknown, forms, includes
 from vermilion.hipify.namespaces import NAMES, Namespaces
@@ -260,6 +260,8 @@ def _translate_include(work: _Work, index: int, rename_cu_includes: bool, where:
 
 
 def _from_tree(header: str) -> str:
+    if torch := torch_header(header):
+        return torch
     for prefix, target in _INCLUDE_TREES:
         if header.startswith(prefix):
             if target.endswith("/"):

@@ -16,6 +16,7 @@ from vermilion.hipify.check.compile import (
     open_compiler,
 )
 from vermilion.hipify.check.toolchain import LIBRARY_HEADERS
+from vermilion.hipify.check.torch_headers import wants_torch
 from vermilion.hipify.files import encode
 from vermilion.hipify.finding import Finding
 from vermilion.hipify.lint import silence
@@ -29,6 +30,9 @@ _MANGLED = re.compile(r"function '?_Z(?:L)?(\d+)(\w+)")
 
 # Reading HIP's header ahead pays from this many sources a GPU.
 _PRECOMPILE_FROM = 2
+
+# Of folders in the search path: a command line has a limit.
+_MOST_FOLDERS = 100
 
 _ALWAYS_UNSEEN = (
     "nothing was run: results, speed and races show only on a GPU",
@@ -73,7 +77,10 @@ def check_sources(
     sources = [result for result in readable if result.file.path.suffix in {".cu", ".hip"}]
     with (
         open_compiler(
-            architectures, includes=includes, defines=(*_hip_macros(readable, defines), *defines)
+            architectures,
+            includes=(*includes, *_own_folders(readable)),
+            defines=(*_hip_macros(readable, defines), *defines),
+            with_torch=wants_torch([result.text for result in readable]),
         ) as compiler,
         tempfile.TemporaryDirectory(prefix="vermilion-hipify-") as name,
     ):
@@ -87,6 +94,12 @@ def check_sources(
         )
         findings = _findings(jobs, compiled, names)
         return Outcome(checks, tuple(findings), _not_seen(jobs, compiled, readable, sources))
+
+
+def _own_folders(results: Sequence[FileResult]) -> Iterator[Path]:
+    """Yield the folders of the sources themselves: headers that were not given lie there."""
+    folders = {result.file.path.parent for result in results}
+    yield from sorted(folders)[:_MOST_FOLDERS]
 
 
 def _hip_macros(results: Sequence[FileResult], given: Sequence[str]) -> Iterator[str]:

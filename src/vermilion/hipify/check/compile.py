@@ -22,6 +22,7 @@ from typing import Literal
 
 from vermilion.errors import OptionError
 from vermilion.hipify.check.toolchain import Toolchain, find_toolchain, write_sysroot
+from vermilion.hipify.check.torch_headers import DEFINES, write_torch_headers
 
 # The back end can hang on hostile input; a large kernel takes seconds.
 TIME_LIMIT_S = 300
@@ -217,6 +218,7 @@ class Compiler:
     back_ends: BackEnds
     includes: tuple[Path, ...] = ()
     defines: tuple[str, ...] = ()
+    system: tuple[Path, ...] = ()  # of libraries: their messages are not the user's
 
     def compile(self, source: Path, architecture: str, folder: Path, users: Path) -> Compiled:
         """Compile one source into a code object in `folder`.
@@ -278,6 +280,7 @@ class Compiler:
             "--offload-device-only", "-c", "-emit-llvm", "-O2", "-Xclang", "-disable-llvm-passes",
             "-include", "hip/hip_runtime.h",
             *(f"-I{path}" for path in self.includes), *(f"-D{word}" for word in self.defines),
+            *(word for path in self.system for word in ("-isystem", str(path))),
             "-isystem", str(self.root / "stubs"),
             "-fno-color-diagnostics", "-fno-caret-diagnostics", "-fdiagnostics-absolute-paths",
             "-ferror-limit=50", *_QUIET,
@@ -318,6 +321,7 @@ def open_compiler(
     *,
     includes: Sequence[Path] = (),
     defines: Sequence[str] = (),
+    with_torch: bool = False,
 ) -> Iterator[Compiler]:
     """Yield a compiler for some GPUs; its folder goes when it is no longer used.
 
@@ -335,9 +339,13 @@ def open_compiler(
         root.mkdir()
         write_sysroot(root, tools, tuple(architectures))
         paths = tuple(path.resolve() for path in includes)
+        system = write_torch_headers(root / "torch") if with_torch else ()
+        if system:
+            given = {word.split("=")[0] for word in defines}
+            defines = (*defines, *(one for one in DEFINES if one.split("=")[0] not in given))
         back_ends = BackEnds()
         try:
-            yield Compiler(tools, root, back_ends, paths, tuple(defines))
+            yield Compiler(tools, root, back_ends, paths, tuple(defines), system)
         finally:
             back_ends.close()
 

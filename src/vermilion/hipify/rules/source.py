@@ -14,6 +14,12 @@ _NUMBER = re.compile(r"(0[xX][0-9a-fA-F']+|0[bB][01']+|[0-9][0-9']*)([uUlLzZ]*)"
 _ARITHMETIC = re.compile(r"[-+*/%()<>|&^~0-9xXa-fA-F\s]+")
 
 
+# Words that can stand before a call.
+_BEFORE_CALLS = frozenset(
+    {"return", "else", "do", "case", "throw", "co_return", "and", "or", "not", "new", "goto"}
+)
+
+
 @dataclass(frozen=True)
 class Hit:
     """A place that breaks a rule: `place` counts in the meaningful tokens."""
@@ -84,8 +90,16 @@ class Source:
     def calls(self, pattern: str) -> Iterator[tuple[int, str, list[Span]]]:
         """Yield each call of a function whose name matches: place, name, arguments."""
         for place, word in self.find(pattern):
-            if self.word(place + 1) == "(":
+            if self.word(place + 1) == "(" and not self.is_declared(place):
                 yield place, word, self.arguments(place + 1)
+
+    def is_declared(self, place: int) -> bool:
+        """Say whether a function is declared at its name: a type stands before it."""
+        if place == 0 or self.kind(place - 1) != "word":
+            return False
+        # In a macro's line, the word before is most often its name.
+        is_macro = self.word(place - 2) == "define" or self.word(place - 1) == "define"
+        return not is_macro and self.word(place - 1) not in _BEFORE_CALLS
 
     def arguments(self, opening: int) -> list[Span]:
         """Return the arguments of the call whose `(` is at `opening`."""

@@ -139,6 +139,8 @@ class Warps:
             if source.kind(place) != "word":
                 continue
             is_member = source.word(place - 1) in {".", "->"}
+            if source.word(place + 1) == "(" and source.is_declared(place):
+                continue  # an overload of the project's own
             if SHUFFLE.fullmatch(word) and source.word(place + 1) == "(":
                 whole = has_no_width(source, place, word)
                 facts |= _Facts(whole_shuffles=whole, tiles=not whole)

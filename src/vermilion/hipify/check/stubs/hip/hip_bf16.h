@@ -18,3 +18,11 @@ __host__ __device__ inline __hip_bfloat16 __float2bfloat16_rn(float f) { return 
 __host__ __device__ inline __hip_bfloat162 __floats2bfloat162_rn(float a, float b) { return __hip_bfloat162{a, b}; }
 __host__ __device__ inline __hip_bfloat16 __hadd(__hip_bfloat16 a, __hip_bfloat16 b) { return (float)a + (float)b; }
 __host__ __device__ inline __hip_bfloat16 __hmul(__hip_bfloat16 a, __hip_bfloat16 b) { return (float)a * (float)b; }
+__host__ __device__ inline unsigned short __bfloat16_as_ushort(__hip_bfloat16 a) { return a.data; }
+__host__ __device__ inline __hip_bfloat16 __ushort_as_bfloat16(unsigned short u) { return __hip_bfloat16_raw{u}; }
+__host__ __device__ inline float __low2float(__hip_bfloat162 a) { return (float)a.x; }
+__host__ __device__ inline float __high2float(__hip_bfloat162 a) { return (float)a.y; }
+__host__ __device__ inline float2 __bfloat1622float2(__hip_bfloat162 a) { return float2((float)a.x, (float)a.y); }
+__host__ __device__ inline __hip_bfloat162 __float22bfloat162_rn(float2 v) { return __hip_bfloat162{v.x, v.y}; }
+__host__ __device__ inline __hip_bfloat162 __bfloat162bfloat162(__hip_bfloat16 a) { return __hip_bfloat162{a, a}; }
+__device__ inline __hip_bfloat162 unsafeAtomicAdd(__hip_bfloat162* p, __hip_bfloat162 v) { __hip_bfloat162 old = *p; *p = __hip_bfloat162{(float)old.x + (float)v.x, (float)old.y + (float)v.y}; return old; }

@@ -11,6 +11,8 @@ struct __half {
   VH __half(int i) : data((_Float16)i) {}
   VH __half(unsigned i) : data((_Float16)i) {}
   VH __half(_Float16 h) : data(h) {}
+  VH __half(const __half_raw& r) : data(__builtin_bit_cast(_Float16, r.x)) {}
+  VH operator __half_raw() const { return __half_raw{__builtin_bit_cast(unsigned short, data)}; }
   VH operator float() const { return (float)data; }
   VH __half& operator+=(const __half& o) { data += o.data; return *this; }
   VH __half& operator-=(const __half& o) { data -= o.data; return *this; }
@@ -70,6 +72,8 @@ VH int __half2int_rn(__half a) { return (int)(float)a; }
 VH __half __int2half_rn(int i) { return __half(i); }
 VH unsigned short __half_as_ushort(__half a) { return __builtin_bit_cast(unsigned short, a.data); }
 VH __half __ushort_as_half(unsigned short u) { return __half(__builtin_bit_cast(_Float16, u)); }
+VH short __half_as_short(__half a) { return __builtin_bit_cast(short, a.data); }
+VH __half __short_as_half(short u) { return __half(__builtin_bit_cast(_Float16, u)); }
 #define VERMILION_FUNCTION(name, call)                                   \
   __device__ inline __half h##name(__half a) { return __half(call((float)a)); } \
   __device__ inline __half2 h2##name(__half2 a) { return __half2(h##name(a.x), h##name(a.y)); }
