@@ -300,3 +300,33 @@ def test_names_that_are_no_words_do_not_meet_others(tmp_path: Path) -> None:
     found = program.run({"x": x, "y": y})
     np.testing.assert_allclose(found["z"], np.exp(x), rtol=1e-6)
     np.testing.assert_allclose(found["u"], np.exp(y), rtol=1e-6)
+
+
+# Products that are large enough for seven multiplications instead of eight.
+WIDE = """g (float[N,S,512] x, float[N,S,1] r) => (float[N,S,512] z)
+ <float[512,512] w, float[512] b, float[512,1024] u, float[1024,512] v> {
+ a = MatMul(x, w)  c = Add(a, b)  d = Add(c, r)  e = Relu(d)  f = MatMul(e, u)  g = MatMul(f, v)
+ z = Add(g, x) }"""
+
+
+def test_rows_with_two_halves_have_seven_products_at_any_length(tmp_path: Path) -> None:
+    proto = model(WIDE)
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    assert isinstance(program, OpenExecutable)
+    rng, calls = np.random.default_rng(7), {}
+    for n, s in ((1, 1), (2, 7), (1, 64), (3, 90), (2, 91), (1, 200)):
+        given = feeds(expected, {"N": n, "S": s}, rng)
+        assert error(expected.run(None, given)[0], program.run(given)["z"]) < 1e-5, (n, s)
+        assert program._current is not None
+        calls[n, s] = tuple(program._current.table.calls[:, 0])
+    assert calls[1, 1] == calls[2, 7] == calls[2, 91]
+    assert calls[1, 64] == calls[3, 90] == calls[1, 200] != calls[1, 1]
+
+
+def test_what_is_no_number_in_one_entry_stays_there(tmp_path: Path) -> None:
+    program = compiled(model(WIDE), tmp_path)
+    x, r = np.ones((3, 128, 512), np.float32), np.zeros((3, 128, 1), np.float32)
+    x[1, 5, 3] = np.nan
+    z = program.run({"x": x, "r": r})["z"]
+    assert np.isnan(z[1]).any()
+    assert np.isfinite(z[[0, 2]]).all()

@@ -40,7 +40,8 @@ class Step:
     """One kernel call: `arguments` are pointers to the first elements of these views.
 
     `writes` lists the views that are written, all others are read. `nodes` names the ONNX nodes
-    that the step computes.
+    that the step computes. `only_if` is 1 where the step is run and 0 where it is left out, which
+    may depend on the sizes of a run.
     """
 
     spec: Spec
@@ -48,6 +49,7 @@ class Step:
     writes: tuple[View, ...]
     nodes: tuple[str, ...] = ()
     operations: int = 0
+    only_if: int = 1
 
     @cached_property
     def code(self) -> RunTimeSpec:

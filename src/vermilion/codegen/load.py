@@ -80,16 +80,14 @@ class LoadedProgram:
             libraries.append(library)
             self.functions.update(found)
         self.arena = memory.aligned(table.arena_bytes + SLACK_BYTES)
-        self.arguments = aligned_bytes(8 * max(1, len(table.addresses))).view(np.int64)
-        # Items of a memoryview are set in a tenth of the time that an array's take.
-        self._slots = memoryview(self.arguments)  # type: ignore[arg-type]
+        self._hold_arguments(table)
         self._of = table.arguments_of()
         self.point(None, self.arena.ctypes.data)
         self.point("sizes", 0)
         self._memory, self._threads = memory, threads
         self.rows = table.rows(self.functions, self.arguments.ctypes.data, threads)
-        self._arenas = [self.arena]
-        self.keep = (libraries, keep, self._arenas, self.arguments)
+        self._held = [self.arena, self.arguments]
+        self.keep = (libraries, keep, self._held)
         self._pool = ThreadPool(self.functions, self.rows, threads, self.keep)
 
     @property
@@ -107,11 +105,18 @@ class LoadedProgram:
         if table.arena_bytes + SLACK_BYTES > self.arena.size:
             # Every unit of the runs before is finished: nobody reads the arena that was too small.
             self.arena = self._memory.aligned(table.arena_bytes + SLACK_BYTES)
-            self._arenas[:] = [self.arena]
+        if len(table.addresses) > len(self.arguments):
+            self._hold_arguments(table)
+        self._held[:] = [self.arena, self.arguments]
         self._of = table.arguments_of()
         self.point(None, self.arena.ctypes.data)
         self.point("sizes", 0)
         self._pool.hold(table.rows(self.functions, self.arguments.ctypes.data, self._threads))
+
+    def _hold_arguments(self, table: ProgramTable) -> None:
+        self.arguments = aligned_bytes(8 * max(1, len(table.addresses))).view(np.int64)
+        # Items of a memoryview are set in a tenth of the time that an array's take.
+        self._slots = memoryview(self.arguments)  # type: ignore[arg-type]
 
     def run(self) -> None:
         """Run all steps once. When it is left, by an exception even, no worker is at work."""

@@ -183,7 +183,7 @@ def _call(
         "function": step.function,
         "label": step.nodes[-1] if step.nodes else step.spec.family,
         "border": step.spec.family == "border",
-        "units": formulas.number(step.spec.units),
+        "units": formulas.number(step.spec.units * step.only_if),
         "operations": formulas.number(step.operations),
         "moved": formulas.number(_moved_bytes(step)),
         "arguments": arguments,

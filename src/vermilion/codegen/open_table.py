@@ -142,6 +142,8 @@ class OpenTable:
         ports = {name: number for number, name in enumerate(self.buffers)}
         calls, addresses, uses = [], [], []
         for function, call in zip(self._function_of, self.about["calls"], strict=True):
+            if not numbers[call["units"]]:
+                continue  # left out at these sizes
             reads: list[Use] = []
             writes: list[Use] = []
             for argument in call["arguments"]:

@@ -133,12 +133,15 @@ def _right(
 
 
 def matmul(s: MatmulSpec, isa: Isa) -> Sequence[Reach]:
-    """Left, right, result, operands."""
+    """Left, right, result, operands; the second left and right."""
     panel_bytes = s.steps * s.vectors * isa.vector_bytes
+    right = _right(s.right, s.outer, (s.depth, s.columns), panel_bytes)
+    second = [] if s.second is None else [walked(s.second, (*s.outer, s.rows, s.depth)), right]
     return [
         walked(s.left, (*s.outer, s.rows, s.depth)),
-        _right(s.right, s.outer, (s.depth, s.columns), panel_bytes),
+        right,
         *(walked(access, (*s.outer, s.rows, s.columns)) for access in (s.output, *s.operands)),
+        *second,
     ]
 
 

@@ -135,13 +135,16 @@ def same(one: int, other: int) -> bool:
 def typical(number: int) -> int:
     """Return a plain int to choose by, what is best and not what is right.
 
-    Every symbol counts as `_TYPICAL`.
+    A symbol counts as its example's `typical`, or as `_TYPICAL`.
     """
-    return int(number) if is_known(number) else formula(number).at(_Typical())
+    if is_known(number):
+        return int(number)
+    current = _CURRENT.get()
+    return formula(number).at(_Typical(current.typical if current is not None else {}))
 
 
-# A batch of one text of this length, or a picture of this height, is what choices are good for; of
-# a side that is counted in tiles, so many.
+# A text of this length, or a picture of this height, is what choices are good for; of a side that
+# is counted in tiles, so many.
 _TYPICAL, _TYPICAL_TILES = 128, 12
 
 
@@ -252,12 +255,14 @@ class Guard:
 class Examples:
     """The sizes of a model that is open: what each dimension's text stands for, and small tensors.
 
-    `values` are tensors of whole numbers that follow from sizes alone, by their name.
+    `values` are tensors of whole numbers that follow from sizes alone, by their name. `typical` are
+    the sizes that choices are made for, of symbols that have one of their own.
     """
 
     sizes: dict[str, int]
     values: dict[str, NDArray[Any]]
     guards: dict[str, Guard] = field(default_factory=dict)
+    typical: dict[str, int] = field(default_factory=dict)
 
 
 _CURRENT: ContextVar[Examples | None] = ContextVar("examples", default=None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.epilogue import Epilogue
-from vermilion.codegen.emit.register_tile import RegisterTile, Side, prefetch_line
+from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
 from vermilion.codegen.emit.values import Index, Value
 from vermilion.codegen.emit.walk import Access, begin_kernel, has_sizes, patches, positions
 from vermilion.codegen.isa import Isa
@@ -24,6 +24,8 @@ from vermilion.codegen.tensor import STORAGE_BYTES
 from vermilion.ir.expression import Expression
 from vermilion.ir.symbolic import is_known
 
+# Patches that ask for the next panel where only a run has the rows: as many as pass by it, about.
+_OPEN_PATCHES = 8
 # Lanes of a last vector that has as many as the run says.
 _TAIL_OF_RUN = -1
 
@@ -32,7 +34,7 @@ _TAIL_OF_RUN = -1
 class Panels:
     """The right side, packed: blocks of columns, each [group][vector][lane][of group].
 
-    `outer` strides count whole matrices.
+    Of columns that only a run has, every block is one vector. `outer` strides count whole matrices.
     """
 
     outer: tuple[int, ...]
@@ -43,7 +45,8 @@ class MatmulSpec:
     """`output[b, i, j] = expression(Σ left[b, i, k] · right[b, k, j], operands…)`.
 
     `outer` are the sizes of the batch's dimensions, by which all are walked before row and column.
-    The expression's operand 0 is the sum.
+    The expression's operand 0 is the sum. With a `second` left side, its product with a second
+    right side, packed like the first, is part of the sum; both follow the operands.
     """
 
     numeric: NumericName
@@ -61,8 +64,14 @@ class MatmulSpec:
     tile_vectors: int
     segment_rows: int
     prefetch: bool = False
+    second: Access | None = None
 
     family = "matmul"
+
+    @property
+    def pointers(self) -> int:
+        """Pointers to left and right, to the result and its operands, to the second two."""
+        return 3 + len(self.operands) + (0 if self.second is None else 2)
 
     @property
     def steps(self) -> int:
@@ -93,7 +102,7 @@ class MatmulSpec:
         """Write the function and the tile functions that it calls."""
         assert isa.lanes == self.lanes
         writer = _Writer(self, module, name, isa)
-        f, pointers, (begin, end) = begin_kernel(module, name, 3 + len(self.operands))
+        f, pointers, (begin, end) = begin_kernel(module, name, self.pointers)
         with f.loop(begin, end) as unit:
             writer.unit(f, unit, pointers)
         f.finish()
@@ -127,8 +136,11 @@ class _Writer:
         left = s.left.at(f, pointers[0], where)
         right = self._right(f, pointers[1], where, f.index(block))
         others = []
-        for pointer, access in zip(pointers[2:], (s.output, *s.operands), strict=True):
+        for pointer, access in zip(pointers[2:], (s.output, *s.operands), strict=False):
             others.append(access.at(f, pointer, (*where, 0, column)))
+        if s.second is not None:
+            others.append(s.second.at(f, pointers[-2], where))
+            others.append(self._right(f, pointers[-1], where, f.index(block)))
         if not is_known(s.columns):
             self._open_columns(f, f.index(block), (first, last), [left, right, *others])
             return
@@ -151,13 +163,36 @@ class _Writer:
     def _open_columns(
         self, f: Function, block: Value, span: tuple[Value, Value], pointers: Sequence[Value]
     ) -> None:
-        """Write the rows of one vector of columns, whose number only a run has."""
-        assert self.spec.tile_vectors == 1, "a last block of fewer vectors is not written"
-        is_full = f.compare("slt", block, f.index(self.spec.columns // self.spec.lanes))
+        """Write the rows of a block of columns whose number only a run has.
+
+        What is no full block is done vector by vector.
+        """
+        s = self.spec
+        is_full = f.compare("slt", block, f.index(s.columns // (s.tile_vectors * s.lanes)))
         with f.when(is_full):
-            self._rows(f, (1, 0), span, pointers)
+            self._rows(f, (s.tile_vectors, 0), span, pointers)
         with f.when(is_full, holds=False):
-            self._rows(f, (1, _TAIL_OF_RUN), span, pointers)
+            left = f.subtract(f.index(s.columns // s.lanes), f.multiply(block, s.tile_vectors))
+            with f.loop(0, left) as vector:
+                self._rows(f, (1, 0), span, self._from_vector(f, pointers, vector))
+            with f.when(f.compare("ne", f.index(s.columns % s.lanes), f.index(0))):
+                self._rows(f, (1, _TAIL_OF_RUN), span, self._from_vector(f, pointers, left))
+
+    def _from_vector(self, f: Function, pointers: Sequence[Value], vector: Value) -> list[Value]:
+        """Return the pointers of a block moved to one of its vectors."""
+        s = self.spec
+        left, right, *others = pointers
+        strip = s.steps if isinstance(s.right, Panels) else 1
+        none = (0,) * (len(s.outer) + 1)
+        columns = f.multiply(vector, s.lanes)
+        return [
+            left,
+            f.at(right, f.multiply(vector, strip * self._vector_bytes)),
+            *(
+                access.at(f, pointer, (*none, columns))
+                for pointer, access in zip(others, (s.output, *s.operands), strict=True)
+            ),
+        ]
 
     def _right(self, f: Function, base: Value, where: Sequence[Value | int], block: Value) -> Value:
         s = self.spec
@@ -184,12 +219,13 @@ class _Writer:
 
         def call(rows: int, row: Value) -> None:
             none = (0,) * len(s.outer)
-            accesses = (s.left, None, s.output, *s.operands)
+            seconds = () if s.second is None else (s.second, None)
+            accesses = (s.left, None, s.output, *s.operands, *seconds)
             moved = [
                 pointer if access is None else access.at(f, pointer, (*none, row))
                 for pointer, access in zip(pointers, accesses, strict=True)
             ]
-            ahead = self._ahead(f, shape, row, pointers)
+            ahead = self._ahead(f, f.subtract(row, first), pointers)
             sizes = [f.arguments[0]] if self.is_open else []
             f.call_void(self._tile(rows, *shape), [*moved, *ahead, *sizes])
 
@@ -205,23 +241,24 @@ class _Writer:
             with f.when(f.compare("eq", last, f.index(s.rows))):
                 call(rest, f.index(s.rows - rest))
 
-    def _ahead(
-        self, f: Function, shape: tuple[int, int], row: Value, pointers: Sequence[Value]
-    ) -> list[Value]:
-        """Return where a patch asks for the next block's panel, a share of it each patch."""
+    def _ahead(self, f: Function, row: Value, pointers: Sequence[Value]) -> list[Value]:
+        """Return where a patch asks for the next block's panels, a share of them each patch."""
         s = self.spec
         if not s.prefetch:
             return []
         patch = f.divide(row, s.tile_rows)
         share = s.steps * self._ahead_step
-        return [f.at(pointers[1], f.add(f.multiply(patch, share), self._block_bytes))]
+        offset = f.add(f.multiply(patch, share), self._block_bytes)
+        panels = [pointers[1]] if s.second is None else [pointers[1], pointers[-1]]
+        return [f.at(panel, offset) for panel in panels]
 
     @property
     def _ahead_step(self) -> int:
         """Bytes of the next panel that a step asks for, so that a segment asks for all of it."""
         s = self.spec
-        rows = min(s.rows, s.segment_rows) if is_known(s.rows) else s.segment_rows
-        patches = max(1, rows // s.tile_rows)
+        patches = _OPEN_PATCHES
+        if is_known(s.rows):
+            patches = max(1, min(s.rows, s.segment_rows) // s.tile_rows)
         return -(-s.tile_vectors * self._vector_bytes // patches)
 
     def _tile(self, rows: int, vectors: int, tail: int) -> str:
@@ -230,12 +267,13 @@ class _Writer:
             return name
         s = self.spec
         labels = ["left", "right", "output", *(f"operand{i}" for i in range(len(s.operands)))]
-        labels += ["ahead"] if s.prefetch else []
+        labels += [] if s.second is None else ["second_left", "second_right"]
+        seconds = 1 if s.second is None else 2
+        labels += [f"ahead{number}" for number in range(seconds)] if s.prefetch else []
         labels += ["sizes"] if self.is_open else []
         f = Function(self.module, name, [(label, "ptr") for label in labels])
         if self.is_open:
-            f.take_sizes(f.arguments[-1], 8 * (3 + len(s.operands)))
-        ahead_at = f.arguments[3 + len(s.operands)] if s.prefetch else None
+            f.take_sizes(f.arguments[-1], 8 * s.pointers)
         arithmetic = Arithmetic(f, self.isa.lanes)
         count: Index = s.columns % s.lanes if tail == _TAIL_OF_RUN else tail
         mask = arithmetic.tail_mask(count) if tail else None
@@ -243,18 +281,30 @@ class _Writer:
         size = STORAGE_BYTES[s.left.storage]
         left = Side(f.arguments[0], s.left.strides[-2] * size)
         if isinstance(s.right, Panels):
-            right, right_mask = Side(f.arguments[1], vectors * self._vector_bytes), None
+            right, right_mask = self._panel(f.arguments[1], vectors), None
         else:
             right, right_mask = Side(f.arguments[1], s.right.strides[-2] * 4), mask
 
-        def ask(step: Value) -> None:
-            assert ahead_at is not None
-            prefetch_line(f, f.at(ahead_at, f.multiply(step, self._ahead_step)))
+        def asking(number: int) -> Prefetch | None:
+            if not s.prefetch:
+                return None
+            ahead, step_bytes = f.arguments[s.pointers + number], self._ahead_step
+            return lambda step: prefetch_line(f, f.at(ahead, f.multiply(step, step_bytes)))
 
-        ahead = ask if s.prefetch else None
-        tile.multiply(left, right, s.depth, mask=right_mask, prefetch=ahead)
+        tile.multiply(left, right, s.depth, mask=right_mask, prefetch=asking(0))
+        if s.second is not None:
+            lefts, panels = (f.arguments[s.pointers - n] for n in (2, 1))
+            second = Side(lefts, s.second.strides[-2] * STORAGE_BYTES[s.second.storage])
+            tile.multiply(second, self._panel(panels, vectors), s.depth, prefetch=asking(1))
         pointers = f.arguments[2 : 3 + len(s.operands)]
         epilogue = Epilogue(arithmetic, (s.expression,), (s.output,), s.operands, pointers)
         epilogue.write_rows(tile, mask)
         f.finish()
         return name
+
+    def _panel(self, pointer: Value, vectors: int) -> Side:
+        """Return a block of packed columns."""
+        if is_known(self.spec.columns):
+            return Side(pointer, vectors * self._vector_bytes)
+        strip = self.spec.steps * self._vector_bytes
+        return Side(pointer, self._vector_bytes, offsets=[n * strip for n in range(vectors)])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -31,7 +32,7 @@ from vermilion.errors import UnsupportedError
 from vermilion.ir.cost import node_cost
 from vermilion.ir.expression import Convert, Expression, Operand
 from vermilion.ir.opset import is_operator, static_shape
-from vermilion.ir.symbolic import known_value, larger
+from vermilion.ir.symbolic import is_one, known_value, larger
 
 FloatStorage = Literal["f32", "bf16"]
 Array = NDArray[Any]
@@ -100,10 +101,12 @@ class Lowering:
     # Weights as stored, by name and what was done to them, so that each is packed once.
     packed: dict[tuple[str, ...], View] = field(default_factory=dict)
     # Sums of a product's left side, by that side: several products may share them.
-    left_sums: dict[View, View] = field(default_factory=dict)
+    left_sums: dict[tuple[View, str], View] = field(default_factory=dict)
     # Nodes whose indices or divisors a step looks at.
     checked: set[ir.Node] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
+    # What steps that are added now are run for: 1, or a size that is 0 where they are left out.
+    only_if: int = 1
 
     def storage(self, value: ir.Value) -> Storage:
         """Return how a value is stored in this program: floats in the precision asked for."""
@@ -189,7 +192,16 @@ class Lowering:
 
     def add(self, step: Step) -> None:
         """Append a step."""
-        self.steps.append(step)
+        self.steps.append(step if is_one(self.only_if) else replace(step, only_if=self.only_if))
+
+    @contextmanager
+    def only(self, condition: int) -> Iterator[None]:
+        """Have the steps that are added run only where a size is 1, and left out where it is 0."""
+        before, self.only_if = self.only_if, self.only_if * condition
+        try:
+            yield
+        finally:
+            self.only_if = before
 
     def output(
         self, value: ir.Value, order: Sequence[int] | None = None, storage: Storage | None = None

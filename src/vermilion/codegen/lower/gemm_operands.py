@@ -26,11 +26,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class RightSide:
-    """The right side of a product: a constant (…, K, N), or a view of that shape."""
+    """The right side of a product: a constant (…, K, N), a view of that shape, or panels of it."""
 
     shape: tuple[int, ...]
     array: Array | None = None
     view: View | None = None
+    panels: View | None = None
     name: str = ""
 
     @property
@@ -113,8 +114,15 @@ def is_in_place(right: RightSide, numeric: Numeric) -> bool:
     )  # fmt: skip
 
 
+def panels_key(name: str, numeric: Numeric, tile: Tile) -> tuple[str, ...]:
+    """Return the key under which a constant's panels are kept."""
+    return (name, "matmul", numeric.name, str(tile.vectors))
+
+
 def packed(lowering: Lowering, right: RightSide, numeric: Numeric, tile: Tile) -> View:
     """Return the right side as panels: a weight, or the result of a step that packs it."""
+    if right.panels is not None:
+        return right.panels
     storage: Storage = "bf16" if numeric.name == "bf16" else "f32"
     if right.array is not None:
         array = right.array
@@ -131,8 +139,7 @@ def packed(lowering: Lowering, right: RightSide, numeric: Numeric, tile: Tile) -
                 ]
             )  # fmt: skip
 
-        key = (right.name, "matmul", numeric.name, str(tile.vectors))
-        return lowering.weight(key, make, storage)
+        return lowering.weight(panels_key(right.name, numeric, tile), make, storage)
     view = right.view
     assert view is not None
     spec = PackSpec(

@@ -25,13 +25,18 @@ from vermilion.codegen.lower.gemm_operands import (
 )
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.matmul_step import SEGMENT_ROWS, matmul_step
-from vermilion.codegen.lower.strassen import halved_axis, is_cheaper, strassen_steps
+from vermilion.codegen.lower.strassen import (
+    halved_axis,
+    least_rows,
+    steps_for_any_rows,
+    strassen_steps,
+)
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.attributes import flag, number
 from vermilion.ir.expression import Constant, Expression, Operand, apply, substitute
 from vermilion.ir.opset import constant_of, is_operator, static_shape
-from vermilion.ir.symbolic import is_known, typical
+from vermilion.ir.symbolic import is_known, same, typical
 
 # Bytes of a segment's rows from which on the depth is cut. Measured on Zen 5: 128 × 3072 in float32
 # run faster in one piece.
@@ -194,10 +199,17 @@ def matmul_steps(
     Shapes: left (…, M, K), right (…, K, N), target and operands (…, M, N).
     """
     left, right, numeric = common_numeric(lowering, left, right)
-    if _has_seven_products(lowering, left, right, numeric, target):
+    least = _rows_for_seven_products(lowering, left, right, numeric, target)
+    if least is not None:
         assert right.array is not None
-        strassen_steps(lowering, left, right.array, right.name, target, operands, expression, nodes)
-        return
+        how = (left, right.array, right.name, target, operands, expression, nodes)
+        rows = math.prod(target.shape[:-1])
+        if not is_known(rows) and typical(rows) >= least:
+            steps_for_any_rows(lowering, *how, least)
+            return
+        if is_known(rows) and rows >= least:
+            strassen_steps(lowering, *how)
+            return
     if left.strides[-1] != 1 and left.shape[-1] > 1:
         left = lowering.copied(left)
     pieces = _depth_pieces(left, numeric)
@@ -222,21 +234,20 @@ def matmul_steps(
         lowering.add(step)
 
 
-def _has_seven_products(
+def _rows_for_seven_products(
     lowering: Lowering, left: View, right: RightSide, numeric: Numeric, target: View
-) -> bool:
-    """Say whether a product with a constant is computed by Strassen's algorithm."""
-    *rows, columns = target.shape
-    return (
+) -> int | None:
+    """Return from how many rows on a product with a constant is Strassen's, None for never."""
+    if not (
         lowering.winograd
         and numeric.name == "f32"
         and right.array is not None
         and len(right.shape) == 2
-        and all(map(is_known, target.shape))
-        and left.shape[:-1] == target.shape[:-1]
+        and all(map(same, left.shape[:-1], target.shape[:-1]))
         and halved_axis(target.shape) is not None
-        and is_cheaper(math.prod(rows), left.shape[-1], columns, lowering.isa)
-    )
+    ):
+        return None
+    return least_rows(left.shape[-1], target.shape[-1], lowering.isa)
 
 
 def _depth_pieces(left: View, numeric: Numeric) -> list[tuple[int, int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -18,7 +17,7 @@ from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
 from vermilion.codegen.tile import Tile, candidates, cost
 from vermilion.ir.expression import Expression
-from vermilion.ir.symbolic import is_known, same, typical
+from vermilion.ir.symbolic import is_known, larger, lesser, same, typical
 
 # Rows of the left side that pass by each panel before the next.
 SEGMENT_ROWS = 128
@@ -27,6 +26,8 @@ _FAR_BYTES = 512 * 1024
 _PREFETCH_PATCHES = 4
 # Units of work below which rows are split, so that two or four workers have enough.
 _MANY_UNITS = 16
+# Rows that a tile is chosen for where only a run has them, at least.
+_FEW_ROWS = 8
 
 
 def matmul_step(
@@ -38,12 +39,22 @@ def matmul_step(
     operands: Sequence[View],
     expression: Expression,
     nodes: Sequence[ir.Node],
+    *,
+    tile: Tile | None = None,
+    second: tuple[View, View] | None = None,
 ) -> Step:
-    """Make the step of one product, with the packing of its right side before it if needed."""
+    """Make the step of one product, with the packing of its right side before it if needed.
+
+    `second` are a left side like the first and panels like those of the right side, whose product
+    is part of the sum.
+    """
     *batch, rows, columns = target.shape
     depth = left.shape[-1]
     in_place = is_in_place(right, numeric)
-    walks = [left.broadcast((*batch, rows, depth)), target, *operands]
+    seconds = second or ()
+    lefts = [view.broadcast((*batch, rows, depth)) for view in (left, *seconds[:1])]
+    walks = [lefts[0], target, *operands, *lefts[1:]]
+    left_walks = (0, 2 + len(operands))
     matrices = contiguous_strides(right.batch) if not in_place else right.view.strides[:-2]  # type: ignore[union-attr]
     missing = len(batch) - len(right.batch)
     right_outer = [0] * missing + [
@@ -54,14 +65,11 @@ def matmul_step(
         [[*view.strides[:-2], _row_stride(view)] for view in walks] + [[*right_outer, 0]],
     )
     *outer, (rows, _) = dims
-    tile = choose_patch(
-        typical(rows), typical(columns), -(-typical(depth) // numeric.group), lowering.isa
-    )
-    if not is_known(columns):
-        tile = replace(tile, vectors=1)
+    usual_rows = _usual(rows)
+    tile = tile or tile_of(rows, depth, columns, numeric, lowering.isa)
     left_walk, *walked = [
         Access(
-            view.storage, (*(d[1][i] for d in dims), 1 if i == 0 else _column_stride(view))
+            view.storage, (*(d[1][i] for d in dims), 1 if i in left_walks else _column_stride(view))
         )
         for i, view in enumerate(walks)
     ]  # fmt: skip
@@ -74,21 +82,34 @@ def matmul_step(
         source, side = packed(lowering, right, numeric, tile), Panels(strides)
     matrices_count = math.prod(size for size, _ in outer)
     segment_rows = _segment_rows(
-        typical(matrices_count), typical(rows), typical(columns), tile, lowering.isa.lanes
+        typical(matrices_count), rows, typical(columns), tile, lowering.isa.lanes
     )
-    is_far = right.array is not None and source.buffer.size_bytes > _FAR_BYTES
+    is_far = right.view is None and source.buffer.size_bytes > _FAR_BYTES
     spec = MatmulSpec(
         numeric=numeric.name, lanes=lowering.isa.lanes,
         outer=tuple(size for size, _ in outer), rows=rows, columns=columns, depth=depth,
-        left=left_walk, right=side, output=walked[0], operands=tuple(walked[1:]),
+        left=left_walk, right=side, output=walked[0],
+        operands=tuple(walked[1 : 1 + len(operands)]),
         expression=expression, tile_rows=tile.columns, tile_vectors=tile.vectors,
         segment_rows=segment_rows,
-        prefetch=is_far and min(typical(rows), segment_rows) >= _PREFETCH_PATCHES * tile.columns,
+        prefetch=is_far
+        and min(usual_rows, typical(segment_rows)) >= _PREFETCH_PATCHES * tile.columns,
+        second=walked[-1] if second else None,
     )  # fmt: skip
     return Step(
-        spec, (left, source, target, *operands), (target,),
+        spec, (left, source, target, *operands, *seconds), (target,),
         tuple(str(node.name) for node in nodes), operations_of(list(nodes)),
     )  # fmt: skip
+
+
+def tile_of(rows: int, depth: int, columns: int, numeric: Numeric, isa: Isa) -> Tile:
+    """Return the register tile of a product; sizes that only a run has count as usual ones."""
+    steps = -(-typical(depth) // numeric.group)
+    return choose_patch(_usual(rows), typical(columns), steps, isa)
+
+
+def _usual(rows: int) -> int:
+    return rows if is_known(rows) else max(typical(rows), _FEW_ROWS)
 
 
 def choose_patch(rows: int, columns: int, steps: int, isa: Isa) -> Tile:
@@ -108,6 +129,13 @@ def choose_patch(rows: int, columns: int, steps: int, isa: Isa) -> Tile:
 def _segment_rows(matrices: int, rows: int, columns: int, tile: Tile, lanes: int) -> int:
     """Return the rows of a unit: as many as stay near, fewer where there would be few units."""
     blocks = matrices * -(-columns // (tile.vectors * lanes))
+    if not is_known(rows):
+        most = max(1, SEGMENT_ROWS // tile.columns)
+        wanted = -(-_MANY_UNITS // blocks)
+        if wanted == 1:
+            return most * tile.columns
+        patches = larger(2, -(-rows // (wanted * tile.columns)))
+        return lesser(most, patches) * tile.columns
     patches = max(1, min(SEGMENT_ROWS, rows) // tile.columns)
     while patches > 2 and blocks * -(-rows // (patches * tile.columns)) < _MANY_UNITS:
         patches = -(-patches // 2)

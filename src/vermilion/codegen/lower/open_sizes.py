@@ -122,6 +122,9 @@ def _opened(
                     symbols[name], chosen[name] = (number, axis, times), example
                 sizes.append(named[text])
             value.shape = shape_of_sizes(sizes)
+        if any(axis for _, axis, _ in symbols.values()):
+            batches = {name: 2 for name, (_, axis, _) in symbols.items() if axis == 0}
+            current.typical.update(batches)
         done = frozenset(node for node in model.graph if _follow(node, current))
         unknown = frozenset(
             node

@@ -145,7 +145,7 @@ def _can_be_output(lowering: Lowering, results: Sequence[tuple[View, View]], num
             other.buffer is view.buffer
             for step in lowering.steps
             for other in step.arguments
-            if other not in step.writes
+            if not any(other is written for written in step.writes)
         )
     )
 

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.lower.context import Lowering, operations_of
-from vermilion.codegen.lower.gemm_operands import RightSide
-from vermilion.codegen.lower.matmul_step import matmul_step
+from vermilion.codegen.lower.gemm_operands import RightSide, packed, panels_key
+from vermilion.codegen.lower.matmul_step import matmul_step, tile_of
 from vermilion.codegen.numeric import NUMERICS
 from vermilion.codegen.strassen import PRODUCTS, RESULTS, Sum
 from vermilion.codegen.tensor import View, allocate
+from vermilion.codegen.tile import Tile
 from vermilion.ir.expression import (
     Apply,
     Convert,
@@ -35,6 +36,7 @@ from vermilion.ir.expression import (
     Operand,
     apply,
 )
+from vermilion.ir.symbolic import is_known, larger, lesser
 
 Array = NDArray[Any]
 # Vectors that a core moves through its second-level cache in a cycle, the sums included.
@@ -45,25 +47,125 @@ _STEP_CYCLES = 36_000.0
 _LEAST_ROWS = 64
 
 
+def least_rows(depth: int, columns: int, isa: Isa) -> int | None:
+    """Return from how many rows on seven products are cheaper, None where they never are.
+
+    What they save pays for the passes they need.
+    """
+    if depth % 2 or columns % (2 * isa.lanes):
+        return None
+    saved = depth * columns / 8 / (2 * isa.lanes)
+    moved = (2.75 * depth + 3.5 * columns) / isa.lanes / _VECTORS_A_CYCLE
+    if saved <= moved:
+        return None
+    return max(_LEAST_ROWS, math.ceil(_STEP_CYCLES / (saved - moved)))
+
+
 def is_cheaper(rows: int, depth: int, columns: int, isa: Isa) -> bool:
-    """Say whether seven products are cheaper: what they save pays for the passes they need."""
-    if rows < _LEAST_ROWS or rows % 2 or depth % 2 or columns % (2 * isa.lanes):
-        return False
-    saved = rows * depth * columns / 8 / (2 * isa.lanes)
-    moved = (2.75 * rows * depth + 3.5 * rows * columns) / isa.lanes
-    return saved > moved / _VECTORS_A_CYCLE + _STEP_CYCLES
+    """Say whether seven products are cheaper for so many rows."""
+    least = least_rows(depth, columns, isa)
+    return least is not None and rows % 2 == 0 and rows >= least
 
 
 def halved_axis(shape: Sequence[int]) -> int | None:
-    """Return the first dimension of rows that has two equal halves.
+    """Return the first dimension of rows that may have two equal halves.
 
     A batch before other rows is not halved: what is no number in one entry would reach another.
     """
     rows = shape[:-1]
     for axis in range(len(rows) > 1, len(rows)):
-        if rows[axis] > 1:
-            return axis if rows[axis] % 2 == 0 else None
+        if not is_known(rows[axis]) or rows[axis] > 1:
+            return axis if not is_known(rows[axis]) or rows[axis] % 2 == 0 else None
     return None
+
+
+def steps_for_any_rows(
+    lowering: Lowering,
+    left: View,
+    right: Array,
+    key: str,
+    target: View,
+    operands: Sequence[View],
+    expression: Expression,
+    nodes: Sequence[ir.Node],
+    least: int,
+) -> None:
+    """Add the steps of a product whose rows only a run has, with the same weights in both forms.
+
+    Seven products from `least` rows on, where they have two halves; else whole rows. Shapes as in
+    `strassen_steps`.
+    """
+    axis = halved_axis(left.shape)
+    assert axis is not None, "rows that have no halves"
+    has_halves = 1 - left.shape[axis] % 2
+    is_long = lesser(1, math.prod(left.shape[:-1]) // least)
+    whole = left, right, key, target, operands, expression, nodes
+    with lowering.only(is_long * has_halves):
+        strassen_steps(lowering, *whole)
+    with lowering.only(1 - is_long * has_halves):
+        _whole_rows(lowering, *whole)
+
+
+def _whole_rows(
+    lowering: Lowering,
+    left: View,
+    right: Array,
+    key: str,
+    target: View,
+    operands: Sequence[View],
+    expression: Expression,
+    nodes: Sequence[ir.Node],
+) -> None:
+    """Add a product with the sums of weights that seven products have.
+
+    With left halves a and b: (a + b) · B0 + b · (B2 - B0) and a · (B1 - B3) + (a + b) · B3 are the
+    halves of the result.
+    """
+    numeric = NUMERICS["f32"]
+    side, tile = _right_side(lowering, left, right, key)
+    panels = packed(lowering, side, numeric, tile)
+    _, depth, columns = side.shape
+    first, second = (left.sliced(-1, at * depth, depth) for at in (0, 1))
+    both = _row_sums(lowering, left, first, second)
+    matrix = panels.elements // len(PRODUCTS)
+    for half, (lefts, numbers) in enumerate((((both, second), (1, 3)), ((first, both), (2, 4)))):
+        of = [panels.sliced(0, number * matrix, matrix) for number in numbers]
+        lowering.add(
+            matmul_step(
+                lowering, lefts[0], RightSide((depth, columns), panels=of[0]), numeric,
+                target.sliced(-1, half * columns, columns),
+                [_half_of(view, half, columns) for view in operands], expression,
+                nodes if half else (), tile=tile, second=(lefts[1], of[1]),
+            )
+        )  # fmt: skip
+
+
+def _half_of(view: View, half: int, columns: int) -> View:
+    """Return the columns of an operand that a half of the result has; one column is of both."""
+    return view if view.shape[-1] == 1 else view.sliced(-1, half * columns, columns)
+
+
+def _row_sums(lowering: Lowering, left: View, first: View, second: View) -> View:
+    """Return the sum of the halves of every row, once for all products of one tensor."""
+    key = (left, f"rows {lowering.only_if}")
+    if key not in lowering.left_sums:
+        name = f"{left.buffer.name} halves"
+        sums = allocate(name, "f32", first.shape)
+        lowering.add(map_step([first, second], [sums], [_sum(((0, 1), (1, 1)))], [name]))
+        lowering.left_sums[key] = sums
+    return lowering.left_sums[key]
+
+
+def _right_side(lowering: Lowering, left: View, right: Array, key: str) -> tuple[RightSide, Tile]:
+    """Return the weights of seven products, made when they are packed, and the tile of them."""
+    depth, columns = right.shape[0] // 2, right.shape[1] // 2
+    rows = math.prod(left.shape[:-1]) // 2
+    tile = tile_of(rows, depth, columns, NUMERICS["f32"], lowering.isa)
+    name, shape = f"{key} quarters", (len(PRODUCTS), depth, columns)
+    panels = lowering.packed.get(panels_key(name, NUMERICS["f32"], tile))
+    if panels is not None:
+        return RightSide(shape, panels=panels), tile
+    return RightSide(shape, array=_right_sums(right), name=name), tile
 
 
 def strassen_steps(
@@ -91,8 +193,10 @@ def strassen_steps(
     products = allocate(f"{names[0]} products", "f32", (len(PRODUCTS), rows, columns))
     flat = sums.reshaped((len(PRODUCTS), rows, depth))
     assert flat is not None, "a new tensor takes any shape"
-    side = RightSide((len(PRODUCTS), depth, columns), _right_sums(right), name=f"{key} quarters")
-    step = matmul_step(lowering, flat, side, NUMERICS["f32"], products, [], Operand(0), ())
+    side, tile = _right_side(lowering, left, right, key)
+    step = matmul_step(
+        lowering, flat, side, NUMERICS["f32"], products, [], Operand(0), (), tile=tile
+    )
     lowering.add(replace(step, nodes=(f"{names[0]} products",)))
     parts = []
     for number in range(len(PRODUCTS)):
@@ -116,7 +220,8 @@ def strassen_steps(
 
 def _left_sums(lowering: Lowering, left: View, axis: int) -> View:
     """Return the left sums, once for all products of one tensor. Shape: (7, …rows, K / 2)."""
-    if left not in lowering.left_sums:
+    key = (left, f"quarters {lowering.only_if}")
+    if key not in lowering.left_sums:
         quarters = _quarters(left, axis)
         sums = allocate(f"{left.buffer.name} sums", "f32", (len(PRODUCTS), *quarters[0].shape))
         lowering.add(
@@ -125,8 +230,8 @@ def _left_sums(lowering: Lowering, left: View, axis: int) -> View:
                 [_sum(one) for one, _ in PRODUCTS], [f"{left.buffer.name} sums"],
             )
         )  # fmt: skip
-        lowering.left_sums[left] = sums
-    return lowering.left_sums[left]
+        lowering.left_sums[key] = sums
+    return lowering.left_sums[key]
 
 
 def _of(view: View, number: int) -> View:
@@ -136,10 +241,12 @@ def _of(view: View, number: int) -> View:
 
 def _quarters(view: View, axis: int) -> list[View]:
     """Return the quarters of rows and columns; of what repeats, the same again."""
-    halves = []
-    for first in (0, 1):
-        size = view.shape[axis] // 2
-        half = view.sliced(axis, first * size, size)
+    # Where a run has one row or an odd number, what is made of these views is left out; they lie
+    # inside all the same.
+    halves, rows = [], view.shape[axis]
+    size = larger(1, rows // 2)
+    for first in (0, rows - size):
+        half = view.sliced(axis, first, size)
         width = view.shape[-1] // 2
         halves += [half.sliced(-1, second * width, width) for second in (0, 1)]
     return halves
