@@ -15,6 +15,7 @@ import onnx_ir as ir
 import pytest
 
 import models
+from small_decoders import decoder_folder
 from vermilion import compile_model
 from vermilion.errors import OptionError
 from vermilion.hardware.targets.find import all_targets
@@ -161,6 +162,15 @@ def test_a_folder_has_to_say_which_model(tmp_path: Path) -> None:
     saved(tmp_path, "b.onnx")(models.small_cnn())
     with pytest.raises(OptionError, match="2 ONNX files"):
         build_view([tmp_path])
+
+
+def test_a_language_model_is_a_folder(tmp_path: Path) -> None:
+    data = build_view([decoder_folder(tmp_path / "decoder")]).data
+    facts = {what: words for what, words, _ in data["models"][0]["facts"]}
+    assert facts["language model"]
+    assert int(facts["num hidden layers"]) > 0
+    nodes = data["models"][0]["graph"]["nodes"]
+    assert "GroupQueryAttention" in {node["o"] for node in nodes}
 
 
 def write(path: Path, data: object) -> Path:
