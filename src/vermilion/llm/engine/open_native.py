@@ -120,7 +120,7 @@ def check_prefill(prefill: Prefill, isa: Isa) -> None:
     """Raise UnsupportedError where the processor cannot multiply in these numbers."""
     if prefill in ("bf16", "bfp16") and not isa.has_bf16:
         raise UnsupportedError(
-            f"products in {prefill} need AVX-512 with BF16 (Zen 4 or later)",
+            f"a product in {prefill} needs AVX-512 with BF16 (Zen 4 or later)",
             where=f"processor `{isa.llvm_cpu}`",
             hint="`--prefill int8` or `--prefill fp32`",
         )
