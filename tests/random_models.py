@@ -131,5 +131,4 @@ MODELS = {
     "cohere": RandomModel("Cohere", {"logit_scale": 0.3}),
     "glm4": RandomModel("Glm4", {**_SMALL, "partial_rotary_factor": 0.5, "attention_bias": True}),
     "cohere2": RandomModel("Cohere2", {**_WINDOW, "logit_scale": 0.4}),
-    "ministral 3": RandomModel("Ministral3", _SMALL),
 }  # fmt: skip

@@ -75,7 +75,6 @@ _PHI = {
 
 FAMILIES: tuple[Family, ...] = (
     Family("llama", ("llama", "mistral", "ministral"), gguf_pairs=True),
-    Family("mistral3", ("ministral3",), gguf_pairs=True),
     Family("qwen2", ("qwen2",)),
     Family("qwen3", ("qwen3",), qk_norm="head"),
     Family("phi3", ("phi3",)),
@@ -187,6 +186,7 @@ REFUSED: Mapping[str, str] = {
         ),
         "it reads pictures or sound, too, and only models of text alone are read",
     ),
+    "ministral3": "its queries are scaled by their position",
     "clip": "it is the part of a model that reads pictures",
     "gemma3n": "it has alternating updates and embeddings of each layer",
     "gemma3n_text": "it has alternating updates and embeddings of each layer",

@@ -12,13 +12,18 @@ import numpy as np
 import pytest
 
 from gguf_files import write_gguf
-from vermilion.errors import ModelError, VermilionError
+from vermilion.errors import ModelError, UnsupportedError, VermilionError
 from vermilion.llm.engine.block_types import block_type
 from vermilion.llm.source.open_source import FolderSource, GgufSource
 from vermilion.llm.source.read_gguf_test import small
 from vermilion.llm.source.safetensors import read_safetensors
 
 COUNT = 1000
+CONFIG = {
+    "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "eos_token_id": 1,
+    "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 32,
+    "max_position_embeddings": 64,
+}  # fmt: skip
 
 
 def damaged(whole: bytes, head: int, chance: random.Random) -> bytes:
@@ -109,13 +114,29 @@ def test_tensors_that_cannot_be(about: object, words: str, tmp_path: Path) -> No
         read_safetensors(path)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_type": "ministral3"}, "scaled by their position"),
+        ({"model_type": "gemma3"}, "reads pictures or sound"),
+        ({"model_type": "unheard_of"}, "`unheard_of` are not read"),
+        ({"num_local_experts": 8}, "`num_local_experts` = 8"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rule `dynamic`"),
+        ({"rope_parameters": {"llama_4_scaling_beta": 0.1}}, "`llama_4_scaling_beta` = 0.1"),
+        ({"hidden_act": "mish"}, "activation `mish`"),
+        ({"layer_types": ["chunked_attention"]}, "chunked_attention"),
+    ],
+)
+def test_configurations_that_are_not_computed(
+    change: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **change}))
+    with pytest.raises(UnsupportedError, match=words):
+        FolderSource(tmp_path).blueprint()
+
+
 def test_an_index_that_leads_out_of_its_folder(tmp_path: Path) -> None:
-    config = {
-        "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "eos_token_id": 1,
-        "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 32,
-        "max_position_embeddings": 64,
-    }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
     index = {"weight_map": {"a": "../../etc/passwd"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))

@@ -76,6 +76,13 @@ def turning_of(facts: RopeFacts, rule: Mapping[str, object]) -> Turning:
             f"heads turn {facts.turned} numbers by powers of {facts.base}", where=facts.where
         )
     kind = str(rule.get("rope_type") or rule.get("type") or "default")
+    unknown = [name for name, value in rule.items() if value and name not in _PARAMETERS]
+    if unknown:
+        raise UnsupportedError(
+            f"heads are turned with `{unknown[0]}` = {rule[unknown[0]]!r}, which is not known here",
+            where=facts.where,
+            hint="what it does to the tokens is not known here",
+        )
     made = _RULES.get(kind)
     if made is None:
         raise UnsupportedError(
@@ -195,6 +202,15 @@ def _factors(facts: RopeFacts, given: object) -> Floats:
     return np.array(numbers, np.float32)
 
 
+# What a rule may have. The share of a head that is turned is among the facts.
+_PARAMETERS = frozenset(
+    (
+        "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings",
+        "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
+        "low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "short_mscale",
+        "long_mscale", "partial_rotary_factor", "finetuned", "max_position_embeddings",
+    )
+)  # fmt: skip
 _RULES = {
     "default": _default,
     "none": _default,
