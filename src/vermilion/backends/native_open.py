@@ -153,7 +153,10 @@ def compile_open_part(part: Part, isa: Isa, options: CompileOptions, folder: Pat
     return Program(
         files,
         details={"steps": str(len(program.table["calls"])), "llvm_cpu": isa.llvm_cpu},
-        numerics=Numerics("bf16" if options.precision == "bf16" else "fp32"),
+        numerics=Numerics(
+            "bf16" if options.precision == "bf16" else "fp32",
+            fewer_products=any(step.spec.family.startswith("winograd") for step in lowered.steps),
+        ),
     )
 
 

@@ -330,3 +330,17 @@ def test_what_is_no_number_in_one_entry_stays_there(tmp_path: Path) -> None:
     z = program.run({"x": x, "r": r})["z"]
     assert np.isnan(z[1]).any()
     assert np.isfinite(z[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("winograd", [True, False])
+def test_the_proof_is_told_of_fewer_products(winograd: bool, tmp_path: Path) -> None:
+    proto = model(
+        "g (float[N,64,H,W] x) => (float[N,64,H,W] z)"
+        " <float[64,64,3,3] w> { z = Conv<pads=[1,1,1,1]>(x, w) }".replace("> {", "> {\n")
+    )
+    graph = simplify(ir.from_proto(proto)).model
+    complete_types(graph)
+    part = Part("part", "cpu", "native", graph, (), 0.0)
+    options = CompileOptions(winograd=winograd)
+    program = NativeBackend().compile(part, find_target("cpu"), options, tmp_path)
+    assert program.numerics.fewer_products is winograd
