@@ -51,7 +51,7 @@ def _unary(function: Callable[[Array], Array]) -> Function:
 def operands(call: Call) -> tuple[Array, Array]:
     """Return both inputs; before version 7 an attribute lays the second along the first's axes."""
     a, b = call[0], call[1]
-    if call.version < 7 and call.integer("broadcast", 0) and b.ndim < a.ndim:
+    if call.version < 7 and call.integer("broadcast", 0) and 0 < b.ndim < a.ndim:
         axis = call.axis(call.integer("axis", a.ndim - b.ndim), a.ndim)
         b = b.reshape(b.shape + (1,) * (a.ndim - axis - b.ndim))
     return a, b

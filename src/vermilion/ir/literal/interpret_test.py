@@ -33,6 +33,16 @@ def test_floats_are_rounded_once_to_their_type() -> None:
     assert z.astype(np.float64).tolist() == [1.0, 1.0 + 2.0**-7]
 
 
+def test_a_number_before_version_7_is_laid_along_no_axis() -> None:
+    model = parsed(
+        "g (float[2,3] x) => (float[2,3] z) <float one = {1}> { z = Add<broadcast = 1>(x, one) }",
+        opset=6,
+        ir_version=3,
+    )
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert interpret(model, {"x": x})["z"].tolist() == (x + 1).tolist()
+
+
 def test_a_wide_run_does_not_round() -> None:
     model = parsed("g (float[1] x) => (float[1] z) { y = Add(x, x) z = Sqrt(y) }")
     given = {"x": np.ones(1, np.float32)}
