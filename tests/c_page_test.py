@@ -61,7 +61,7 @@ def test_the_page(tmp_path: Path) -> None:
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
             said.append(done.stdout)
     assert re.search(r"^output: -?\d", said[0], re.MULTILINE)
-    assert "libvermilion" in said[0]
+    assert "libvermilion" in re.sub(r"\s+", "", said[0])  # a long path is folded
     assert re.search(r"^(x86-64-v3|zen4): -?\d", said[1], re.MULTILINE)
     assert "(1, 10)" in said[2]
     cmake = (tmp_path / "net.cmake").read_text()

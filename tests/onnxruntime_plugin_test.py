@@ -28,6 +28,12 @@ RANDOM = np.random.default_rng(0)
 Feed = Mapping[str, np.ndarray]
 
 
+def child_environment(**more: str) -> dict[str, str]:
+    """Return the environment of a process that imports the helpers of these tests."""
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
+
+
 def drawn(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape, dtype=np.float32)
 
@@ -303,7 +309,10 @@ print(refused, ran)
 def test_damaged_contexts_are_statuses_and_never_a_crash(tmp_path: Path) -> None:
     context(dense(), tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", DAMAGE, str(tmp_path), "120"], capture_output=True, text=True
+        [sys.executable, "-c", DAMAGE, str(tmp_path), "120"],
+        capture_output=True,
+        text=True,
+        env=child_environment(),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     refused, ran = map(int, done.stdout.split())
@@ -331,7 +340,12 @@ print(sizes[-1] - sizes[9])
 
 
 def test_the_library_is_taken_and_let_go_without_growing(net: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", AGAIN, str(net)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", AGAIN, str(net)],
+        capture_output=True,
+        text=True,
+        env=child_environment(),
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout) < 4 << 20
 
@@ -380,7 +394,7 @@ def test_code_from_elsewhere_runs_where_a_trusted_key_signed_it(
         [sys.executable, "-c", ELSEWHERE, str(tmp_path / "net_ctx.onnx"), *texts],
         capture_output=True,
         text=True,
-        env={**os.environ, "XDG_DATA_HOME": str(tmp_path / "data"), "VERMILION_TRUST": ""},
+        env=child_environment(XDG_DATA_HOME=str(tmp_path / "data"), VERMILION_TRUST=""),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     nobody, told, another, ours, damaged = done.stdout.splitlines()

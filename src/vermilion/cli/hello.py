@@ -102,6 +102,6 @@ def _table(report: HelloReport) -> RenderableType:
         f"    XINT8 on {report.device}",
         device_ms if is_measured else "",
         "" if is_measured else device_ms,
-        sqnr if is_measured else f"{sqnr} (computed on the CPU)",
+        sqnr if is_measured else f"{sqnr} (on the CPU)",
     )
     return table

@@ -50,14 +50,18 @@ def test_text_comes_and_then_how_fast_it_was(run: Command, folder: Path) -> None
 
 
 def test_ctrl_c_ends_an_answer_and_a_second_one_the_program() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with _until_interrupted() as should_stop:
-        assert not should_stop()
-        signal.raise_signal(signal.SIGINT)
-        assert should_stop()
-        with pytest.raises(KeyboardInterrupt):
+    # A shell that starts the tests in the background has them ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with _until_interrupted() as should_stop:
+            assert not should_stop()
             signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+            assert should_stop()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_stop_text_ends_the_answer_and_is_left_out(run: Command, folder: Path) -> None:

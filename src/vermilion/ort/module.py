@@ -14,7 +14,8 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.
 
 def get_available_providers() -> list[str]:
     """Return ours before those of ONNX Runtime's build, in order of precedence."""
-    return [OURS, *ort.get_available_providers()]
+    # A plugin that is registered in this process is one of ONNX Runtime's, under the same name.
+    return [OURS, *(name for name in ort.get_available_providers() if name != OURS)]
 
 
 def set_default_logger_severity(severity: int) -> None:
