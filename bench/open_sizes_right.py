@@ -6,7 +6,7 @@
 Each network of the table with open dimensions is compiled once. At random sizes its outputs are
 held against the model run literally: ONNX Runtime with its optimizations off. Printed are what is
 native, the sizes, the least ratio of signal to error (SQNR) and the largest error relative to the
-largest value. `run by ONNX Runtime` names the first size that our program is not right for.
+largest value. A size for which our program is not right is run by ONNX Runtime, and counted.
 Exit code 1 if an output is under 80 dB or has another shape.
 """
 
@@ -71,9 +71,13 @@ def compared(expected: list[Array], found: list[Array]) -> tuple[float, float]:
     """Return the least SQNR in dB over outputs, and the largest relative error."""
     least, worst = np.inf, 0.0
     for a, b in zip(expected, found, strict=True):
-        if a.shape != b.shape:
+        if a.shape != b.shape or not np.array_equal(np.isfinite(a), np.isfinite(b)):
             return -np.inf, np.inf
-        a64, error = a.astype(np.float64), b.astype(np.float64) - a
+        known = np.isfinite(a)
+        if not np.array_equal(a[~known], b[~known], equal_nan=True):
+            return -np.inf, np.inf
+        a64 = a[known].astype(np.float64)
+        error = b[known] - a64
         if not np.any(error):
             continue
         power = np.sum(a64**2)
@@ -102,6 +106,7 @@ def check(name: str, folder: Path, count: int, seed: int) -> dict[str, Any]:
         found = session.run(None, feeds)
         if len(session.notes) > before:
             refused.append(sizes)
+            session = compiled.session(threads=2)  # a session says it once
         db, relative = compared(literal.run(None, feeds), found)
         if db < FLOOR_DB:
             wrong.append({**sizes, "sqnr_db": db})
