@@ -74,12 +74,15 @@ def _view(found: DevicePlan) -> RenderableType:
         for choice in found.choices
         if choice.latency is None
     )
-    return Group(
+    table: list[RenderableType] = [
         "each with the interval in which it lies: of the runs measured here, or of the NPU's model",
         "",
         FittedTable(_COLUMNS, [_row(choice) for choice in known]),
-        *(["", *unknown] if unknown else []),
         "",
+    ]
+    return Group(
+        *(table if known else []),
+        *([*unknown, ""] if unknown else []),
         f"least latency: {found.fastest}",
         f"most results a second: {found.busiest}",
     )
