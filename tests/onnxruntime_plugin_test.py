@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,15 @@ pytestmark = pytest.mark.needs("c compiler")
 OURS = "VermilionExecutionProvider"
 RANDOM = np.random.default_rng(0)
 Feed = Mapping[str, np.ndarray]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unregister() -> Iterator[None]:
+    """Leave the process as it was: a registered provider is seen by every later test."""
+    yield
+    gc.collect()
+    if any(one.ep_name == OURS for one in ort.get_ep_devices()):
+        ort.unregister_execution_provider_library("vermilion")
 
 
 def child_environment(**more: str) -> dict[str, str]:
