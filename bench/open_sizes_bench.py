@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ from vermilion.bench.machine import wait_until_quiet  # noqa: E402
 from vermilion.errors import VermilionError  # noqa: E402
 
 TIMEOUT_S = 900.0
+TURN = 25  # requests of one engine before the next has its turn
+AGAIN_EVERY = 5  # of so many requests one is sent twice, to see what a new size costs
 ENGINES = ("open", "fixed", "onnxruntime", "openvino")
 WORDS = 30522
 
@@ -169,23 +172,25 @@ class Worker:
             taken.append((time.perf_counter_ns() - begin) / 1e6)
         return {"ms": taken, "quiet_after_ms": wait_until_quiet()}
 
-    def stream(self, count: int) -> dict[str, Any]:
-        """Answer requests of random sizes; return the total and the longest, in seconds."""
+    def stream(self, first: int, count: int) -> dict[str, Any]:
+        """Answer requests of random sizes; return seconds, and what a new size costs in ms.
+
+        That cost is the time of a size's first request less that of the same one again.
+        """
         assert self._call is not None, "a worker has to `open` before this"
-        random = np.random.default_rng(1)
-        sizes = [
-            {"batch": int(random.integers(1, 17)), "length": int(random.integers(8, 513))}
-            for _ in range(count)
-        ]
-        self._call(request(self.network, {"batch": 1, "length": 8}))
-        taken = []
-        for one in sizes:
+        taken, extra = [], []
+        if first == 0:
+            self._call(request(self.network, {"batch": 1, "length": 8}))
+        for index in range(first, first + count):
+            random = np.random.default_rng((1, index))
+            one = {"batch": int(random.integers(1, 17)), "length": int(random.integers(8, 513))}
             inputs = request(self.network, one)
-            begin = time.perf_counter()
-            self._call(inputs)
-            taken.append(time.perf_counter() - begin)
+            taken.append(timed(self._call, inputs))
+            if index % AGAIN_EVERY == 0:
+                extra.append((taken[-1] - timed(self._call, inputs)) * 1e3)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-        return {"total_s": sum(taken), "longest_s": max(taken), "peak_mb": peak}
+        wait_until_quiet()
+        return {"taken_s": taken, "new_size_ms": extra, "peak_mb": peak}
 
     def _run(self) -> None:
         assert self._call is not None, "a worker has to `open` before this"
@@ -234,18 +239,53 @@ def measure(model: Path, folder: Path, threads: int, rounds: int) -> list[dict[s
     return rows
 
 
+def timed(call: Callable[[Any], object], inputs: object) -> float:
+    """Return the seconds of one call."""
+    begin = time.perf_counter()
+    call(inputs)
+    return time.perf_counter() - begin
+
+
+def stream_row(
+    engine: str, parts: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the figures of one engine over all its turns, and how ours compare with it."""
+    taken = [second for part in parts for second in part["taken_s"]]
+    extra = [ms for part in parts for ms in part["new_size_ms"]]
+    turns = [[sum(part["taken_s"]) for part in one] for one in (ours, parts)]
+    return {
+        "engine": engine,
+        "requests": len(taken),
+        "total_s": sum(taken),
+        "longest_s": max(taken),
+        "new_size_ms": {"median": statistics.median(extra), "most": max(extra)},
+        "peak_mb": max(part["peak_mb"] for part in parts),
+        "ratio": asdict(ratio(pair_ratios(*turns))),
+    }
+
+
 def stream(model: Path, folder: Path, threads: int, count: int) -> list[dict[str, Any]]:
-    """Send requests of random sizes to each engine, one engine after the other."""
+    """Send requests of random sizes to each engine; engines take turns of some requests."""
     engines = [engine for engine in ENGINES if engine != "fixed"]
-    rows = []
     with ExitStack() as stack:
-        for process, _ in opened(stack, model, engines, folder, threads):
-            row = {"engine": process.label, **process.ask("stream", count=count)}
-            print(
-                f"{count} requests, {process.label:<12} {row['total_s']:>8.1f} s, longest "
-                f"{row['longest_s'] * 1e3:.0f} ms, {row['peak_mb']:.0f} MB"
-            )
-            rows.append(row)
+        processes = [process for process, _ in opened(stack, model, engines, folder, threads)]
+        found: list[list[dict[str, Any]]] = [[] for _ in processes]
+        for first in range(0, count, TURN):
+            for index, process in enumerate(processes):
+                part = process.ask("stream", first=first, count=min(TURN, count - first))
+                found[index].append(part)
+        rows = [
+            stream_row(process.label, parts, found[0])
+            for process, parts in zip(processes, found, strict=True)
+        ]
+    for row in rows:
+        print(
+            f"{count} requests, {row['engine']:<12} {row['total_s']:>8.1f} s "
+            f"({row['ratio']['median']:.2f} of it for us, {row['ratio']['q1']:.2f}–"
+            f"{row['ratio']['q3']:.2f} by turns), longest {row['longest_s'] * 1e3:.0f} ms, a new "
+            f"size {row['new_size_ms']['median']:.1f} ms (most {row['new_size_ms']['most']:.1f}), "
+            f"{row['peak_mb']:.0f} MB"
+        )
     return rows
 
 
