@@ -26,6 +26,7 @@ from vermilion.codegen.lower.quantized import (
     integer_product,
 )
 from vermilion.codegen.lower.wide_product import wide_product
+from vermilion.ir.arrays import Array
 from vermilion.ir.attributes import text
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
@@ -92,13 +93,6 @@ class _Rewriter:
         self.graph.register_initializer(value)
         return value
 
-    def in_float(self, scale: ir.Value | None) -> ir.Value | None:
-        """Return a constant scale as float32, which is the type of what is dequantized by it."""
-        constant = constant_of(scale)
-        if constant is None or constant.dtype == ir.DataType.FLOAT:
-            return scale
-        return self.constant(constant.numpy().astype(np.float32))
-
     def node(
         self,
         op_type: str,
@@ -133,24 +127,24 @@ class _Rewriter:
         output = node.outputs[0]
         assert x is not None
         assert w is not None
-        x_scale, w_scale = self.in_float(x_scale), self.in_float(w_scale)
+        # The integers of a sum are multiplied by one number, x_scale × w_scale ÷ y_scale rounded to
+        # f32 twice: with three operators' scales in turn, halves are rounded the other way.
+        scales = [constant_of(scale) for scale in (x_scale, w_scale, y_scale)]
+        factor = self.constant(_factor(*(scale.numpy() for scale in scales if scale is not None)))
+        one = self.constant(np.array(1, np.float32))
         axis = 0 if node.op_type == "QLinearConv" else 1
         parts: list[ir.Value | None] = [
-            self.node("DequantizeLinear", [x, x_scale, x_zero], x, ir.DataType.FLOAT, node),
+            self.node("DequantizeLinear", [x, one, x_zero], x, ir.DataType.FLOAT, node),
             self.node(
-                "DequantizeLinear", [w, w_scale, w_zero], w, ir.DataType.FLOAT, node,
+                "DequantizeLinear", [w, factor, w_zero], w, ir.DataType.FLOAT, node,
                 [ir.AttrInt64("axis", axis)],
             ),
         ]  # fmt: skip
         bias = rest[0] if rest else None
         if bias is not None:
-            scales = [constant_of(scale) for scale in (x_scale, w_scale)]
-            assert scales[0] is not None
-            assert scales[1] is not None
-            scale = self.constant(scales[0].numpy().reshape(()) * scales[1].numpy())
             parts.append(
                 self.node(
-                    "DequantizeLinear", [bias, scale], bias, ir.DataType.FLOAT, node,
+                    "DequantizeLinear", [bias, factor], bias, ir.DataType.FLOAT, node,
                     [ir.AttrInt64("axis", 0)],
                 )
             )  # fmt: skip
@@ -159,7 +153,7 @@ class _Rewriter:
             kind, parts, output, ir.DataType.FLOAT, node, list(node.attributes.values())
         )
         assert output.dtype is not None
-        result = self.node("QuantizeLinear", [product, y_scale, y_zero], output, output.dtype, node)
+        result = self.node("QuantizeLinear", [product, one, y_zero], output, output.dtype, node)
         self._replace(output, result)
         self.graph.remove(node, safe=True)
         return True
@@ -324,6 +318,15 @@ class _Rewriter:
                 old.name = f"{name}/before"
                 new.name = name
                 self.graph.outputs[index] = new
+
+
+def _factor(x_scale: Array, w_scale: Array, y_scale: Array) -> Array:
+    """Return what a sum of integers is multiplied by, in the shape of `w_scale`.
+
+    Source: ONNX Runtime's `qlinearconv.cc` and `quantize_linear_matmul.cc` (output_scales).
+    """
+    x, w, y = (scale.astype(np.float32) for scale in (x_scale, w_scale, y_scale))
+    return np.asarray(x.reshape(()) * w / y.reshape(()), np.float32)
 
 
 def _multiplies_integers(node: ir.Node) -> bool:

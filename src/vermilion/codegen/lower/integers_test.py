@@ -206,8 +206,38 @@ def test_qlinear_operators(target: str, tmp_path: Path) -> None:
     model = graph.model({"x": x}, {"y": TensorProto.UINT8})
     got = run_native(model, {"x": x}, tmp_path, target)["y"]
     theirs = run_session(open_session(model), {"x": x})["y"]
-    assert np.abs(got.astype(int) - theirs.astype(int)).max() <= 1
+    np.testing.assert_array_equal(got, theirs)
     assert len(np.unique(theirs)) > 20
+
+
+@pytest.mark.parametrize("scales", [(0.02, 0.1, 0.02), (0.05, 0.05, 0.005), (0.3, 0.05, 0.03)])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_halves_of_qlinear_operators_are_rounded_by_one_factor(
+    with_bias: bool, scales: tuple[float, float, float], target: str, tmp_path: Path
+) -> None:
+    """Sums of small integers lie on many halves, which three scales in turn would move."""
+    random = np.random.default_rng(12)
+    x = random.integers(118, 139, (1, 16, 9, 9)).astype(np.uint8)
+    w = random.integers(-2, 3, (32, 16, 3, 3)).astype(np.int8)
+    a = random.integers(118, 139, (40, 48)).astype(np.uint8)
+    b = random.integers(-2, 3, (48, 16)).astype(np.int8)
+    graph = Graph()
+    x_scale, w_scale, y_scale = (graph.weight(np.array(scale, F32)) for scale in scales)
+    middle, zero = graph.weight(np.array(128, np.uint8)), graph.weight(np.array(0, np.int8))
+    bias = [graph.weight(random.integers(-9, 9, 32).astype(np.int32))] if with_bias else []
+    for kind, left, right, more, name in (
+        ("QLinearConv", "x", w, bias, "y"),
+        ("QLinearMatMul", "a", b, [], "z"),
+    ):
+        graph.op(
+            kind, left, x_scale, middle, graph.weight(right), w_scale, zero, y_scale, middle,
+            *more, name=name,
+        )  # fmt: skip
+    model = graph.model({"x": x, "a": a}, {"y": TensorProto.UINT8, "z": TensorProto.UINT8})
+    got = run_native(model, {"x": x, "a": a}, tmp_path, target)
+    theirs = run_session(open_session(model), {"x": x, "a": a})
+    for name in "yz":
+        np.testing.assert_array_equal(got[name], theirs[name])
 
 
 def test_wide_activations_are_computed_in_floats(target: str, tmp_path: Path) -> None:
