@@ -36,8 +36,8 @@ def write_contrib(model: ir.Model, notes: Notes) -> None:
                 continue
             try:
                 _replace(model, node)
-            except Left as reason:
-                left.append((where(node), str(reason)))
+            except Left as why:
+                left.append((where(node), str(why)))
             else:
                 fired += 1
         notes.fired += fired

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.ir.arrays import Array
 from vermilion.ir.attributes import integer, number
 from vermilion.ir.passes.contrib_writer import (
     Definition,
@@ -111,8 +112,8 @@ def _gemm(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     result_scale = None if given(node, 7) is None else array_of(given(node, 7))
     if given(node, 7) is not None and (result_scale is None or result_scale.size != 1):
         raise Left("QGemm with a scale that is not constant")
-    factor = np.float32(number(node, "alpha", 1.0)) * found[0].reshape(()).astype(np.float32)
-    factor = factor * found[1].astype(np.float32)
+    scales = [array.astype(np.float32) for array in found if array is not None]
+    factor: Array = np.float32(number(node, "alpha", 1.0)) * scales[0].reshape(()) * scales[1]
     if result_scale is not None:
         factor = factor / result_scale.reshape(()).astype(np.float32)
     factor = np.asarray(factor, np.float32)
@@ -155,7 +156,7 @@ def _scalar(w: Writer, value: ir.Value) -> ir.Value:
     return w.constant(array.reshape(())) if array is not None and array.size == 1 else value
 
 
-def _points(w: Writer, node: ir.Node, at: int, factor: np.ndarray) -> ir.Value | None:
+def _points(w: Writer, node: ir.Node, at: int, factor: Array) -> ir.Value | None:
     """Return zero points in the shape of the factor."""
     value = given(node, at)
     array = array_of(value)
