@@ -25,6 +25,8 @@ DEVICE_FILES = {"hip": Path("/dev/kfd"), "npu": Path("/dev/accel/accel0")}
 CPU_FEATURES = {"avx512bf16": "AVX-512 BF16"}
 # Programs, by the names that systems give them.
 PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome")}
+# Files that take minutes, of which one at the end would keep one worker busy alone.
+LONGEST = frozenset({"smollm2_test.py", "pages_test.py"})
 # How the reason of a test begins that no package would let run.
 NOT_HERE = ("this machine ", "this system ")
 
@@ -53,6 +55,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--complete`."""
     words = "fail where a test was skipped that this machine could run"
     parser.addoption("--complete", action="store_true", help=words)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m long`, leave out files that have no such test: importing all takes half a minute."""
+    if config.option.markexpr != "long" or not collection_path.name.endswith("_test.py"):
+        return None
+    return None if b"mark.long" in collection_path.read_bytes() else True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take longest first, so that none is left at the end for one worker."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.hookimpl(wrapper=True)

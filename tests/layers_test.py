@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "vermilion"
@@ -13,7 +14,6 @@ LEVELS: dict[str, int] = {
     "progress": 0,
     "version": 0,
     "memory": 0,
-    "exits": 0,
     "forks": 0,
     "cores": 0,
     "rounds": 1,
@@ -54,9 +54,16 @@ LEVELS: dict[str, int] = {
 }
 
 
+@cache
+def import_nodes(text: str) -> Sequence[ast.Import | ast.ImportFrom]:
+    """Return the imports of a file, wherever they stand in it."""
+    nodes = ast.walk(ast.parse(text))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line, first module below `vermilion`) for every import of this package."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_nodes(path.read_text()):
         if isinstance(node, ast.ImportFrom) and node.module:
             parts = node.module.split(".")
             if parts == ["vermilion"]:
@@ -99,7 +106,7 @@ CIRCLES: Mapping[tuple[str, str], str] = {}
 def imported_files(path: Path, files: Mapping[str, Path]) -> set[Path]:
     """Return the files of the package that one imports, at its top or inside a function."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_nodes(path.read_text()):
         if isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             names |= {name if name in files else node.module for name in inner}
@@ -157,10 +164,11 @@ def test_the_check_sees_a_circle(tmp_path: Path) -> None:
     assert circle_in(imports_of(package)) == []
 
 
-def bound_at_the_top(path: Path) -> set[str]:
+@cache
+def bound_at_the_top(text: str) -> set[str]:
     """Return the names that a file binds outside of functions and classes, imports included."""
     names: set[str] = set()
-    left: list[ast.AST] = list(ast.parse(path.read_text()).body)
+    left: list[ast.AST] = list(ast.parse(text).body)
     while left:
         node = left.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -183,7 +191,7 @@ def missing_imports(path: Path, source: Path) -> list[str]:
         return next((file for file in files if file.is_file()), None)
 
     missing = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_nodes(path.read_text()):
         if isinstance(node, ast.Import):
             missing += [
                 f"{path}:{node.lineno} {alias.name}"
@@ -193,7 +201,7 @@ def missing_imports(path: Path, source: Path) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == source.name:
             module = str(node.module)
             file = file_of(module)
-            names = bound_at_the_top(file) if file is not None else set()
+            names = bound_at_the_top(file.read_text()) if file is not None else set()
             missing += [
                 f"{path}:{node.lineno} {module}.{alias.name}"
                 for alias in node.names

@@ -17,9 +17,8 @@ import pytest
 import c_library
 import models
 from commands import command_line
-from vermilion.ahead.archive import write_static
 from vermilion.ahead.interface import checked_name, interface_of
-from vermilion.ahead.symbols import with_prefix
+from vermilion.ahead.objects import with_prefix, write_static
 from vermilion.api import compile_model
 from vermilion.cli import main
 from vermilion.clib.library import linked_object

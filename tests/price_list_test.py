@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "vermilion"
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Return a copy of the package, without its tests."""
-    ignored = shutil.ignore_patterns("*_test.py", "__pycache__", "recorded")
+    """Return a copy of the package, without its tests, with what Python has compiled of it."""
+    ignored = shutil.ignore_patterns("*_test.py", "*.pyc.*", "recorded")
     return Path(shutil.copytree(SOURCE, tmp_path / "src" / "vermilion", ignore=ignored))
 
 
@@ -44,7 +44,6 @@ def run(copy: Path, *command: str) -> str:
     environment: Mapping[str, str] = {
         **os.environ,
         "PYTHONPATH": str(copy.parent),
-        "PYTHONDONTWRITEBYTECODE": "1",
         "VERMILION_CACHE": str(copy.parent.parent / "cache"),
     }
     done = subprocess.run(

@@ -38,7 +38,7 @@ print(json.dumps({"code": vermilion.__file__, "found": found}))
 """
 
 
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*_test.py")
+_LEFT_OUT = shutil.ignore_patterns("*.pyc.*", "*_test.py")
 
 
 def _digests(folder: Path, seed: int, source: Path) -> dict[str, str]:

@@ -31,7 +31,7 @@ from vermilion.ir.passes.bind_dimensions import Dimensions, dimension_name, open
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.samples import sample_inputs
 from vermilion.ir.source import ModelSource, open_source
-from vermilion.partition.halves import narrow_cuts
+from vermilion.partition.cut import narrow_cuts
 from vermilion.partition.place import Placement, plan, settle
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.build import backends_for, predicted_latency

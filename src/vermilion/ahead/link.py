@@ -1,19 +1,22 @@
-"""Bundles → a library: `NAME.so`, `NAME.a` or `NAME.o`, its header, and what builds ask for."""
+"""A model → a library: `NAME.so`, `NAME.a` or `NAME.o`, its header, and what builds ask for.
+
+Compiled for each target, then linked.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vermilion.ahead.archive import write_static
 from vermilion.ahead.header import header_text
 from vermilion.ahead.interface import Interface, checked_name, interface_of
+from vermilion.ahead.objects import with_prefix, write_static
 from vermilion.ahead.source import LinkedPart, LinkedTarget, source_text
-from vermilion.ahead.symbols import with_prefix
+from vermilion.api import Compiled
 from vermilion.backends.native_files import TABLE_FILE, WEIGHTS_FILE
 from vermilion.clib.build import (
     FLAGS,
@@ -27,8 +30,9 @@ from vermilion.clib.build import (
 )
 from vermilion.clib.library import linked_object
 from vermilion.codegen.table import RUN, SERVE
-from vermilion.errors import DeviceError, UnsupportedError
-from vermilion.runtime.artifact import ArtifactReader
+from vermilion.errors import DeviceError, OptionError, UnsupportedError
+from vermilion.hardware.targets.find import find_target
+from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.version import VERSION
 
 SUFFIXES = (".so", ".a", ".o")
@@ -55,6 +59,34 @@ class Library:
             "pkg_config": str(self.pkg_config),
             "cmake": str(self.cmake),
         }
+
+
+def is_library(output: Path | None) -> bool:
+    """Say whether a file is to be a library, by its ending."""
+    return output is not None and output.suffix in SUFFIXES
+
+
+def compile_library(
+    compile_for: Callable[[str], Compiled], targets: str, output: Path
+) -> tuple[Compiled, Library]:
+    """Compile a model for each of `zen2,zen4,zen5`, and write one library of them.
+
+    `compile_for` compiles it for one target. Return what the first of them gave, and the library.
+
+    Raises: OptionError for targets that are no processors; what compiling and `link` raise.
+    """
+    names = list(dict.fromkeys(filter(None, map(str.strip, targets.split(",")))))
+    for name in names:
+        if find_target(name).kind != "cpu":
+            raise OptionError(
+                f"a library is for processors, and `{name}` is none",
+                where=str(output),
+                hint="`vermilion compile MODEL --target zen4 -o NAME.so`",
+            )
+    compiled = [compile_for(name) for name in names]
+    if not compiled:
+        raise OptionError("no target is named", where="--target")
+    return compiled[0], link([open_artifact(one.artifact) for one in compiled], output)
 
 
 def link(bundles: Sequence[ArtifactReader], output: Path) -> Library:

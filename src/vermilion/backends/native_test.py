@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +40,12 @@ TARGETS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VERMILION_CACHE", str(tmp_path / "cache"))
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have one cache for all: several tests look at one network from several sides."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VERMILION_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def all_native(compiled: Compiled) -> Compiled:

@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 from vermilion.bench.engines import Precision
 from vermilion.errors import OptionError, Refusal, UnsupportedError
 from vermilion.ir.cost import model_cost
-from vermilion.ir.dimension_options import dimension_options
 from vermilion.ir.literal.run import LiteralModel, open_literally
 from vermilion.ir.numbers import number_format
 from vermilion.ir.opset import required_inputs
-from vermilion.ir.passes.bind_dimensions import Dimensions, bind_dimensions, open_dimensions
+from vermilion.ir.passes.bind_dimensions import (
+    Dimensions,
+    bind_dimensions,
+    dimension_options,
+    open_dimensions,
+)
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.passes.rewrite import Notes

@@ -134,7 +134,7 @@ def compile(
 
     Prints what is supported, what is offloaded, and why the rest is not.
     """
-    from vermilion.ahead.compile import compile_library, is_library
+    from vermilion.ahead.link import compile_library, is_library
     from vermilion.api import OffloadError, compile_model
     from vermilion.inspection import bisect_model
 

@@ -14,12 +14,14 @@ from vermilion.hipify.branches import Branches, find_branches
 from vermilion.hipify.declared import names_of_header, own_names
 from vermilion.hipify.finding import Edit, Finding, apply_edits, without_overlaps
 from vermilion.hipify.headers import INCLUDE, find_header, project_headers, torch_header
-from vermilion.hipify.launch_bounds import launch_edits
-from vermilion.hipify.names import Names, Unknown, forms, includes
+from vermilion.hipify.names import Names, Rename, Unknown, forms, includes
 from vermilion.hipify.namespaces import NAMES, Namespaces
 from vermilion.hipify.rules.catalogue import RULES
-from vermilion.hipify.tokens import Tokens, split_arguments, tokenize
+from vermilion.hipify.tokens import Span, Tokens, split_arguments, text_of, tokenize
 
+# 4 execution units of 64 lanes in a CDNA compute unit: `blocks` of `threads` need
+# blocks * threads / 256 waves on each. An RDNA unit needs more; the number is a lower bound.
+_LANES_OF_A_UNIT = 256
 # Everything below these is the counterpart of one header.
 _INCLUDE_TREES = (("cub/", "hipcub/hipcub.hpp"), ("thrust/system/cuda/", "thrust/system/hip/"))
 # Conventions of calls, which are empty on Linux and which HIP does not name.
@@ -151,7 +153,7 @@ def translate(
             work.edits.extend(spaces.edits(place_))
         else:
             _translate_word(work, place_)
-    work.edits.extend(launch_edits(tokens, work.names))
+    work.edits.extend(_launch_edits(tokens, work.names))
     edits = without_overlaps(work.edits)
     return Translation(apply_edits(text, edits), edits, work.findings, own_names(tokens), branches)
 
@@ -281,3 +283,44 @@ def _wrap_argument(work: _Work, place: int, wanted: int, before: str, after: str
     start, end = work.tokens.starts[first], work.tokens.starts[last + 1]
     work.edits.append(Edit(start, start, before))
     work.edits.append(Edit(end, end, after))
+
+
+def _launch_edits(tokens: Tokens, names: Names) -> Iterator[Edit]:
+    """Yield the edits that turn CUDA's blocks in `__launch_bounds__` into HIP's waves.
+
+    `kernel<<<...>>>(...)` is HIP too and stays. The second number of `__launch_bounds__` counts
+    blocks of a multiprocessor for CUDA, and waves of an execution unit for HIP.
+    Source: HIP documentation, "C++ language extensions", launch bounds.
+    """
+    meaningful = tokens.meaningful
+    for place, index in enumerate(meaningful):
+        if tokens.kinds[index] != "word" or tokens.word(index) != "__launch_bounds__":
+            continue
+        arguments = split_arguments(tokens, meaningful, place + 1)
+        if len(arguments) < 2 or _is_ours(tokens, arguments[1]):
+            continue
+        # What is written of the blocks stays where it is, between two new pieces.
+        first, last = arguments[1]
+        begin, end = tokens.starts[first], tokens.starts[last + 1]
+        threads = _translated(tokens, names, arguments[0])
+        waves = f") * ({threads}) + {_LANES_OF_A_UNIT - 1}) / {_LANES_OF_A_UNIT}"
+        # CUDA's third number is the size of a cluster, which AMD GPUs do not have.
+        dropped = tokens.starts[arguments[-1][1] + 1]
+        yield Edit(begin, begin, "((")
+        yield Edit(end, dropped, waves + "\n" * tokens.text.count("\n", end, dropped))
+
+
+def _translated(tokens: Tokens, names: Names, span: Span) -> str:
+    """Return an argument once more, in one line, without comments, with HIP's names."""
+    words = []
+    for index in range(span[0], span[1] + 1):
+        if tokens.kinds[index] in {"space", "comment"}:
+            continue
+        word = tokens.word(index)
+        found = names.look_up(word) if tokens.kinds[index] == "word" else None
+        words.append(found.hip if isinstance(found, Rename) else word)
+    return " ".join(words)
+
+
+def _is_ours(tokens: Tokens, span: Span) -> bool:
+    return text_of(tokens, span).endswith(f"/ {_LANES_OF_A_UNIT}")

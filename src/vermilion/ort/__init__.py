@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vermilion.ort.binding import IOBinding as IOBinding
-    from vermilion.ort.module import get_available_providers as get_available_providers
-    from vermilion.ort.module import set_default_logger_severity as set_default_logger_severity
     from vermilion.ort.options import RunOptions as RunOptions
     from vermilion.ort.options import SessionOptions as SessionOptions
+    from vermilion.ort.providers import get_available_providers as get_available_providers
     from vermilion.ort.session import InferenceSession as InferenceSession
+    from vermilion.ort.voice import set_default_logger_severity as set_default_logger_severity
     from vermilion.runtime.session import ModelMetadata as ModelMetadata
     from vermilion.runtime.session import NodeArg as NodeArg
 
@@ -26,8 +26,8 @@ OWN = {
     "NodeArg": "vermilion.runtime.session",
     "RunOptions": "vermilion.ort.options",
     "SessionOptions": "vermilion.ort.options",
-    "get_available_providers": "vermilion.ort.module",
-    "set_default_logger_severity": "vermilion.ort.module",
+    "get_available_providers": "vermilion.ort.providers",
+    "set_default_logger_severity": "vermilion.ort.voice",
 }
 """The names that are ours, and the modules that they are in."""
 

@@ -19,8 +19,7 @@ from typing import IO, Any
 
 from vermilion.errors import VermilionError
 from vermilion.ort.asked import Asked
-from vermilion.ort.compiling import compiled
-from vermilion.ort.source import Source
+from vermilion.ort.source import Source, compiled
 from vermilion.process.child import environment
 
 # Behind everything else that wants a core.

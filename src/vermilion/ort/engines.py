@@ -12,7 +12,7 @@ from vermilion.forks import abandon, renew_after_fork
 from vermilion.ort.asked import Asked, does_not_apply
 from vermilion.ort.failures import for_opening
 from vermilion.ort.providers import Plan
-from vermilion.ort.source import Source, look_up
+from vermilion.ort.source import Source, compiled, look_up
 from vermilion.ort.voice import Voice
 from vermilion.runtime.session import NodeArg, Session
 
@@ -84,11 +84,6 @@ class Engines:
     def can_ask_peer(self) -> bool:
         """Whether ONNX Runtime can compute what the compiled program does not."""
         return self._source.bundle is None
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether the model is being compiled."""
-        return self._job is not None and not self._job.is_over.is_set()
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until the model is compiled, or is known not to be; say whether it is."""
@@ -190,8 +185,6 @@ class Engines:
         self._voice.keep(f"{self._source.label} is compiled, and answers from now on")
 
     def _compile_now(self) -> None:
-        from vermilion.ort.compiling import compiled
-
         try:
             artifact = compiled(self._source, self._asked)
         except VermilionError as error:

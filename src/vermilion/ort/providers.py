@@ -1,10 +1,12 @@
-"""Which providers a script asks for, and who runs the model then."""
+"""Which providers a script asks for, who runs the model then, and which nodes each was given."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from vermilion.runtime.session import PROVIDERS, Session
 
 OURS = "VermilionExecutionProvider"
 CPU = "CPUExecutionProvider"
@@ -90,3 +92,44 @@ def _pair(one: Any) -> tuple[str, Mapping[Any, Any]]:
         if isinstance(name, str) and isinstance(options, Mapping):
             return name, options
     raise ValueError("a provider is a name, or a pair of a name and a dictionary")
+
+
+def get_available_providers() -> list[str]:
+    """Return ours before those of ONNX Runtime's build, in order of precedence."""
+    import onnxruntime as ort
+
+    # A plugin that is registered in this process is one of ONNX Runtime's, under the same name.
+    return [OURS, *(name for name in ort.get_available_providers() if name != OURS)]
+
+
+@dataclass(frozen=True)
+class AssignedNode:
+    """A node, with the fields of ONNX Runtime's `OrtEpAssignedNode`."""
+
+    name: str
+    domain: str
+    op_type: str
+
+
+@dataclass(frozen=True)
+class AssignedSubgraph:
+    """Nodes that one provider runs, as ONNX Runtime's `OrtEpAssignedSubgraph`."""
+
+    ep_name: str
+    nodes: tuple[AssignedNode, ...]
+
+    def get_nodes(self) -> list[AssignedNode]:
+        """Return the nodes."""
+        return list(self.nodes)
+
+
+def assigned_subgraphs(bundle: Session) -> list[AssignedSubgraph]:
+    """Return the nodes of a bundle by what runs them, in order."""
+    groups: dict[str, list[AssignedNode]] = {}
+    for row in bundle.report().nodes:
+        provider = PROVIDERS.get(str(row["backend"]), str(row["backend"]))
+        name, op_type = str(row["name"]), str(row["op_type"])
+        groups.setdefault(provider, []).append(
+            AssignedNode(name, str(row.get("domain", "")), op_type)
+        )
+    return [AssignedSubgraph(name, tuple(nodes)) for name, nodes in groups.items()]

@@ -18,7 +18,11 @@ from vermilion.runtime.feeds import NamedSizesError
 from vermilion.runtime.session import ModelMetadata, NodeArg
 
 if TYPE_CHECKING:
+    import onnxruntime as ort
+
     from vermilion.ort.profile import Profile
+# Booleans, integers, floats: what is bound by its address.
+_NUMERIC = "biuf"
 
 
 class Runs:
@@ -139,11 +143,50 @@ class Runs:
         options: Any,
         places: Mapping[str, Array] | None,
     ) -> list[Any]:
-        from vermilion.ort.peer import run_peer
-
         wanted = list(names) if names else [value.name for value in self.outputs]
-        return run_peer(peer or self.engines.peer(), wanted, feed, options, places or {})
+        return _run_peer(peer or self.engines.peer(), wanted, feed, options, places or {})
 
 
 def _described(values: Sequence[Any]) -> tuple[NodeArg, ...]:
     return tuple(NodeArg(value.name, value.type, list(value.shape or ())) for value in values)
+
+
+def _run_peer(
+    peer: ort.InferenceSession,
+    names: Sequence[str],
+    feed: Mapping[str, Any],
+    options: Any,
+    places: Mapping[str, Array],
+) -> list[Any]:
+    """Compute outputs in ONNX Runtime's own session, into `places` where there is one.
+
+    Raises: what ONNX Runtime raises.
+    """
+    from vermilion.ir.ort_values import needs_values, run_with_values  # with ONNX Runtime
+
+    if needs_values(peer, feed):
+        return run_with_values(peer, names, feed, options)
+    if not places or not all(map(_is_bound_by_address, (*feed.values(), *places.values()))):
+        found: list[Any] = peer.run(list(names), dict(feed), options)
+        return found
+    binding = peer.io_binding()
+    for name, value in feed.items():
+        if isinstance(value, np.ndarray):
+            binding.bind_cpu_input(name, np.ascontiguousarray(value).reshape(value.shape))
+        else:
+            binding.bind_ortvalue_input(name, value)
+    for name in names:
+        place = places.get(name)
+        if place is None:
+            binding.bind_output(name)
+        else:
+            binding.bind_output(name, "cpu", 0, place.dtype, place.shape, place.ctypes.data)
+    peer.run_with_iobinding(binding, options)
+    made = zip(names, binding.get_outputs(), strict=True)
+    return [places[name] if name in places else value.numpy() for name, value in made]
+
+
+def _is_bound_by_address(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in _NUMERIC
+    return hasattr(value, "_ortvalue") and value.is_tensor()

@@ -20,9 +20,9 @@ from vermilion.ort.voice import Voice
 from vermilion.runtime.session import ModelMetadata, NodeArg
 
 if TYPE_CHECKING:
-    from vermilion.ort.assignment import AssignedSubgraph
     from vermilion.ort.binding import IOBinding
     from vermilion.ort.profile import Profile
+    from vermilion.ort.providers import AssignedSubgraph
 
 Callback = Callable[[list[Any], Any, str], None]
 
@@ -214,7 +214,7 @@ class InferenceSession:
             peer = peer or self._runs.engines.peer()
             found: list[Any] = peer.get_provider_graph_assignment_info()
             return found
-        from vermilion.ort.assignment import assigned_subgraphs
+        from vermilion.ort.providers import assigned_subgraphs
 
         if not self._asked.records_assignment:
             raise also(

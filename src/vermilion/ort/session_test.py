@@ -27,10 +27,9 @@ import vermilion
 import vermilion.ort as ours
 from vermilion.errors import OptionError, UnsupportedError, VermilionError
 from vermilion.ort.asked import Asked
-from vermilion.ort.compiling import compiled
 from vermilion.ort.engines import Engines
 from vermilion.ort.providers import CPU, Plan
-from vermilion.ort.source import Source, look_up, refuse
+from vermilion.ort.source import Source, compiled, look_up, refuse
 from vermilion.ort.voice import Voice, heard
 from vermilion.runtime.cache import Cache
 

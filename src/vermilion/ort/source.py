@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vermilion.errors import UnsupportedError
+from vermilion.errors import ModelError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ort.asked import Asked
 from vermilion.runtime.artifact import ArtifactReader
@@ -239,3 +239,26 @@ def _weight_files(model: ir.Model) -> list[str]:
 
     tensors = (value.const_value for value in model.graph.initializers.values())
     return sorted({str(t.path) for t in tensors if isinstance(t, ir.ExternalTensor)})
+
+
+def compiled(source: Source, asked: Asked) -> Path:
+    """Return the bundle of a model, compiled or found; `look_up` finds it from now on.
+
+    Processes that want the same model wait before they have loaded anything large.
+    Raises: what compiling raises; what is no accident is kept, and raised again at once.
+    """
+    with Cache().store.locked(f"model-{note_key(source, asked)[:32]}"):
+        known = look_up(source, asked)
+        if known.refused:
+            raise UnsupportedError(known.refused, where=source.label)
+        if known.artifact is not None:
+            return known.artifact
+        from vermilion.api import compile_model
+
+        try:
+            artifact = compile_model(source.model, dims=known.sizes).artifact
+        except (ModelError, UnsupportedError) as error:
+            refuse(source, asked, known, error.message)
+            raise
+        look_up(source, asked)  # and keep a note of it
+    return artifact

@@ -7,6 +7,8 @@ import threading
 
 _log = logging.getLogger("vermilion")
 _WARNING = 2  # of ONNX Runtime's severities
+# ONNX Runtime's severities, verbose to fatal, as Python's.
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
 
 heard: set[str] = set()
@@ -52,3 +54,11 @@ class Voice:
             is_new = text not in self._said
             self._said[text] = None
         return is_new
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Set which messages are heard, ONNX Runtime's and ours: 0 all, 2 warnings, 4 fatal errors."""
+    import onnxruntime as ort
+
+    ort.set_default_logger_severity(severity)
+    _log.setLevel(_LEVELS[severity])

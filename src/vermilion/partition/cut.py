@@ -1,4 +1,4 @@
-"""Cutting a graph: which nodes form a part, in which order parts run, a part as a model.
+"""Cutting a graph: which nodes form a part, in which order parts run, a part as a model, halves.
 
 A graph is given as `reads`: for each node, by position in topological order, the positions of
 the nodes whose results it reads.
@@ -7,13 +7,15 @@ the nodes whose results it reads.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
 
 from vermilion.ir.execute import stripped_proto
+
+_MOST_CROSSING = 2  # tensors between two halves
 
 
 class Extractor:
@@ -230,3 +232,22 @@ def schedule(reads: Reads, parts: Sequence[Sequence[int]]) -> list[Step]:
     scheduled = sum(len(step.nodes) for step in steps)
     assert scheduled == len(reads), "parts wait on each other"
     return steps
+
+
+def narrow_cuts(model: ir.Model) -> Iterator[tuple[int, tuple[ir.Value, ...]]]:
+    """Yield positions between which few tensors are handed over, and those tensors."""
+    order = {node: at for at, node in enumerate(model.graph)}
+    last: dict[ir.Value, int] = {}
+    for node, at in order.items():
+        for value in node.inputs:
+            if value is not None and value.producer() is not None:
+                last[value] = at
+    outputs = set(model.graph.outputs)
+    alive: dict[ir.Value, None] = {}
+    for node, at in order.items():
+        alive |= dict.fromkeys(v for v in node.outputs if last.get(v, -1) > at or v in outputs)
+        for value in [v for v in alive if v not in outputs and last.get(v, -1) <= at]:
+            del alive[value]
+        inside = [value for value in alive if value not in outputs]
+        if at + 1 < len(order) and len(inside) == len(alive) and len(inside) <= _MOST_CROSSING:
+            yield at + 1, tuple(inside)

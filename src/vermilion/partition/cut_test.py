@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vermilion.ir.execute import open_session, run_session
-from vermilion.partition.cut import Extractor, connected_parts, schedule
+from vermilion.partition.cut import Extractor, connected_parts, narrow_cuts, schedule
 
 
 @st.composite
@@ -225,3 +225,20 @@ def test_a_value_without_a_type_stays_without_one() -> None:
     model = parse("g (float[4] x) => (float[4] y) { a = acme.Teleport (x) y = Relu (a) }")
     part = Extractor(model).extract("p", [1])
     assert part.graph.inputs[0].type is None
+
+
+TWO_ENDS = """<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y, float[4] z) {
+    a = Relu (x)
+    b = Abs (a)
+    c = Neg (a)
+    d = Add (b, c)
+    z = Exp (d)
+    y = Sqrt (d)
+}"""
+
+
+def test_cuts_hand_over_what_is_still_read() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TWO_ENDS))
+    found = [(at, [value.name for value in tensors]) for at, tensors in narrow_cuts(model)]
+    # Not after `z`: the first half would have a result of the whole.
+    assert found == [(1, ["a"]), (2, ["a", "b"]), (3, ["b", "c"]), (4, ["d"])]

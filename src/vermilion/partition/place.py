@@ -17,9 +17,8 @@ from vermilion.backends.base import Backend, ModelFacts, Part
 from vermilion.errors import Refusal
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.cost import ModelCost, node_cost
-from vermilion.ir.dimension_options import dimension_options
 from vermilion.ir.numbers import number_format
-from vermilion.ir.passes.bind_dimensions import dimension_name
+from vermilion.ir.passes.bind_dimensions import dimension_name, dimension_options
 from vermilion.partition.cut import Extractor, connected_parts, schedule
 
 Fate = Literal[

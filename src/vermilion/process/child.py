@@ -17,11 +17,10 @@ from typing import Any, Literal, Self
 
 from vermilion import errors
 from vermilion.errors import DeviceError, VermilionError
-from vermilion.exits import exit_words
 from vermilion.forks import abandon, renew_after_fork
 from vermilion.process.answers import BROKEN, Answer, Answers, read_answers
 from vermilion.process.group import Group
-from vermilion.process.log import bound_log, last_words
+from vermilion.process.log import bound_log, exit_words, last_words
 from vermilion.process.worker import PING, Message
 
 Kind = Literal["hung", "crashed", "grown", "raised"]

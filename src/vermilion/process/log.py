@@ -1,9 +1,10 @@
-"""What a worker prints: a file of bounded size, however much that is."""
+"""What a worker leaves: what it printed, in a file of bounded size; what its exit code means."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 from pathlib import Path
 
 _LAST_LINES = 3
@@ -11,6 +12,15 @@ _MOST_LINE_CHARACTERS = 400
 _LONG_BYTES = 1 << 20  # of a worker that stays for days
 _MOST_BYTES = 16 << 20
 _TAIL_BYTES = 1 << 16
+
+# Windows' exit codes that mean a native fault: ntstatus.h.
+_WINDOWS_FAULTS = {
+    0xC0000005: "access violation",
+    0xC0000409: "fail-fast exception",
+    0xC00000FD: "stack overflow",
+    0xC0000135: "a library that it needs is missing",
+    0xC0000374: "heap corruption",
+}
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,20}[ -/]?[@-~]")
 
@@ -55,3 +65,16 @@ def _cut(log: Path, longer_than: int, kept: bytes) -> None:
                 file.write(kept)
     except OSError:
         return  # it is not there, or the disk is full
+
+
+def exit_words(code: int) -> str:
+    """Say what an exit code means."""
+    fault = _WINDOWS_FAULTS.get(code & 0xFFFFFFFF)
+    if fault:
+        return f"0x{code & 0xFFFFFFFF:08X}, {fault}"
+    number = -code if code < 0 else code - 128 if 128 < code < 160 else 0
+    if number:
+        name = next((s.name for s in signal.Signals if s.value == number), f"signal {number}")
+        words = " (access violation)" if name == "SIGSEGV" else ""
+        return f"{name}{words}"
+    return f"exit code {code}"

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vermilion.process.log import bound_log, last_words, shorten_log, tail
+import pytest
+
+from vermilion.process.log import bound_log, exit_words, last_words, shorten_log, tail
 
 
 def test_the_end_of_a_long_log_is_kept(tmp_path: Path) -> None:
@@ -24,3 +26,19 @@ def test_last_words_are_words(tmp_path: Path) -> None:
     assert last_words(log) == ""
     log.write_bytes(b"one\n\x1b[0;93mtwo\x1b[m\n\n\xff three\n" + b"x" * 1000)
     assert last_words(log) == "two | \ufffd three | " + "x" * 400
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-11, "SIGSEGV (access violation)"),
+        (139, "SIGSEGV (access violation)"),
+        (-6, "SIGABRT"),
+        (3221225477, "0xC0000005, access violation"),
+        (-1073741819, "0xC0000005, access violation"),
+        (0xC0000409, "0xC0000409, fail-fast exception"),
+        (3, "exit code 3"),
+    ],
+)
+def test_exit_codes_in_words(code: int, words: str) -> None:
+    assert exit_words(code) == words

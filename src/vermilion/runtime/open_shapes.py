@@ -23,8 +23,7 @@ _MUCH = 0.5
 def open_shape_note(model: ir.Model, nodes: Sequence[NodePlace], backend: str) -> tuple[str, ...]:
     """Return a note where dynamic dimensions kept much of a model from a backend."""
     # What reads graphs is loaded by who compiles; who opens a bundle does without.
-    from vermilion.ir.dimension_options import dimension_options
-    from vermilion.ir.passes.bind_dimensions import open_dimensions
+    from vermilion.ir.passes.bind_dimensions import dimension_options, open_dimensions
 
     kept_out = sum(any(word in node.reason for word in _OPEN) for node in nodes)
     if kept_out < max(1, _MUCH * len(nodes)):

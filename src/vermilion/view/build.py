@@ -20,9 +20,7 @@ from vermilion.ir.passes.rewrite import Notes
 from vermilion.partition.place import Plan, plan
 from vermilion.progress import Progress, no_progress
 from vermilion.version import VERSION
-from vermilion.view.compiled import compiled_row, saved_rows
-from vermilion.view.differ import Difference, difference
-from vermilion.view.differ_rows import as_rows
+from vermilion.view.differ import Difference, as_rows, difference
 from vermilion.view.fold import folds_of
 from vermilion.view.graph import Graph, Node, graph_of, shorter
 from vermilion.view.kernels import Programs, add_assembly
@@ -35,7 +33,13 @@ from vermilion.view.measured import (
 )
 from vermilion.view.opened import Opened, facts_of, open_model
 from vermilion.view.overlay import Saved, is_saved, model_of, read_saved, rows_of
-from vermilion.view.places import Places, placed_by_rule, targets_shown
+from vermilion.view.places import (
+    Places,
+    compiled_row,
+    placed_by_rule,
+    saved_rows,
+    targets_shown,
+)
 
 Found = dict[str, Any]
 # Parts of a larger program are not lowered for the page: that takes as long as compiling does.

@@ -143,7 +143,6 @@ class SoftmaxSpec:
 
 # A row's state, in float32: the highest score so far, the sum, the factor for what was summed.
 TOP, SUM, FACTOR = 0, 4, 8
-STATE_BYTES = 12
 
 
 def write_weights(

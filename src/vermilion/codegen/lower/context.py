@@ -21,11 +21,9 @@ from vermilion.codegen.lower.dequantized import dequantized_constant
 from vermilion.codegen.lower.groups import Attention, Group
 from vermilion.codegen.tensor import (
     STORAGE_BYTES,
-    Buffer,
     Storage,
     View,
     allocate,
-    contiguous_strides,
     weight,
 )
 from vermilion.errors import UnsupportedError
@@ -336,8 +334,3 @@ def refuse(node: ir.Node, reason: str) -> UnsupportedError:
     return UnsupportedError(
         f"`{node.op_type}` cannot be generated here: {reason}", where=f"node `{node.name}`"
     )
-
-
-def contiguous_like(view: View, buffer: Buffer) -> View:
-    """Return a row-major view of `buffer` with the shape and type of `view`."""
-    return View(buffer, view.storage, view.shape, contiguous_strides(view.shape))

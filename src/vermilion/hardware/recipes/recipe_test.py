@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from vermilion.errors import OptionError
-from vermilion.hardware.recipes.recipe import Wanted, make_recipe, write_recipe
-from vermilion.hardware.recipes.releases import RELEASES, find_release
+from vermilion.hardware.recipes.recipe import (
+    RELEASES,
+    Wanted,
+    find_release,
+    make_recipe,
+    write_recipe,
+)
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda one: one.rocm)

@@ -51,12 +51,6 @@ class Source:
         return found
 
     @cached_property
-    def uses_warps(self) -> bool:
-        """Say whether anything here works on a whole warp."""
-        return any(re.match(r"__(?:shfl|ballot|any|all|match|activemask|syncwarp)", word)
-                   for word in self.places)  # fmt: skip
-
-    @cached_property
     def is_operator(self) -> bool:
         """Say whether this is an ONNX Runtime custom operator."""
         names = {"OrtKernelContext", "CustomOpBase", "KernelContext", "OrtApi", "OrtKernelInfo",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.ir.limits import TimeLimitError
+from vermilion.ir.literal import control
 from vermilion.ir.literal.interpret import interpret
 
 Array = NDArray[Any]
@@ -184,13 +185,14 @@ def test_bodies_read_what_lies_outside() -> None:
     assert none["all"].shape[0] == 0
 
 
-def test_a_loop_without_an_end_ends() -> None:
+def test_a_loop_without_an_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "MOST_ITERATIONS", 2_000)
     model = parsed(
         "g (float[1] x) => (float[1] y)"
         '{ t = Constant<value = bool {1}>()  y = Loop("", t, x) <body = b '
         "(int64 i, bool c, float[1] a) => (bool d, float[1] s) { d = Identity(c) s = Neg(a) }> }"
     )
-    with pytest.raises(UnsupportedError, match="100,000 iterations"):
+    with pytest.raises(UnsupportedError, match="2,000 iterations"):
         interpret(model, {"x": np.ones(1, np.float32)})
 
 

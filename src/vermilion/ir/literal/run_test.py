@@ -157,7 +157,7 @@ KILL_CHILD_OF = textwrap.dedent(
     import os, psutil, signal, sys, time
     parent = psutil.Process(int(sys.argv[1]))
     while True:  # first ONNX Runtime is at work, then the interpreter
-        time.sleep(2)
+        time.sleep(0.5)
         for child in parent.children():
             if "vermilion.ir.literal.child" in " ".join(child.cmdline()):
                 os.kill(child.pid, signal.SIGSEGV)

@@ -5,7 +5,12 @@ import pytest
 
 from vermilion.api import compile_model
 from vermilion.errors import OptionError
-from vermilion.ir.passes.bind_dimensions import bind_dimensions, open_dimensions, symbolic_names
+from vermilion.ir.passes.bind_dimensions import (
+    bind_dimensions,
+    dimension_options,
+    open_dimensions,
+    symbolic_names,
+)
 from vermilion.ir.passes.contract_test import parse
 
 TEXT = "(float[batch, 3, h, w] x, float[batch, 4] z) => (float[batch, 3, h, w] y) { y = Abs(x) }"
@@ -74,3 +79,17 @@ def test_stale_inferred_shapes_are_forgotten() -> None:
     inner.shape = type(model.graph.inputs[0].shape)(["m", 2])
     bound = bind_dimensions(model, {"n": 3})
     assert bound.graph[0].outputs[0].shape is None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options"),
+    [
+        ("float[batch, seq, 8] x", "--dim batch=1 --dim seq=128"),
+        ("float[batch, 8] x, float[batch, n] y", "--dim batch=1 --dim n=128"),
+        ("float[?, 8] x, float[4] y", "--dim x=1x8"),
+        ("float[2, 8] x", ""),
+    ],
+)
+def test_all_that_is_open_is_bound(inputs: str, options: str) -> None:
+    model = parse(f"({inputs}) => (float z) {{ z = ReduceMax <keepdims = 0> (x) }}")
+    assert dimension_options(model) == options
