@@ -9,6 +9,7 @@ from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.lower.context import Lowering, identity
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.lower.shapes import constant_ints, given_input
+from vermilion.codegen.lower.window_shapes import whole_numbers
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import text
 from vermilion.ir.expression import Constant
@@ -22,10 +23,13 @@ def check_pad(node: ir.Node) -> str:
     mode = text(node, "mode", "constant")
     if mode not in _MODES:
         return f"Pad with mode {mode}"
-    for index, what in ((1, "amounts"), (2, "a value"), (3, "axes")):
+    for index, what in ((1, "amounts"), (3, "axes")):
         value = given_input(node, index)
-        if value is not None and constant_of(value) is None:
-            return f"Pad with {what} that are not constant"
+        if value is not None and whole_numbers(value) is None:
+            return f"Pad with {what} that are not known"
+    filling = given_input(node, 2)
+    if filling is not None and constant_of(filling) is None:
+        return "Pad with a value that is not constant"
     shape = static_shape(node.inputs[0])
     assert shape is not None
     for size, (before, after) in zip(shape, _amounts(node, len(shape)), strict=True):
