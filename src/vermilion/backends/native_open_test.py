@@ -63,6 +63,18 @@ ODD = """g (float[N,S] x, float[N,1] y, float[S,T] k) => (float[N,S] z, float[S,
  <int64 two = {-2}> {
  a = Mul(x, x)  b = Sub(a, y)  z = Tanh(b)  e = Exp(k)
  u = Trilu(e)  v = Trilu<upper=0>(k, two) }"""
+# Amounts that follow from sizes: how often a tensor is repeated, and what is missing to a multiple.
+AMOUNTS = """g (float[N,S,8] x, int64[N,S] i) => (float[N,S,8] a, int64[N,S] b, float[N,T,8] c,
+ float[N,P,8] d, float[N,S] e) <int64 axis = {1}, int64 zero = {0}, int64 one = {1},
+  int64[1] first = {0}, int64[1] single = {1}, int64[4] none = {0, 0, 0, 0}, int64 four = {4}> {
+ a = CumSum(x, axis)  b = CumSum<exclusive=1, reverse=1>(i, axis)
+ h = Shape(x)  n = Gather(h, zero)  l = Gather(h, one)
+ nn = Unsqueeze(n, first)  ll = Unsqueeze(l, first)
+ times = Concat<axis=0>(single, nn, single)  c = Tile(x, times)
+ over = Mod(l, four)  left = Sub(four, over)  more = Mod(left, four)  mm = Unsqueeze(more, first)
+ pads = Concat<axis=0>(none, mm, first)  d = Pad(x, pads)
+ shape = Concat<axis=0>(nn, ll)  ones = ConstantOfShape<value = float[1] {1.5}>(shape)
+ f = Cast<to=1>(i)  e = Add(ones, f) }"""
 GRAPHS = {
     "rows": ROWS,
     "attention": ATTENTION.format(mask="1,1"),
@@ -72,6 +84,7 @@ GRAPHS = {
     "joined": JOINED,
     "pictures": PICTURES,
     "odd": ODD,
+    "amounts": AMOUNTS,
 }
 
 
