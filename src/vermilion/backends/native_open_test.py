@@ -75,6 +75,15 @@ AMOUNTS = """g (float[N,S,8] x, int64[N,S] i) => (float[N,S,8] a, int64[N,S] b, 
  pads = Concat<axis=0>(none, mm, first)  d = Pad(x, pads)
  shape = Concat<axis=0>(nn, ll)  ones = ConstantOfShape<value = float[1] {1.5}>(shape)
  f = Cast<to=1>(i)  e = Add(ones, f) }"""
+# What is left where a run has one row less: nothing, at one row.
+EMPTIED = """g (float[N,S,8] x, float[8,8] k) => (float[N,S,8] a, float[N,B,8] b, float[N,8] c,
+ float[N,S,24] d) <int64[1] first = {1}, int64[1] far = {1000}, int64[1] axis = {1},
+  int64[1] none = {0}, int64[1] back = {-1}, int64[6] before = {0, 1, 0, 0, 0, 0},
+  int64[6] after = {0, 0, 0, 0, 1, 0}> {
+ l = Slice(x, first, far, axis)  b = Mul(l, l)  m = Transpose<perm=[0,2,1]>(b)
+ t = Tanh(m)  c = ReduceSum<keepdims=0>(b, axis)  u = Transpose<perm=[0,2,1]>(t)
+ p = Pad(u, after)  r = Slice(x, none, back, axis)  q = Pad(r, before)
+ d = Concat<axis=2>(p, x, q)  w = MatMul(q, k)  a = Add(w, p) }"""
 GRAPHS = {
     "rows": ROWS,
     "attention": ATTENTION.format(mask="1,1"),
@@ -85,6 +94,7 @@ GRAPHS = {
     "pictures": PICTURES,
     "odd": ODD,
     "amounts": AMOUNTS,
+    "emptied": EMPTIED,
 }
 
 
@@ -157,7 +167,7 @@ def error(expected: np.ndarray, found: np.ndarray) -> float:
     return float(difference / max(float(np.linalg.norm(expected)), 1e-30))
 
 
-SIZES = [(1, 5), (2, 16), (3, 17), (8, 64), (1, 48), (5, 33), (4, 5), (2, 61)]
+SIZES = [(1, 1), (2, 1), (1, 5), (2, 16), (3, 17), (8, 64), (1, 48), (5, 33), (4, 5), (2, 61)]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
