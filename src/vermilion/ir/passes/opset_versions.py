@@ -48,8 +48,29 @@ def raise_opset(model: ir.Model, notes: Notes) -> None:
             f"export it with opset {OPSET}",
         )
         return
-    _take_over(model, ir.from_proto(converted))
+    raised = ir.from_proto(converted)
+    _settle_resizes(model, raised, version)
+    _take_over(model, raised)
     notes.fired += OPSET - version
+
+
+# Since opset 11 a Resize says how places of the result become places of the source.
+_RESIZE_SAYS_SINCE = 11
+
+
+def _settle_resizes(old: ir.Model, raised: ir.Model, version: int) -> None:
+    """Write down what older resizing means, which onnx's converter leaves to another default.
+
+    Source: ONNX Upsample-9 and Resize-10 have no such attribute, and ONNX Runtime divides by the
+    scale (`asymmetric`) and takes the place before (`floor`).
+    """
+    if version >= _RESIZE_SAYS_SINCE:
+        return
+    resized = {node.outputs[0].name for node in old.graph if node.op_type in ("Upsample", "Resize")}
+    for node in raised.graph:
+        if is_operator(node, "Resize") and node.outputs[0].name in resized:
+            node.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
+            node.attributes.add(ir.AttrString("nearest_mode", "floor"))
 
 
 def _out_of_reach(model: ir.Model) -> str:

@@ -154,3 +154,26 @@ def test_a_softmax_in_a_branch() -> None:
     assert step.fired == 1
     found = run_session(open_session(work, threads=1, optimize=False), inputs)["y"]
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("sizes", ["4,5", "H,W"])
+@pytest.mark.parametrize("opset", [8, 9, 10])
+def test_older_resizing_divides_by_the_scale(opset: int, sizes: str, mode: str) -> None:
+    """onnx's converter leaves the new attribute out, whose default is another way."""
+    operator = "Upsample" if opset < 10 else "Resize"
+    scales = f'<mode = "{mode}", scales = [1.0, 1.0, 1.5, 2.0]> (x)'
+    if opset >= 9:
+        scales = f'<mode = "{mode}"> (x, s)'
+    out = "6,10" if sizes == "4,5" else "A,B"
+    model = ir.from_onnx_text(
+        f"""<ir_version: 8, opset_import: ["" : {opset}]>
+        g (float[1,2,{sizes}] x) => (float[1,2,{out}] y) <float[4] s = {{1.0, 1.0, 1.5, 2.0}}>
+        {{ y = {operator} {scales} }}"""
+    )
+    x = {"x": np.random.default_rng(0).standard_normal((1, 2, 4, 5)).astype(np.float32)}
+    before = run_session(open_session(model), x)["y"]
+    step = run_pass(raise_opset, model)
+    assert not step.refusals
+    assert opset_of(model) == OPSET
+    np.testing.assert_allclose(run_session(open_session(model), x)["y"], before, rtol=1e-6)
