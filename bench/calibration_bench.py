@@ -45,12 +45,12 @@ def measure(options: argparse.Namespace) -> Record:
     """Calibrate one model in one way in this process."""
     import onnx_ir as ir
 
-    from vermilion.quantize.calibrate import tensor_facts
+    from vermilion.quantize.calibrate import tensor_facts, types_of
     from vermilion.quantize.formats import scheme_named
+    from vermilion.quantize.look import COUNTED_EVERY
     from vermilion.quantize.observe import Histogram
     from vermilion.quantize.one_thread import one_thread
     from vermilion.quantize.plan import make_plan
-    from vermilion.quantize.quantize import COUNTED_EVERY, types_of
 
     on_one_core()
     samples = list(drawn(CASES[options.models], CALIBRATION_SEED, options.samples, options))

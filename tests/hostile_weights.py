@@ -182,7 +182,7 @@ CASES: tuple[Hostile, ...] = (
     _external_case(
         "external-said-twice", {"location": "w.bin", "location ": "../secret.bin"}, "twice"
     ),
-    Hostile("external-in-node", _external_in_node, "belongs to a node"),
+    Hostile("external-in-node", _external_in_node, _OUTSIDE),
     *(_POSIX_CASES if sys.platform != "win32" else ()),
     _huge("constant-of-shape", "[a] h = ConstantOfShape (n)", _NAMED, n=_TERA),
     _huge("expand", "[a] h = Expand (x, n)", _NAMED, n=np.array([1 << 38, 8])),

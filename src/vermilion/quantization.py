@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import time
 import uuid
@@ -23,7 +24,8 @@ from vermilion.ir.literal.run import check_runs
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.ir.passes.pipeline import simplify
-from vermilion.ir.pictures import Layout
+from vermilion.ir.pictures import Layout, PictureOptions
+from vermilion.ir.preprocessing import read_preprocessing, with_given
 from vermilion.ir.source import ModelSource, open_source
 from vermilion.memory import peak_rss_mb
 from vermilion.progress import Progress, no_progress
@@ -35,6 +37,7 @@ from vermilion.quantize import (
     quantize_guarded,
     quantize_model,
 )
+from vermilion.quantize.front import Front, find_front
 from vermilion.quantize.html import html_report
 from vermilion.quantize.options import make_options
 from vermilion.quantize.samples import Samples, open_samples
@@ -59,6 +62,7 @@ class QuantizedFile:
     peak_rss_mb: float
     calibration: str = ""
     guarded: Guarded | None = None
+    front: Front | None = None
 
     @property
     def met(self) -> bool:
@@ -95,6 +99,8 @@ class QuantizedFile:
             data["held_out"] = self.guarded.held_out
             data["metric"] = self.guarded.metric
             data["ladder"] = [trial.as_json() for trial in self.guarded.ladder]
+        if self.front is not None:
+            data["front"] = self.front.as_json()
         return data
 
 
@@ -105,11 +111,14 @@ def quantize_file(
     calib: str | os.PathLike[str] | Iterable[Mapping[str, Array]],
     samples: int = 32,
     dims: Dimensions | None = None,
-    mean: Sequence[float] = (0.0,),
-    std: Sequence[float] = (1.0,),
-    layout: Layout = "nchw",
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    layout: Layout | None = None,
     resize: tuple[int, int] | None = None,
+    preprocess: str | os.PathLike[str] | None = None,
     promise: Promise | None = None,
+    pareto: str | os.PathLike[str] | None = None,
+    minutes: float = 5.0,
     labels: str | os.PathLike[str] | Sequence[object] | None = None,
     report: str | os.PathLike[str] | None = None,
     progress: Progress = no_progress,
@@ -128,15 +137,22 @@ def quantize_file(
         std: what the difference is divided by.
         layout: the order of the input's axes, `nchw` or `nhwc`.
         resize: height and width that pictures are brought to; the input's own by default.
+        preprocess: a file that says all that of pictures, and how they are cropped and in which
+            order their channels are, or its folder: our own, transformers' or timm's. What is
+            given beside it goes before what it says.
         promise: what must hold on samples held out of calibration; precision is raised where it
             has to be. The result says whether it holds.
+        pareto: a JSON file to write a front of models to, from the cheapest to the most exact,
+            each with its recipe; the cheapest is the one that is saved. `promise` then only names
+            a metric that counts beside the SQNR.
+        minutes: how long the front is searched for.
         labels: for the promise's metric: a file (`.csv`, `.txt`, `.npy`, `.npz`), a folder whose
             folders are classes, or a sequence, one for each sample.
         report: an HTML file to write.
         progress: told of each step.
         settings: the fields of `vermilion.quantize.Options`: `scheme`, `method`, `rounding`,
             `per_channel`, `symmetric`, `equalize`, `migrate`, `correct_bias`, `wide`, `exclude`,
-            `block`.
+            `bfloat`, `block`, `headroom`, `all_tensors`, `middle`, `dpu`.
 
     Raises: VermilionError of the kind that says who can fix it.
     """
@@ -152,11 +168,8 @@ def quantize_file(
         feeds = open_samples(
             calib if calib == "random" else Path(calib),
             graph,
-            mean=mean,
-            std=std,
-            layout=layout,
-            resize=resize,
             limit=samples,
+            images=_pictures(preprocess, mean, std, layout, resize),
         )
         least = length_hint(feeds)
     else:
@@ -170,8 +183,19 @@ def quantize_file(
     if promise is not None and isinstance(feeds, Samples):
         promise = dataclasses.replace(promise, files=feeds.taken)
     feeds = _Checked(graph, feeds, least)
-    guarded = None
-    if promise is None:
+    guarded = front = None
+    if pareto is not None:
+        front = find_front(
+            graph,
+            feeds,
+            options,
+            minutes=minutes,
+            promise=promise,
+            progress=progress,
+            details=report is not None,
+        )
+        quantized = front.quantized
+    elif promise is None:
         quantized = quantize_model(
             graph, feeds, details=report is not None, progress=progress, **settings
         )
@@ -181,12 +205,32 @@ def quantize_file(
         )
         quantized = guarded.quantized
     save_model(quantized.model, place)
+    if front is not None and pareto is not None:
+        text = json.dumps(front.as_json(), indent=2) + "\n"
+        Path(pareto).write_text(text, encoding="utf-8")
     if report is not None:
         title = f"{place.name}: {quantized.scheme}"
         Path(report).write_text(html_report(quantized, title, guarded), encoding="utf-8")
     calibration = str(calib) if isinstance(calib, str | os.PathLike) else "given samples"
     seconds = time.perf_counter() - begin
-    return QuantizedFile(place, quantized, seconds, peak_rss_mb(), calibration, guarded)
+    return QuantizedFile(place, quantized, seconds, peak_rss_mb(), calibration, guarded, front)
+
+
+def _pictures(
+    preprocess: str | os.PathLike[str] | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    layout: Layout | None,
+    resize: tuple[int, int] | None,
+) -> PictureOptions:
+    found = PictureOptions() if preprocess is None else read_preprocessing(Path(preprocess))
+    return with_given(
+        found,
+        mean=None if mean is None else tuple(mean),
+        std=None if std is None else tuple(std),
+        layout=layout,
+        resize=resize,
+    )
 
 
 @dataclass(frozen=True)

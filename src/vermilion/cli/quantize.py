@@ -48,9 +48,20 @@ def quantize(
     std: Annotated[
         str | None, typer.Option("--std", help="What pictures are divided by: `0.229,0.224,…`")
     ] = None,
-    layout: Annotated[str, typer.Option("--layout", help="Order of axes: nchw or nhwc.")] = "nchw",
+    layout: Annotated[
+        str | None, typer.Option("--layout", help="Order of axes: nchw (by default) or nhwc.")
+    ] = None,
     resize: Annotated[
         str | None, typer.Option("--resize", help="Bring pictures to this size: `224x224`.")
+    ] = None,
+    preprocess: Annotated[
+        Path | None,
+        typer.Option(
+            "--preprocess",
+            metavar="FILE|DIR",
+            help="How pictures are cropped, scaled and ordered: a JSON file, or the "
+            "configuration of transformers or timm.",
+        ),
     ] = None,
     method: Annotated[
         str | None,
@@ -110,6 +121,16 @@ def quantize(
             "cosine, or a function of (outputs, sample, index, label) or of those of all.",
         ),
     ] = None,
+    pareto: Annotated[
+        Path | None,
+        typer.Option(
+            "--pareto",
+            metavar="FRONT.json",
+            help="Search formats node by node and write what is worth its cost; pick from it with "
+            "`--recipe FRONT.json --point N`.",
+        ),
+    ] = None,
+    minutes: Annotated[float, typer.Option("--minutes", help="How long to search.")] = 5.0,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -129,7 +150,16 @@ def quantize(
         typer.Option("--metric-range", metavar="0:1", help="What its figures cannot pass."),
     ] = None,
     recipe: Annotated[
-        Path | None, typer.Option("--recipe", metavar="FILE", help="Take the options from a file.")
+        Path | None,
+        typer.Option(
+            "--recipe",
+            metavar="FILE",
+            help="Take the options from a file: a saved recipe, a point of a front, or a "
+            "configuration of AMD Quark or Olive.",
+        ),
+    ] = None,
+    point: Annotated[
+        int | None, typer.Option("--point", help="Of a recipe that is a front, this point.")
     ] = None,
     save_recipe: Annotated[
         Path | None,
@@ -144,6 +174,10 @@ def quantize(
     from vermilion.quantization import quantize_file
     from vermilion.quantize.options import Settings
 
+    if pareto is not None and (max_drop is not None or min_sqnr is not None):
+        raise OptionError(
+            "`--pareto` goes with no promise", hint="pick a point that keeps it from the front"
+        )
     if calib == "random":
         terminal.warn("calibrating on random data: scales and accuracy mean nothing for real data")
     given = {
@@ -159,18 +193,28 @@ def quantize(
         "exclude": exclude,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
-    settings = cast(Settings, {**_read_recipe(recipe), **chosen})
+    settings = cast(Settings, {**_read_recipe(recipe, point, terminal), **chosen})
     quantized = quantize_file(
         model,
         output,
         calib=calib,
         samples=samples,
         dims=parse_dims(dim),
-        mean=_numbers(mean, "--mean", (0.0,)),
-        std=_numbers(std, "--std", (1.0,)),
-        layout=_layout(layout),
+        mean=_numbers(mean, "--mean"),
+        std=_numbers(std, "--std"),
+        layout=None if layout is None else _layout(layout),
         resize=_size(resize),
-        promise=_promise(max_drop, min_sqnr, metric, labels, direction, metric_range),
+        preprocess=preprocess,
+        promise=_promise(
+            "0" if pareto is not None and (metric or labels) else max_drop,
+            min_sqnr,
+            metric,
+            labels,
+            direction,
+            metric_range,
+        ),
+        pareto=pareto,
+        minutes=minutes,
         labels=labels,
         report=report,
         progress=terminal.progress,
@@ -182,20 +226,17 @@ def quantize(
     return Result(quantized.as_json(), lambda: view(quantized), ok=quantized.met)
 
 
-def _read_recipe(file: Path | None) -> dict[str, object]:
-    from vermilion.quantize.options import from_json
+def _read_recipe(file: Path | None, point: int | None, terminal: Terminal) -> dict[str, object]:
+    from vermilion.quantize.recipes import read_recipe
 
     if file is None:
+        if point is not None:
+            raise OptionError("`--point` needs a front", hint="give it with `--recipe FRONT.json`")
         return {}
-    try:
-        recipe = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise OptionError("there is no such recipe", where=str(file)) from error
-    except ValueError as error:
-        raise OptionError(f"the recipe is not JSON: {error}", where=str(file)) from error
-    if not isinstance(recipe, dict):
-        raise OptionError("the recipe is not a JSON object", where=str(file))
-    return from_json(recipe).as_json()
+    found = read_recipe(file, point)
+    for note in found.notes:
+        terminal.warn(f"{file.name}: {note}")
+    return dict(found.settings)
 
 
 def _promise(
@@ -273,9 +314,9 @@ def _metric(words: str) -> object:
     return found
 
 
-def _numbers(text: str | None, option: str, default: tuple[float, ...]) -> tuple[float, ...]:
+def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
     if text is None:
-        return default
+        return None
     try:
         return tuple(float(word) for word in text.split(","))
     except ValueError as error:

@@ -50,6 +50,7 @@ def view(file: QuantizedFile) -> RenderableType:
         *_crowded(found),
         *_inner(found),
         *_ladder(file),
+        *_front(file),
     )
 
 
@@ -60,9 +61,11 @@ def _compared_on(found: Quantized) -> str:
 
 
 def _inner(found: Quantized) -> list[str]:
-    """Name what is in branches and bodies, and recurrent layers: they compute in float."""
+    """Name recurrent layers, and what computes in float in branches and bodies."""
     by_outer: dict[str, list[str]] = {}
     for row in found.inner:
+        if row.has_activations:
+            continue
         weights = ", weights in 8 bits" if row.has_weights else ""
         by_outer.setdefault(row.outer, []).append(f"`{row.name}` ({row.op_type}{weights})")
     lines = []
@@ -112,6 +115,27 @@ def _ladder(file: QuantizedFile) -> list[RenderableType]:
     counted = f" of `{guarded.metric}`" if guarded.metric else ""
     note = f"`at most` is what the drop{counted} does not exceed: all lines with 95 % confidence"
     return ["", table, note, *_verdict(guarded)]
+
+
+def _front(file: QuantizedFile) -> list[RenderableType]:
+    from rich.table import Table
+
+    front = file.front
+    if front is None:
+        return []
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("point", justify="right")
+    table.add_column(f"{len(front.points)} of {front.tried} tried, on {front.held_out} held out")
+    headings = ("SQNR dB", *(("drop",) if front.metric else ()), "GOPs on 8 bits", "cost")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for number, point in enumerate(front.points):
+        drop = (f"{point.drop:.2%}",) if front.metric else ()
+        share = f"{point.eight_bit_share:.1%}"
+        row = (f"{point.sqnr_db:.1f}", *drop, share, f"{point.cost:.2f}")
+        table.add_row(str(number), point.what, *row)
+    note = "cost is modelled: 1 where all products are of 8 bits; point 0 was saved"
+    return ["", table, note, "hint: `--recipe FRONT.json --point N` makes another one"]
 
 
 def _bound(bound: float) -> str:

@@ -34,7 +34,14 @@ from vermilion.ir.protobuf import (
 )
 from vermilion.ir.quark import write_blocks_in_standard_operators
 from vermilion.ir.schemas import check_nodes
-from vermilion.ir.stored import MAX_ELEMENTS, MAX_RANK, check_tensor
+from vermilion.ir.stored import (
+    INTEGERS,
+    MAX_ELEMENTS,
+    MAX_RANK,
+    SMALL_BYTES,
+    check_tensor,
+    read_in,
+)
 from vermilion.ir.verify import check_graph
 
 # protobuf refuses messages of 2 GiB and more; larger models keep their weights outside.
@@ -78,18 +85,26 @@ def _checked(
     _check_header(proto, where)
     _check_values(proto, where)
     weights: dict[str, bytes] = {}
-    for number, tensor in enumerate(proto.graph.initializer):
+    inner = list(inner_tensors(proto.graph.node))
+    for tensor in (*proto.graph.initializer, *inner):
         if base is None and tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise OptionError(
                 f"the weight `{tensor.name}` is in a file of its own",
                 where=where,
                 hint="give the path of the model, or `onnx.load(path)`, which reads such files",
             )
+    for number, tensor in enumerate(proto.graph.initializer):
         check_tensor(tensor, base, where, apart.get(number))
         if number in apart:
             weights[tensor.name] = apart[number]
-    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        for tensor in inner_tensors(nodes):
+        elif base is not None and tensor.data_type in INTEGERS:
+            read_in(tensor, base, where, SMALL_BYTES)
+    for tensor in inner:
+        check_tensor(tensor, base, where)
+        if base is not None:
+            read_in(tensor, base, where)
+    for function in proto.functions:
+        for tensor in inner_tensors(function.node):
             check_tensor(tensor, None, where)
     write_blocks_in_standard_operators(proto)
     check_functions(proto, where)

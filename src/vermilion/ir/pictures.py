@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +17,45 @@ from numpy.typing import NDArray
 from vermilion.errors import OptionError
 
 Layout = Literal["nchw", "nhwc"]
+Fit = Literal["stretch", "crop", "letterbox"]
+FITS: tuple[Fit, ...] = get_args(Fit)
+ORDERS = ("rgb", "bgr")
+FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""By their numbers in Pillow, which configurations of transformers hold."""
 
 SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 
 @dataclass(frozen=True)
 class PictureOptions:
-    """How a picture becomes an array: value ÷ 255, less `mean`, divided by `std`.
+    """How a picture becomes an array: value · `factor`, less `mean`, divided by `std`.
 
-    Shapes: `mean` and `std` hold one value, or one a channel (red, green, blue). `resize` is
-    (height, width); without it the model's own size is taken.
+    Shapes: `mean` and `std` hold one value, or one a channel, in the order of `channels`.
+    `resize` is (height, width); without it the model's own size is taken.
+
+    `fit` says how a picture comes to that size: stretched; its shorter side brought to `edge` (0:
+    as it is; without one, to the size) and the middle cut out; or the longer side brought to it
+    and the rest filled with `fill`, a value before scaling.
     """
 
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     layout: Layout = "nchw"
     resize: tuple[int, int] | None = None
+    channels: str = "rgb"
+    factor: float = 1.0 / 255.0
+    fit: Fit = "stretch"
+    edge: int | None = None
+    fill: int = 114
+    filter: str = "bilinear"
 
     def __post_init__(self) -> None:
+        for name, known in (("fit", FITS), ("channels", ORDERS), ("filter", FILTERS)):
+            if getattr(self, name) not in known:
+                raise OptionError(
+                    f"unknown {name} of pictures `{getattr(self, name)}`",
+                    hint=f"known: {', '.join(f'`{word}`' for word in known)}",
+                )
         if self.layout not in ("nchw", "nhwc"):
             raise OptionError(
                 f"unknown layout `{self.layout}`", hint="known layouts: `nchw`, `nhwc`"
@@ -103,21 +124,55 @@ def read_picture(file: Path, slot: Slot, options: PictureOptions) -> NDArray[np.
     channels, height, width = picture_size(slot, options)
     try:
         with image.open(file) as opened:
-            picture = opened.convert("RGB" if channels == 3 else "L")
-            picture = picture.resize((width, height), image.BILINEAR)
+            picture = _fitted(
+                opened.convert("RGB" if channels == 3 else "L"), height, width, options
+            )
     except (unidentified, OSError, SyntaxError, image.DecompressionBombError) as error:
         raise OptionError(
             f"`{file.name}` is not a picture that can be read: {error}",
             where=str(file),
             hint="take it out of the folder, or save it again as PNG or JPEG",
         ) from error
-    pixels = np.asarray(picture, np.float32).reshape(height, width, channels) / np.float32(255)
+    pixels = np.asarray(picture, np.float32).reshape(height, width, channels)
+    if options.channels == "bgr":
+        pixels = pixels[:, :, ::-1]
+    if options.factor == 1.0 / 255.0:
+        pixels = pixels / np.float32(255)  # to the last bit what others compute
+    else:
+        pixels = pixels * np.float32(options.factor)
     mean, std = np.asarray(options.mean, np.float32), np.asarray(options.std, np.float32)
     scaled = (pixels - mean) / std
     if scaled.shape[2] != channels:
         raise OptionError(f"`mean` or `std` has 3 values and `{slot.name}` takes 1 channel")
     ordered = scaled.transpose(2, 0, 1) if options.layout == "nchw" else scaled
     return np.ascontiguousarray(ordered[None], np.float32)
+
+
+def _fitted(picture: Any, height: int, width: int, options: PictureOptions) -> Any:
+    """Bring a picture of Pillow's to this size."""
+    from PIL import Image
+
+    resample = FILTERS.index(options.filter)
+    own_width, own_height = picture.size
+    if options.fit == "stretch":
+        return picture.resize((width, height), resample)
+    if options.fit == "crop":
+        edge = max(height, width) if options.edge is None else options.edge
+        if edge:
+            shorter = min(own_width, own_height)
+            # The longer side is cut off to a whole number, as in torchvision and transformers.
+            size = tuple(edge if n == shorter else int(edge * n / shorter) for n in picture.size)
+            picture = picture.resize(size, resample)
+        left, top = (picture.width - width) // 2, (picture.height - height) // 2
+        # What lies outside of a smaller picture is black.
+        return picture.crop((left, top, left + width, top + height))
+    scale = min(height / own_height, width / own_width)
+    inner = round(own_width * scale), round(own_height * scale)
+    whole = Image.new(picture.mode, (width, height), (options.fill,) * len(picture.getbands()))
+    whole.paste(
+        picture.resize(inner, resample), ((width - inner[0]) // 2, (height - inner[1]) // 2)
+    )
+    return whole
 
 
 def described(dtype: np.dtype[Any], shape: Sequence[int | None] | None) -> str:

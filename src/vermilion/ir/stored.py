@@ -145,6 +145,40 @@ def _check_external(
     _state_all(tensor, location, offset, length)
 
 
+INTEGERS = frozenset({onnx.TensorProto.INT32, onnx.TensorProto.INT64})
+SMALL_BYTES = 1024
+"""Up to here integers may be a shape or axes, which onnx looks for in the message alone."""
+
+# Of a tensor in a branch, a body or an attribute: those are part of the message wherever they lie.
+_LARGEST_INNER = 1 << 30
+
+
+def read_in(
+    tensor: onnx.TensorProto, base: Path, where: str, most_bytes: int | None = None
+) -> None:
+    """Put the numbers of a tensor that was checked into the message, if they lie in a file.
+
+    Larger ones than `most_bytes` are left where they are; without it, too large ones are an error.
+    """
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return
+    facts = {item.key: item.value for item in tensor.external_data}
+    length = int(facts["length"])
+    if most_bytes is not None and length > most_bytes:
+        return
+    if length > _LARGEST_INNER:
+        raise ModelError(
+            f"a tensor of {length:,} bytes belongs to a node",
+            where=f"{where}, tensor `{tensor.name}`",
+            hint="make it a weight of the main graph",
+        )
+    with (base / facts["location"]).open("rb") as file:
+        file.seek(int(facts["offset"]))
+        tensor.raw_data = file.read(length)
+    del tensor.external_data[:]
+    tensor.data_location = onnx.TensorProto.DEFAULT
+
+
 def _state_all(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
     """Write out what was left open, which others read in other ways."""
     del tensor.external_data[:]

@@ -20,9 +20,13 @@ _BIASED = frozenset(name for name, row in OPERATORS.items() if row.bias is not N
 
 
 def settle_addends(work: ir.Model) -> None:
-    """Bring the biases of the main graph into the one form; change `work` in place."""
-    graph = work.graph
-    names = Names(graph)
+    """Bring all biases into the one form; change `work` in place."""
+    names = Names(work.graph)
+    for graph in work.graphs():
+        _settle(graph, names.within(graph))
+
+
+def _settle(graph: ir.Graph, names: Names) -> None:
     for node in list(graph):
         if node.op_type not in _BIASED or node.domain not in ("", "ai.onnx"):
             continue
@@ -50,7 +54,7 @@ def _settle_gemm(graph: ir.Graph, node: ir.Node, names: Names) -> None:
                 scaled = (vector * np.float32(beta)).astype(np.float32)
                 node.replace_input_with(2, names.constant(f"{addend.name}_of_{node.name}", scaled))
                 node.attributes.pop("beta", None)
-                _drop_unread(graph, addend)
+                _drop_unread(addend)
             return
     _split(graph, node, addend, beta, names)
 
@@ -73,7 +77,7 @@ def plain_products(work: ir.Model) -> None:
         if flag(node, "transB"):
             turned = np.ascontiguousarray(stored.numpy().T)
             node.replace_input_with(1, names.constant(f"{weight.name}_turned", turned))
-            _drop_unread(graph, weight)
+            _drop_unread(weight)
         result = node.outputs[0]
         product = ir.node("MatMul", list(node.inputs[:2]), name=str(node.name))
         made = product.outputs[0]
@@ -117,7 +121,7 @@ def _split(graph: ir.Graph, node: ir.Node, addend: ir.Value, beta: float, names:
             scaled = (addend.const_value.numpy() * np.float32(beta)).astype(np.float32)
             whole = addend
             addend = names.constant(f"{addend.name}_of_{node.name}", scaled)
-            _drop_unread(graph, whole)
+            _drop_unread(whole)
         else:
             factor = names.constant(f"{node.name}_beta", np.asarray(beta, np.float32))
             times = ir.node("Mul", [addend, factor], name=names.free(f"{node.name}_Mul"))
@@ -138,6 +142,7 @@ def _split(graph: ir.Graph, node: ir.Node, addend: ir.Value, beta: float, names:
     graph.insert_after(node, [*made, add])
 
 
-def _drop_unread(graph: ir.Graph, value: ir.Value) -> None:
-    if not value.uses() and not value.is_graph_output():
-        graph.initializers.pop(str(value.name), None)
+def _drop_unread(value: ir.Value) -> None:
+    owner = value.graph
+    if isinstance(owner, ir.Graph) and not value.uses() and not value.is_graph_output():
+        owner.initializers.pop(str(value.name), None)

@@ -111,6 +111,11 @@ def tensor_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, Tens
     return facts
 
 
+def types_of(facts: Mapping[str, TensorFacts]) -> dict[str, ir.DataType]:
+    """Return the element types alone."""
+    return {name: fact.data_type for name, fact in facts.items()}
+
+
 def _known_facts(model: ir.Model, sample: Mapping[str, Array]) -> dict[str, TensorFacts] | None:
     """Return what the graph says of all its tensors, None where it leaves something open.
 

@@ -50,7 +50,7 @@ def round_constants(
         name = str(value.name)
         node, bias = _reader(plan, value)
         if name not in parameters:
-            parameters[name] = _covering(plan, value, node, per_channel)
+            parameters[name] = _covering(plan, value, per_channel)
         if bias is not None and bias.const_value is not None and not plan.scheme.power_of_two:
             read = parameters[str(node.inputs[0].name)] if node.inputs[0] is not None else None
             if read is not None:
@@ -89,9 +89,9 @@ def _reader(plan: Plan, value: ir.Value) -> tuple[ir.Node, ir.Value | None]:
     return node, bias if bias in plan.biases else None
 
 
-def _covering(plan: Plan, value: ir.Value, node: ir.Node, per_channel: bool) -> Parameters:
-    is_weight = len(node.inputs) > 1 and node.inputs[1] is value
-    axis = channel_axis(node) if per_channel and is_weight and len(value.uses()) == 1 else None
+def _covering(plan: Plan, value: ir.Value, per_channel: bool) -> Parameters:
+    axes = {channel_axis(use.node) if use.idx == 1 else None for use in value.uses()}
+    axis = axes.pop() if per_channel and len(axes) == 1 else None
     return weight_parameters(value, plan.scheme.weight, axis)
 
 

@@ -16,8 +16,8 @@ from vermilion.ir.execute import open_session, run_session
 from vermilion.progress import no_progress
 from vermilion.quantization import quantize_file
 from vermilion.quantize import Options, quantize_model
+from vermilion.quantize.look import look
 from vermilion.quantize.observe import Range
-from vermilion.quantize.quantize import look
 from vermilion.quantize.result import Quantized
 
 RNG = np.random.default_rng(0)
@@ -154,11 +154,28 @@ def test_old_formats_are_raised(opset: int) -> None:
 def test_what_cannot_be_raised_takes_a_scale_a_tensor() -> None:
     """The converter follows no bodies, and no domains but its own."""
     text = """(float[4,16] x) => (float[4,8] y) { a = MatMul(x, w) y = com.microsoft.Gelu(a) }"""
-    original = model(text, 11, 6, "com.microsoft", w=real(16, 8))
+    original = model(text, 10, 6, "com.microsoft", w=real(16, 8))
     data = feeds("x", 4, 16)
     done = quantize_model(original, data, scheme="a8w8")
-    assert done.model.opset_imports[""] == 11
+    assert done.model.opset_imports[""] == 10
     assert decibels(original, done, data) > 30.0
+
+
+@pytest.mark.parametrize("scheme", ["a8w8", "bf16", "mxint8"])
+@pytest.mark.parametrize("opset", [11, 12])
+def test_bodies_of_opset_11_and_12_are_raised_by_rules(opset: int, scheme: str) -> None:
+    text = """(float[1,4,16] x) => (float[1,4,8] y) {
+        b = Loop(three, yes, x) <body = b (int64 n, bool go, float[1,4,16] s)
+                => (bool still, float[1,4,16] t) {
+            a = MatMul(s, w) u = Squeeze<axes = [0]>(a) p = Softmax<axis = 1>(u)
+            t = Unsqueeze<axes = [0]>(p) still = Identity(go) }>
+        y = MatMul(b, v) }"""
+    three, yes = np.asarray(3), np.asarray(True)
+    original = model(text, opset, 6, three=three, yes=yes, w=real(16, 16), v=real(16, 8))
+    data = feeds("x", 1, 4, 16)
+    done = quantize_model(original, data, scheme=scheme)
+    assert done.model.opset_imports[""] >= 13
+    assert decibels(original, done, data) > 25.0
 
 
 BRANCHES = """(float[1,4,8,8] x) => (float[1,4,8,8] y) {
@@ -178,7 +195,7 @@ def test_what_is_in_branches_is_named_and_has_weights_of_8_bits() -> None:
     assert "w" not in done.model.graph.initializers
     assert decibels(original, done, data) > 25.0
     names = [row.name for row in done.inner]
-    in_float = quantize_model(original, data, scheme="bf16").inner
+    in_float = quantize_model(original, data, scheme="mxint8").inner
     assert [(row.name, row.has_weights) for row in in_float] == [(n, False) for n in names]
     left = quantize_model(original, data, scheme="a8w8", exclude=[names[0]])
     assert [row.has_weights for row in left.inner] == [False, True]

@@ -9,7 +9,7 @@ Blocks: X → a function of the model that rounds → matrix products; W is stor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -21,6 +21,7 @@ from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.npu import OPERATORS as TAKEN
 from vermilion.ir.attributes import flag
 from vermilion.quantize.blocks import FORMATS, round_to
+from vermilion.quantize.bodies import bodies_of, types_within
 from vermilion.quantize.cost import PRODUCTS
 from vermilion.quantize.emulate import add_emulation
 from vermilion.quantize.formats import FloatScheme
@@ -54,8 +55,16 @@ def float_nodes(
     types: Mapping[str, ir.DataType],
     exclude: Sequence[str],
 ) -> list[ir.Node]:
-    """Return the nodes that the scheme rounds."""
-    skipped = excluded_nodes(graph, exclude)
+    """Return the nodes of the main graph that the scheme rounds."""
+    return _taken(graph, scheme, types, excluded_nodes(graph, exclude))
+
+
+def _taken(
+    graph: ir.Graph,
+    scheme: FloatScheme,
+    types: Mapping[str, ir.DataType],
+    skipped: Collection[ir.Node],
+) -> list[ir.Node]:
     column = TAKEN["bf16"] if scheme.all_tensors else PRODUCTS
     return [
         node
@@ -78,12 +87,17 @@ def write_floats(
     Raises: UnsupportedError where there is nothing to round, or a block has no known length.
     """
     graph = work.graph
-    nodes = float_nodes(graph, scheme, types, exclude)
-    count = (
-        _write_casts(work, nodes, scheme.number, types)
-        if scheme.all_tensors
-        else _write_blocks(work, nodes, scheme.number)
-    )
+    skipped = excluded_nodes(graph, exclude)
+    nodes = _taken(graph, scheme, types, skipped)
+    if not scheme.all_tensors:
+        count = _write_blocks(work, nodes, scheme.number)
+    else:
+        names = Names(graph)
+        count = write_casts(graph, nodes, scheme.number, types, names)
+        for body in bodies_of(graph):
+            own = types_within(body.graph)
+            inner = _taken(body.graph, scheme, own, skipped)
+            count += write_casts(body.graph, inner, scheme.number, own, names.within(body.graph))
     if not count:
         raise UnsupportedError(
             f"no operator of this model can be computed in {scheme.name}",
@@ -93,18 +107,19 @@ def write_floats(
     return count
 
 
-def _write_casts(
-    work: ir.Model, nodes: Sequence[ir.Node], number: str, types: Mapping[str, ir.DataType]
+def write_casts(
+    graph: ir.Graph,
+    nodes: Sequence[ir.Node],
+    number: str,
+    types: Mapping[str, ir.DataType],
+    names: Names,
 ) -> int:
-    graph = work.graph
-    names = Names(graph)
+    """Let nodes of one graph compute in 16 bits; give how many tensors are rounded."""
     taken = frozenset(nodes)
     count = 0
     for value in _constants_of(nodes):
         _store_narrow(graph, value, number, taken, names)
         count += 1
-    given = [v for v in graph.inputs if types.get(str(v.name)) == ir.DataType.FLOAT]
-    given = [v for v in given if any(use.node in taken for use in v.uses())]
     made = [
         value
         for node in nodes
@@ -112,10 +127,50 @@ def _write_casts(
         for value in node.outputs
         if types.get(str(value.name)) == ir.DataType.FLOAT
     ]
-    for value in (*given, *made):
+    for value in (*_given(graph, taken, types), *made):
         _round_through(graph, value, number, names)
         count += 1
     return count
+
+
+def write_narrow_nodes(work: ir.Model, nodes: Collection[ir.Node], number: str) -> None:
+    """Let some nodes of the main graph compute in 16 bits: what they read is rounded for them."""
+    graph, names = work.graph, Names(work.graph)
+    column = TAKEN["bf16"] - {"Cast"}
+    taken = [n for n in graph if n in nodes and n.op_type in column and n.domain in ("", "ai.onnx")]
+    makers = frozenset(taken)
+    for value in _constants_of(taken):
+        _store_narrow(graph, value, number, makers, names)
+    read = {
+        value: None
+        for node in taken
+        for value in node.inputs
+        if value is not None and value.dtype == ir.DataType.FLOAT and value.const_value is None
+    }
+    for value in read:
+        maker = value.producer()
+        if maker not in makers and (maker is None or maker.op_type != "Cast"):
+            _round_through(graph, value, number, names, makers)
+    for node in taken:
+        for value in node.outputs if node.op_type not in _EXACT else ():
+            if value.dtype == ir.DataType.FLOAT:
+                _round_through(graph, value, number, names)
+
+
+def _given(
+    graph: ir.Graph, taken: Collection[ir.Node], types: Mapping[str, ir.DataType]
+) -> list[ir.Value]:
+    """Return what the nodes read that no node of this graph makes."""
+    found: dict[ir.Value, None] = {}
+    for node in graph:
+        for value in node.inputs if node in taken else ():
+            if value is None or value.const_value is not None:
+                continue
+            maker = value.producer()
+            is_given = maker is None or maker.graph is not graph
+            if is_given and types.get(str(value.name)) == ir.DataType.FLOAT:
+                found[value] = None
+    return list(found)
 
 
 def _constants_of(nodes: Sequence[ir.Node]) -> Iterator[ir.Value]:
@@ -160,13 +215,27 @@ def _store_narrow(
         node.replace_input_with(index, result)
     order = {node: index for index, node in enumerate(graph)}
     graph.insert_before(min((node for node, _ in readers), key=order.__getitem__), cast)
-    if not value.uses() and not value.is_graph_output():
-        del graph.initializers[str(value.name)]
+    owner = value.graph
+    if isinstance(owner, ir.Graph) and not value.uses() and not value.is_graph_output():
+        owner.initializers.pop(str(value.name), None)
 
 
-def _round_through(graph: ir.Graph, value: ir.Value, number: str, names: Names) -> None:
-    readers = [(use.node, use.idx) for use in value.uses() if use.node.graph is graph]
+def _round_through(
+    graph: ir.Graph,
+    value: ir.Value,
+    number: str,
+    names: Names,
+    only: Collection[ir.Node] | None = None,
+) -> None:
+    """Round what all of a graph, or `only` these nodes, read."""
+    readers = [
+        (use.node, use.idx)
+        for use in value.uses()
+        if use.node.graph is graph and (only is None or use.node in only)
+    ]
     producer = value.producer()
+    if producer is not None and producer.graph is not graph:
+        producer = None  # of a graph around this one
     narrow = ir.node(
         "Cast", [value], {"to": int(_CAST_TO[number])}, name=names.free(f"{value.name}_to_{number}")
     )
@@ -179,7 +248,7 @@ def _round_through(graph: ir.Graph, value: ir.Value, number: str, names: Names) 
         {"to": int(ir.DataType.FLOAT)},
         name=names.free(f"{value.name}_from_{number}"),
     )
-    _put_behind(graph, value, producer, [narrow, wide], readers, names)
+    _put_behind(graph, value, producer, [narrow, wide], readers, names, replaces=only is None)
 
 
 def _put_behind(
@@ -189,11 +258,13 @@ def _put_behind(
     nodes: Sequence[ir.Node],
     readers: Sequence[tuple[ir.Node, int]],
     names: Names,
+    *,
+    replaces: bool = True,
 ) -> None:
-    """Put nodes behind `value`; who read it, and the caller of the graph, read their result."""
+    """Put nodes behind `value`; readers, and the caller of the graph, read their result."""
     result = nodes[-1].outputs[0]
     result.type, result.shape = value.type, value.shape
-    if producer is not None and value.is_graph_output():
+    if replaces and producer is not None and value.is_graph_output():
         index = next(i for i, output in enumerate(graph.outputs) if output is value)
         graph.outputs[index] = result
         result.name, value.name = value.name, names.free(f"{value.name}_exact")

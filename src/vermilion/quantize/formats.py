@@ -52,6 +52,7 @@ INT8 = IntegerFormat("int8", ir.DataType.INT8, 127, -127)
 UINT8 = IntegerFormat("uint8", ir.DataType.UINT8, 255, 0)
 INT16 = IntegerFormat("int16", ir.DataType.INT16, 32767, -32767)
 INT32 = IntegerFormat("int32", ir.DataType.INT32, 2**31 - 1, -(2**31 - 1))
+_MIDDLE = 128
 INT4 = IntegerFormat("int4", ir.DataType.INT4, 7, -7)
 UINT4 = IntegerFormat("uint4", ir.DataType.UINT4, 15, 0)
 
@@ -76,6 +77,12 @@ class Parameters:
         lengths[self.axis] = -1
         return self.scale.reshape(lengths)
 
+    def in_middle(self) -> Parameters:
+        """Return the same numbers as uint8 with a zero point of 128, if they are int8."""
+        if self.number is not INT8 or self.zero_point:
+            return self
+        return Parameters(UINT8, self.scale, _MIDDLE, self.axis)
+
     def to_integers(self, values: NDArray[Any]) -> NDArray[Any]:
         """Round half to even; what is out of range goes to its end."""
         scaled = np.rint(values.astype(np.float64) / self.aligned(values.ndim).astype(np.float64))
@@ -97,11 +104,12 @@ Column = Literal["xint8", "a8w8", "a16w8"]
 class Scheme:
     """What each kind of tensor becomes.
 
-    `column` names the operators of AMD's table that take the format. With `power_of_two`, scales
-    are powers of two and move until the shifters of the first NPU generations can follow; every
-    tensor between operators is rounded and biases are as narrow as weights. Without it, scales
-    are any number, biases are int32 at the product of two scales, and elementwise operators are
-    computed in float between their rounded borders.
+    `column` names the operators of AMD's table that take the format, `also` some beside it. With
+    `power_of_two`, scales are powers of two and move until the shifters of the first NPU
+    generations can follow; every tensor between operators is rounded and biases are as narrow as
+    weights. Without it, scales are any number, biases are int32 at the product of two scales, and
+    elementwise operators are computed in float between their rounded borders; not with
+    `all_tensors`.
     """
 
     name: str
@@ -113,6 +121,13 @@ class Scheme:
     power_of_two: bool = False
     per_channel: bool = False
     source: str = ""
+    all_tensors: bool = False
+    also: tuple[str, ...] = ()
+
+    @property
+    def rounds_between(self) -> bool:
+        """Say whether what passes from one elementwise operator to the next is rounded too."""
+        return self.power_of_two or self.all_tensors
 
     @property
     def has_fine_steps(self) -> bool:

@@ -176,7 +176,8 @@ def quantize_guarded(
             "an accuracy promise needs samples to hold out",
             hint=f"give at least {HELD_OUT_EVERY}; 32 or more are usual",
         )
-    search = _AccuracySearch(model, ladder, promise, metric, labels, held, progress)
+    measured = Measurement(model, metric, labels, held, promise.files)
+    search = _AccuracySearch(ladder, promise, measured, progress)
     search.go(options)
     best = search.best()
     quantized = ladder.finish(best.options, progress, details=details)
@@ -185,9 +186,9 @@ def quantize_guarded(
         tuple(search.trials),
         best.met,
         tuple(ladder.damage),
-        search.held_out,
+        measured.held_out,
         promise,
-        "" if metric is None else metric.name,
+        measured.metric,
     )
 
 
@@ -221,25 +222,22 @@ def _metric_for(labels: Labels) -> str:
     )
 
 
-class _AccuracySearch:
-    """The trials, as they are made."""
+class Measurement:
+    """What the float model gives on the samples held out, and how far another is from it."""
 
     def __init__(
         self,
         model: ir.Model,
-        ladder: Ladder,
-        promise: Promise,
         metric: Metric | None,
         labels: Labels | None,
         held: HeldOut,
-        progress: Progress,
+        files: Sequence[Any],
     ) -> None:
-        self._ladder, self._promise, self._held = ladder, promise, held
-        self._progress = progress
+        self._held = held
+        self.metric = "" if metric is None else metric.name
         exact = self._run(model, len(held.samples))
         self.held_out = len(exact)
-        """How many samples the trials were measured on."""
-        files = promise.files
+        """How many samples are measured on."""
         label = None
         if labels is not None:
 
@@ -247,6 +245,41 @@ class _AccuracySearch:
                 return labels.of(index, files[index] if index < len(files) else None)
 
         self._judge = Judge(metric, exact, held, label)
+
+    def of(self, model: ir.Model) -> Verdict:
+        """Run a quantized model and compare."""
+        return self._judge.judge(self._run(model, self.held_out))
+
+    def _run(self, model: ir.Model, most: int) -> list[dict[str, Array]]:
+        session = open_session(model, quiet=True)
+        found: list[dict[str, Array]] = []
+        size = 0
+        for sample in self._held.samples[:most]:
+            if size > HELD_OUT_BYTES and len(found) >= HELD_OUT_SAMPLES:
+                break
+            outputs = run_session(session, sample)
+            # Copied: an array of ONNX Runtime's keeps all memory of the session alive.
+            found.append({n: a.copy() for n, a in outputs.items() if isinstance(a, np.ndarray)})
+            size += sum(array.nbytes for array in found[-1].values())
+        return found
+
+
+def measurement(model: ir.Model, promise: Promise | None, held: HeldOut) -> Measurement:
+    """Return what a promise's metric, or the SQNR alone, is measured with."""
+    if promise is None or (promise.metric is None and promise.labels is None):
+        return Measurement(model, None, None, held, ())
+    labels = as_labels(promise.labels)
+    return Measurement(model, _metric_of(model, promise, labels), labels, held, promise.files)
+
+
+class _AccuracySearch:
+    """The trials, as they are made."""
+
+    def __init__(
+        self, ladder: Ladder, promise: Promise, measured: Measurement, progress: Progress
+    ) -> None:
+        self._ladder, self._promise, self._measured = ladder, promise, measured
+        self._progress = progress
         self._lost = True
         self.trials: list[Trial] = []
 
@@ -282,7 +315,7 @@ class _AccuracySearch:
             return known
         begin = time.perf_counter()
         made, share = self._ladder.make(options)
-        verdict = self._judge.judge(self._run(made, self.held_out))
+        verdict = self._measured.of(made)
         trial = self._trial(what, options, verdict, share, begin)
         self._lost = verdict.has_losses
         self.trials.append(trial)
@@ -315,16 +348,3 @@ class _AccuracySearch:
             total,
             verdict.fault,
         )
-
-    def _run(self, model: ir.Model, most: int) -> list[dict[str, Array]]:
-        session = open_session(model, quiet=True)
-        found: list[dict[str, Array]] = []
-        size = 0
-        for sample in self._held.samples[:most]:
-            if size > HELD_OUT_BYTES and len(found) >= HELD_OUT_SAMPLES:
-                break
-            outputs = run_session(session, sample)
-            # Copied: an array of ONNX Runtime's keeps all memory of the session alive.
-            found.append({n: a.copy() for n, a in outputs.items() if isinstance(a, np.ndarray)})
-            size += sum(array.nbytes for array in found[-1].values())
-        return found

@@ -16,8 +16,9 @@ from vermilion.quantize.evidence import binomial_bound
 from vermilion.quantize.guard import _FIRST, _FURTHER
 from vermilion.quantize.hold_out import HeldOut
 from vermilion.quantize.html import html_report
+from vermilion.quantize.look import look
 from vermilion.quantize.options import from_json
-from vermilion.quantize.quantize import decide, look
+from vermilion.quantize.quantize import decide
 from vermilion.quantize.sensitivity import measure_damage
 
 RNG = np.random.default_rng(4)

@@ -1,7 +1,7 @@
-"""What the plan of the main graph does not reach: nodes in branches and bodies, recurrent layers.
+"""What no plan holds: recurrent layers, and in branches and bodies what no sample came through.
 
 Their weights are rounded to 8 bits, a scale for each output, and read through DequantizeLinear;
-what they compute stays in float32, because no sample shows what flows inside of them.
+what they compute stays in float32.
 
 Before → after: Conv(X, W) in a branch → Conv(X, DequantizeLinear(W as int8))
                 LSTM(X, W, R)          → LSTM(X, Mul(Cast(Cast(W as int8)), scales), R alike)
@@ -27,22 +27,24 @@ from vermilion.quantize.scales import channel_axis, weight_parameters
 from vermilion.quantize.working_copy import WANTED_OPSET
 
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+_HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 # Below this a weight is no matter: its scales would take as much.
 _LEAST_ELEMENTS = 64
 
 
 @dataclass(frozen=True)
 class InnerNode:
-    """A node whose activations stay in float, and of which node's branch or body it is.
+    """A recurrent layer, or a product in a branch or body, and of which node's.
 
     `outer` is empty for a recurrent layer of the main graph. `has_weights` says that its weights
-    are in 8 bits.
+    are in fewer bits, `has_activations` that what it reads is.
     """
 
     name: str
     op_type: str
     outer: str
     has_weights: bool
+    has_activations: bool = False
 
 
 def inner_nodes(graph: ir.Graph) -> Iterator[tuple[ir.Node, str]]:
@@ -63,10 +65,39 @@ def _bodies(attribute: ir.Attr) -> Sequence[ir.Graph]:
 
 
 def named_inner(graph: ir.Graph) -> tuple[InnerNode, ...]:
-    """Name all such nodes of a scheme that leaves them in float whole."""
-    return tuple(
-        InnerNode(str(node.name or node.op_type), node.op_type, outer, has_weights=False)
-        for node, outer in inner_nodes(graph)
+    """Name all such nodes of a graph that has been rewritten."""
+    return tuple(_named(node, outer) for node, outer in inner_nodes(graph))
+
+
+def _named(node: ir.Node, outer: str) -> InnerNode:
+    def is_rounded(place: int) -> bool:
+        value = node.inputs[place] if place < len(node.inputs) else None
+        maker = None if value is None else value.producer()
+        if maker is None or maker.op_type != "Cast":
+            return maker is not None and maker.op_type == "DequantizeLinear"
+        source = maker.inputs[0]
+        return source is not None and source.dtype in _HALVES
+
+    weights = any(_is_written_out(node, place) or is_rounded(place) for place, _ in _weights(node))
+    name = str(node.name or node.op_type)
+    return InnerNode(name, node.op_type, outer, weights, has_activations=is_rounded(0))
+
+
+def _is_written_out(node: ir.Node, place: int) -> bool:
+    """Say whether a recurrent layer's weight is what `_written_out` makes of one."""
+    value = node.inputs[place] if place < len(node.inputs) else None
+    maker = None if value is None else value.producer()
+    source = None if maker is None or maker.op_type != "Mul" else maker.inputs[0]
+    return source is not None and (cast := source.producer()) is not None and cast.op_type == "Cast"
+
+
+def has_inner_weights(graph: ir.Graph) -> bool:
+    """Say whether `round_inner_weights` finds anything."""
+    return any(
+        (value := node.inputs[place]) is not None and _is_rounded(value)
+        for node, _ in inner_nodes(graph)
+        for place, _ in _weights(node)
+        if place < len(node.inputs)
     )
 
 
@@ -77,9 +108,7 @@ def round_inner_weights(work: ir.Model, exclude: Sequence[str]) -> tuple[InnerNo
     names = Names(graph)
     by_channel = opset_of(work) >= WANTED_OPSET
     done: dict[tuple[ir.Value, int | None], ir.Value] = {}
-    found = []
-    for node, outer in list(inner_nodes(graph)):
-        rounded = False
+    for node, _ in list(inner_nodes(graph)):
         for place, axis in () if node in skipped else _weights(node):
             weight = node.inputs[place]
             if weight is None or not _is_rounded(weight):
@@ -90,13 +119,11 @@ def round_inner_weights(work: ir.Model, exclude: Sequence[str]) -> tuple[InnerNo
                 plain = node.op_type in RECURRENT
                 done[key] = (_written_out if plain else _dequantized)(weight, axis, names)
             node.replace_input_with(place, done[key])
-            rounded = True
-        found.append(InnerNode(str(node.name or node.op_type), node.op_type, outer, rounded))
     for weight, _ in done:
         owner = weight.graph
         if owner is not None and not weight.uses() and not weight.is_graph_output():
             owner.initializers.pop(str(weight.name), None)
-    return tuple(found)
+    return named_inner(graph)
 
 
 def _weights(node: ir.Node) -> Sequence[tuple[int, int | None]]:

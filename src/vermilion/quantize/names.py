@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,20 @@ from numpy.typing import NDArray
 
 
 class Names:
-    """What is taken in a graph that is being rewritten."""
+    """What is taken in a graph that is being rewritten, and in all branches and bodies in it."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
-        self._taken = {str(value.name) for value in (*graph.inputs, *graph.initializers.values())}
-        for node in graph.all_nodes():
-            self._taken |= {str(value.name) for value in node.outputs}
+        self._taken: set[str] = set()
+        for each in (graph, *graph.subgraphs()):
+            self._taken |= {str(v.name) for v in (*each.inputs, *each.initializers.values())}
+            self._taken |= {str(value.name) for node in each for value in node.outputs}
+
+    def within(self, graph: ir.Graph) -> Names:
+        """Return the same names for a branch or body, which gets the constants."""
+        inner = copy(self)
+        inner._graph = graph
+        return inner
 
     def free(self, wanted: str) -> str:
         """Return `wanted`, or with a number where a tensor has that name already."""

@@ -138,7 +138,7 @@ def operators_of(scheme: Scheme) -> dict[str, Operator]:
 
     Moving data costs nothing where scales are shared, so those rows are taken in any case.
     """
-    column = DOCUMENTED[scheme.column]
+    column = DOCUMENTED[scheme.column] | set(scheme.also)
     found = {n: row for n, row in OPERATORS.items() if n in column or row.role == "move"}
     if not scheme.power_of_two:
         found |= dict.fromkeys(_AVERAGES & found.keys(), _COMPUTE)

@@ -28,7 +28,12 @@ class Settings(TypedDict, total=False):
     correct_bias: bool
     wide: Sequence[str]
     exclude: Sequence[str]
+    bfloat: Sequence[str]
     block: int
+    headroom: bool
+    all_tensors: bool
+    middle: bool
+    dpu: bool
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,14 @@ class Options:
     weights. `method` and `per_channel` None are what the scheme does by itself. `symmetric` asks
     for zero points of zero. `equalize` evens out weights across layers, `migrate` moves outlying
     channels of what products read into their weights; both before anything is rounded. `wide`
-    names tensors (`*` matches anything) that get 16 bits, `exclude` nodes that stay in float.
-    `block` is how many weights share a scale in weight-only schemes.
+    names tensors (`*` matches anything) that get 16 bits, `bfloat` nodes that compute in bfloat16,
+    `exclude` nodes that stay in float. `block` is how many weights share a scale in weight-only
+    schemes.
+
+    The others are for files like another tool's: `headroom` widens ranges of 16 bits beyond what
+    was seen; `all_tensors` rounds between elementwise operators as well; `middle` writes int8
+    activations as uint8 with a zero point of 128; `dpu` computes averages, LeakyRelu and Sigmoid as
+    the first NPU generations do (see `dpu.py`).
     """
 
     scheme: str = "xint8"
@@ -55,7 +66,12 @@ class Options:
     correct_bias: bool = True
     wide: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    bfloat: tuple[str, ...] = ()
     block: int = 32
+    headroom: bool = True
+    all_tensors: bool = False
+    middle: bool = False
+    dpu: bool = False
 
     def __post_init__(self) -> None:
         if self.method is not None:
@@ -68,6 +84,11 @@ class Options:
                 f"blocks of {self.block} weights are not possible",
                 hint=f"they hold {', '.join(map(str, BLOCKS))}",
             )
+
+    @property
+    def without_integers(self) -> tuple[str, ...]:
+        """The patterns of all nodes that get no integers."""
+        return (*self.exclude, *self.bfloat)
 
     def as_json(self) -> dict[str, object]:
         """Return the recipe: `from_json` makes the same options of it."""
@@ -87,7 +108,7 @@ BLOCKS = (16, 32, 64, 128, 256)
 def make_options(settings: Settings) -> Options:
     """Return options; lists become tuples."""
     fields: dict[str, Any] = dict(settings)
-    for name in ("wide", "exclude"):
+    for name in ("wide", "exclude", "bfloat"):
         if name in fields:
             fields[name] = tuple(fields[name])
     return Options(**fields)

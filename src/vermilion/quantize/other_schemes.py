@@ -11,12 +11,19 @@ import onnx_ir as ir
 
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.ir.cost import node_cost
-from vermilion.ir.execute import Array
+from vermilion.ir.execute import Array, run_session
 from vermilion.progress import Progress
 from vermilion.quantize.addends import plain_products
 from vermilion.quantize.algorithms.layers import LONGEST, layers_of
 from vermilion.quantize.algorithms.moments import ALL_ROWS, Moments, MomentsObserver
-from vermilion.quantize.calibrate import Calibrator, TensorFacts, observe, tensor_facts
+from vermilion.quantize.calibrate import (
+    Calibrator,
+    TensorFacts,
+    observe,
+    open_fetching,
+    tensor_facts,
+)
+from vermilion.quantize.cost import PRODUCTS
 from vermilion.quantize.dynamic import dynamic_products, write_dynamic
 from vermilion.quantize.feeds import checked, input_slots
 from vermilion.quantize.floats import float_nodes, write_floats
@@ -107,6 +114,8 @@ def look_other(
     facts = tensor_facts(work, first)
     feeds = itertools.chain([first], feeds)
     if isinstance(scheme, FloatScheme):
+        if not scheme.all_tensors:
+            _learn_ranks(work, first)
         # Nothing is calibrated, so that any samples do.
         kept = list(itertools.islice(feeds, OUTPUT_SAMPLES))
         count = len(kept) + (sum(1 for _ in feeds) if held is not None else 0)
@@ -121,6 +130,24 @@ def look_other(
     if held is None:
         count += len(compared)
     return SeenOther(work, scheme, facts, moments.by_weight, kept, len(compared), count)
+
+
+def _learn_ranks(work: ir.Model, sample: Mapping[str, Array]) -> None:
+    """Note the shapes of what products read and inference does not tell, as of a Loop.
+
+    How long the axis is that they sum over is the same for all samples: the other tensor's is.
+    """
+    read = {
+        str(value.name): value
+        for node in work.graph
+        if node.op_type in PRODUCTS
+        for value in node.inputs[:2]
+        if value is not None and value.const_value is None and value.shape is None
+    }
+    if read:
+        found = run_session(open_fetching(work, list(read)), sample)
+        for name, value in read.items():
+            value.shape = ir.Shape(found[name].shape)
 
 
 def _oldest(scheme: OtherScheme) -> int:

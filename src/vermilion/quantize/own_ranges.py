@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from vermilion.ir.execute import Array
 from vermilion.progress import Progress
+from vermilion.quantize.look import Seen
 from vermilion.quantize.options import Options
-from vermilion.quantize.quantize import Seen, decide
+from vermilion.quantize.quantize import decide
 from vermilion.quantize.ranges import Method
 from vermilion.quantize.sensitivity import NOTICED, Damage, measure_damage
 

@@ -83,21 +83,32 @@ def make_plan(
     """
     graph = model.graph
     scheme = scheme_named("xint8") if scheme is None else scheme
+    plan = plan_graph(graph, types, excluded_nodes(graph, exclude), scheme, masked)
+    if not plan.nodes:
+        raise UnsupportedError(
+            "no operator of this model can be quantized",
+            where=f"{sum(1 for _ in graph)} nodes",
+            hint="Conv, MatMul and Add of float numbers are, among others",
+        )
+    return plan
+
+
+def plan_graph(
+    graph: ir.Graph,
+    types: Mapping[str, ir.DataType],
+    excluded: frozenset[ir.Node],
+    scheme: Scheme,
+    masked: Collection[str] = (),
+) -> Plan:
+    """Decide where one graph is rounded, its branches and bodies aside; it may be nowhere."""
     operators = operators_of(scheme)
-    excluded = excluded_nodes(graph, exclude)
     subgraphs = float_subgraphs(graph)
     masks = find_masks(graph, masked)
     left_out = excluded | subgraphs | masks.nodes
     taken = [n for n in graph if n not in left_out and _is_quantizable(n, types, operators)]
     nodes = frozenset(_drop_idle_moves(taken, operators))
-    if not nodes:
-        raise UnsupportedError(
-            "no operator of this model can be quantized",
-            where=f"{sum(1 for _ in graph)} nodes",
-            hint="float32 operators such as Conv, MatMul and Add are; float16 models are not yet",
-        )
     fused = {n: user for n in taken if n in nodes and (user := _fused_user(n, nodes)) is not None}
-    find = _activations if scheme.power_of_two else _borders
+    find = _activations if scheme.rounds_between else _borders
     activations = find(graph, nodes, fused, operators)
     weights, biases = _constants(graph, nodes, operators, scheme)
     names = {value.name for value in (*activations, *weights, *biases) if value.name}
@@ -123,13 +134,18 @@ def make_plan(
 
 
 def excluded_nodes(graph: ir.Graph, exclude: Sequence[str]) -> frozenset[ir.Node]:
-    """Return the nodes that patterns name.
+    """Return the nodes that patterns name; `:Softmax` names all of that kind, `:!Conv` all others.
 
     Raises: OptionError for a pattern that names none.
     """
     by_name = {str(node.name): node for node in graph.all_nodes()}
     found: set[ir.Node] = set()
     for pattern in exclude:
+        if pattern.startswith(":"):
+            kinds = frozenset(pattern.lstrip(":!").split(","))
+            others = pattern.startswith(":!")
+            found |= {node for node in by_name.values() if (node.op_type in kinds) != others}
+            continue
         matches = [name for name in by_name if fnmatch.fnmatchcase(name, pattern)]
         if not matches:
             near = difflib.get_close_matches(pattern, by_name, n=3, cutoff=0.4)
@@ -201,9 +217,8 @@ def _activations(
     """Return every tensor that a quantized node reads or writes."""
     found: dict[ir.Value, None] = {}
     read = {value for node in nodes for value in data_inputs(node, operators[node.op_type])}
-    for value in graph.inputs:
-        if value in read:
-            found[value] = None
+    for value in _given(graph, read):
+        found[value] = None
     for node in graph:
         if node in fused:
             continue
@@ -212,6 +227,19 @@ def _activations(
             if written or value in read:
                 found[value] = None
     return tuple(found)
+
+
+def _given(graph: ir.Graph, read: Collection[ir.Value]) -> list[ir.Value]:
+    """Return what is read and not made here: inputs, and in a body what is of a graph around it."""
+    outer: dict[ir.Value, None] = {}
+    for node in graph:
+        for value in node.inputs:
+            if value is not None and value in read and value.const_value is None:
+                maker = value.producer()
+                is_outer = value.graph is not graph if maker is None else maker.graph is not graph
+                if is_outer:
+                    outer[value] = None
+    return [*(value for value in graph.inputs if value in read), *outer]
 
 
 def _borders(
@@ -226,7 +254,7 @@ def _borders(
     """
     read = _read_by_kernels(graph, nodes, operators)
     ends = {fused[n] for n in fused if n.op_type in WRITES_INTEGERS}
-    found = {value: None for value in graph.inputs if value in read}
+    found = dict.fromkeys(_given(graph, read))
     for node in graph:
         moves = node in nodes and operators[node.op_type].role == "move"
         moved = moves and node.inputs[0] in found
@@ -261,7 +289,7 @@ def _constants(
     for node in graph:
         if node not in nodes:
             continue
-        if not scheme.power_of_two and node.op_type in ELEMENTWISE:
+        if not scheme.rounds_between and node.op_type in ELEMENTWISE:
             continue
         operator = operators[node.op_type]
         for value in data_inputs(node, operator):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
-import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from operator import length_hint
 from typing import Unpack
 
 import onnx_ir as ir
@@ -16,48 +12,37 @@ from vermilion.errors import OptionError
 from vermilion.ir.execute import Array
 from vermilion.ir.opset import opset_of
 from vermilion.progress import Progress, no_progress
-from vermilion.quantize.algorithms.equalize import equalize_layers
-from vermilion.quantize.algorithms.layers import layers_of
-from vermilion.quantize.algorithms.migrate import migrate
-from vermilion.quantize.algorithms.moments import Moments, MomentsObserver
+from vermilion.quantize.algorithms.moments import Moments
+from vermilion.quantize.bodies import (
+    bodies_of,
+    plans_of,
+    types_within,
+    without_unseen,
+)
 from vermilion.quantize.calibrate import (
-    Calibrator,
-    OutputKeeper,
     Statistics,
-    TensorFacts,
-    observe,
-    tensor_facts,
 )
 from vermilion.quantize.choose import choose_positions, parameters_of_positions
 from vermilion.quantize.constants import Constants, round_constants
 from vermilion.quantize.cost import eight_bit_share
-from vermilion.quantize.feeds import checked, input_slots
-from vermilion.quantize.formats import Scheme, any_scheme_named, scheme_named
-from vermilion.quantize.hold_out import HeldOut, drained, some_held_out
+from vermilion.quantize.dpu import write_dpu
+from vermilion.quantize.floats import write_narrow_nodes
+from vermilion.quantize.formats import Scheme, any_scheme_named
 from vermilion.quantize.inner import InnerNode, round_inner_weights
+from vermilion.quantize.look import Seen, look, scheme_of
 from vermilion.quantize.low_resolution import low_resolution_tensors
-from vermilion.quantize.masks import Scores, masked_inputs
-from vermilion.quantize.observe import Histogram, Range
+from vermilion.quantize.observe import Histogram
 from vermilion.quantize.old_objects import old_objects_left_alone
 from vermilion.quantize.options import Options, Settings, make_options
 from vermilion.quantize.other_schemes import quantize_other
-from vermilion.quantize.plan import Plan, make_plan
+from vermilion.quantize.plan import Plan, excluded_nodes, plan_graph
 from vermilion.quantize.refine import refine
-from vermilion.quantize.report import LayerKeeper, compare_both
-from vermilion.quantize.result import LAYER_SAMPLES, OUTPUT_SAMPLES, Quantized, tensor_details
+from vermilion.quantize.report import compare_both
+from vermilion.quantize.result import Quantized, tensor_details
 from vermilion.quantize.rewrite import write_plan
-from vermilion.quantize.scales import choose_scales, own_method
+from vermilion.quantize.scales import choose_scales
 from vermilion.quantize.widen import widened
-from vermilion.quantize.working_copy import OLDEST_QUANTIZED_OPSET, WANTED_OPSET, working_copy
-
-# Outputs of one sample that are kept rather than computed again, at most.
-_KEPT_BYTES = 16 * 1024 * 1024
-
-COUNTED_EVERY = 4
-"""Of the values of large tensors, where the scale is a power of two: one group in so many."""
-
-# Samples that show which channels lie far out.
-_MIGRATE_SAMPLES = 8
+from vermilion.quantize.working_copy import WANTED_OPSET
 
 
 @old_objects_left_alone()
@@ -92,156 +77,49 @@ def quantize_model(
 
 
 @dataclass(frozen=True)
-class Seen:
-    """All that is known of a model once the samples have passed.
-
-    Other options can be tried on it without reading samples again, as long as scheme, ranges
-    and equalization stay.
-    """
-
-    work: ir.Model
-    facts: Mapping[str, TensorFacts]
-    statistics: Mapping[str, Statistics]
-    moments: Mapping[str, Moments]
-    kept: Sequence[dict[str, Array]]  # what results are compared on
-    held_out: int  # of those kept, how many were not calibrated on
-    outputs: Sequence[dict[str, Array]]  # of the float model for those kept; none: run it again
-    layers: Mapping[str, Sequence[Array]]  # some values of each, for the first samples
-    count: int
-    own_samples: int  # of those, how many our own kernels ran
-    masked: tuple[str, ...] = ()  # inputs that hold masks
-
-
-def look(
-    model: ir.Model,
-    samples: Iterable[Mapping[str, Array]],
-    options: Options,
-    progress: Progress,
-    *,
-    histograms: bool = False,
-    held: HeldOut | None = None,
-) -> Seen:
-    """Run the samples through the float model.
-
-    With `histograms` as much is seen as any other options of the scheme may need. With `held`,
-    `samples` fills it on the way with what is held out.
-    """
-    scheme = scheme_named(options.scheme)
-    work = working_copy(model, OLDEST_QUANTIZED_OPSET)
-    feeds = checked(samples, input_slots(work))
-    first = next(feeds, None)
-    if first is None:
-        raise OptionError(
-            "there is no calibration data", hint="give at least one sample; 32 or more are usual"
-        )
-    facts = tensor_facts(work, first)
-    if options.equalize:
-        equalize_layers(work)
-    if options.migrate:
-        some = [first, *itertools.islice(feeds, _MIGRATE_SAMPLES - 1)]
-        migrate(work, some)
-        facts = tensor_facts(work, first)
-        first, feeds = some[0], itertools.chain(some[1:], feeds)
-    _check_named(options, facts)
-    masked = masked_inputs(first)
-    plan = make_plan(work, types_of(facts), options.exclude, scheme, masked)
-    observed = touched(plan, types_of(facts)) if histograms else plan.observed
-    every = COUNTED_EVERY if scheme.power_of_two and not histograms else 1
-    spreads = histograms or scheme.has_fine_steps or bool(options.wide)
-    counted = histograms or _needs_histogram(scheme, options)
-    statistics: dict[str, Statistics] = {
-        name: Histogram(every, spreads=spreads) if counted else Range() for name in observed
-    }
-    counters: dict[str, Statistics | Scores] = {
-        name: Scores(seen, plan.scores[name]) if name in plan.scores else seen
-        for name, seen in statistics.items()
-    }
-    compensated = options.rounding == "compensated"
-    moments = MomentsObserver(layers_of(plan.nodes) if compensated else ())
-    feeds = itertools.chain([first], feeds)
-    compared, ahead = some_held_out(feeds, length_hint(samples), held)
-    kept = compared or list(itertools.islice(ahead, OUTPUT_SAMPLES))
-    outputs = OutputKeeper(_kept_outputs(model, work, facts, options), len(kept))
-    layers = LayerKeeper(_layers(work, statistics), min(LAYER_SAMPLES, len(kept)))
-    calibrator = Calibrator(work, counters, facts, [moments], [outputs, layers])
-    stream = itertools.chain(drained(ahead), feeds)
-    total = _length(samples)
-    count = observe(calibrator, stream, total=total, progress=progress, held_out=compared)
-    if held is not None:
-        count -= len(compared)
-    return Seen(
-        work=work,
-        facts=facts,
-        statistics=statistics,
-        moments=moments.by_weight,
-        kept=kept,
-        held_out=len(compared),
-        outputs=outputs.kept,
-        layers=layers.kept,
-        count=count,
-        own_samples=calibrator.own_samples,
-        masked=masked,
-    )
-
-
-def _check_named(options: Options, known: Collection[str]) -> None:
-    """Raises: OptionError where a range or 16 bits are asked for of a tensor that there is not."""
-    unknown = [name for name in options.ranges if name not in known]
-    unknown += [
-        pattern
-        for pattern in options.wide
-        if pattern not in known and not any(fnmatch.fnmatchcase(n, pattern) for n in known)
-    ]
-    for name in unknown:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        listed = ", ".join(f"`{n}`" for n in near)
-        raise OptionError(
-            f"no tensor is called `{name}`, so it gets neither a range nor 16 bits of its own",
-            hint=f"close names: {listed}" if near else "`vermilion inspect` lists the nodes",
-        )
-
-
-def _kept_outputs(
-    model: ir.Model, work: ir.Model, facts: Mapping[str, TensorFacts], options: Options
-) -> dict[str, str]:
-    """Return the outputs that calibration can keep, by their names in both models.
-
-    All or none: none where the weights were changed beforehand, or where they are large.
-    """
-    pairs = zip(work.graph.outputs, model.graph.outputs, strict=True)
-    names = {str(ours.name): str(theirs.name) for ours, theirs in pairs}
-    known = not (options.equalize or options.migrate) and all(
-        name in facts and facts[name].elements is not None for name in names
-    )
-    if not known or sum(facts[name].size_bytes for name in names) > _KEPT_BYTES:
-        return {}
-    return names
-
-
-def _layers(work: ir.Model, observed: Iterable[str]) -> list[str]:
-    """Return the tensors among those `observed` that a node makes."""
-    made = {str(value.name) for node in work.graph for value in node.outputs}
-    return [name for name in observed if name in made]
-
-
-@dataclass(frozen=True)
 class Decided:
     """A copy of the float graph, and all that will be written into it."""
 
     work: ir.Model
     plan: Plan
     constants: Constants
-    exclude: tuple[str, ...] = ()
+    options: Options
     moved: int = 0
     unmet: tuple[str, ...] = ()
+    inside: tuple[tuple[ir.Graph, Plan, Constants], ...] = ()  # branches and bodies
 
 
 def decide(seen: Seen, options: Options) -> Decided:
     """Choose all scales and round all constants."""
-    scheme = scheme_named(options.scheme)
+    scheme = scheme_of(options)
     work = seen.work.clone()
-    plan = make_plan(work, types_of(seen.facts), options.exclude, scheme, seen.masked)
+    plan, inner = plans_of(work, seen.facts, options, scheme, seen.masked)
+    moments = seen.moments if options.rounding == "compensated" else {}
+    by_channel = opset_of(work) >= WANTED_OPSET
     statistics = {name: seen.statistics[name] for name in plan.observed}
+    constants, moved, unmet = _rounded(plan, statistics, options, moments, by_channel)
+    bodies = bodies_of(work.graph) if seen.inside else []
+    excluded = excluded_nodes(work.graph, options.without_integers)
+    inside = []
+    for number in sorted(inner.keys() & seen.inside.keys()):
+        known, graph = seen.inside[number], bodies[number].graph
+        left_out = excluded | without_unseen(inner[number], known)
+        here = plan_graph(graph, types_within(graph), left_out, scheme)
+        if here.nodes:
+            there = {name: known[name].inner for name in here.observed}
+            inside.append((graph, here, _rounded(here, there, options, {}, by_channel)[0]))
+    return Decided(work, plan, constants, options, moved, unmet, tuple(inside))
+
+
+def _rounded(
+    plan: Plan,
+    statistics: Mapping[str, Statistics],
+    options: Options,
+    moments: Mapping[str, Moments],
+    by_channel: bool,
+) -> tuple[Constants, int, tuple[str, ...]]:
+    """Choose the scales of one graph and round its constants; say which scales had to move."""
+    scheme = plan.scheme
     moved, unmet = 0, tuple[str, ...]()
     if scheme.power_of_two:
         histograms = {n: s for n, s in statistics.items() if isinstance(s, Histogram)}
@@ -256,16 +134,21 @@ def decide(seen: Seen, options: Options) -> Decided:
             ranges=options.ranges,
             symmetric=options.symmetric,
             wide=options.wide,
+            headroom=options.headroom,
         )
     per_channel = scheme.per_channel if options.per_channel is None else options.per_channel
     constants = round_constants(
         plan,
         parameters,
-        seen.moments if options.rounding == "compensated" else {},
-        per_channel=per_channel and opset_of(work) >= WANTED_OPSET,
+        moments,
+        per_channel=per_channel and by_channel,
         correct_bias=options.correct_bias,
     )
-    return Decided(work, plan, constants, options.exclude, moved, unmet)
+    if options.middle:
+        activations = {str(value.name) for value in plan.activations}
+        changed = {n: p.in_middle() for n, p in constants.parameters.items() if n in activations}
+        constants = Constants(constants.integers, {**constants.parameters, **changed})
+    return constants, moved, unmet
 
 
 def finish(
@@ -278,7 +161,7 @@ def finish(
 ) -> Quantized:
     """Choose, round, rewrite a copy and compare it with `model`."""
     decided = decide(seen, options)
-    share = eight_bit_share(decided.plan, decided.constants.parameters)
+    share = eight_bit_share(decided.work.graph, decided.plan, decided.constants.parameters)
     statistics = {name: seen.statistics[name] for name in decided.plan.observed}
     described = tensor_details(decided.plan, decided.constants, statistics) if details else ()
     crowded = low_resolution_tensors(decided.plan, decided.constants, statistics)
@@ -309,31 +192,14 @@ def finish(
 
 def write(decided: Decided) -> tuple[InnerNode, ...]:
     """Rewrite the copy; the plan no longer fits it then. Return what the plan did not reach."""
-    constants = decided.constants
+    constants, options = decided.constants, decided.options
+    narrow = excluded_nodes(decided.work.graph, options.bfloat)
     write_plan(decided.work, decided.plan, constants.parameters, constants.integers)
-    return round_inner_weights(decided.work, decided.exclude)
-
-
-def types_of(facts: Mapping[str, TensorFacts]) -> dict[str, ir.DataType]:
-    """Return the element types alone."""
-    return {name: fact.data_type for name, fact in facts.items()}
-
-
-def touched(plan: Plan, types: Mapping[str, ir.DataType]) -> tuple[str, ...]:
-    """Return all tensors that would have to be seen if any of the plan's nodes became float."""
-    found = dict.fromkeys(plan.observed)
-    for node in plan.nodes:
-        for value in (*node.inputs, *node.outputs):
-            if value is not None and types.get(str(value.name)) == ir.DataType.FLOAT:
-                found[str(value.name)] = None
-    return tuple(found)
-
-
-def _needs_histogram(scheme: Scheme, options: Options) -> bool:
-    methods = {options.method or own_method(scheme), *options.ranges.values()}
-    return scheme.power_of_two or methods != {"minmax"}
-
-
-def _length(samples: object) -> int:
-    """Return how many samples there will be, 0 where only reading them tells."""
-    return len(samples) if hasattr(samples, "__len__") else 0
+    for graph, plan, own in decided.inside:
+        write_plan(decided.work, plan, own.parameters, own.integers, graph)
+    if options.dpu:
+        write_dpu(decided.work, decided.plan)
+    inner = round_inner_weights(decided.work, options.without_integers)
+    if narrow:
+        write_narrow_nodes(decided.work, narrow, "bf16")
+    return inner

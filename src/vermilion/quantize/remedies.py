@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import onnx_ir as ir
 
@@ -14,10 +14,11 @@ from vermilion.progress import Progress
 from vermilion.quantize.cost import eight_bit_share
 from vermilion.quantize.formats import DynamicScheme, FloatScheme, WeightScheme, scheme_named
 from vermilion.quantize.hold_out import HeldOut
+from vermilion.quantize.look import Seen, look
 from vermilion.quantize.options import BLOCKS, Options
 from vermilion.quantize.other_schemes import SeenOther, finish_other, look_other, make_other
 from vermilion.quantize.own_ranges import own_ranges
-from vermilion.quantize.quantize import Seen, decide, finish, look, write
+from vermilion.quantize.quantize import decide, finish, write
 from vermilion.quantize.result import Quantized
 from vermilion.quantize.scales import own_method
 from vermilion.quantize.sensitivity import Damage, measure_damage, widened_for
@@ -26,6 +27,9 @@ _DAMAGE_SAMPLES = 8
 _STEP = 2.0  # 3 dB: noise that a trial leaves, relative to the one before
 _MOST_RUNGS = 8
 _HALVINGS = 3
+
+# Of a node whose weights, inputs and outputs have 8 significant bits: three times (2⁻⁹)² ÷ 3.
+_BFLOAT_NOISE = 2.0**-18
 
 
 class Tried(Protocol):
@@ -79,32 +83,48 @@ def integer_ladder(
     held: HeldOut,
     options: Options,
     progress: Progress,
-) -> Ladder:
-    """Run the samples through the float model, for any options of an integer scheme."""
+    raises_to: Literal["exclude", "bfloat"] = "exclude",
+) -> Integers:
+    """Run the samples through the float model, for any options of an integer scheme.
+
+    `raises_to` says where nodes go whose weights are too coarse in 8 bits: to float, or where that
+    is enough to bfloat16.
+    """
     looked = dataclasses.replace(options, rounding="compensated")
     seen = look(model, samples, looked, progress, histograms=True, held=held)
-    return _Integers(model, seen, held, progress)
+    return Integers(model, seen, held, progress, raises_to)
 
 
-class _Integers:
+class Integers:
     """Schemes that round activations to integers."""
 
-    def __init__(self, model: ir.Model, seen: Seen, held: HeldOut, progress: Progress) -> None:
-        self._model, self._seen, self._progress = model, seen, progress
+    def __init__(
+        self,
+        model: ir.Model,
+        seen: Seen,
+        held: HeldOut,
+        progress: Progress,
+        raises_to: Literal["exclude", "bfloat"] = "exclude",
+    ) -> None:
+        self._model, self.seen, self._progress = model, seen, progress
+        self._raises_to = raises_to
         self._samples = held.samples[:_DAMAGE_SAMPLES]
         self._nodes: set[str] = set()
         self.damage: list[Damage] = []
 
     def make(self, options: Options) -> tuple[ir.Model, float]:
-        decided = decide(self._seen, options)
-        share = eight_bit_share(decided.plan, decided.constants.parameters)
+        """Quantize; give the model, and the part of all operations that is on 8 bits."""
+        decided = decide(self.seen, options)
+        share = eight_bit_share(decided.work.graph, decided.plan, decided.constants.parameters)
         write(decided)
         return decided.work, share
 
     def finish(self, options: Options, progress: Progress, *, details: bool) -> Quantized:
-        return finish(self._model, self._seen, options, progress, details=details)
+        """Quantize and describe."""
+        return finish(self._model, self.seen, options, progress, details=details)
 
     def climb(self, options: Options, search: Search) -> None:
+        """Try one thing after the other."""
         if search.is_end(search.attempt("as asked", options)):
             return
         for what, change in _cheap_changes(options):
@@ -112,7 +132,7 @@ class _Integers:
             if search.is_end(trial):
                 return
         options = search.best().options
-        decided = decide(self._seen, options)
+        decided = decide(self.seen, options)
         self._nodes = {str(node.name) for node in decided.plan.nodes}
         self.damage = measure_damage(
             decided.work, decided.plan, decided.constants, self._samples, self._progress
@@ -125,7 +145,7 @@ class _Integers:
 
     def _with_own_ranges(self, options: Options, search: Search) -> tuple[Options, bool]:
         """Try the range that does least at the outputs for each activation; keep what helps."""
-        ranges, damage = own_ranges(self._seen, options, self.damage, self._samples, self._progress)
+        ranges, damage = own_ranges(self.seen, options, self.damage, self._samples, self._progress)
         if not ranges:
             return options, False
         own = dataclasses.replace(options, ranges={**ranges, **options.ranges})
@@ -168,9 +188,15 @@ class _Integers:
         if not (wide or exclude) or self._nodes.issubset(exclude):
             return None
         words = [f"{len(wide)} activations in 16 bits"] if wide else []
-        words += [f"{len(exclude)} nodes in float"] if exclude else []
+        narrow = self._raises_to == "bfloat" and aim > _BFLOAT_NOISE * len(exclude)
+        where = "bfloat16" if narrow else "float"
+        words += [f"{len(exclude)} nodes in {where}"] if exclude else []
+        bfloat, left_out = (exclude, ()) if narrow else ((), exclude)
         raised = dataclasses.replace(
-            options, wide=(*options.wide, *wide), exclude=(*options.exclude, *exclude)
+            options,
+            wide=(*options.wide, *wide),
+            exclude=(*options.exclude, *left_out),
+            bfloat=(*options.bfloat, *bfloat),
         )
         trial: Tried = search.attempt(", ".join(words), raised)
         return trial

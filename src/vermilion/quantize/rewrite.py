@@ -30,13 +30,13 @@ _NARROW = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32})
 class _Writer:
     """The graph being rewritten."""
 
-    def __init__(self, graph: ir.Graph, plan: Plan) -> None:
-        self.graph = graph
+    def __init__(self, graph: ir.Graph, plan: Plan, root: ir.Graph) -> None:
+        self.graph, self.root = graph, root
         self.plan = plan
-        self.opset = graph.opset_imports.get("", 0)
+        self.opset = root.opset_imports.get("", 0)
         self.order = {node: index for index, node in enumerate(graph)}
         self.first = next(iter(graph))
-        self.names = Names(graph)
+        self.names = Names(root).within(graph)
 
     def parameters(self, value: ir.Value, given: Parameters) -> list[ir.Value]:
         """Add the scale and the zero point of a tensor."""
@@ -52,7 +52,7 @@ class _Writer:
         domain = ""
         if given.number.data_type not in _NARROW and self.opset < _WIDE_OPSET:
             domain = _WIDE_DOMAIN
-            self.graph.opset_imports[_WIDE_DOMAIN] = 1
+            self.root.opset_imports[_WIDE_DOMAIN] = 1
         return ir.node(op_type, inputs, attributes, domain=domain, name=self.names.free(name))
 
     def users(self, value: ir.Value, *, quantized_only: bool) -> list[tuple[ir.Node, int]]:
@@ -70,12 +70,13 @@ def write_plan(
     plan: Plan,
     parameters: Mapping[str, Parameters],
     integers: Mapping[str, np.ndarray],
+    graph: ir.Graph | None = None,
 ) -> None:
-    """Rewrite `model` in place.
+    """Rewrite `model` in place, or one branch or body of it, `graph`.
 
     `parameters` holds every tensor of the plan, `integers` every constant of it.
     """
-    writer = _Writer(model.graph, plan)
+    writer = _Writer(model.graph if graph is None else graph, plan, model.graph)
     for value in plan.activations:
         _round_activation(writer, value, parameters[str(value.name)])
     for value in (*plan.weights, *plan.biases):
@@ -88,6 +89,8 @@ def _round_activation(writer: _Writer, value: ir.Value, given: Parameters) -> No
     producer = value.producer()
     by_quantized = producer in writer.plan.nodes
     readers = writer.users(value, quantized_only=not by_quantized)
+    if not readers and not value.is_graph_output():
+        return  # branches and bodies alone read it, and round it as they need it
     parameters = writer.parameters(value, given)
     quantize = writer.node("QuantizeLinear", [value, *parameters], f"{name}_QuantizeLinear", given)
     quantized = quantize.outputs[0]
@@ -107,7 +110,7 @@ def _round_activation(writer: _Writer, value: ir.Value, given: Parameters) -> No
         # own result, under its new name.
     else:
         result.name = writer.names.free(f"{name}_dequantized")
-    if producer is None:
+    if producer is None or producer.graph is not writer.graph:
         writer.graph.insert_before(writer.first, [quantize, dequantize])
     else:
         writer.graph.insert_after(producer, [quantize, dequantize])
@@ -134,5 +137,6 @@ def _round_constant(
     writer.graph.insert_before(
         min((n for n, _ in readers), key=writer.order.__getitem__), dequantize
     )
-    if not value.uses() and not value.is_graph_output():
-        del writer.graph.initializers[name]
+    owner = value.graph
+    if isinstance(owner, ir.Graph) and not value.uses() and not value.is_graph_output():
+        owner.initializers.pop(name, None)

@@ -87,12 +87,14 @@ def open_samples(
     resize: tuple[int, int] | None = None,
     limit: int = 32,
     seed: int = 0,
+    images: PictureOptions | None = None,
 ) -> Samples:
     """Return at most `limit` samples for `model` from `source`.
 
     `source` is a folder of pictures, a folder of `.npy` or `.npz` files, one such file, or the
-    word `random`. A folder of folders is read from each in turn, so that the first samples are of
-    all kinds. An array may hold one sample, or many along its first axis.
+    word `random`. `images` says more of pictures than the four before it. A folder of folders is
+    read from each in turn, so that the first samples are of all kinds. An array may hold one
+    sample, or many along its first axis.
 
     Raises: OptionError where the source is not there, holds nothing of use, or cannot fit.
     """
@@ -101,7 +103,7 @@ def open_samples(
             f"the number of samples must be at least 1, got {limit}", hint="32 are usual"
         )
     slots = input_slots(model)
-    images = PictureOptions(tuple(mean), tuple(std), layout, resize)
+    images = images or PictureOptions(tuple(mean), tuple(std), layout, resize)
     if source == RANDOM:
         _check_random(slots)
         return Samples(RANDOM, slots, limit, seed=seed)

@@ -49,6 +49,7 @@ def choose_scales(
     symmetric: bool,
     ranges: Mapping[str, Method] = MappingProxyType({}),
     wide: Sequence[str] = (),
+    headroom: bool = True,
 ) -> dict[str, Parameters]:
     """Return the parameters of every activation of the plan; tensors matching `wide` get 16 bits.
 
@@ -72,7 +73,7 @@ def choose_scales(
         here = usual if scale in raised else ranges.get(name, usual)
         ends = range_of(statistics, here, _format(plan, symmetric, False))
         ends = (min(ends[0], statistics.floor), ends[1])
-        if _format(plan, symmetric, scale in raised).has_fine_steps:
+        if headroom and _format(plan, symmetric, scale in raised).has_fine_steps:
             ends = _with_headroom(ends, statistics, limits.get(name))
         known = own.get(scale, ends)
         own[scale] = (min(ends[0], known[0]), max(ends[1], known[1]))

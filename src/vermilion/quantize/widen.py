@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from vermilion.quantize.names import Names
 
@@ -22,6 +23,7 @@ def widened(model: ir.Model) -> ir.Model:
     if not any(_is_half(value.type) for value in _all_values(model)):
         return model
     work = model.clone()
+    common.RemoveInitializersFromInputsPass()(work)
     given = [(v, half) for v in work.graph.inputs if (half := _half_of(v.type)) is not None]
     taken = [_half_of(value.type) for value in work.graph.outputs]
     for graph in work.graphs():

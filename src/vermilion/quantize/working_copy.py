@@ -11,7 +11,9 @@ from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.opset_versions import raise_opset
 from vermilion.ir.passes.rewrite import Notes
 from vermilion.quantize.addends import settle_addends
+from vermilion.quantize.einsum import plain_einsums
 from vermilion.quantize.operators import QUANTIZED_OPERATORS
+from vermilion.quantize.raised import raise_by_rules
 from vermilion.quantize.widen import widened
 
 # A scale for each channel came with opset 13, bfloat16 as well, and with it all else that is
@@ -46,6 +48,9 @@ def working_copy(model: ir.Model, oldest: int = WANTED_OPSET) -> ir.Model:
     if opset < WANTED_OPSET:
         notes = Notes()
         raise_opset(work, notes)
+        if opset_of(work) < WANTED_OPSET:
+            infer_shapes(work, Notes())
+            raise_by_rules(work)
         if opset_of(work) < oldest:
             reasons = "; ".join(refusal.reason for _, refusal in notes.refusals)
             raise ModelError(
@@ -55,9 +60,10 @@ def working_copy(model: ir.Model, oldest: int = WANTED_OPSET) -> ir.Model:
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(work)
     common.NameFixPass()(work)
     _tell_apart(work.graph)
+    plain_einsums(work)
     settle_addends(work)
     _read_weights_once(work)
-    if any(value.shape is None for node in work.graph for value in node.outputs):
+    if any(value.shape is None for node in work.graph.all_nodes() for value in node.outputs):
         infer_shapes(work, Notes())
     return work
 

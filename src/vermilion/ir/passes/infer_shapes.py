@@ -73,7 +73,10 @@ def forget_negative_sizes(model: ir.Model) -> None:
 
 @contextmanager
 def without_weights(model: ir.Model) -> Iterator[onnx.ModelProto]:
-    """Lend the model as a protobuf in which weights above `SMALL_BYTES` are inputs."""
+    """Lend the model as a protobuf in which weights above `SMALL_BYTES` are inputs.
+
+    So are those in files, which a message that has no folder would lose.
+    """
     graph = model.graph
     kept_inputs = list(graph.inputs)
     taken: list[tuple[ir.Value, ir.TensorProtocol]] = []
@@ -86,7 +89,7 @@ def without_weights(model: ir.Model) -> Iterator[onnx.ModelProto]:
                 value.shape = ir.Shape(tensor_sizes(tensor))
             if value.dtype is None:
                 value.dtype = tensor.dtype
-            if tensor_bytes(tensor) > SMALL_BYTES:
+            if tensor_bytes(tensor) > SMALL_BYTES or isinstance(tensor, ir.ExternalTensor):
                 taken.append((value, tensor))
                 del graph.initializers[name]
                 if not value.is_graph_input():
