@@ -8,7 +8,7 @@ that all are held against. The text is the prose of Python's own language refere
 Python carries (`pydoc_data.topics`), cut into prompts that lie evenly in it.
 
 "bf16, seven products" computes every product with seven multiplications of quarters, which the
-engine does by itself only for large ones (`llm/engine/lower.py`).
+engine does by itself only for large ones (`llm/engine/lower_products.py`).
 
 For each engine: the perplexity; how much more a token costs than with onnxruntime-genai on the same
 INT4_DIR, in nats, with its standard error over the prompts; the mean Kullback-Leibler divergence
@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.llm.decoder import EngineOptions
-from vermilion.llm.engine import lower
+from vermilion.llm.engine import lower_products
 from vermilion.llm.open_model import AnyModel, open_model
 from vermilion.llm.perplexity import position_logits
 from vermilion.llm.search import log_softmax
@@ -158,14 +158,14 @@ def _engines(options: argparse.Namespace) -> tuple[dict[str, Expect], Callable[[
 
 def _seven_everywhere(folder: Path) -> AnyModel:
     """Open our engine with seven multiplications for all products, in a cache of its own."""
-    before = lower.LEAST_ROWS, lower.LEAST_DEPTH, lower.LEAST_COLUMNS
-    lower.LEAST_ROWS = lower.LEAST_DEPTH = lower.LEAST_COLUMNS = 1
+    before = lower_products.LEAST_ROWS, lower_products.LEAST_DEPTH, lower_products.LEAST_COLUMNS
+    lower_products.LEAST_ROWS = lower_products.LEAST_DEPTH = lower_products.LEAST_COLUMNS = 1
     try:
         with tempfile.TemporaryDirectory() as cache:
             ours = EngineOptions(1, engine="native", prefill="bf16", cache=Path(cache))
             return open_model(folder, ours)
     finally:
-        lower.LEAST_ROWS, lower.LEAST_DEPTH, lower.LEAST_COLUMNS = before
+        lower_products.LEAST_ROWS, lower_products.LEAST_DEPTH, lower_products.LEAST_COLUMNS = before
 
 
 def _llama_cpp(file: Path, longest: int) -> Expect:

@@ -29,6 +29,7 @@ class Case:
     positions: int = 1  # of a unit
     window: int = 0
     bound: float = 0.0
+    sink: float = 0.0  # of the first query head, where they have one
 
     @property
     def rows(self) -> int:

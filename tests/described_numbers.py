@@ -12,6 +12,8 @@ from vermilion.llm.engine.block_forms import numbers_of
 from vermilion.llm.engine.description import (
     Attention,
     Description,
+    ExpertMatrix,
+    Experts,
     Norm,
     Product,
     RowOperation,
@@ -55,17 +57,26 @@ def logits_of(description: Description, tokens: list[int]) -> Array:
                 buffers[one.output] = kept if one.norm is None else _normed(kept, one.norm)
             case Attention():
                 buffers[one.output] = _attended(one, rows)
+            case Experts():
+                buffers[one.output] = mixed(one, rows)
     found = buffers[description.head.output] * description.logits_factor
     bound = description.logits_bound
     return np.tanh(found / bound) * bound if bound else found
 
 
 def _joined(one: RowOperation, inputs: list[Array]) -> Array:
-    first = inputs[0]
     if one.kind == "plain":
-        return first
+        return inputs[0]
     if one.kind == "sum":
-        return first + one.factor * inputs[1]
+        return inputs[0] + one.factor * inputs[1]
+    return _gated(one.kind, inputs)
+
+
+def _gated(kind: str, inputs: list[Array]) -> Array:
+    first = inputs[0]
+    if kind == "clamped_silu":
+        gate = np.minimum(first, 7.0)
+        return gate / (1 + np.exp(-1.702 * gate)) * (np.clip(inputs[1], -7.0, 7.0) + 1)
     erf = np.vectorize(math.erf)
     made = {
         "silu": lambda x: x / (1 + np.exp(-x)),
@@ -74,8 +85,43 @@ def _joined(one: RowOperation, inputs: list[Array]) -> Array:
             0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
         ),
         "relu_squared": lambda x: np.maximum(x, 0) ** 2,
-    }[one.kind](first)
+    }[kind](first)
     return made * inputs[1] if len(inputs) > 1 else made
+
+
+def mixed(one: Experts, rows: Any) -> Array:
+    """Row by row, and of each row expert by expert."""
+    source, routing = rows(one.source), one.routing
+    scores = chances(rows(one.scores), routing.score)
+    ranks = scores if one.choice_bias is None else scores + one.choice_bias
+    made = np.zeros((len(source), one.second.columns))
+    for at, row in enumerate(source):
+        chosen = np.argsort(-ranks[at], kind="stable")[: routing.chosen]
+        weights = scores[at, chosen]
+        if routing.is_normed:
+            weights = weights / weights.sum()
+        for expert, weight in zip(chosen, weights * routing.scale, strict=True):
+            halves = [_given(row, matrix, expert) for matrix in one.first]
+            if one.is_joined:
+                halves = [halves[0][: one.inner], halves[0][one.inner :]]
+            made[at] += weight * _given(_gated(one.kind, halves), one.second, expert)
+    if one.shared is not None:
+        share = 1.0 if one.share is None else chances(rows(one.share), "sigmoid")
+        made += share * rows(one.shared)
+    return made
+
+
+def _given(row: Array, matrix: ExpertMatrix, expert: int) -> Array:
+    made = row @ matrix_numbers(matrix.matrices[expert])
+    return made if matrix.bias is None else made + matrix.bias[expert]
+
+
+def chances(numbers: Array, score: str) -> Array:
+    """Return a router's numbers as shares of all, or each on its own."""
+    if score == "sigmoid":
+        return 1 / (1 + np.exp(-numbers))
+    powers = np.exp(numbers - numbers.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
 
 
 def _normed(x: Array, norm: Norm) -> Array:
@@ -116,6 +162,10 @@ def _attended(one: Attention, rows: Any) -> Array:
     distance = places[:, None] - places
     seen = (distance >= 0) & ((distance < one.window) if one.window else True)
     scores = np.where(seen, scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
+    top = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    if one.sinks is not None:
+        total = total + np.exp(one.sinks[:, None, None] - top)
+    weights /= total
     return np.einsum("hqk,khd->qhd", weights, value).reshape(len(query), -1)

@@ -96,7 +96,19 @@ _LAYER = {
     "mlp.fc1": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.fc2": "ffn_down",
     "mlp.c_proj": "ffn_down", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
+    "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
+    "block_sparse_moe.router": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    **{f"mlp.shared_expert{s}.{one}_proj": f"ffn_{one}_shexp"
+       for one in ("gate", "up", "down") for s in ("", "s")},
 }  # fmt: skip
+# Tensors of a layer whose names do not end with what they are.
+_WHOLE_NAMES = {
+    "self_attn.sinks": "attn_sinks.weight",
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.gate.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
+}
+_EXPERTS = ("gate_up_proj", "down_proj", "gate_up_proj_bias", "down_proj_bias")
 _WHOLE = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "model.final_layernorm": "output_norm",
@@ -114,6 +126,7 @@ class AsGguf:
     has_post_norms: bool = False
     norm_offset: float = 0.0
     turned: int = 0  # numbers of a head; 0: all
+    is_interleaved: bool = False  # what gates and what is gated of experts, and their rows turned
 
 
 def metadata_of(model: Any, how: AsGguf) -> dict[str, object]:
@@ -156,15 +169,44 @@ def tensors_of(model: Any, how: AsGguf) -> dict[str, NDArray[Any]]:
             stored = _WHOLE[base]
         else:
             _, _, number, rest = base.split(".", 3)
+            own = f"{rest}.{kind}"
+            if own in _WHOLE_NAMES:
+                found[f"blk.{number}.{_WHOLE_NAMES[own]}"] = values.reshape(-1)
+                continue
+            if kind in _EXPERTS:
+                found |= _experts(f"blk.{number}", kind, values, how)
+                continue
             after = "post_attention_norm" if how.has_post_norms else "ffn_norm"
             own = {**_LAYER, "post_attention_layernorm": after}[rest]
             stored = f"blk.{number}.{own}"
+            if own == "ffn_gate_inp_shexp":
+                values = values.reshape(-1)
             if how.has_pairs and own in ("attn_q", "attn_k"):
                 values = _neighbours(values, size, how.turned or size)
         if "norm" in base:
             values = values + np.float32(how.norm_offset if kind == "weight" else 0)
         found[f"{stored}.{kind}"] = values
     return found
+
+
+def _experts(
+    layer: str, kind: str, values: NDArray[Any], how: AsGguf
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Return the matrices of all experts, or their biases, as they are stored."""
+    name = kind.removesuffix("_bias")
+    last = "weight" if name == kind else "bias"
+    if how.is_interleaved and last == "weight":
+        values = values.swapaxes(1, 2)
+    if name == "down_proj":
+        return {f"{layer}.ffn_down_exps.{last}": np.ascontiguousarray(values)}
+    half = values.shape[1] // 2
+    places = (slice(0, half), slice(half, None))
+    if how.is_interleaved:
+        places = (slice(0, None, 2), slice(1, None, 2))
+    return {
+        f"{layer}.ffn_{one}_exps.{last}": np.ascontiguousarray(values[:, place])
+        for one, place in zip(("gate", "up"), places, strict=True)
+    }
 
 
 def _neighbours(values: NDArray[Any], size: int, turned: int) -> NDArray[Any]:

@@ -36,6 +36,14 @@ class RandomModel:
                     weight.add_(0.2 * torch.randn_like(weight))
                 elif name.endswith("bias"):
                     weight.add_(0.1 * torch.randn_like(weight))
+                elif name.endswith("sinks"):
+                    weight.copy_(torch.randn_like(weight))
+                elif name.endswith(("gate.weight", "router.weight")):
+                    # Scores that are far apart: which experts are chosen follows from no rounding.
+                    weight.copy_(0.4 * torch.randn_like(weight))
+            for name, values in model.named_buffers():
+                if name.endswith("e_score_correction_bias"):
+                    values.copy_(0.2 * torch.randn_like(values))
         return model.eval().float()
 
     def save(self, folder: Path) -> Any:
@@ -52,8 +60,39 @@ def logits_of_torch(model: Any, tokens: list[int]) -> Any:
         return model(torch.tensor([tokens])).logits[0].double().numpy()
 
 
+def packed_microscaled(folder: Path, model: Any) -> Any:
+    """Store the experts of a saved gpt-oss in MXFP4; return the model with the numbers that have.
+
+    (experts, depth, columns) → blocks (experts, columns, blocks, 16) of two codes a byte, the
+    first in the low half, and exponents.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    stored = load_file(file)
+    values = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    own = dict(model.named_parameters())
+    for name in [
+        one for one in stored if one.endswith(("experts.gate_up_proj", "experts.down_proj"))
+    ]:
+        weight = stored.pop(name).float().transpose(1, 2).contiguous()
+        blocks = weight.reshape(*weight.shape[:2], -1, 32)
+        exponents = torch.frexp(blocks.abs().amax(-1).clamp_min(1e-30))[1] - 3
+        scaled = blocks * torch.exp2(-exponents.float())[..., None]
+        codes = (scaled[..., None] - values).abs().argmin(-1)
+        stored[f"{name}_blocks"] = (codes[..., ::2] | (codes[..., 1::2] << 4)).to(torch.uint8)
+        stored[f"{name}_scales"] = (exponents + 127).to(torch.uint8)
+        rounded = (values[codes] * torch.exp2(exponents.float())[..., None]).reshape(weight.shape)
+        own[name].data.copy_(rounded.transpose(1, 2))
+    save_file(stored, file)
+    return model
+
+
 _SMALL = {"head_dim": 16}
 _WINDOW = {"sliding_window": 6}
+_EIGHT = {"num_local_experts": 8, "num_experts_per_tok": 3}
+_NARROW = {"moe_intermediate_size": 48}
 _LONG = {
     "type": "longrope",
     "rope_type": "longrope",
@@ -119,6 +158,7 @@ MODELS = {
         },
     ),
     "smollm3": RandomModel("SmolLM3"),
+    "olmo": RandomModel("Olmo", {"clip_qkv": None}),
     "olmo2": RandomModel("Olmo2"),
     "olmo3": RandomModel("Olmo3", {**_WINDOW}),
     "ernie 4.5": RandomModel("Ernie4_5", _SMALL),
@@ -130,5 +170,53 @@ MODELS = {
     "arcee": RandomModel("Arcee"),
     "cohere": RandomModel("Cohere", {"logit_scale": 0.3}),
     "glm4": RandomModel("Glm4", {**_SMALL, "partial_rotary_factor": 0.5, "attention_bias": True}),
+    "mixtral": RandomModel("Mixtral", _EIGHT),
+    "qwen2 moe": RandomModel(
+        "Qwen2Moe",
+        {
+            **_NARROW, "num_experts": 6, "num_experts_per_tok": 3, "decoder_sparse_step": 2,
+            "shared_expert_intermediate_size": 48,
+        },
+    ),
+    "qwen3 moe": RandomModel(
+        "Qwen3Moe",
+        {**_SMALL, **_NARROW, "num_experts": 10, "num_experts_per_tok": 4, "norm_topk_prob": True},
+    ),
+    "olmoe": RandomModel("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3}),
+    "granite moe": RandomModel(
+        "GraniteMoe",
+        {
+            **_EIGHT, "embedding_multiplier": 6.0, "attention_multiplier": 0.3,
+            "residual_multiplier": 0.4, "logits_scaling": 3.0,
+        },
+    ),
+    "granite moe, shared": RandomModel(
+        "GraniteMoeShared", {**_EIGHT, "shared_intermediate_size": 48}
+    ),
+    "ernie 4.5 moe": RandomModel(
+        "Ernie4_5_Moe",
+        {
+            **_SMALL, **_NARROW, "moe_num_experts": 8, "moe_k": 3, "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1,
+        },
+    ),
+    "glm4 moe": RandomModel(
+        "Glm4Moe",
+        {
+            **_SMALL, **_NARROW, "n_routed_experts": 8, "num_experts_per_tok": 3,
+            "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,
+            "use_qk_norm": True, "attention_bias": True, "n_group": 1, "topk_group": 1,
+        },
+    ),
+    "gpt-oss": RandomModel(
+        "GptOss",
+        {
+            **_SMALL, **_WINDOW, "num_local_experts": 8, "num_experts_per_tok": 3,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "beta_fast": 32.0,
+                "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 32,
+            },
+        },
+    ),
     "cohere2": RandomModel("Cohere2", {**_WINDOW, "logit_scale": 0.4}),
 }  # fmt: skip

@@ -64,6 +64,13 @@ Bias = Annotated[
     list[str] | None,
     typer.Option("--logit-bias", metavar="TOKEN=N", help="Add N, -100 to 100, to a token's logit."),
 ]
+Lookup = Annotated[
+    bool,
+    typer.Option(
+        "--lookup/--no-lookup",
+        help="Read what stood in the text before ahead of its choice: faster, the same tokens.",
+    ),
+]
 Stop = Annotated[
     list[str] | None,
     typer.Option("--stop", metavar="TEXT", help="Ends the answer; may be given several times."),

@@ -16,6 +16,7 @@ from vermilion.cli.llm_options import (
     Bias,
     EngineOption,
     Frequency,
+    Lookup,
     MinP,
     Model,
     NewTokens,
@@ -82,10 +83,20 @@ def build(
         str,
         typer.Option(
             "--algorithm",
-            metavar="default|rtn|k_quant|k_quant_mixed",
-            help="How scales are chosen; the last keeps some products in 8 bits.",
+            metavar="gptq|default|rtn|k_quant|k_quant_mixed",
+            help="How weights are rounded: so that errors cancel; the last keeps some in 8 bits.",
         ),
     ] = "default",
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibration", metavar="FILE", help="gptq: the text that it is done for; else ours."
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Hold the folder against its source: perplexity, divergence."),
+    ] = False,
     symmetric: Annotated[
         bool, typer.Option("--symmetric/--asymmetric", help="Without or with zero points.")
     ] = True,
@@ -106,6 +117,8 @@ def build(
 
     Code that a model brings along is never run, and nothing is downloaded.
     """
+    from dataclasses import asdict
+
     from vermilion.llm.build import build as build_folder
     from vermilion.llm.build import free_bytes
     from vermilion.llm.build_plan import BuildRequest, check_room, plan_as_json, plan_build
@@ -120,6 +133,8 @@ def build(
         cast("Any", algorithm),
         symmetric,
         prune_head,
+        calibration,
+        check,
     )
     plan = plan_build(wanted)
     needs = (
@@ -147,6 +162,10 @@ def build(
         "operators": len(built.operators.rows),
         "missing": len(built.operators.missing),
     }
+    if built.compensated is not None:
+        data["rounding"] = asdict(built.compensated)
+    if built.checked is not None:
+        data["check"] = asdict(built.checked)
     return Result(data, lambda: _built_view(built))
 
 
@@ -156,8 +175,25 @@ def _built_view(built: Built) -> RenderableType:
         f"{built.folder}: {bytes_for_people(built.size_bytes)} in {built.seconds:.0f} s\n"
         f"{missing} of its {rows} operators are in no model shipped for the NPU:"
         f" `vermilion llm ops {built.folder}`\n"
+        f"{_checked_words(built)}"
         f"run it: `vermilion llm generate {built.folder} -p 'What is the capital of France?'`"
     )
+
+
+def _checked_words(built: Built) -> str:
+    words = ""
+    if built.compensated is not None:
+        done = built.compensated
+        words += f"{done.rounded} of {done.products} products rounded for {done.tokens:,} tokens\n"
+    checked = built.checked
+    if checked is not None and checked.against is not None:
+        own, source = checked.scored.perplexity, checked.against.perplexity
+        words += (
+            f"perplexity {own:.2f}, the source's {source:.2f}; divergence"
+            f" {checked.divergence or 0:.3f}, the same token first at"
+            f" {checked.same_first or 0:.1%}\n"
+        )
+    return words
 
 
 @verb("llm generate")
@@ -189,6 +225,7 @@ def generate(
         int, typer.Option("--beams", help="Continuations that are followed; prints at the end.")
     ] = 1,
     stop: Stop = None,
+    lookup: Lookup = True,
     json_schema: Annotated[
         Path | None,
         typer.Option("--json-schema", metavar="FILE", help="Answer in JSON of this schema."),
@@ -219,6 +256,7 @@ def generate(
         frequency_penalty,
         read_biases(logit_bias),
         logprobs,
+        lookup,
     )
     made = generate_text(
         folder,
@@ -250,6 +288,7 @@ def chat(
     frequency_penalty: Frequency = 0.0,
     logit_bias: Bias = None,
     stop: Stop = None,
+    lookup: Lookup = True,
     engine: EngineOption = "auto",
     prefill: PrefillOption = "auto",
     threads: Threads = 0,
@@ -268,7 +307,7 @@ def chat(
     sampling = Sampling(
         new_tokens, temperature, top_k, top_p, seed, repetition_penalty, stop=tuple(stop or ()),
         min_p=min_p, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
-        logit_bias=read_biases(logit_bias),
+        logit_bias=read_biases(logit_bias), lookup=lookup,
     )  # fmt: skip
     opened = open_model(folder, engine_options(threads, on_cpu, engine, prefill))
     talk = Conversation(opened, sampling, system)
@@ -343,6 +382,7 @@ def _speed_words(made: Generated) -> str:
         f"{made.new_tokens} tokens at {made.decode_tokens_per_s:.1f} tokens/s after a prompt of"
         f" {made.prompt_tokens} at {made.prefill_tokens_per_s:.1f} tokens/s (first token after"
         f" {made.ttft_ms:.0f} ms)"
+        + (f"; {made.read_ahead_taken} of them read ahead" if made.read_ahead_taken else "")
     )
 
 

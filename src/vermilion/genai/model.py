@@ -13,13 +13,14 @@ from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.llm.decoder import EngineName, EngineOptions, Prefill
 from vermilion.llm.genai_config import GenaiConfig, session_options
 from vermilion.llm.open_model import OwnModel, open_own_model, read_model_config
+from vermilion.store.cache_dir import default_root
 
 
 class Config:
     """What `genai_config.json` says, and the changes to it. The file stays as it is."""
 
     def __init__(self, config_path: str | os.PathLike[str]) -> None:
-        read = read_model_config(Path(config_path))
+        read = read_model_config(Path(config_path), default_root())
         self._folder, self._source = read.folder, read.source
         self._data: dict[str, Any] = copy.deepcopy(dict(read.data))
         _ = read.decoder  # one clear error now for what is no decoder's

@@ -16,15 +16,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from vermilion.errors import ModelError, UnsupportedError
+from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.llm.build_plan import BuildPlan, check_packages
 from vermilion.llm.built_graph import mend_graph
 from vermilion.llm.genai_check import check_genai_config
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.list_operators import OperatorList, Wanted, list_operators
 from vermilion.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from vermilion.llm.perplexity import Perplexity
+    from vermilion.llm.rounding.compensate_folder import Compensated
 
 # What the builder and its quantizer print of a layer.
 _LAYER = re.compile(r"layers?[. ](\d{1,4})\b")
@@ -41,6 +45,8 @@ class Built:
     seconds: float
     operators: OperatorList
     mended: tuple[str, ...] = ()  # what the builder had left out
+    compensated: Compensated | None = None
+    checked: Perplexity | None = None  # against the source
 
 
 def build(plan: BuildPlan, progress: Progress = no_progress) -> Built:
@@ -68,6 +74,7 @@ def build(plan: BuildPlan, progress: Progress = no_progress) -> Built:
             for said in mend_graph(plan.request.source, model):
                 stream.write(f"{said}\n")
                 mended.append(said)
+            compensated = _compensated(plan, model, progress)
             operators = _checked(new)
             # The builder has written graphs that ONNX Runtime refuses; better found now.
             words = ["-m", "vermilion.llm.stock_engine", str(new)]
@@ -77,7 +84,46 @@ def build(plan: BuildPlan, progress: Progress = no_progress) -> Built:
             output.rmdir()  # the plan saw that it is empty
         new.rename(output)
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
-    return Built(output, size, time.monotonic() - begin, operators, tuple(mended))
+    seconds = time.monotonic() - begin
+    checked = _held_against_source(plan, output, progress) if plan.request.is_checked else None
+    return Built(output, size, seconds, operators, tuple(mended), compensated, checked)
+
+
+def _compensated(plan: BuildPlan, model: Path, progress: Progress) -> Compensated | None:
+    """Round weights again where that was asked for."""
+    request = plan.request
+    if request.algorithm != "gptq":
+        return None
+    from vermilion.llm.rounding.compensate_folder import compensate_folder
+
+    text = "" if request.calibration is None else read_text(request.calibration)
+    return compensate_folder(
+        request.source, model, is_symmetric=request.is_symmetric, text=text, progress=progress
+    )
+
+
+def read_text(file: Path) -> str:
+    """Return a text.
+
+    Raises: OptionError for a file that is none.
+    """
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"the text cannot be read: {error}", where=str(file), hint="a file in UTF-8"
+        ) from error
+
+
+def _held_against_source(plan: BuildPlan, output: Path, progress: Progress) -> Perplexity:
+    """Return the perplexity of the folder and of its source, and how far they are apart."""
+    from vermilion.llm.decoder import EngineOptions
+    from vermilion.llm.perplexity import Text, measure_perplexity
+
+    options = EngineOptions(engine="native")
+    return measure_perplexity(
+        output, options, Text(), against=(plan.request.source, options), progress=progress
+    )
 
 
 def _builder_words(plan: BuildPlan, source: Path, new: Path, cache: Path) -> list[str]:

@@ -23,7 +23,8 @@ from vermilion.llm.operators import operators_of
 
 Precision = Literal["int4", "int8", "fp16", "fp32"]
 Graph = Literal["cpu", "dml"]
-Algorithm = Literal["default", "rtn", "k_quant", "k_quant_mixed"]
+# The first is ours; the others are the builder's.
+Algorithm = Literal["gptq", "default", "rtn", "k_quant", "k_quant_mixed"]
 
 # Peak of the builder 0.18, measured: 134.5 M parameters 1.9 GB, 1.07 B parameters 8.2 GB.
 _MEMORY_BASE_BYTES = 1_200_000_000
@@ -40,6 +41,8 @@ class BuildRequest:
 
     `accuracy`: the least precision of activations in products with packed weights, ONNX Runtime's
     `accuracy_level`: 4 is int8 (fast), 1 float32, 0 whatever the kernel likes.
+    `calibration`: a text that `gptq` rounds for; None: one that comes with Python. With
+    `is_checked` the folder is held against its source on a text.
     """
 
     source: Path
@@ -51,6 +54,8 @@ class BuildRequest:
     algorithm: Algorithm = "default"
     is_symmetric: bool = True
     prune_head: bool = False
+    calibration: Path | None = None
+    is_checked: bool = False
 
     def __post_init__(self) -> None:
         for value, kind, name in (
@@ -64,6 +69,10 @@ class BuildRequest:
             raise OptionError(
                 f"`--block {self.block}`", hint=f"one of {', '.join(map(str, BLOCKS))}"
             )
+        if self.algorithm == "gptq" and self.precision != "int4":
+            raise OptionError("`--algorithm gptq` is for weights in 4 bits", hint="int4")
+        if self.calibration is not None and self.algorithm != "gptq":
+            raise OptionError("no other algorithm reads a text", hint="`--algorithm gptq`")
         if not 0 <= self.accuracy <= 4:
             raise OptionError(f"`--accuracy {self.accuracy}`", hint="0 to 4")
         if self.precision == "fp16" and self.graph == "cpu":
@@ -85,7 +94,7 @@ class BuildRequest:
                 "block_size": str(self.block),
                 "accuracy_level": str(self.accuracy),
                 "is_symmetric": str(self.is_symmetric).lower(),
-                "algo_config": self.algorithm,
+                "algo_config": "default" if self.algorithm == "gptq" else self.algorithm,
             }
         if self.is_packed and not self.is_symmetric:
             # With zero points, 0.18 writes an embedding shared with the head that does not load.
@@ -129,6 +138,8 @@ def plan_build(request: BuildRequest) -> BuildPlan:
         _check_folder(request.source)
         config = request.source / "config.json"
         architecture, _ = architecture_of_config(config, is_for_building=True)
+    if request.algorithm == "gptq" or request.is_checked:
+        _check_read(request)
     size = _output_bytes(architecture, request)
     converted = 4 * architecture.parameters if from_gguf else 0
     memory = _MEMORY_BASE_BYTES + int(_MEMORY_BYTES_A_PARAMETER * architecture.parameters)
@@ -138,6 +149,21 @@ def plan_build(request: BuildRequest) -> BuildPlan:
     if from_gguf and request.is_packed:
         warnings += _rounded_again(header, request)
     return BuildPlan(request, architecture, from_gguf, size, disk, memory, warnings)
+
+
+def _check_read(request: BuildRequest) -> None:
+    """Raise UnsupportedError for a source that is not read here, whose floats are needed."""
+    from vermilion.llm.source.open_source import find_source
+
+    source = find_source(request.source)
+    if source is None:
+        raise UnsupportedError("this is no published model", where=str(request.source))
+    if source.blueprint().mixture is not None and request.algorithm == "gptq":
+        raise UnsupportedError(
+            "mixtures of experts are not rounded so",
+            where=str(request.source),
+            hint="`--algorithm default`",
+        )
 
 
 def check_room(plan: BuildPlan, free_disk_bytes: int, free_memory_bytes: int) -> None:

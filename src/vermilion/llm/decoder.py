@@ -35,6 +35,13 @@ class Decoder(Protocol):
         """The most tokens that one sequence may have."""
         ...
 
+    def exact_rows(self, length: int) -> int:
+        """Return how many tokens of one sequence may be read at once with the same numbers.
+
+        That is after `length` of them, and the same as one by one.
+        """
+        ...
+
     def start(self, batch: int, capacity: int) -> DecoderState:
         """Return an empty cache for `batch` sequences of `capacity` tokens each, allocated once."""
         ...

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from vermilion.errors import OptionError
 from vermilion.llm.decoder import EngineOptions
+from vermilion.llm.drafts import Drafts
 from vermilion.llm.generation import Generation
 from vermilion.llm.guidance import Guidance
 from vermilion.llm.open_model import AnyModel, OwnModel, check_room, open_model
@@ -72,6 +73,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None  # keep each token's likelihood, and the so many likeliest ones
+    lookup: bool = True  # read what stood in the text before ahead of its choice
 
     def __post_init__(self) -> None:
         if self.new_tokens < 1:
@@ -108,13 +110,15 @@ class Sampling:
                 options["min_p"] = self.min_p
         return options
 
-    def prepare(self, generator: Any) -> None:
-        """Tell a generator what is no search option.
+    def prepare(self, generator: Any) -> Drafts | None:
+        """Tell a generator what is no search option; return what counts what is read ahead.
 
         Raises: OptionError where another engine than ours was chosen.
         """
+        is_ours = isinstance(generator, Generation)
+        drafts = generator.read_ahead() if self.lookup and is_ours else None
         if not self.logit_bias and self.logprobs is None:
-            return
+            return drafts
         if not isinstance(generator, Generation):
             raise OptionError(
                 "onnxruntime-genai has no logit bias, and keeps no likelihoods of tokens",
@@ -123,6 +127,7 @@ class Sampling:
         generator.set_logit_bias(dict(self.logit_bias))
         if self.logprobs is not None:
             generator.keep_chances(self.logprobs)
+        return drafts
 
 
 # What ended a text: the model, a text to stop at, the most tokens, or who waits for it.
@@ -146,6 +151,8 @@ class Generated:
     peak_rss_mb: float
     logprobs: tuple[TokenChance, ...] = ()
     weights: tuple[str, ...] = ()  # of a published model: each type, and how it is read
+    read_ahead: int = 0  # tokens that were read before they were chosen
+    read_ahead_taken: int = 0  # of those, tokens that were chosen
 
 
 def generate(
@@ -187,7 +194,8 @@ def continued(
 ) -> Generated:
     """Append tokens to what a generator has, and let it go on, up to where `should_stop`."""
     show = on_text or (lambda _: None)
-    sampling.prepare(generator)
+    drafts = sampling.prepare(generator)
+    earlier = (drafts.read_ahead, drafts.taken) if drafts is not None else (0, 0)
     chances: list[TokenChance] = []
     is_interrupted = False
     stop, stream = StopText(sampling.stop), opened.tokenizer.create_stream()
@@ -221,7 +229,11 @@ def continued(
     elif _has_ended(generator, before + len(tokens), len(moments) - 1, sampling):
         stopped = "end"
     made = _measured(opened, "".join(pieces), len(tokens), moments, stopped, load_s)
-    return replace(made, logprobs=tuple(chances), weights=_weights(opened))
+    ahead, taken = (drafts.read_ahead, drafts.taken) if drafts is not None else (0, 0)
+    return replace(
+        made, logprobs=tuple(chances), weights=_weights(opened),
+        read_ahead=ahead - earlier[0], read_ahead_taken=taken - earlier[1],
+    )  # fmt: skip
 
 
 def _weights(opened: AnyModel) -> tuple[str, ...]:

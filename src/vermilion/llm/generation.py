@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vermilion.errors import OptionError
-from vermilion.llm.decoder import Decoder, DecoderState
+from vermilion.llm.decoder import Decoder
+from vermilion.llm.drafts import Drafts
 from vermilion.llm.guidance import Guide
+from vermilion.llm.rows import Rows
 from vermilion.llm.search import (
     Beams,
     SearchOptions,
@@ -27,50 +29,6 @@ from vermilion.llm.search import (
     log_softmax,
     penalize,
 )
-
-
-class Rows:
-    """The rows of a batch, each prompt's beams next to each other."""
-
-    def __init__(self, decoder: Decoder, prompts: int, beams: int, capacity: int) -> None:
-        self._decoder = decoder
-        self._prompts, self._beams, self._capacity = prompts, beams, capacity
-        self._states: list[DecoderState] = []
-
-    def first(self, tokens: NDArray[np.int64], lengths: Sequence[int]) -> NDArray[np.float32]:
-        """Read prompts of these lengths, padded to the longest; give the logits of each last one.
-
-        Shapes: tokens (prompts, longest) → (prompts * beams, vocabulary).
-        """
-        rows = np.repeat(tokens, self._beams, axis=0)
-        if len(set(lengths)) == 1:
-            self._states = [self._decoder.start(len(rows), self._capacity)]
-            return self._states[0].forward(rows[:, : lengths[0]])
-        self._states = [self._decoder.start(self._beams, self._capacity) for _ in lengths]
-        pieces = [
-            state.forward(rows[at * self._beams : (at + 1) * self._beams, :length])
-            for at, (state, length) in enumerate(zip(self._states, lengths, strict=True))
-        ]
-        return np.concatenate(pieces)
-
-    def forward(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Append as many tokens to each row: (rows, n) → (rows, vocabulary)."""
-        if len(self._states) == 1:
-            return self._states[0].forward(tokens)
-        parts = np.split(tokens, len(self._states))
-        pieces = [state.forward(part) for state, part in zip(self._states, parts, strict=True)]
-        return np.concatenate(pieces)
-
-    def drop(self, count: int) -> None:
-        """Forget the last `count` tokens of each row."""
-        for state in self._states:
-            state.rewind(state.length - count)
-
-    def reorder(self, source_rows: NDArray[np.int64]) -> None:
-        """Make each row a copy of another of the same prompt."""
-        share = self._prompts * self._beams // len(self._states)
-        for at, state in enumerate(self._states):
-            state.reorder(source_rows[at * share : (at + 1) * share] - at * share)
 
 
 @dataclass(frozen=True)
@@ -108,6 +66,7 @@ class Generation:
         self._most_likely = -1  # how many tokens are kept of each choice; -1: nothing is
         self._chances: list[TokenChance] = []
         self._rewound = False
+        self._drafts: Drafts | None = None
         self._start_again()
 
     @cached_property
@@ -180,6 +139,16 @@ class Generation:
         numbers = np.array(list(biases.values()), np.float32)
         self._biased = (np.array(list(biases), np.int64), numbers) if biases else None
 
+    def read_ahead(self) -> Drafts | None:
+        """Read what stood in the text before ahead of its choice, which changes no token.
+
+        Return what counts it; None where it cannot be: of several sequences, and on an engine whose
+        numbers depend on how many tokens it reads at once.
+        """
+        if self._drafts is None and self._options.rows == 1 and self._decoder.exact_rows(0) > 1:
+            self._drafts = Drafts(self._decoder.exact_rows, self._options.max_length)
+        return self._drafts
+
     def keep_chances(self, count: int) -> None:
         """Keep what the model expected at each choice: its likelihood, and the `count` likeliest.
 
@@ -246,6 +215,7 @@ class Generation:
             raise OptionError("a batch goes back to its start only, and beams not at all")
         self._next = self._sequences[:, length].copy()
         self._length, self._logits, self._rewound = length, None, True
+        self._forget_drafts()
         self._rows.drop(max(0, self._read - length))
         self._read = min(self._read, length)
         for guide in self._guides:
@@ -283,14 +253,39 @@ class Generation:
         if self._read == 0:
             prompts = self._sequences[:: self._options.num_beams, : self._length].astype(np.int64)
             logits = self._rows.first(prompts, self._unpadded(prompts))
+        elif self._drafts is not None:
+            logits = self._read_with(self._drafts)
         else:
-            if self._read == self._length:
-                self._read -= 1
-                self._rows.drop(1)
-            new = self._sequences[:, self._read : self._length]
-            logits = self._rows.forward(new.astype(np.int64))
+            logits = self._rows.forward(self._unread().astype(np.int64))
         self._read = self._length
         return logits
+
+    def _unread(self) -> NDArray[np.int32]:
+        """Return the tokens that the decoder has not read; of a whole text the last, once more."""
+        if self._read == self._length:
+            self._read -= 1
+            self._forget_drafts()
+            self._rows.drop(1)
+        return self._sequences[:, self._read : self._length]
+
+    def _read_with(self, drafts: Drafts) -> NDArray[np.float32]:
+        """Read new tokens and what may follow them, or find that they were read before."""
+        new = self._unread()[0]
+        found = drafts.take(int(new[0])) if len(new) == 1 else None
+        if found is not None:
+            return found[None].copy()
+        self._forget_drafts()
+        guess = drafts.guess(self._sequences[0, : self._length], len(new))
+        if not guess.size:
+            return self._rows.forward(new[None].astype(np.int64))
+        logits = self._rows.forward_every(np.concatenate([new, guess]).astype(np.int64))
+        drafts.keep(guess.copy(), logits[len(new) :])
+        last: NDArray[np.float32] = logits[len(new) - 1 : len(new)].copy()
+        return last
+
+    def _forget_drafts(self) -> None:
+        if self._drafts is not None:
+            self._rows.drop(self._drafts.forget())
 
     def _unpadded(self, rows: NDArray[np.int64]) -> list[int]:
         """Return the lengths without the padding on the right, which only a batch has."""

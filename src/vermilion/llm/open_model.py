@@ -102,8 +102,10 @@ def open_own_model(config: GenaiConfig, options: EngineOptions) -> OwnModel:
     return model
 
 
-def read_model_config(path: Path) -> GenaiConfig:
+def read_model_config(path: Path, cache: Path | None = None) -> GenaiConfig:
     """Return the configuration of a folder of onnxruntime-genai, or of a published model.
+
+    `cache` keeps what takes long to read of one.
 
     Raises: OptionError for what is neither; ModelError, UnsupportedError for what cannot be read.
     """
@@ -111,7 +113,7 @@ def read_model_config(path: Path) -> GenaiConfig:
         return read_genai_config(path)
     from vermilion.llm.source.open_source import find_source
 
-    source = find_source(path)
+    source = find_source(path, cache)
     if source is None:
         return read_genai_config(path)
     return GenaiConfig(path, source.config(), source)
@@ -209,7 +211,7 @@ def open_model(folder: Path, options: EngineOptions) -> AnyModel:
     Raises: OptionError, ModelError for a folder that is none or damaged; UnsupportedError where no
     engine runs it; DeviceError where a provider is not there.
     """
-    config = read_model_config(folder)
+    config = read_model_config(folder, options.cache or default_root())
     if options.engine == "onnxruntime-genai" and config.source is None:
         return _stock(folder, options, "asked for")
     providers = providers_of(config)

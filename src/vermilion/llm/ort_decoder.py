@@ -68,6 +68,10 @@ class OrtDecoder:
     context_length: int
     opened_in: int = field(default_factory=os.getpid)
 
+    def exact_rows(self, length: int) -> int:
+        """Return 1: ONNX Runtime's kernels round otherwise for more rows."""
+        return 1
+
     def start(self, batch: int, capacity: int) -> OrtState:
         """Return an empty cache for `batch` sequences of at most `capacity` tokens."""
         if batch < 1 or not 0 < capacity <= self.context_length:

@@ -130,7 +130,7 @@ def block_weight(
     short = -width % block
     rows = np.pad(weight.T, [(0, 0), (0, short)]).reshape(outputs, -1, block)
     weighing = np.pad(importance, (0, short)).reshape(1, -1, block)
-    scales, zeros = _parameters(rows, weighing, symmetric)
+    scales, zeros = block_parameters(rows, weighing, symmetric=symmetric)
     if seen is None or not seen.count:
         codes = np.clip(np.rint(rows / scales) + zeros, 0, _LEVELS)
     else:
@@ -168,8 +168,13 @@ def _descended(
     return np.hstack([f[0] for f in found]), np.hstack([f[1] for f in found])
 
 
-def _parameters(rows: Float32, weighing: Float32, symmetric: bool) -> tuple[Float32, Float32]:
-    """Choose scale and zero point of each block by the least error, weighed by what is read."""
+def block_parameters(
+    rows: Float32, weighing: Float32, *, symmetric: bool
+) -> tuple[Float32, Float32]:  # fmt: skip
+    """Choose scale and zero point of each block by the least error, weighed by what is read.
+
+    Shapes: rows (N, blocks, block), weighing (1, blocks, block), both results (N, blocks, 1).
+    """
     if symmetric:
         index = np.abs(rows).argmax(axis=2)[:, :, None]
         extreme = np.take_along_axis(rows, index, axis=2)

@@ -18,6 +18,8 @@ from vermilion.codegen.emit.decoder.weights import BlockWeights, Scale
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Array = NDArray[np.generic]
+# Twice the values of the 16 codes of a 4-bit float (E2M1).
+TWICE_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 @dataclass(frozen=True)

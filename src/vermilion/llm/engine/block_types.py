@@ -12,6 +12,7 @@ import numpy as np
 
 from vermilion.codegen.emit.decoder.weights import Scale
 from vermilion.llm.engine.block_forms import (
+    TWICE_E2M1,
     BlockColumns,
     BlockForm,
     BlockType,
@@ -25,9 +26,8 @@ from vermilion.llm.engine.block_forms import (
 )
 from vermilion.llm.engine.grid_types import GRID_TYPES
 
-# Values of the 16 codes of IQ4_NL and IQ4_XS, and twice those of a 4-bit float (E2M1).
+# Values of the 16 codes of IQ4_NL and IQ4_XS.
 _NOT_LINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-_TWICE_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 def _q4_0(rows: Bytes) -> BlockColumns:
@@ -179,8 +179,8 @@ _PLAIN: tuple[BlockType, ...] = (
     BlockType("Q6_K", 256, 210, BlockForm(8, 16, _S8, group=16), _q6_k),
     BlockType("IQ4_NL", 32, 18, BlockForm(4, 32, "f16", table=_NOT_LINEAR), _iq4_nl),
     BlockType("IQ4_XS", 256, 136, BlockForm(4, 32, _S8, table=_NOT_LINEAR, group=8), _iq4_xs),
-    BlockType("MXFP4", 32, 17, BlockForm(4, 32, "e8m0", table=_TWICE_E2M1), _mxfp4),
-    BlockType("NVFP4", 64, 36, BlockForm(4, 16, "f32", table=_TWICE_E2M1), _nvfp4),
+    BlockType("MXFP4", 32, 17, BlockForm(4, 32, "e8m0", table=TWICE_E2M1), _mxfp4),
+    BlockType("NVFP4", 64, 36, BlockForm(4, 16, "f32", table=TWICE_E2M1), _nvfp4),
     BlockType("TQ1_0", 256, 54, BlockForm(4, 64, "f16"), _tq1_0),
     BlockType("TQ2_0", 256, 66, BlockForm(4, 64, "f16"), _tq2_0),
 )

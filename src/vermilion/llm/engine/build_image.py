@@ -14,7 +14,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.codegen.emit.decoder.experts import (
+    CombineSpec,
+    ExpertProductSpec,
+    RoutedCopySpec,
+    RoutedRowsSpec,
+)
 from vermilion.codegen.emit.decoder.panel_product import PanelProductSpec
+from vermilion.codegen.emit.decoder.routes import ChooseSpec
 from vermilion.codegen.emit.decoder.strassen import SevenProductsSpec
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
@@ -25,9 +32,12 @@ from vermilion.llm.engine.decoder import FEW_ROWS, MANY_ROWS
 from vermilion.llm.engine.description import (
     Attention,
     Description,
+    ExpertMatrix,
+    Experts,
     Operation,
     Product,
     Rotation,
+    RowOperation,
     Rows,
 )
 from vermilion.llm.engine.image import (
@@ -40,6 +50,7 @@ from vermilion.llm.engine.image import (
     LOGITS,
     MANY,
     REST,
+    WEIGHTS,
     Facts,
     Image,
     Prefill,
@@ -50,6 +61,7 @@ from vermilion.llm.engine.image import (
 )
 from vermilion.llm.engine.lower import lower
 from vermilion.llm.engine.lowering import Lowered, PackedMatrix, Shape, Weighed
+from vermilion.llm.engine.matrices import Matrix
 from vermilion.llm.engine.rewrite import cut_at_last_attention, join_products
 from vermilion.store.arrays import NewArray, in_memory, new_array
 from vermilion.store.entry import Entry, EntryWriter
@@ -61,6 +73,11 @@ from vermilion.version import code_digest
 # eighth of a product, and 1.2 % with twice as many panels of gates.
 _MOST_PANELS = 8
 _OBJECT = "decoder_{}.o"
+_ROUTED = (ChooseSpec, RoutedCopySpec, RoutedRowsSpec, ExpertProductSpec, CombineSpec)
+_ROW_BY_ROW = (
+    "row", "heads", "halved_rows", "choose_experts", "routed_copy", "routed_rows",
+    "combine_experts",
+)  # fmt: skip
 
 
 def compile_program(lowered: Lowered, isa: Isa, cache: Path) -> ProgramTable:
@@ -82,14 +99,17 @@ def _chunk(step: Step) -> int:
     """
     family, units = step.spec.family, step.spec.units
     max_rows = getattr(step.spec, "max_rows", 0)
-    if family in ("row", "heads", "halved_rows"):
-        return units if max_rows <= 16 else 4
+    if isinstance(step.spec, _ROUTED):
+        max_rows = step.spec.routes.max_rows
+    if family in _ROW_BY_ROW:
+        return units if max_rows <= FEW_ROWS else 4
     if family == "cached_attention":
         return 1 if max_rows <= 16 else units // max_rows
     if isinstance(step.spec, SevenProductsSpec):
         return 1  # of one pair of panels there is enough to do
-    if isinstance(step.spec, PanelProductSpec) and max_rows > 16:
-        return -_MOST_PANELS // (2 if step.spec.gate else 1)
+    product = step.spec.product if isinstance(step.spec, ExpertProductSpec) else step.spec
+    if isinstance(product, PanelProductSpec) and max_rows > FEW_ROWS:
+        return -_MOST_PANELS // (2 if product.gate else 1)
     return 0
 
 
@@ -178,7 +198,7 @@ def draft_image(description: Description, isa: Isa, prefill: Prefill, cache: Pat
         if name == MANY:
             given = cut_at_last_attention(operations[:-1]).crossing
             crossing = [(names[f"rows {one}"], lowered.widths[one]) for one in given]
-    facts = _facts(description, operations, isa, prefill, crossing)
+    facts = _facts(description, operations, isa, prefill, crossing, matrices)
     stored: dict[str, NDArray[np.generic]] = {**embedding_arrays(description.embedding)}
     stored |= dict(constants.values())
     for name, table in programs.items():
@@ -193,6 +213,7 @@ def _facts(
     isa: Isa,
     prefill: Prefill,
     crossing: Sequence[tuple[str, int]],
+    matrices: Mapping[str, PackedMatrix],
 ) -> Facts:
     layers = [one for one in operations if isinstance(one, Attention)]
     embedding = description.embedding
@@ -205,6 +226,12 @@ def _facts(
         cache_item_bytes=4 if _storage(isa, prefill) == "f32" else 2,
         layers=tuple((layer.key_heads, layer.head_size) for layer in layers),
         crossing=tuple(crossing),
+        expert_bytes=sum(
+            one.routing.chosen * matrices[name].form.size_bytes
+            for one in operations
+            if isinstance(one, Experts)
+            for name, _ in one.products
+        ),
         hidden_width=description.hidden.width,
         embedding_width=embedding.width,
         embedding_factor=embedding.factor,
@@ -242,16 +269,24 @@ def _matrices(operations: Sequence[Operation]) -> tuple[dict[str, PackedMatrix],
     """Return the weights of all products, by the product's output, and as arrays."""
     found: dict[str, PackedMatrix] = {}
     arrays = []
-    for product in operations:
-        if not isinstance(product, Product):
-            continue
-        form, name = product.matrix.form(), f"weights {len(found)}"
-        found[product.output] = PackedMatrix(form, Buffer(name, form.size_bytes, "input"))
 
-        def fill(out: NDArray[np.uint8], product: Product = product) -> None:
-            product.matrix.pack(found[product.output].form, out)
+    def add(output: str, name: str, matrix: Matrix | ExpertMatrix, count: int) -> None:
+        form = matrix.form()
+        size = count * form.size_bytes
+        found[output] = PackedMatrix(form, Buffer(name, size, "input"))
 
-        arrays.append(NewArray(name, "|u1", (form.size_bytes,), fill))
+        def fill(out: NDArray[np.uint8]) -> None:
+            matrix.pack(form, out)
+
+        arrays.append(NewArray(name, "|u1", (size,), fill))
+
+    for operation in operations:
+        match operation:
+            case Product(output=output, matrix=matrix):
+                add(output, f"{WEIGHTS} {len(found)}", matrix, 1)
+            case Experts():
+                for output, own in operation.products:
+                    add(output, f"experts {len(found)}", own, len(own.matrices))
     return found, arrays
 
 
@@ -299,7 +334,7 @@ def _first_name(operations: tuple[Operation, ...]) -> str:
     first = operations[0]
     if isinstance(first, Product):
         return first.source.buffer
-    assert not isinstance(first, Attention), "nothing attends to embedded tokens"
+    assert isinstance(first, RowOperation), "nothing attends to embedded tokens"
     return first.inputs[0].buffer
 
 

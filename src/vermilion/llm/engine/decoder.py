@@ -35,6 +35,7 @@ from vermilion.llm.engine.image import (
     LOGITS,
     MANY,
     REST,
+    WEIGHTS,
     Image,
 )
 
@@ -81,8 +82,14 @@ class NativeDecoder:
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of all products' weights as they are packed: what every token reads."""
-        return sum(one.nbytes for name, one in self._arrays.items() if name.startswith("weights "))
+        """Bytes of the weights, as they are packed, that a token reads."""
+        own = [one.nbytes for name, one in self._arrays.items() if name.startswith(f"{WEIGHTS} ")]
+        return sum(own) + self._facts.expert_bytes
+
+    def exact_rows(self, length: int) -> int:
+        """Return how many tokens are computed row by row; over a length that turns anew, one."""
+        is_far = not self.short or length > self.short
+        return FEW_ROWS if is_far else max(1, min(FEW_ROWS, self.short - length))
 
     def start(self, batch: int, capacity: int) -> NativeState:
         """Return an empty cache for `batch` sequences of at most `capacity` tokens."""

@@ -15,6 +15,8 @@ from vermilion.llm.engine.embedding import Embedding
 # Buffers that the decoder gives its programs, beside `keys i` and `values i` of each layer; what
 # else they read is among the arrays.
 CONTROL, FIRST, HIDDEN, HEAD_INPUT, LOGITS = "control", "first", "hidden", "head input", "logits"
+# What names of arrays begin with that every token reads whole.
+WEIGHTS = "weights"
 # Programs: for a token or a few; for prompts up to the keys of the last attention, and from its
 # queries on; the head.
 FEW, MANY, REST, HEAD = "few", "many", "rest", "head"
@@ -40,6 +42,7 @@ class Facts:
     cache_item_bytes: int
     layers: tuple[tuple[int, int], ...]
     crossing: tuple[tuple[str, int], ...]
+    expert_bytes: int  # of a mixture's weights, those that a token reads
     hidden_width: int
     embedding_width: int
     embedding_factor: float

@@ -21,7 +21,7 @@ from vermilion.codegen.emit.decoder.strassen_rows import HalvedRows, HalvedRowsS
 from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights
 from vermilion.codegen.strassen import PRODUCTS
 from vermilion.codegen.tensor import allocate
-from vermilion.llm.engine import lower as lower_module
+from vermilion.llm.engine import lower_products as lower_module
 from vermilion.llm.engine.open_native import open_native_decoder
 
 MANY = ROOM // 8 * 8

@@ -45,7 +45,10 @@ class Lowered:
 
 @dataclass(frozen=True, eq=False)
 class PackedMatrix:
-    """A product's weights in memory: buffers that every program shares, from some panel on."""
+    """A product's weights in memory: buffers that every program shares, from some panel on.
+
+    Those of a mixture are of all experts, one behind the other, each in this form.
+    """
 
     form: Weights
     buffer: Buffer
@@ -153,8 +156,10 @@ def packed_of(matrices: Mapping[str, PackedMatrix], product: Product) -> PackedM
     return replace(matrix, form=form, first_panel=columns.first // PANEL)
 
 
-def prepared_for(form: Weights, shape: Shape) -> ActivationLayout:
-    """Return how a product's rows are written."""
+def prepared_for(form: Weights, shape: Shape, *, is_exact: bool = False) -> ActivationLayout:
+    """Return how a product's rows are written; as float32 where it is to be exact."""
+    if is_exact:
+        return ActivationLayout("f32", form.depth)
     if not isinstance(form, BlockWeights):
         return ActivationLayout(shape.plain, form.depth)
     if shape.codes == "int8":

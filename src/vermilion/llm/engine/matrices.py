@@ -19,7 +19,7 @@ from vermilion.codegen.emit.decoder.weights import (
     PlainWeights,
     Weights,
 )
-from vermilion.llm.engine.block_forms import BlockColumns, BlockForm, BlockType
+from vermilion.llm.engine.block_forms import TWICE_E2M1, BlockColumns, BlockForm, BlockType
 
 Bytes = NDArray[np.uint8]
 _STORAGES: dict[str, Literal["f32", "f16", "bf16"]] = {"float16": "f16", "bfloat16": "bf16"}
@@ -34,7 +34,8 @@ class BlockMatrix:
     """Codes in blocks, as `MatMulNBits` has them; zero points None are the middle of the range.
 
     Shapes: codes (columns, blocks, bytes), scales (columns, blocks), zeros (columns, blocks) with
-    one in a byte.
+    one in a byte. With `is_microscaled` codes are floats of 4 bits, and scales exponents in a byte
+    (MXFP4). `order` says which row is which column, None: they are in order.
     """
 
     depth: int
@@ -43,21 +44,27 @@ class BlockMatrix:
     codes: Bytes
     scales: NDArray[np.generic]
     zeros: Bytes | None
+    is_microscaled: bool = False
+    order: NDArray[np.int64] | None = None
 
     @property
     def columns(self) -> int:
         """Columns of the product."""
-        return len(self.codes)
+        return len(self.codes) if self.order is None else len(self.order)
 
     @property
     def form(self) -> BlockForm:
         """How its numbers follow from what is stored; scales in 16 bits where they fit."""
+        if self.is_microscaled:
+            return BlockForm(4, self.block, "e8m0", table=TWICE_E2M1)
         scale: Literal["f16", "f32"] = "f16" if _fits_half(self.scales) else "f32"
         return BlockForm(self.bits, self.block, scale, has_zeros=self.zeros is not None)
 
     def take(self, first: int, count: int) -> BlockColumns:
         """Return some columns."""
-        own = slice(first, first + count)
+        own: slice | NDArray[np.int64] = slice(first, first + count)
+        if self.order is not None:
+            own = self.order[own]
         codes = self.codes[own].view(np.uint8)
         if self.bits == 4:
             codes = _one_a_byte(codes)
@@ -157,10 +164,11 @@ class Matrix:
             are_plain = isinstance(mine, PlainMatrix) and isinstance(its, PlainMatrix)
             return are_plain and mine.storage == its.storage  # type: ignore[union-attr]
         if isinstance(mine, BlockMatrix) and isinstance(its, BlockMatrix):
-            return (mine.bits, mine.block, mine.zeros is None) == (
+            return (mine.bits, mine.block, mine.zeros is None, mine.is_microscaled) == (
                 its.bits,
                 its.block,
                 its.zeros is None,
+                its.is_microscaled,
             )
         return mine.form == its.form
 

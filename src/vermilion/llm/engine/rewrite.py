@@ -20,6 +20,7 @@ from vermilion.codegen.emit.decoder.weights import LANES, PANEL
 from vermilion.llm.engine.description import (
     Attention,
     Columns,
+    Experts,
     Floats,
     Operation,
     Product,
@@ -34,6 +35,10 @@ def join_products(operations: Sequence[Operation]) -> tuple[Operation, ...]:
     renamed: dict[str, tuple[str, int]] = {}
     for operation in operations:
         operation = _renamed(operation, renamed)
+        if isinstance(operation, Experts) and len(operation.first) == 2:
+            gates, others = operation.first
+            if gates.joins(others):
+                operation = replace(operation, first=(gates.joined(others),))
         before = next((one for one in reversed(result) if isinstance(one, Product)), None)
         if (
             isinstance(operation, Product)
@@ -41,6 +46,7 @@ def join_products(operations: Sequence[Operation]) -> tuple[Operation, ...]:
             and _same_rows(before.source, operation.source)
             and before.matrix.joins(operation.matrix)
             and before.matrix.columns % LANES == 0
+            and before.is_exact == operation.is_exact
         ):
             at = result.index(before)
             renamed[operation.output] = (before.output, before.matrix.columns)
@@ -80,6 +86,12 @@ def _renamed(operation: Operation, names: dict[str, tuple[str, int]]) -> Operati
             return replace(
                 operation, query=moved(operation.query), key=moved(operation.key),
                 value=moved(operation.value),
+            )  # fmt: skip
+        case Experts(shared=shared, share=share):
+            return replace(
+                operation, source=moved(operation.source), scores=moved(operation.scores),
+                shared=None if shared is None else moved(shared),
+                share=None if share is None else moved(share),
             )  # fmt: skip
 
 
@@ -127,6 +139,8 @@ def sources(operation: Operation) -> tuple[Rows, ...]:
         case Attention(query=query, key=keys, value=value, part=part):
             own = {"whole": (query, keys, value), "keys": (keys, value), "queries": (query,)}
             return own[part]
+        case Experts(source=source, scores=scores, shared=shared, share=share):
+            return tuple(one for one in (source, scores, shared, share) if one is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +227,7 @@ def _maker(operations: Sequence[Operation], buffer: str) -> Operation | None:
 
 def _results(operation: Operation) -> tuple[str, ...]:
     match operation:
-        case Product(output=output) | Attention(output=output):
+        case Product(output=output) | Attention(output=output) | Experts(output=output):
             return (output,)
         case RowOperation(output=output, kept=kept):
             return (output, kept)

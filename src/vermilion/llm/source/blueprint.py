@@ -11,6 +11,7 @@ from vermilion.llm.engine.description import Floats
 from vermilion.llm.engine.embedding import Embedding
 from vermilion.llm.engine.matrices import Part
 from vermilion.llm.source.families import Family
+from vermilion.llm.source.mixtures import Mixture
 from vermilion.llm.source.rope import Turning
 
 # No published model comes near; more is a damaged or hostile file.
@@ -24,6 +25,7 @@ class Layer:
 
     window: int
     turning: Turning | None
+    is_mixture: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +56,7 @@ class Blueprint:
     logits_factor: float = 1.0
     embedding_factor: float = 1.0
     residual_factor: float = 1.0
+    mixture: Mixture | None = None
 
     def __post_init__(self) -> None:
         measures = {
@@ -103,8 +106,16 @@ class Tensors(Protocol):
         """Return a matrix."""
         ...
 
-    def floats(self, name: str) -> Floats:
-        """Return the numbers of a vector."""
+    def experts(self, name: str, mixture: Mixture) -> tuple[Part, ...]:
+        """Return the matrices of all experts."""
+        ...
+
+    def expert_biases(self, name: str, mixture: Mixture) -> Floats | None:
+        """Return what is added to the products of all experts, if anything: (experts, columns)."""
+        ...
+
+    def floats(self, name: str, rank: int = 1) -> Floats:
+        """Return the numbers of a vector, or of as many dimensions."""
         ...
 
     def embedding(self, name: str) -> Embedding:

@@ -13,6 +13,8 @@ from vermilion.errors import ModelError, UnsupportedError
 from vermilion.llm.engine.description import (
     Attention,
     Description,
+    ExpertMatrix,
+    Experts,
     Floats,
     Norm,
     Operation,
@@ -24,7 +26,7 @@ from vermilion.llm.engine.description import (
 from vermilion.llm.engine.matrices import Matrix, Part
 from vermilion.llm.source.blueprint import Blueprint, Layer, Tensors
 from vermilion.llm.source.rope import Turning
-from vermilion.llm.source.stored import in_order
+from vermilion.llm.source.stored import halves_of, in_order
 
 _EMBEDDED, _LOGITS = "embedded", "logits"
 
@@ -116,7 +118,7 @@ class _Writer:
             return self._join(stream, other, following, f"{name} done")
         own_norm = f"{name}.ffn_norm" if family.places != "after" else ""
         stream, normed = self._join(stream, given, own_norm, f"{name} attended")
-        given = self._inner(name, normed)
+        given = self._mixture(name, normed) if layer.is_mixture else self._inner(name, normed)
         if family.places != "before":
             given = self._row(
                 "plain", (given,), "", f"{name}.ffn_post_norm", f"{name} inner normed"
@@ -143,6 +145,8 @@ class _Writer:
 
     def _norm(self, name: str, width: int) -> Norm:
         b, t = self.blueprint, self.tensors
+        if b.family.has_plain_norms:
+            return Norm(np.ones(width, np.float32), b.epsilon, b.family.norm)
         weight = t.floats(name)
         bias = t.floats(f"{name}.bias") if t.has(f"{name}.bias") else None
         if weight.size != width or (bias is not None and bias.size != width):
@@ -176,10 +180,19 @@ class _Writer:
         self.operations.append(
             Attention(
                 output, query, key, rows["v"], output, b.heads, b.key_heads, size, b.scale,
-                layer.window, b.score_bound,
+                layer.window, b.score_bound, sinks=self._sinks(name),
             )
         )  # fmt: skip
         return self._plain_product(f"{name}.attn_output", output, b.heads * size, b.hidden)
+
+    def _sinks(self, name: str) -> Floats | None:
+        b, t = self.blueprint, self.tensors
+        if not b.family.has_sinks:
+            return None
+        sinks = t.floats(f"{name}.attn_sinks")
+        if sinks.size != b.heads:
+            raise ModelError(f"{sinks.size} sinks for {b.heads} heads", where=t.where)
+        return sinks
 
     def _separate(self, name: str, counts: dict[str, int]) -> dict[str, tuple[Part, Floats | None]]:
         """Return queries, keys and values with their biases, of one matrix where they are one."""
@@ -204,9 +217,10 @@ class _Writer:
         """Return queries or keys with the norm that they have, if any."""
         b = self.blueprint
         own = f"{name}.attn_{kind}_norm"
-        if not b.family.qk_norm:
+        has_none = b.family.qk_norm == "some" and not self.tensors.has(own)
+        if not b.family.qk_norm or has_none:
             return rows
-        if b.family.qk_norm == "head":
+        if b.family.qk_norm in ("head", "some"):
             return Rows(rows.buffer, 0, rows.width, self._norm(own, b.head_size))
         output = f"{rows.buffer} normed"
         norm = self._norm(own, rows.width)
@@ -221,28 +235,89 @@ class _Writer:
 
     # What is inside a layer --------------------------------------------------------------------
 
-    def _inner(self, name: str, normed: str) -> str:
+    def _inner(self, name: str, normed: str, suffix: str = "") -> str:
+        """Write the products of a layer, or of its shared expert, which has a size of its own."""
         b, t = self.blueprint, self.tensors
-        up, up_bias = self._with_bias(f"{name}.ffn_up")
+        last, last_bias = self._with_bias(f"{name}.ffn_down{suffix}")
+        inner = last.depth if suffix else b.inner
+        up, up_bias = self._with_bias(f"{name}.ffn_up{suffix}")
         gates: list[Rows] = []
         if b.family.is_gated:
-            if t.has(f"{name}.ffn_gate"):
-                gate, gate_bias = self._with_bias(f"{name}.ffn_gate")
+            if t.has(f"{name}.ffn_gate{suffix}"):
+                gate, gate_bias = self._with_bias(f"{name}.ffn_gate{suffix}")
             else:  # both are one matrix
                 both, both_bias = up, up_bias
-                first, second = np.arange(b.inner), np.arange(b.inner, 2 * b.inner)
-                if both.columns != 2 * b.inner:
+                if both.columns != 2 * inner:
                     raise ModelError(f"`{name}.ffn_up` has {both.columns} columns", where=t.where)
-                gate, up = in_order(both, first), in_order(both, second)
-                gate_bias = None if both_bias is None else both_bias[first]
-                up_bias = None if both_bias is None else both_bias[second]
-            self._product(f"{name}.ffn_gate", gate, normed, f"{name} gate", b.inner, gate_bias)
-            gates = [Rows(f"{name} gate", 0, b.inner)]
-        self._product(f"{name}.ffn_up", up, normed, f"{name} up", b.inner, up_bias)
-        inner = f"{name} inner"
-        inputs = (*gates, Rows(f"{name} up", 0, b.inner))
-        self.operations.append(RowOperation(inner, b.activation, inputs, "", None, inner))
-        return self._plain_product(f"{name}.ffn_down", inner, b.inner, b.hidden)
+                gate, up = halves_of(both)
+                gate_bias = None if both_bias is None else both_bias[:inner]
+                up_bias = None if both_bias is None else both_bias[inner:]
+            gated = f"{name} gate{suffix}"
+            self._product(f"{name}.ffn_gate{suffix}", gate, normed, gated, inner, gate_bias)
+            gates = [Rows(gated, 0, inner)]
+        self._product(f"{name}.ffn_up{suffix}", up, normed, f"{name} up{suffix}", inner, up_bias)
+        joined = f"{name} inner{suffix}"
+        inputs = (*gates, Rows(f"{name} up{suffix}", 0, inner))
+        self.operations.append(RowOperation(joined, b.activation, inputs, "", None, joined))
+        output = f"{name}.ffn_down{suffix}"
+        self._product(output, last, joined, output, b.hidden, last_bias, inner)
+        return output
+
+    def _mixture(self, name: str, normed: str) -> str:
+        """Write a mixture of experts: the router, the shared expert if there is one, the others."""
+        b, t, mixture = self.blueprint, self.tensors, self.blueprint.mixture
+        if mixture is None:
+            raise ModelError(f"layer {name} has a router, and the model no experts", where=t.where)
+        count = mixture.routing.experts
+        scores = self._exact_product(f"{name}.ffn_gate_inp", normed, count)
+        shared = share = None
+        if t.has(f"{name}.ffn_up_shexp"):
+            if t.has(f"{name}.ffn_gate_inp_shexp"):
+                share = self._exact_product(f"{name}.ffn_gate_inp_shexp", normed, 1)
+            shared = Rows(self._inner(name, normed, "_shexp"), 0, b.hidden)
+        bias = None
+        if t.has(f"{name}.exp_probs_b.bias"):
+            bias = t.floats(f"{name}.exp_probs_b.bias")
+            if bias.size != count:
+                raise ModelError(f"{bias.size} numbers for {count} experts", where=t.where)
+        gate, up, down = (self._experts(f"{name}.ffn_{one}_exps") for one in ("gate", "up", "down"))
+        self._check_experts(name, gate, up, down)
+        output = f"{name} mixture"
+        self.operations.append(
+            Experts(
+                f"{name}.experts", Rows(normed, 0, b.hidden), scores, output,
+                replace(mixture.routing, has_bias=bias is not None), (gate, up), down, mixture.kind,
+                None if bias is None else bias.reshape(-1), shared, share,
+            )
+        )  # fmt: skip
+        return output
+
+    def _exact_product(self, name: str, source: str, columns: int) -> Rows:
+        """Write a product in float32, whatever others are in: what it gives is compared."""
+        part, bias = self._with_bias(name)
+        self._product(name, part, source, name, columns, bias, is_exact=True)
+        return Rows(name, 0, columns)
+
+    def _experts(self, name: str) -> ExpertMatrix:
+        t, mixture = self.tensors, self.blueprint.mixture
+        assert mixture is not None, "there are experts"
+        parts = t.experts(name, mixture)
+        if len({(one.depth, one.columns) for one in parts}) != 1:
+            raise ModelError(f"`{name}`: experts have several sizes", where=t.where)
+        bias = t.expert_biases(name, mixture)
+        if bias is not None and bias.shape != (len(parts), parts[0].columns):
+            raise ModelError(f"`{name}` has biases {list(bias.shape)}", where=t.where)
+        return ExpertMatrix(tuple(Matrix((one,)) for one in parts), bias)
+
+    def _check_experts(self, name: str, *products: ExpertMatrix) -> None:
+        hidden, where = self.blueprint.hidden, self.tensors.where
+        gate, up, down = ((one.depth, one.columns) for one in products)
+        inner = down[0]
+        if (gate, up, down) != ((hidden, inner), (hidden, inner), (inner, hidden)):
+            shapes = ", ".join(f"{columns} x {depth}" for depth, columns in (gate, up, down))
+            raise ModelError(
+                f"the experts of layer {name} are {shapes} for rows of {hidden}", where=where
+            )
 
     def _plain_product(self, name: str, source: str, depth: int, columns: int) -> str:
         part, bias = self._with_bias(name)
@@ -251,7 +326,7 @@ class _Writer:
 
     def _product(
         self, name: str, part: Part, source: str, output: str, columns: int,
-        bias: Floats | None, depth: int = 0,
+        bias: Floats | None, depth: int = 0, *, is_exact: bool = False,
     ) -> None:  # fmt: skip
         depth = depth or self.blueprint.hidden
         sizes = (part.depth, part.columns, columns if bias is None else bias.size)
@@ -261,7 +336,9 @@ class _Writer:
                 where=self.tensors.where,
             )
         rows = Rows(source, 0, depth)
-        self.operations.append(Product(name, rows, output, Matrix((part,)), bias))
+        self.operations.append(
+            Product(name, rows, output, Matrix((part,)), bias, is_exact=is_exact)
+        )
 
 
 def _halves_of_pairs(heads: int, size: int, turned: int) -> NDArray[np.int64]:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.codegen.emit.decoder.row import NormKind, Source
+from vermilion.llm.source.mixtures import MIXTURES, MixtureRow
 
 # Where a layer norms: what its parts read; what they read and what they give; what they give.
 Places = Literal["before", "both", "after"]
-QkNorm = Literal["", "head", "row"]
+# Norms of queries and keys: none; of each head, of each where there are weights, of whole rows.
+QkNorm = Literal["", "head", "some", "row"]
 # Which layers have a window where a configuration has one and does not list them: all; all but
 # every n-th (n < 0: every n-th alone).
 Windows = int
@@ -48,8 +50,17 @@ class Family:
     local_base: float = 0.0  # of layers with a window, where they are turned otherwise
     has_plain_windows: bool = False  # layers with a window turn by no rule but the base
     head_share: float = 1.0  # of a head is turned, where nothing says it
-    # Names in a folder where they are not the usual ones.
+    has_plain_norms: bool = False  # norms have no weights
+    has_sinks: bool = False  # each head has a score that no key has
+    is_truncated: bool = True  # yarn's edges are rounded to whole pairs, where a file says nothing
+    # Names in a folder, and in a GGUF file, where they are not the usual ones.
     names: Mapping[str, str] | None = None
+    gguf_names: Mapping[str, str] | None = None
+
+    @property
+    def mixture(self) -> MixtureRow | None:
+        """How its mixtures of experts choose; None where it has none."""
+        return MIXTURES.get(self.gguf)
 
 
 _POST = {
@@ -73,6 +84,20 @@ _PHI = {
     "output_norm": "model.final_layernorm",
 }
 
+_AFTER_ATTENTION = {"ffn_norm": "post_attention_norm"}
+_MIXTRAL = {"ffn_gate_inp": "block_sparse_moe.gate"}
+_GRANITE_MOE = {
+    "ffn_gate_inp": "block_sparse_moe.router.layer", "ffn_up_shexp": "shared_mlp.input_linear",
+    "ffn_down_shexp": "shared_mlp.output_linear",
+}  # fmt: skip
+_QWEN2_MOE = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    **{f"ffn_{one}_shexp": f"mlp.shared_expert.{one}_proj" for one in ("gate", "up", "down")},
+}
+_SHARED = {f"ffn_{one}_shexp": f"mlp.shared_experts.{one}_proj" for one in ("gate", "up", "down")}
+_ERNIE_MOE = {**_SHARED, "exp_probs_b": "mlp.moe_statics.e_score_correction_bias"}
+_GLM4_MOE = {**_SHARED, "exp_probs_b": "mlp.gate.e_score_correction_bias"}
+
 FAMILIES: tuple[Family, ...] = (
     Family("llama", ("llama", "mistral", "ministral"), gguf_pairs=True),
     Family("qwen2", ("qwen2",)),
@@ -93,6 +118,7 @@ FAMILIES: tuple[Family, ...] = (
         "olmo2", ("olmo2", "olmo3"), places="after", qk_norm="row", every=4,
         has_plain_windows=True, names=_AFTER,
     ),
+    Family("olmo", ("olmo",), norm="layer", has_plain_norms=True, gguf_pairs=True),
     Family("ernie4_5", ("ernie4_5",), gguf_pairs=True, config_pairs=True),
     Family(
         "phi2", ("phi",), norm="layer", activation="gelu_tanh", is_gated=False, is_parallel=True,
@@ -120,6 +146,22 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "cohere2", ("cohere2",), norm="layer", is_parallel=True, gguf_pairs=True,
         config_pairs=True, every=4, plain_every=4,
+    ),
+    Family("llama", ("mixtral",), gguf_pairs=True, names=_MIXTRAL),
+    Family("qwen2moe", ("qwen2_moe",), names=_QWEN2_MOE),
+    Family("qwen3moe", ("qwen3_moe",), qk_norm="head"),
+    Family("olmoe", ("olmoe",), qk_norm="row"),
+    Family("granitemoe", ("granitemoe", "granitemoeshared"), gguf_pairs=True, names=_GRANITE_MOE),
+    Family(
+        "ernie4_5-moe", ("ernie4_5_moe",), gguf_pairs=True, config_pairs=True, names=_ERNIE_MOE
+    ),
+    Family(
+        "glm4moe", ("glm4_moe",), qk_norm="some", head_share=0.5, names=_GLM4_MOE,
+        gguf_names=_AFTER_ATTENTION,
+    ),
+    Family(
+        "gpt-oss", ("gpt_oss",), has_sinks=True, every=2, is_truncated=False,
+        names={"ffn_gate_inp": "mlp.router"}, gguf_names=_AFTER_ATTENTION,
     ),
 )  # fmt: skip
 
@@ -154,20 +196,9 @@ REFUSED: Mapping[str, str] = {
     "deepseek2": "its keys and values are compressed (multi-head latent attention)",
     "deepseek_v2": "its keys and values are compressed (multi-head latent attention)",
     "deepseek_v3": "its keys and values are compressed (multi-head latent attention)",
-    "gpt-oss": "it is a mixture of experts",
-    "gpt_oss": "it is a mixture of experts",
     "llama4": "it is a mixture of experts with chunked attention",
     "llama4_text": "it is a mixture of experts with chunked attention",
-    "mixtral": "it is a mixture of experts",
-    "qwen2moe": "it is a mixture of experts",
-    "qwen2_moe": "it is a mixture of experts",
-    "qwen3moe": "it is a mixture of experts",
-    "qwen3_moe": "it is a mixture of experts",
-    "olmoe": "it is a mixture of experts",
-    "phimoe": "it is a mixture of experts",
-    "granitemoe": "it is a mixture of experts",
-    "ernie4_5-moe": "it is a mixture of experts",
-    "ernie4_5_moe": "it is a mixture of experts",
+    "phimoe": "its experts are chosen one after the other (sparse mixer)",
     **dict.fromkeys(
         (
             "gemma3",
@@ -194,7 +225,6 @@ REFUSED: Mapping[str, str] = {
     "gemma4_text": "it has embeddings of each layer and shared caches",
     "hunyuan-dense": "heads are normed after they are turned",
     "hunyuan_v1_dense": "heads are normed after they are turned",
-    "olmo": "its norms have no weights, and its queries are clipped",
     "gpt2": "its positions are learned",
     "gptneox": "its queries, keys and values lie mixed",
     "gpt_neox": "its queries, keys and values lie mixed",

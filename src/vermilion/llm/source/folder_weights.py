@@ -13,6 +13,8 @@ from vermilion.errors import ModelError, UnsupportedError
 from vermilion.llm.engine.description import Floats
 from vermilion.llm.engine.embedding import Embedding
 from vermilion.llm.engine.matrices import Part
+from vermilion.llm.source.folder_experts import FolderExperts
+from vermilion.llm.source.mixtures import Mixture
 from vermilion.llm.source.packed_weights import Packing, packed_part
 from vermilion.llm.source.safetensors import SafeTensor
 from vermilion.llm.source.stored import embedding_of, floats_of, part_of
@@ -27,15 +29,19 @@ _NAMES: Mapping[str, str] = {
     "attn_v": "self_attn.v_proj",
     "attn_qkv": "self_attn.qkv_proj",
     "attn_output": "self_attn.o_proj",
+    "attn_sinks": "self_attn.sinks",
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
 }
 # Where both halves of what is gated are one matrix, it has this name.
 _BOTH = "mlp.gate_up_proj"
+# Tensors whose names in a folder do not say whether they are weights or biases.
+_BARE = ("attn_sinks", "exp_probs_b")
 # Tables that older versions of transformers saved, which follow from the configuration.
 _COMPUTED = ("rotary_emb.inv_freq",)
 
@@ -50,6 +56,7 @@ class FolderTensors:
     is_tied: bool
     packing: Packing | None
     asked: set[str] = field(default_factory=set)
+    layers: int | None = None  # what is behind these is left alone
 
     @property
     def where(self) -> str:
@@ -62,11 +69,28 @@ class FolderTensors:
         if name == "output" and self.is_tied:
             self.asked.add("lm_head.weight")
             return False
-        return f"{base}.{kind}" in self.tensors or (kind == "weight" and self._is_packed(base))
+        if self._stored(name) in self.tensors:
+            return True
+        return kind == "weight" and self._is_packed(base)
 
     def part(self, name: str) -> Part:
         """Return a matrix."""
-        base, _ = self._base(name)
+        return self._part(self._base(name)[0]) or part_of(*self._found(name))
+
+    def experts(self, name: str, mixture: Mixture) -> tuple[Part, ...]:
+        """Return the matrices of all experts."""
+        return self._experts(name).parts(_own(name), mixture)
+
+    def expert_biases(self, name: str, mixture: Mixture) -> Floats | None:
+        """Return what is added to the products of all experts, if anything."""
+        return self._experts(name).biases(_own(name), mixture)
+
+    def _experts(self, name: str) -> FolderExperts:
+        layer = f"model.layers.{name.partition('.')[0]}"
+        return FolderExperts(layer, self.tensors, self.where, self._part, self.asked)
+
+    def _part(self, base: str) -> Part | None:
+        """Return a matrix by its name in the folder, None where there is none."""
         if self.packing is not None and self._is_packed(base):
             prefix = f"{base}."
             own = {
@@ -77,11 +101,14 @@ class FolderTensors:
             # A bias is asked for by its own name.
             self.asked |= {f"{prefix}{key}" for key in own if key != "bias"}
             return packed_part(self.packing, own, f"{self.where}, tensor `{base}`")
-        return part_of(*self._found(name))
+        stored = f"{base}.weight"
+        return part_of(*self._read(stored)) if stored in self.tensors else None
 
-    def floats(self, name: str) -> Floats:
-        """Return the numbers of a vector."""
-        return floats_of(*self._found(name))
+    def floats(self, name: str, rank: int = 1) -> Floats:
+        """Return the numbers of a vector, or of as many dimensions."""
+        type_, rows, where = self._found(name)
+        is_row = rank == 1 and rows.ndim == 2 and len(rows) == 1
+        return floats_of(type_, rows[0] if is_row else rows, where, rank)
 
     def embedding(self, name: str) -> Embedding:
         """Return a matrix whose rows tokens begin with."""
@@ -89,9 +116,16 @@ class FolderTensors:
 
     def unread(self) -> tuple[str, ...]:
         """Return the names of those that nobody asked for."""
-        return tuple(
-            name for name in self.tensors if name not in self.asked and not name.endswith(_COMPUTED)
-        )
+        left = (name for name in self.tensors if name not in self.asked)
+        return tuple(one for one in left if not one.endswith(_COMPUTED) and self._is_read(one))
+
+    def _is_read(self, stored: str) -> bool:
+        """Say whether a tensor is none of layers that are left alone."""
+        before, _, rest = stored.partition("model.layers.")
+        number = rest.partition(".")[0]
+        return before != "" or self.layers is None or not number.isdecimal() or (
+            int(number) < self.layers
+        )  # fmt: skip
 
     def _base(self, name: str) -> tuple[str, str]:
         """Return a tensor's name in the folder, and whether it is a weight or a bias."""
@@ -111,8 +145,16 @@ class FolderTensors:
     def _is_packed(self, base: str) -> bool:
         return any(f"{base}.{name}" in self.tensors for name in ("qweight", "weight_packed"))
 
+    def _stored(self, name: str) -> str:
+        """Return a tensor's whole name in the folder."""
+        base, kind = self._base(name)
+        is_bare = any(f".{one}" in f".{name}" for one in _BARE)
+        return base if is_bare else f"{base}.{kind}"
+
     def _found(self, name: str) -> tuple[str, NDArray[np.uint8], str]:
-        stored = ".".join(self._base(name))
+        return self._read(self._stored(name))
+
+    def _read(self, stored: str) -> tuple[str, NDArray[np.uint8], str]:
         tensor = self.tensors.get(stored)
         where = f"{self.where}, tensor `{stored}`"
         if tensor is None:
@@ -127,3 +169,8 @@ class FolderTensors:
             )
         self.asked.add(stored)
         return tensor.type, tensor.rows, where
+
+
+def _own(name: str) -> str:
+    """Return a tensor's name in its layer."""
+    return name.partition(".")[2]

@@ -17,7 +17,8 @@ from vermilion.llm.source.blueprint import Blueprint
 from vermilion.llm.source.describe import describe
 from vermilion.llm.source.families import Family
 from vermilion.llm.source.folder_weights import FolderTensors
-from vermilion.llm.source.gguf_tokenizer import GgufVocabulary, read_vocabulary
+from vermilion.llm.source.gguf_tokenizer import read_vocabulary
+from vermilion.llm.source.known_gguf import KnownHeader, known_header
 from vermilion.llm.source.packed_weights import packing_of
 from vermilion.llm.source.published import Source
 from vermilion.llm.source.read_config import Config, blueprint_of, read_config
@@ -28,13 +29,14 @@ from vermilion.llm.source.stored import FLOATS
 from vermilion.llm.tokenizer import ChatTemplate, FolderTokenizer, open_tokenizer, open_tokenizer_of
 
 
-def find_source(path: Path) -> Source | None:
+def find_source(path: Path, cache: Path | None = None) -> Source | None:
     """Return the model of a path that is a GGUF file or a Hugging Face folder, None of another.
 
+    `cache` keeps what the header of a GGUF file says.
     Raises: ModelError, UnsupportedError for one that cannot be read.
     """
     if path.is_file():
-        return GgufSource(path) if is_gguf(path) or path.suffix == ".gguf" else None
+        return GgufSource(path, cache) if is_gguf(path) or path.suffix == ".gguf" else None
     if (path / NAME).is_file() or not (path / "config.json").is_file():
         return None
     return FolderSource(path)
@@ -60,6 +62,7 @@ class GgufSource:
     """A GGUF file."""
 
     path: Path
+    cache: Path | None = None  # where what its header says is kept; None: nowhere
 
     @cached_property
     def file(self) -> GgufFile:
@@ -67,19 +70,30 @@ class GgufSource:
         return open_gguf(self.path)
 
     @cached_property
-    def _vocabulary(self) -> GgufVocabulary:
-        return read_vocabulary(self.file.header.metadata, str(self.path))
+    def _header(self) -> KnownHeader:
+        if self.cache is None:
+            return self._read()
+        return known_header(self.path, self.cache, self._read)
 
-    def config(self) -> dict[str, object]:
-        """Return what a folder of onnxruntime-genai would have in its configuration."""
+    def _read(self) -> KnownHeader:
+        """Read the header, whatever is kept of it."""
         blueprint = self.blueprint()
-        own = self._vocabulary
+        own = read_vocabulary(self.file.header.metadata, str(self.path))
         if not own.ends:
             raise ModelError("the file names no token that ends a text", where=str(self.path))
         embedding = self.file.tensor("token_embd.weight")
         vocabulary = embedding.shape[-1] if embedding is not None else own.tokens
         family = blueprint.family.gguf
-        return _config(family, vocabulary, blueprint.context, own.ends, own.pad)
+        return KnownHeader(
+            _config(family, vocabulary, blueprint.context, own.ends, own.pad),
+            own.begin, own.template, own.named,
+            _types(one.type for one in self.file.header.tensors if len(one.shape) > 1),
+            own.file.encode(),
+        )  # fmt: skip
+
+    def config(self) -> dict[str, object]:
+        """Return what a folder of onnxruntime-genai would have in its configuration."""
+        return self._header.config
 
     def files(self) -> Sequence[Path]:
         """Return the file."""
@@ -91,7 +105,7 @@ class GgufSource:
 
     def types(self) -> Mapping[str, tuple[float, float]]:
         """Return the types of its matrices: bits of a weight as stored, and as it is read."""
-        return _types(one.type for one in self.file.header.tensors if len(one.shape) > 1)
+        return self._header.types
 
     def describe(self) -> Description:
         """Return what it computes, over its weights."""
@@ -100,17 +114,17 @@ class GgufSource:
 
     def tokenizer(self, cache: Path) -> FolderTokenizer:
         """Return its tokenizer, with its chat template."""
-        own = self._vocabulary
+        own = self._header
         template = ChatTemplate(own.template, str(self.path), own.named)
-        return open_tokenizer_of(own.file.encode(), template, str(self.path), cache)
+        return open_tokenizer_of(own.tokenizer, template, str(self.path), cache)
 
     def tokenizer_file(self) -> str:
         """Return the tokenizer as the package `tokenizers` writes one."""
-        return self._vocabulary.file
+        return self._header.tokenizer.decode()
 
     def begin(self) -> int | None:
         """Return the token that every text begins with, None for none."""
-        return self._vocabulary.begin
+        return self._header.begin
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,10 +185,12 @@ class FolderSource:
         packing = packing_of(
             fields.get("quantization_config", fields.get("compression_config")), config.where
         )
+        blueprint = blueprint_of(config, family)
         tensors = FolderTensors(
-            self.path, read_folder(self.path), family.names or {}, is_tied, packing
-        )
-        return describe(blueprint_of(config, family), tensors)
+            self.path, read_folder(self.path), family.names or {}, is_tied, packing,
+            layers=len(blueprint.layers) if fields.get("num_nextn_predict_layers") else None,
+        )  # fmt: skip
+        return describe(blueprint, tensors)
 
     def tokenizer(self, cache: Path) -> FolderTokenizer:
         """Return its tokenizer, with its chat template."""
@@ -205,7 +221,9 @@ def _tokens(given: object) -> list[int]:
 def has_few_bits(description: Description) -> bool:
     """Say whether a decoder's products are of weights of few bits."""
     products = [one for one in description.operations if isinstance(one, Product)]
-    return any(one.matrix.is_block for one in products[:-1])
+    matrices = [one.matrix for one in products[:-1]]
+    matrices += [own.matrices[0] for one in description.mixtures for _, own in one.products]
+    return any(one.is_block for one in matrices)
 
 
 def _types(names: Iterable[str]) -> Mapping[str, tuple[float, float]]:

@@ -21,7 +21,7 @@ from vermilion.llm.engine.block_types import block_type
 from vermilion.llm.engine.block_types_test import random_rows
 from vermilion.llm.generate import Conversation, Sampling, generate
 from vermilion.llm.open_model import AnyModel, open_model, read_model_config
-from vermilion.llm.source.open_source import GgufSource
+from vermilion.llm.source.open_source import FolderSource, GgufSource
 from vermilion.llm.source.read_gguf_test import small
 
 WIDTH = 256
@@ -217,3 +217,41 @@ def test_a_folder_of_hugging_face_runs_as_it_is(tmp_path: Path) -> None:
     found = state.forward(tokens[None, 12:14])[0]
     theirs = logits_of_torch(model, tokens[:14].tolist())[-1]
     assert np.abs(found - theirs).max() < 3e-5 * np.abs(theirs).max()
+
+
+@pytest.mark.needs("transformers", "torch")
+@pytest.mark.parametrize("name", ["qwen2 moe", "gpt-oss"])
+def test_mixtures_run_on_our_own_code(name: str, tmp_path: Path) -> None:
+    """Sinks, biases and a shared expert; prompts whole, in parts, and token by token."""
+    kind = MODELS[name]
+    model = replace(kind, fields={**kind.fields, "num_hidden_layers": 2}).save(tmp_path)
+    tokens = np.random.default_rng(2).integers(3, 160, 40)
+    own = open_decoder(
+        read_model_config(tmp_path), EngineOptions(1, prefill="fp32", cache=tmp_path / "cache")
+    )
+    assert "own code" in own.engine
+    theirs = logits_of_torch(model, tokens.tolist())
+    state = own.decoder.start(1, 64)
+    found = [*state.forward(tokens[None, :30], every_position=True)[0]]
+    found += [state.forward(tokens[None, at : at + 1])[0] for at in range(30, 40)]
+    assert np.abs(np.array(found) - theirs).max() < 3e-5 * np.abs(theirs).max()
+    again = own.decoder.start(1, 64).forward(tokens[None, :30])[0]
+    assert np.abs(again - theirs[29]).max() < 3e-5 * np.abs(theirs).max()
+
+
+@pytest.mark.needs("transformers", "torch")
+def test_experts_in_microscaled_floats_keep_their_numbers(tmp_path: Path) -> None:
+    """Blocks of 32 codes with an exponent, as gpt-oss is published."""
+    from random_models import packed_microscaled
+
+    model = MODELS["gpt-oss"].save(tmp_path)
+    rounded = packed_microscaled(tmp_path, model)
+    tokens = np.random.default_rng(2).integers(3, 160, 12).tolist()
+    description = FolderSource(tmp_path).describe()
+    forms = {one.form() for two in description.mixtures for _, one in two.products}
+    assert {(form.scale, form.bits) for form in forms} == {("e8m0", 4)}  # type: ignore[union-attr]
+    theirs = logits_of_torch(rounded, tokens)
+    assert np.abs(logits_of(description, tokens) - theirs).max() < 2e-5 * np.abs(theirs).max()
+    own = open_decoder(read_model_config(tmp_path), EngineOptions(1, cache=tmp_path / "cache"))
+    found = own.decoder.start(1, 16).forward(np.array([tokens]), every_position=True)[0]
+    assert np.median(np.abs(found - theirs).max(axis=1)) < 0.05 * np.abs(theirs).max()

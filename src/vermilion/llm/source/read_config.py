@@ -16,6 +16,15 @@ from vermilion.errors import ModelError, UnsupportedError
 from vermilion.llm.json_file import read_object
 from vermilion.llm.source.blueprint import MOST_MEASURE, Blueprint, Layer
 from vermilion.llm.source.families import FAMILIES, Family
+from vermilion.llm.source.mixtures import (
+    CHOSEN,
+    EXPERTS,
+    Mixture,
+    check_clamps,
+    check_groups,
+    mixed_layers,
+    mixture_of,
+)
 from vermilion.llm.source.read_gguf import refused
 from vermilion.llm.source.rope import RopeFacts, Turning, turning_of
 
@@ -30,8 +39,8 @@ _ACTIVATIONS: Mapping[str, Source] = {
 }
 # What changes the tokens and is not computed, where a configuration has it.
 _NOT_COMPUTED = (
-    "num_experts", "num_local_experts", "n_routed_experts", "clip_qkv", "attention_chunk_size",
-    "use_qk_norm", "qk_layernorm", "use_parallel_residual", "attn_temperature_tuning",
+    "clip_qkv", "attention_chunk_size",
+    "qk_layernorm", "use_parallel_residual", "attn_temperature_tuning",
     "use_bidirectional_attention", "kv_lora_rank", "is_encoder_decoder", "add_cross_attention",
 )  # fmt: skip
 
@@ -101,7 +110,12 @@ def read_config(folder: Path) -> tuple[Config, Family]:
     if family is None:
         known = [name for one in FAMILIES for name in one.configs]
         raise refused(kind, str(path), known)
-    for name in _NOT_COMPUTED:
+    refused_fields = [*_NOT_COMPUTED]
+    if family.mixture is None:
+        refused_fields += EXPERTS
+    if family.qk_norm != "some":
+        refused_fields.append("use_qk_norm")
+    for name in refused_fields:
         if fields.get(name):
             raise UnsupportedError(
                 f"`{name}` = {fields[name]!r} is not computed here", where=str(path)
@@ -120,19 +134,22 @@ def blueprint_of(config: Config, family: Family) -> Blueprint:
     scale = config.number("attention_multiplier") or 1 / math.sqrt(size)
     if family.gguf in ("gemma2", "gemma3"):
         scale = 1 / math.sqrt(config.number("query_pre_attn_scalar", default=256.0))
-    divisor = config.number("logits_scaling", default=1.0) if family.gguf == "granite" else 1.0
+    is_granite = family.gguf.startswith("granite")
+    divisor = config.number("logits_scaling", default=1.0) if is_granite else 1.0
     factor = (
         config.number("logit_scale", default=1.0)
         if family.gguf in ("cohere2", "command-r")
         else 1.0
     )
     turned = _turned(config, family, size)
+    mixture = _mixture(config, family)
     return Blueprint(
         family=family, where=config.where, hidden=hidden, heads=heads,
         key_heads=config.whole("num_key_value_heads", default=heads), head_size=size,
         inner=config.whole("intermediate_size"),
         context=config.whole("max_position_embeddings"),
-        layers=_layers(config, family, turned),
+        layers=_layers(config, family, turned, has_mixture=mixture is not None),
+        mixture=mixture,
         turned=turned,
         epsilon=config.number(
             "rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps", default=1e-5
@@ -169,16 +186,33 @@ def _turned(config: Config, family: Family, size: int) -> int:
     return int(size * share)
 
 
-def _layers(config: Config, family: Family, turned: int) -> tuple[Layer, ...]:
+def _mixture(config: Config, family: Family) -> Mixture | None:
+    row, fields = family.mixture, config.fields
+    if row is None or not any(fields.get(name) for name in EXPERTS):
+        return None
+    check_groups(fields.get("n_group"), config.where)
+    check_clamps(fields, config.where)
+    normed = fields.get("norm_topk_prob")
+    return mixture_of(
+        row, _activation(config, family), config.whole(*EXPERTS), config.whole(*CHOSEN),
+        config.where, is_normed=normed if isinstance(normed, bool) else None,
+        scale=config.number("routed_scaling_factor", default=1.0),
+    )  # fmt: skip
+
+
+def _layers(
+    config: Config, family: Family, turned: int, *, has_mixture: bool
+) -> tuple[Layer, ...]:  # fmt: skip
     count = config.whole("num_hidden_layers")
     if count > 1024:
         raise ModelError(f"{count:,} layers are more than a model has", where=config.where)
+    mixed = mixed_layers(config.fields, count) if has_mixture else [False] * count
     windows = _windows(config, family, count)
     plain = _plain_layers(config, family, count)
     whole, local = _turnings(config, family, turned)
     return tuple(
-        Layer(window, None if is_plain else local if window else whole)
-        for window, is_plain in zip(windows, plain, strict=True)
+        Layer(window, None if is_plain else local if window else whole, is_mixture)
+        for window, is_plain, is_mixture in zip(windows, plain, mixed, strict=True)
     )
 
 
@@ -204,6 +238,8 @@ def _windows(config: Config, family: Family, count: int) -> list[int]:
             return [0] * count
         first = config.whole("max_window_layers", default=28)
         return [window if at >= first else 0 for at in range(count)]
+    if family.gguf == "qwen2moe" and config.fields.get("use_sliding_window"):
+        raise UnsupportedError("windows of layers that are not listed", where=config.where)
     if family.gguf == "smollm3" and not config.fields.get("use_sliding_window"):
         return [0] * count
     every = config.whole("sliding_window_pattern", default=family.every or count + 1)

@@ -45,12 +45,50 @@ CASES = {
         has_pairs=True,
     ),
     "smollm3": AsGguf("smollm3", has_pairs=True),
+    "olmo": AsGguf("olmo", is_layer_norm=True, has_pairs=True),
     "olmo2": AsGguf("olmo2", has_post_norms=True),
     "olmo3": AsGguf("olmo2", _WINDOW, has_post_norms=True),
     "phi": AsGguf("phi2", is_layer_norm=True, turned=8),
     "nemotron": AsGguf("nemotron", is_layer_norm=True, norm_offset=1.0, turned=8),
     "starcoder2": AsGguf("starcoder2", _WINDOW, is_layer_norm=True),
     "arcee": AsGguf("arcee", has_pairs=True),
+    "mixtral": AsGguf("llama", {"expert_count": 8, "expert_used_count": 3}, has_pairs=True),
+    "qwen2 moe": AsGguf(
+        "qwen2moe",
+        {"expert_count": 6, "expert_used_count": 3, "expert_shared_feed_forward_length": 48},
+    ),
+    "qwen3 moe": AsGguf("qwen3moe", {"expert_count": 10, "expert_used_count": 4}),
+    "olmoe": AsGguf("olmoe", {"expert_count": 8, "expert_used_count": 3}),
+    "granite moe": AsGguf(
+        "granitemoe",
+        {
+            "embedding_scale": 6.0, "attention.scale": 0.3, "residual_scale": 0.4,
+            "logit_scale": 3.0, "expert_count": 8, "expert_used_count": 3,
+        },
+        has_pairs=True,
+    ),
+    "ernie 4.5 moe": AsGguf(  # whose folders have neighbours already
+        "ernie4_5-moe",
+        {"expert_count": 8, "expert_used_count": 3, "interleave_moe_layer_step": 1},
+    ),
+    "glm4 moe": AsGguf(
+        "glm4moe",
+        {
+            "expert_count": 8, "expert_used_count": 3, "expert_gating_func": 2,
+            "expert_weights_scale": 1.5, "expert_weights_norm": True,
+            "leading_dense_block_count": 1,
+        },
+        has_post_norms=True, turned=8,
+    ),
+    "gpt-oss": AsGguf(
+        "gpt-oss",
+        {
+            **_WINDOW, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 32, "expert_count": 8, "expert_used_count": 3,
+            "expert_gating_func": 3,
+        },
+        has_post_norms=True, is_interleaved=True,
+    ),
 }  # fmt: skip
 
 
@@ -162,10 +200,25 @@ def small(path: Path, keys: dict[str, object] | None = None, **tensors: Any) -> 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"general.architecture": "qwen3moe"}, "mixture of experts"),
+        ({"general.architecture": "phimoe"}, "sparse mixer"),
         ({"general.architecture": "rwkv7"}, "recurrent"),
         ({"general.architecture": "somethingnew"}, "`somethingnew` are not read"),
-        ({"llama.expert_count": 8}, "mixture of experts"),
+        (
+            {
+                "llama.expert_count": 8,
+                "llama.expert_used_count": 2,
+                "llama.expert_group_count": 4,
+            },
+            "among 4 groups",
+        ),
+        (
+            {
+                "llama.expert_count": 8,
+                "llama.expert_used_count": 2,
+                "llama.expert_gating_func": 9,
+            },
+            "by the rule 9",
+        ),
         ({"llama.attention.clamp_kqv": 8.0}, "`llama.attention.clamp_kqv` = 8.0 is not known"),
         ({"llama.attention.value_length": 32}, "another size than keys'"),
         ({"llama.rope.scaling.type": "dynamic"}, "rule `dynamic`"),
@@ -196,11 +249,50 @@ def test_a_tensor_that_nothing_reads_is_named(tmp_path: Path) -> None:
         ({"blk.0.ffn_up.weight": np.ones((80, 64))}, "80 x 64, and 96 x 64 is needed"),
         ({"rope_freqs.weight": np.ones(3)}, "3 factors for 8 pairs"),
         ({"output_norm.weight": np.full(64, np.nan)}, "not finite"),
+        ({"blk.0.ffn_gate_inp.weight": np.ones((8, 64))}, "has a router, and the model no experts"),
     ],
 )
 def test_weights_of_another_shape_are_named(
     tensors: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     source = small(tmp_path / "m.gguf", **tensors)
+    with pytest.raises(ModelError, match=words):
+        source.describe()
+
+
+_EIGHT = {"llama.expert_count": 8, "llama.expert_used_count": 2}
+
+
+def mixture(path: Path, keys: dict[str, object], **tensors: Any) -> GgufSource:
+    """Write a Mixtral of one layer."""
+    weights = {
+        "blk.0.ffn_gate_inp.weight": np.ones((8, 64)),
+        "blk.0.ffn_gate_exps.weight": np.ones((8, 96, 64)),
+        "blk.0.ffn_up_exps.weight": np.ones((8, 96, 64)),
+        "blk.0.ffn_down_exps.weight": np.ones((8, 64, 96)),
+        **{f"blk.0.ffn_{one}.weight": None for one in ("gate", "up", "down")},
+    }
+    return small(path, {**_EIGHT, **keys}, **{**weights, **tensors})
+
+
+@pytest.mark.parametrize(
+    ("keys", "tensors", "words"),
+    [
+        ({"llama.expert_used_count": 9}, {}, "9 of 8 experts"),
+        ({"llama.expert_count": 5000, "llama.expert_used_count": 1}, {}, "1 of 5000 experts"),
+        ({}, {"blk.0.ffn_up_exps.weight": np.ones((7, 96, 64))}, "for 8 experts"),
+        ({}, {"blk.0.ffn_up_exps.weight": np.ones((8, 64))}, "for 8 experts"),
+        ({}, {"blk.0.ffn_up_exps.weight": np.ones((8, 80, 64))}, "the experts of layer 0 are"),
+        ({}, {"blk.0.ffn_gate_inp.weight": np.ones((6, 64))}, "6 x 64, and 8 x 64 is needed"),
+        ({}, {"blk.0.ffn_down_exps.weight": None}, "no tensor `blk.0.ffn_down_exps.weight`"),
+        ({}, {"blk.0.ffn_up_exps.bias": np.ones((8, 80))}, "has biases"),
+        ({}, {"blk.0.exp_probs_b.bias": np.ones(9)}, "9 numbers for 8 experts"),
+    ],
+)
+def test_experts_of_another_shape_are_named(
+    keys: dict[str, object], tensors: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    assert mixture(tmp_path / "sound.gguf", {}).describe().mixtures
+    source = mixture(tmp_path / "m.gguf", keys, **tensors)
     with pytest.raises(ModelError, match=words):
         source.describe()

@@ -15,7 +15,7 @@ from vermilion.errors import ModelError, UnsupportedError
 from vermilion.llm.engine.block_types import block_type
 from vermilion.llm.engine.description import Floats
 from vermilion.llm.engine.embedding import Embedding, numbers_of_rows
-from vermilion.llm.engine.matrices import BlockMatrix, Part, PlainMatrix, StoredMatrix
+from vermilion.llm.engine.matrices import Part, PlainMatrix, StoredMatrix
 
 FLOATS: Mapping[str, np.dtype[Any]] = {
     "F32": np.dtype(np.float32),
@@ -24,8 +24,10 @@ FLOATS: Mapping[str, np.dtype[Any]] = {
 }
 
 
-def part_of(type_: str, rows: NDArray[np.uint8], where: str) -> Part:
-    """Return a matrix of rows of bytes, one a column of the product.
+def part_of(
+    type_: str, rows: NDArray[np.uint8], where: str, *, is_turned: bool = False
+) -> Part:  # fmt: skip
+    """Return a matrix of rows of bytes, one a column of the product; one a row if it is turned.
 
     Raises: ModelError, UnsupportedError.
     """
@@ -33,10 +35,10 @@ def part_of(type_: str, rows: NDArray[np.uint8], where: str) -> Part:
         raise ModelError(f"a tensor of {rows.ndim} dimensions is no matrix", where=where)
     if type_ in FLOATS:
         values = rows.view(ml_dtypes.bfloat16 if type_ == "BF16" else FLOATS[type_])
-        part: Part = PlainMatrix(values.T)
+        part: Part = PlainMatrix(values if is_turned else values.T)
     else:
         found = block_type(type_)
-        if found is None:
+        if found is None or is_turned:
             raise UnsupportedError(f"weights of the type {type_} are not known here", where=where)
         part = StoredMatrix(rows.shape[1] // found.bytes * found.values, found, rows)
     if part.depth % LANES:
@@ -46,14 +48,16 @@ def part_of(type_: str, rows: NDArray[np.uint8], where: str) -> Part:
     return part
 
 
-def floats_of(type_: str, rows: NDArray[np.uint8], where: str) -> Floats:
-    """Return the numbers of a vector.
+def floats_of(type_: str, rows: NDArray[np.uint8], where: str, rank: int = 1) -> Floats:
+    """Return the numbers of a vector, or of as many dimensions.
 
     Raises: ModelError, UnsupportedError.
     """
-    if rows.ndim != 1:
-        raise ModelError(f"a tensor of {rows.ndim} dimensions is no vector", where=where)
-    numbers = numbers_of_rows(type_, np.ascontiguousarray(rows)[None])[0]
+    if rows.ndim != rank:
+        what = "vector" if rank == 1 else f"list of {rank} dimensions"
+        raise ModelError(f"a tensor of {rows.ndim} dimensions is no {what}", where=where)
+    numbers = numbers_of_rows(type_, np.atleast_2d(np.ascontiguousarray(rows)))
+    numbers = numbers.reshape(*rows.shape[:-1], -1)
     if not np.isfinite(numbers).all():
         raise ModelError(
             "it has numbers that are not finite", where=where, hint="download the file again"
@@ -69,8 +73,14 @@ def embedding_of(type_: str, rows: NDArray[np.uint8], where: str) -> Embedding:
 
 def in_order(part: Part, order: NDArray[np.int64]) -> Part:
     """Return a matrix whose column i is what column `order[i]` was."""
-    if isinstance(part, BlockMatrix):
-        zeros = None if part.zeros is None else part.zeros[order]
-        return replace(part, codes=part.codes[order], scales=part.scales[order], zeros=zeros)
     before = part.order
     return replace(part, order=order if before is None else before[order])
+
+
+def halves_of(part: Part, *, is_interleaved: bool = False) -> tuple[Part, Part]:
+    """Return the first and the second half of a matrix's columns, or every other of them."""
+    columns = np.arange(part.columns)
+    if is_interleaved:
+        return in_order(part, columns[::2]), in_order(part, columns[1::2])
+    half = part.columns // 2
+    return in_order(part, columns[:half]), in_order(part, columns[half:])

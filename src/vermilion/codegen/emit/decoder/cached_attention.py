@@ -36,8 +36,9 @@ class CachedAttentionSpec:
     """float32 rows of `out_row` numbers: (row, key head, head in its group, number).
 
     `positions` are those of a unit, `window` the keys that a query sees, 0 for all, `bound` what
-    scores are held within, 0 for none. Arguments: control, queries as `HeadsSpec` writes them, key
-    cache, value cache, out.
+    scores are held within, 0 for none. With `has_sinks` each query head has a score that no key
+    has: it takes a share of the weights, and gives nothing. Arguments: control, queries as
+    `HeadsSpec` writes them, key cache, value cache, out, and the sinks, in the unit of the scores.
     """
 
     cache: CacheForm
@@ -48,6 +49,7 @@ class CachedAttentionSpec:
     bound: float
     out_row: int
     max_rows: int
+    has_sinks: bool = False
 
     family = "cached_attention"
 
@@ -68,7 +70,7 @@ class CachedAttentionSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function and those that it calls."""
-        f, pointers, (begin, end) = begin_kernel(module, name, 5)
+        f, pointers, (begin, end) = begin_kernel(module, name, 5 + self.has_sinks)
         writer = _Writer(self, module, name, isa, f, pointers)
         with f.loop(*writer.share(begin, end)) as unit:
             writer.unit(unit)
@@ -91,7 +93,7 @@ class _Writer:
         self.isa = isa
         self.f = f
         self.control = Control(f, pointers[0])
-        self.queries, self.keys, self.values, self.out = pointers[1:]
+        self.queries, self.keys, self.values, self.out, *self.sinks = pointers[1:]
         self.scores = f.scratch(spec.unit_rows * _SCORE_ROW_BYTES)
         self.context = f.scratch(spec.unit_rows * spec.cache.head_size * 4)
         # Of each row: the highest score so far, and the factor for what was summed before. Rows lie
@@ -370,10 +372,26 @@ class _Writer:
         start = f.at(start, f.multiply(head, s.group * form.head_size * 4))
         with f.loop(0, rows) as y:
             sums = arithmetic.load("f32", f.at(self.sums, f.multiply(y, _SUM_BYTES)))
-            share = m.divide(m.number(1.0), arithmetic.splat(lanes_sum(f, sums)))
+            total = arithmetic.splat(lanes_sum(f, sums))
+            share = m.divide(m.number(1.0), total)
+            if self.sinks:
+                share = self._share_beside_sink(arithmetic, head, y, total)
             context = f.at(self.context, f.multiply(y, form.head_size * 4))
             target = f.at(start, f.multiply(f.divide(y, s.group), s.out_row * 4))
             target = f.at(target, f.multiply(f.remainder(y, s.group), form.head_size * 4))
             for at in range(0, form.head_size, LANES):
                 value = m.multiply(arithmetic.load("f32", f.at(context, 4 * at)), share)
                 arithmetic.store("f32", value, f.at(target, 4 * at))
+
+    def _share_beside_sink(
+        self, arithmetic: Arithmetic, head: Value, y: Value, total: Value
+    ) -> Value:
+        """Return what a row's sums are multiplied with, where its head has a sink."""
+        f, form, m = self.f, self.spec.cache, arithmetic.math
+        number = f.add(f.multiply(head, self.spec.group), f.remainder(y, self.spec.group))
+        sink = arithmetic.load_splat("f32", f.at(self.sinks[0], f.multiply(number, 4)))
+        top = arithmetic.load_splat("f32", f.at(self.tops, f.multiply(y, 4)))
+        highest = m.maximum(top, sink)
+        factor = power(form, m, m.subtract(top, highest))
+        own = power(form, m, m.subtract(sink, highest))
+        return m.divide(factor, m.fma(total, factor, own))

@@ -38,6 +38,8 @@ CASES = (
     Case(10, 2, positions=2, window=64, head_size=80),  # a window that nobody fills
     Case(100, 6, positions=4, bound=3.0),
     Case(100, 6, positions=4, bound=3.0, window=33, sequences=2, head_size=32),
+    Case(0, 3, positions=2, sink=1.0),
+    Case(100, 6, positions=4, sink=40.0, window=33, sequences=2, head_size=32),  # over all scores
 )
 
 
@@ -63,6 +65,11 @@ def tensors(case: Case, storage: Storage) -> Tensors:
     return Tensors(queries, some(case.key_heads, case.total), some(case.key_heads, case.total))
 
 
+def sinks(case: Case) -> Array:
+    """Return a score for each query head."""
+    return case.sink - np.arange(case.key_heads * case.group)
+
+
 def attended(case: Case, given: Tensors) -> Array:
     """Return (row, query head · number), worked out without blocks."""
     keys, values = (one.repeat(case.group, axis=1) for one in (given.keys, given.values))
@@ -75,7 +82,10 @@ def attended(case: Case, given: Tensors) -> Array:
     if case.window:
         seen &= at > own - case.window
     weights = np.where(seen, np.exp(scores), 0.0)
-    result = weights @ values / weights.sum(-1, keepdims=True)
+    total = weights.sum(-1, keepdims=True)
+    if case.sink:
+        total = total + np.exp(sinks(case))[:, None, None]
+    result = weights @ values / total
     return result.transpose(0, 2, 1, 3).reshape(case.rows, -1)
 
 
@@ -83,7 +93,7 @@ def attended(case: Case, given: Tensors) -> Array:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_attention(case: Case, storage: Storage, limit: float) -> None:
     isa = isa_for("cpu")
-    if not isa.has_bf16:
+    if not isa.has_bf16 and storage == "bf16":
         pytest.skip("this machine has no AVX-512 BF16")
     form, given = CacheForm(storage, case.head_size), tensors(case, storage)
     unit, max_rows = score_unit(form), case.rows + 3
@@ -100,13 +110,15 @@ def test_attention(case: Case, storage: Storage, limit: float) -> None:
         memory.tensor(name, values, storage)
         for name, values in zip(("queries", "keys", "values"), (asked, *caches), strict=True)
     ]
+    own_sinks = [memory.tensor("sinks", sinks(case) * unit)] if case.sink else []
     out = allocate("out", "f32", (max_rows, width + 32))
     memory.array(out)[...] = -7.0
     spec = CachedAttentionSpec(
         form, case.key_heads, case.group, case.positions, case.window, case.bound, width + 32,
-        max_rows,
+        max_rows, bool(own_sinks),
     )  # fmt: skip
-    memory.run([Step(spec, (control(memory, case), *arguments, out), (out,))], isa)
+    step = Step(spec, (control(memory, case), *arguments, out, *own_sinks), (out,))
+    memory.run([step], isa)
     found = memory.array(out)
     wanted = attended(case, given)
     if storage == "bf16":  # the scale is in the queries before they are rounded

@@ -19,9 +19,12 @@ from vermilion.codegen.emit.vector_math import VectorMath
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 
-Source = Literal["plain", "sum", "silu", "gelu", "gelu_tanh", "relu_squared"]
+Source = Literal["plain", "sum", "silu", "gelu", "gelu_tanh", "relu_squared", "clamped_silu"]
 # Divided by the root of the mean square, or with the mean taken off before.
 NormKind = Literal["rms", "layer"]
+# Of gpt-oss: what a gate's sigmoid is steepened by, and within what both inputs are held (openai's
+# `gpt_oss/torch/model.py`; transformers 5.24, `swiglu_alpha` and `swiglu_limit`).
+CLAMPED_SLOPE, CLAMPED_BOUND = 1.702, 7.0
 _SQRT_HALF, _SQRT_TWO_OVER_PI = 0.7071067811865476, 0.7978845608028654
 
 
@@ -192,4 +195,10 @@ def source_value(
         case "relu_squared":
             above = m.maximum(first, m.number(0.0))
             gated = m.multiply(above, above)
+        case "clamped_silu":
+            gate = m.minimum(first, m.number(CLAMPED_BOUND))
+            steep = m.multiply(gate, m.number(CLAMPED_SLOPE))
+            gated = m.multiply(gate, m.sigmoid_coarse(steep) if is_coarse else m.sigmoid(steep))
+            up = m.minimum(m.maximum(inputs[1], m.number(-CLAMPED_BOUND)), m.number(CLAMPED_BOUND))
+            return m.multiply(gated, m.add(up, m.number(1.0)))
     return m.multiply(gated, inputs[1]) if len(inputs) > 1 else gated

@@ -1,0 +1,1 @@
+"""Weights of products rounded to 4 bits so that their errors cancel, operation after operation."""

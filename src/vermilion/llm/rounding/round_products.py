@@ -1,0 +1,134 @@
+"""A decoder's products rounded to 4 bits, each for what it reads once those before it are rounded.
+
+Weights are rounded one after the other, and each takes over the errors of those before it, weighed
+by how the numbers that they are multiplied with belong together (`quantize/algorithms/compensate`);
+those that are multiplied with large numbers come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.llm.engine.description import Description, Product
+from vermilion.llm.rounding.forward import Floats, Forward, matrix_numbers
+from vermilion.quantize.algorithms.compensate import round_compensated
+from vermilion.quantize.algorithms.descend import descend
+from vermilion.quantize.one_thread import one_thread
+from vermilion.quantize.weight_only import block_parameters
+
+_LEVELS = 15
+# Rows of the head that are looked at together: a vocabulary is long.
+_MOST_COLUMNS = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """A product's weights: codes (columns, depth) from 0 to 15; scales, zeros (columns, blocks)."""
+
+    codes: NDArray[np.uint8]
+    scales: Floats
+    zeros: NDArray[np.uint8]
+    block: int
+
+    def numbers(self) -> Floats:
+        """Return what they stand for: (depth, columns)."""
+        width = self.codes.shape[1]
+        scales, zeros = (
+            np.repeat(one, self.block, axis=1)[:, :width].astype(np.float32)
+            for one in (self.scales, self.zeros)
+        )
+        return np.ascontiguousarray(((self.codes - zeros) * scales).T)
+
+
+def round_weights(weight: Floats, gram: Floats, block: int, *, is_symmetric: bool) -> Rounded:
+    """Round a matrix (depth, columns) that is multiplied with rows whose mean x·xᵀ is `gram`."""
+    pieces = [
+        _round_some(weight[:, at : at + _MOST_COLUMNS], gram, block, is_symmetric=is_symmetric)
+        for at in range(0, weight.shape[1], _MOST_COLUMNS)
+    ]
+    return joined(pieces)
+
+
+def joined(parts: Sequence[Rounded]) -> Rounded:
+    """Return several side by side."""
+    if len(parts) == 1:
+        return parts[0]
+    return Rounded(
+        np.concatenate([one.codes for one in parts]),
+        np.concatenate([one.scales for one in parts]),
+        np.concatenate([one.zeros for one in parts]),
+        parts[0].block,
+    )
+
+
+def _round_some(weight: Floats, gram: Floats, block: int, *, is_symmetric: bool) -> Rounded:
+    depth, columns = weight.shape
+    short = -depth % block
+    rows = np.pad(weight.T, ((0, 0), (0, short))).reshape(columns, -1, block)
+    own = np.diagonal(gram)
+    weighing = np.pad(own, (0, short)).reshape(1, -1, block)
+    scales, zeros = (
+        one[:, :, 0] for one in block_parameters(rows, weighing, symmetric=is_symmetric)
+    )
+    spread = [np.repeat(one, block, axis=1)[None, :, :depth] for one in (scales, zeros)]
+    with one_thread():
+        codes = round_compensated(
+            np.ascontiguousarray(weight.T)[None], gram[None], spread[0], (0, _LEVELS), spread[1]
+        )[0]
+        if not short:
+            codes, scales = descend(
+                np.ascontiguousarray(weight.T), codes, scales, zeros, gram, (0, _LEVELS)
+            )
+    return Rounded(codes.astype(np.uint8), scales.astype(np.float32), zeros.astype(np.uint8), block)
+
+
+def round_products(
+    description: Description,
+    tokens: NDArray[np.int64],
+    block: int,
+    *,
+    is_symmetric: bool,
+    is_wanted: Callable[[Product], bool],
+    done: Callable[[int, int], None],
+) -> Mapping[str, Rounded]:
+    """Return the rounded weights of the wanted products, by their nodes.
+
+    `tokens` are texts of one length, (texts, length). What is not wanted stays as it is.
+    Raises: UnsupportedError for what is not computed here.
+    """
+    found: dict[str, Rounded] = {}
+    seen: list[tuple[tuple[str, int, int], Floats]] = []  # of the rows that were read last
+
+    def choose(product: Product, read: Floats) -> Floats:
+        weights = matrix_numbers(product.matrix)
+        if product.is_exact or not is_wanted(product):
+            return weights
+        own = (product.source.buffer, product.source.offset, product.source.width)
+        if not seen or seen[0][0] != own:
+            seen[:] = [(own, _gram(read))]
+        rounded = round_weights(weights, seen[0][1], block, is_symmetric=is_symmetric)
+        found[product.node] = rounded
+        return rounded.numbers()
+
+    Forward(description, tokens).run(choose, done)
+    return found
+
+
+def _gram(rows: Floats) -> Floats:
+    """Return the mean of x·xᵀ."""
+    made: Floats = rows.T @ rows
+    made /= np.float32(len(rows))
+    return made
+
+
+def cut(tokens: list[int], length: int, most: int) -> Iterator[list[int]]:
+    """Yield up to `most` pieces of a text, of one length, spread evenly over it."""
+    count = len(tokens) // length
+    wanted = min(count, most)
+    for number in range(wanted):
+        at = (number * count // wanted) * length
+        yield tokens[at : at + length]
