@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,26 @@ def test_other_families_have_theirs(family: str, graph: Any, tmp_path: Path) -> 
     built = build(plan_build(BuildRequest(source, tmp_path / "oga", graph=graph))).operators
     both = [{(row.operator.key, row.operator.count) for row in e.rows} for e in (announced, built)]
     assert both[0] == both[1]
+
+
+def test_weights_are_rounded_for_a_text_and_the_folder_is_held_against_its_source(
+    source: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the small model reads a short text about the weather " * 40)
+    request = BuildRequest(
+        source, tmp_path / "oga", algorithm="gptq", calibration=text, is_checked=True
+    )
+    built = build(plan_build(request))
+    assert built.compensated is not None
+    assert built.compensated.rounded == built.compensated.products > 0
+    assert built.checked is not None
+    assert built.checked.divergence is not None
+    plain = build(plan_build(replace(request, output=tmp_path / "plain", algorithm="default",
+                                     calibration=None)))  # fmt: skip
+    assert plain.checked is not None
+    assert plain.checked.divergence is not None
+    assert built.checked.divergence < plain.checked.divergence
 
 
 def test_text_comes_in_pieces_and_is_the_same_again(folder: Path) -> None:

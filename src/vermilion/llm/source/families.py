@@ -50,6 +50,7 @@ class Family:
     local_base: float = 0.0  # of layers with a window, where they are turned otherwise
     has_plain_windows: bool = False  # layers with a window turn by no rule but the base
     head_share: float = 1.0  # of a head is turned, where nothing says it
+    has_dense_folders: bool = False  # mixtures of this name are GGUF files alone
     has_plain_norms: bool = False  # norms have no weights
     has_sinks: bool = False  # each head has a score that no key has
     is_truncated: bool = True  # yarn's edges are rounded to whole pairs, where a file says nothing
@@ -99,7 +100,7 @@ _ERNIE_MOE = {**_SHARED, "exp_probs_b": "mlp.moe_statics.e_score_correction_bias
 _GLM4_MOE = {**_SHARED, "exp_probs_b": "mlp.gate.e_score_correction_bias"}
 
 FAMILIES: tuple[Family, ...] = (
-    Family("llama", ("llama", "mistral", "ministral"), gguf_pairs=True),
+    Family("llama", ("llama", "mistral", "ministral"), gguf_pairs=True, has_dense_folders=True),
     Family("qwen2", ("qwen2",)),
     Family("qwen3", ("qwen3",), qk_norm="head"),
     Family("phi3", ("phi3",)),

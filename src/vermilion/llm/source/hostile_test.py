@@ -15,7 +15,7 @@ from gguf_files import write_gguf
 from vermilion.errors import ModelError, UnsupportedError, VermilionError
 from vermilion.llm.engine.block_types import block_type
 from vermilion.llm.source.open_source import FolderSource, GgufSource
-from vermilion.llm.source.read_gguf_test import small
+from vermilion.llm.source.read_gguf_test import mixture, small
 from vermilion.llm.source.safetensors import read_safetensors
 
 COUNT = 1000
@@ -47,10 +47,12 @@ def damaged(whole: bytes, head: int, chance: random.Random) -> bytes:
     return bytes(data)
 
 
-def refusals(path: Path, whole: bytes, head: int, read: Callable[[], object]) -> int:
+def refusals(
+    path: Path, whole: bytes, head: int, read: Callable[[], object], count: int = COUNT
+) -> int:
     """Read a file damaged in many ways; return how often that was refused."""
     chance, refused = random.Random(11), 0
-    for _ in range(COUNT):
+    for _ in range(count):
         path.write_bytes(damaged(whole, head, chance))
         try:
             read()
@@ -77,6 +79,14 @@ def test_damaged_gguf_files(tmp_path: Path) -> None:
 
     read()
     assert COUNT // 3 < refusals(path, whole, head, read) < COUNT
+
+
+def test_damaged_mixtures(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    mixture(path, {"llama.expert_gating_func": 2, "llama.expert_weights_norm": True})
+    whole = path.read_bytes()
+    head = whole.index(b"blk.0.ffn_down_exps") + 60
+    assert COUNT // 20 < refusals(path, whole, head, lambda: GgufSource(path).describe(), 200) < 200
 
 
 def test_damaged_safetensors(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_mixtures_run_on_our_own_code(name: str, tmp_path: Path) -> None:
     model = replace(kind, fields={**kind.fields, "num_hidden_layers": 2}).save(tmp_path)
     tokens = np.random.default_rng(2).integers(3, 160, 40)
     own = open_decoder(
-        read_model_config(tmp_path), EngineOptions(1, prefill="fp32", cache=tmp_path / "cache")
+        read_model_config(tmp_path), EngineOptions(2, prefill="fp32", cache=tmp_path / "cache")
     )
     assert "own code" in own.engine
     theirs = logits_of_torch(model, tokens.tolist())

@@ -111,7 +111,7 @@ def read_config(folder: Path) -> tuple[Config, Family]:
         known = [name for one in FAMILIES for name in one.configs]
         raise refused(kind, str(path), known)
     refused_fields = [*_NOT_COMPUTED]
-    if family.mixture is None:
+    if family.mixture is None or family.has_dense_folders:
         refused_fields += EXPERTS
     if family.qk_norm != "some":
         refused_fields.append("use_qk_norm")
