@@ -7,6 +7,7 @@ fails where that is more than hardware and systems: a test that a package would 
 from __future__ import annotations
 
 import gc
+import hashlib
 import shutil
 from collections import Counter
 from collections.abc import Generator
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 
 from vermilion.clib.build import NoCompilerError, compiler
+from vermilion.codegen import object as object_code
+from vermilion.codegen.isa import Isa
 from vermilion.hardware.cpu import detect_cpu
 
 # Devices, by the file that the Linux driver makes for them.
@@ -49,6 +52,29 @@ def missing(thing: str) -> str:
         found = any(map(shutil.which, PROGRAMS[thing]))
         return "" if found else f"this system has no {thing}"
     return "" if find_spec(thing) is not None else f"the package `{thing}` is not installed"
+
+
+_compile, _known = object_code.compile_object, dict[bytes, bytes]()
+_MOST_KNOWN = 2000  # objects, of 10 kB as a rule
+
+
+def compile_once(text: str, isa: Isa) -> bytes:
+    """Return the object of a text that this process of tests may have compiled before.
+
+    The same small networks stand in hundreds of tests: half of LLVM's time in those of the API and
+    of the command line was of texts that it had seen. That a text gives the same bytes in every
+    process is held by `reproducible_test.py`, which does not come by here.
+    """
+    key = hashlib.sha256(f"{isa}\n{text}".encode()).digest()
+    if key not in _known:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = _compile(text, isa)
+    return _known[key]
+
+
+# Before any module takes it by its name.
+object_code.compile_object = compile_once
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

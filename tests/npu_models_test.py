@@ -34,14 +34,12 @@ SWEEP = [
     for name in NAMES
     if name not in FEW and (name in NETWORKS or not name.startswith("light/"))
 ]
-# Source: rapidocr 3.10, the shapes that its pipeline feeds.
+# Source: rapidocr 3.10, the shapes that its pipeline feeds. In every run version 4 of both, and the
+# classifier that goes with either, are compiled for the same chip in `path_test.py`.
 RAPIDOCR = {
     "PP-OCRv6_det_small.onnx": (1, 3, 320, 320),
     "PP-OCRv6_rec_small.onnx": (1, 3, 48, 320),
-    "ch_ppocr_mobile_v2.0_cls_mobile.onnx": (1, 3, 48, 192),
 }
-# Of detection and recognition, version 4 is compiled for the same chip in `path_test.py`.
-IN_EVERY_RUN = "ch_ppocr_mobile_v2.0_cls_mobile.onnx"
 
 
 @pytest.fixture
@@ -84,11 +82,8 @@ def test_all_models_of_the_onnx_suite(name: str, tmp_path: Path) -> None:
     check(DATA / name, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [n if n == IN_EVERY_RUN else pytest.param(n, marks=pytest.mark.long) for n in RAPIDOCR],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", RAPIDOCR)
 def test_the_models_of_rapidocr(name: str, tmp_path: Path) -> None:
     file = package_file("rapidocr", f"models/{name}")
     found = compiled(file, tmp_path, dims={"x": RAPIDOCR[name]})

@@ -108,8 +108,10 @@ def test_the_sample_script_gives_the_same_text_on_both_engines(
 
 @pytest.mark.long
 def test_the_recipe_from_the_model_to_an_answer(run: Command, source: Path) -> None:
-    done = recipe_test.carry_out(run, source=source)
-    recipe_test.check(done)
+    """The shortest and the longest prompt alone: `recipe_test.py` has all, of a small model."""
+    ends = (recipe_test.LENGTHS[0], recipe_test.LENGTHS[-1])
+    done = recipe_test.carry_out(run, source=source, lengths=ends)
+    recipe_test.check(done, ends)
     assert "Paris" in done["llm generate"].out
 
 
