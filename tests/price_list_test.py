@@ -53,8 +53,20 @@ def run(copy: Path, *command: str) -> str:
     return done.stdout
 
 
-# x · sigmoid(αx), and an approximation of GELU: operators of ONNX Runtime, for which there is no
-# generated code.
+# Where operators of ONNX Runtime are written as ONNX's own. In the copies these are not, so that
+# there is no generated code for them.
+WRITTEN = "ir/passes/contrib_float.py"
+
+
+def forget(copy: Path, operator: str) -> None:
+    """Take the row of an operator out of `WRITTEN`."""
+    lines = (copy / WRITTEN).read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith(f'    "{operator}": ')]
+    assert len(kept) == len(lines) - 1
+    (copy / WRITTEN).write_text("".join(kept), encoding="utf-8")
+
+
+# x · sigmoid(αx), and an approximation of GELU.
 OPERATOR = """
 import math
 import sys
@@ -93,6 +105,7 @@ ROW = '    Elementwise("{}", {}, "floats", {}, domain="com.microsoft"),\n'
 
 
 def test_an_elementwise_operator_is_one_row(copy: Path) -> None:
+    forget(copy, "QuickGelu")
     insert(
         copy,
         "ir/elementwise.py",
@@ -100,10 +113,11 @@ def test_an_elementwise_operator_is_one_row(copy: Path) -> None:
         ROW.format("QuickGelu", "_swish", 4),
     )
     run(copy, "-c", OPERATOR, "QuickGelu<alpha = 1.702>", "4", str(copy.parent / "m.onnx"))
-    assert touched(copy) == {"ir/elementwise.py"}
+    assert touched(copy) - {WRITTEN} == {"ir/elementwise.py"}
 
 
 def test_an_activation_with_new_arithmetic_is_two_files(copy: Path) -> None:
+    forget(copy, "FastGelu")
     insert(
         copy,
         "ir/elementwise.py",
@@ -122,7 +136,8 @@ def test_an_activation_with_new_arithmetic_is_two_files(copy: Path) -> None:
         "        return self.fma(half, t, half)\n\n",
     )
     run(copy, "-c", OPERATOR, "FastGelu", "5", str(copy.parent / "m.onnx"))
-    assert touched(copy) == {"ir/elementwise.py", "codegen/emit/vector_math.py"}
+    wanted = {"ir/elementwise.py", "codegen/emit/vector_math.py"}
+    assert touched(copy) - {WRITTEN} == wanted
 
 
 NPU = """    Target(

@@ -266,9 +266,9 @@ def test_a_part_that_fails_to_compile_goes_to_the_cpu_with_the_reason(
 
 CROSSINGS = {
     "into the device": """g (float[32,64] x) => (float[32,64] y) {
-      [g] a = com.microsoft.QuickGelu (x) [m] b = MatMul (a, w) [r] y = Relu (b) }""",
+      [g] a = com.microsoft.SampleOp (x) [m] b = MatMul (a, w) [r] y = Relu (b) }""",
     "past the device": """g (float[32,64] x) => (float[32,64] y) {
-      [g] a = com.microsoft.QuickGelu (x) [m] b = MatMul (x, w) [s] d = Softplus (b)
+      [g] a = com.microsoft.SampleOp (x) [m] b = MatMul (x, w) [s] d = Softplus (b)
       [p] y = Add (d, a) }""",
 }
 

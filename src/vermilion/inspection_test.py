@@ -80,12 +80,14 @@ def test_dimensions_are_bound_first() -> None:
 
 def test_operators_of_other_domains_have_sizes_and_prices() -> None:
     text = """<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
-    g (float[2,8] x) => (float[2,8] y) { a = com.microsoft.QuickGelu (x) y = Neg (a) }"""
+    g (float[1,2,8] x) => (float[1,2,8] y)
+    <int64[1] at = {0}, float[2,4] c = {1,1,1,1,1,1,1,1}, float[2,4] s = {0,0,0,0,0,0,0,0}> {
+      a = com.microsoft.RotaryEmbedding (x, at, c, s) y = Neg (a) }"""
     found = inspect_model(ir.from_proto(onnx.parser.parse_model(text)), target="strix")
     assert found.cost.exact
-    assert found.cost.operations == 16 * 5 + 16
+    assert found.cost.operations == 16 * 3 + 16
     assert found.prediction is not None
-    away = {node.op_type: node for node in found.prediction.placement.nodes}["QuickGelu"]
+    away = {node.op_type: node for node in found.prediction.placement.nodes}["RotaryEmbedding"]
     assert away.device == "cpu"
     assert away.hint
 

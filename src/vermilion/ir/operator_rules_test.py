@@ -127,7 +127,7 @@ def test_what_onnx_does_not_know_breaks_no_rule() -> None:
         '<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3, "com.microsoft": 1]>'
         " g (float[2,5] x, float[5,3] w) => (float[2,3] y, float[2,3] z) {"
         " a = ai.onnx.ml.Scaler<offset = [1.0], scale = [0.5]>(x) y = MatMul(a, w)"
-        " b = com.microsoft.QuickGelu(x) z = MatMul(b, w) }"
+        " b = com.microsoft.SampleOp(x) z = MatMul(b, w) }"
     )
     assert len(simplify(model).model.graph) == 4
 
