@@ -57,10 +57,22 @@ def image(w: GraphWriter, *ranks: int) -> Value:
     )
 
 
+def wide_windows(w: GraphWriter, size: tuple[int, ...]) -> dict[str, Any]:
+    """Draw a window that reaches far over the edges: many of its taps lie in the border."""
+    rank = len(size)
+    kernel = [w.one_of([3, 3, 5, 7, 9]) for _ in range(rank)]
+    dilations = [w.one_of([1, 1, 4, 6, 12]) if k < 7 else 1 for k in kernel]
+    strides = [w.one_of([1, 1, 1, 2]) for _ in range(rank)]
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    before = [w.one_of([r // 2, r // 2, r - 1]) for r in reach]
+    pads = [*before, *(max(r // 2, r - s - b) for r, s, b in zip(reach, size, before, strict=True))]
+    return {"kernel_shape": kernel, "dilations": dilations, "strides": strides, "pads": pads}
+
+
 def conv(w: GraphWriter) -> object:
     x = image(w, 3, 4, 4, 4)
     channels = x.shape[1]
-    named = windows(w, x.shape[2:])
+    named = (wide_windows if w.maybe(0.25) else windows)(w, x.shape[2:])
     form = w.random.random()
     divisors = [d for d in range(1, channels + 1) if channels % d == 0]
     group, outputs = 1, w.size(33)
@@ -105,11 +117,13 @@ def large(w: GraphWriter) -> object:
     """A product large enough for another algorithm: Winograd's, Strassen's, more tiles."""
     if w.maybe(0.6):
         channels, size = w.one_of([16, 32, 64]), w.one_of([14, 17, 28])
+        step = w.one_of([1, 1, 2, 3])
         x = w.new((1, channels, size, w.one_of([size, size + 1])))
         outputs = w.one_of([16, 32, 48])
         values = w.floats((outputs, channels, 3, 3), 1 / np.sqrt(9 * channels))
-        pads = w.one_of([[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]])
-        y = w.op("Conv", x, weight(w, values, 0), *_bias(w, outputs), pads=pads)
+        pads = [step * pad for pad in w.one_of([[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]])]
+        named = {"pads": pads, "dilations": [step, step]}
+        y = w.op("Conv", x, weight(w, values, 0), *_bias(w, outputs), **named)
     else:
         rows, inner, columns = (w.one_of([64, 65, 128, 130, 200]) for _ in range(3))
         x = w.new((rows, inner))

@@ -23,6 +23,7 @@ from vermilion.codegen.emit.check import CheckSpec
 from vermilion.codegen.emit.depthwise import DepthwiseSpec
 from vermilion.codegen.emit.fill import BorderSpec, RangeSpec, SizesSpec
 from vermilion.codegen.emit.gather import GatherSpec, PickSpec
+from vermilion.codegen.emit.grouped import GroupedSpec
 from vermilion.codegen.emit.interleave import InterleaveSpec
 from vermilion.codegen.emit.map import MapSpec, map_step
 from vermilion.codegen.emit.matmul import MatmulSpec
@@ -264,6 +265,7 @@ _REACHES: Mapping[type, Callable[[Any, Isa], Sequence[Reach]]] = {
     DepthwiseSpec: reach.depthwise,
     ExtremePlaceSpec: _extreme_place,
     GatherSpec: _gather,
+    GroupedSpec: reach.grouped,
     InputTransformSpec: reach.winograd_input,
     InterleaveSpec: _interleave,
     MapSpec: _map,

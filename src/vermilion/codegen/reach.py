@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from vermilion.codegen.emit.attention import AttentionSpec
 from vermilion.codegen.emit.depthwise import DepthwiseSpec
+from vermilion.codegen.emit.grouped import GroupedSpec
 from vermilion.codegen.emit.matmul import MatmulSpec, Panels
 from vermilion.codegen.emit.product import ProductSpec
 from vermilion.codegen.emit.recurrent import RecurrentSpec
@@ -102,7 +103,9 @@ def product(s: ProductSpec, isa: Isa) -> Sequence[Reach]:
     result = walked(s.output, size)
     operands = [walked(access, size) for access in s.operands]
     if s.has_initial:  # vectors of the channels' first sums, whole ones
-        operands[0] = operands[0].joined(dense(vectors * isa.lanes, "i32"))
+        sums = vectors * isa.lanes + s.taps_y * s.taps_x * s.initial_row
+        sums = sums + (s.images - 1) * s.operands[0].strides[0]
+        operands[0] = operands[0].joined(dense(sums, "i32"))
     return [source, weights, *with_tables([s.expression], [result, *operands])]
 
 
@@ -117,8 +120,31 @@ def depthwise(s: DepthwiseSpec, isa: Isa) -> Sequence[Reach]:
     )  # fmt: skip
     size = (s.images, s.rows, s.columns, s.channels)
     others = [walked(access, size) for access in (s.output, *s.operands)]
-    weights = dense(s.taps_y * s.taps_x * s.channels, "f32")
+    channels = -(-s.channels // isa.lanes) * isa.lanes if s.is_large else s.channels
+    weights = dense(s.taps_y * s.taps_x * channels, "f32")
     return [source, weights, *with_tables([s.expression], others)]
+
+
+def grouped(s: GroupedSpec, isa: Isa) -> Sequence[Reach]:
+    """Source, weights, lanes, result, operands; the words of a vector's groups are read whole."""
+    numeric = NUMERICS[s.numeric]
+    vectors = -(-s.channels // isa.lanes)
+    last = (vectors - 1) * isa.lanes // s.outputs * s.inputs // numeric.group
+    source = span(
+        (
+            (s.images, s.in_image), (s.rows, s.in_row), (s.columns, s.in_column),
+            (s.taps_y, s.in_tap_y), (s.taps_x, s.in_tap_x),
+        ),
+        numeric.activation_bytes, (last + s.span) * numeric.group,
+    )  # fmt: skip
+    size = (s.images, s.rows, s.columns, s.channels)
+    operands = [walked(access, size) for access in s.operands]
+    if s.has_initial:
+        operands[0] = operands[0].joined(dense(vectors * isa.lanes, "i32"))
+    packed = dense(vectors * s.vector_bytes(isa), 1)
+    lanes = dense(vectors * isa.lanes, "i32")
+    others = with_tables([s.expression], [walked(s.output, size), *operands])
+    return [source, packed, lanes, *others]
 
 
 def _right(

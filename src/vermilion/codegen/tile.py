@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vermilion.codegen.isa import Isa
+from vermilion.codegen.window import Window, live_share
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,14 @@ class Tile:
     def pixels(self) -> int:
         """Pixels in the patch."""
         return self.rows * self.columns
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Rows and vectors of a register tile."""
+
+    rows: int
+    vectors: int
 
 
 # Measured on Zen 5: with every register taken, weights cannot be loaded ahead of their use.
@@ -46,9 +55,17 @@ def candidates(rows: int, columns: int, channels: int, isa: Isa) -> Iterator[Til
                     yield Tile(tile_rows, tile_columns, vectors)
 
 
-def cost(tile: Tile, rows: int, columns: int, channels: int, steps: int, isa: Isa) -> float:
+Windows = tuple[Window | None, Window | None]  # of rows, of columns; None: all taps are computed
+
+
+def cost(
+    tile: Tile, rows: int, columns: int, channels: int, steps: int, isa: Isa,
+    windows: Windows = (None, None),
+) -> float:  # fmt: skip
     """Return the estimated cycles of the whole product with this tile, on one core."""
     total = 0.0
+    steps_of_patch = steps * live_share(windows[0], rows, tile.rows)
+    steps_of_patch *= live_share(windows[1], columns, tile.columns)
     for row_count, row_times in _edges(rows, tile.rows):
         for column_count, column_times in _edges(columns, tile.columns):
             for vectors, vector_times in _edges(-(-channels // isa.lanes), tile.vectors):
@@ -58,16 +75,18 @@ def cost(tile: Tile, rows: int, columns: int, channels: int, steps: int, isa: Is
                 cycles = max(multiplies, loads, _LATENCY) + 0.5
                 if pixels * vectors + vectors + 1 > isa.registers:
                     cycles *= _FULL_PENALTY
-                one = steps * cycles + _TILE_CYCLES + _STORE_CYCLES * pixels * vectors
+                one = steps_of_patch * cycles + _TILE_CYCLES + _STORE_CYCLES * pixels * vectors
                 total += row_times * column_times * vector_times * one
     return total
 
 
-def choose_tile(rows: int, columns: int, channels: int, steps: int, isa: Isa) -> Tile:
+def choose_tile(
+    rows: int, columns: int, channels: int, steps: int, isa: Isa, windows: Windows = (None, None)
+) -> Tile:
     """Return the cheapest tile."""
     return min(
         candidates(rows, columns, channels, isa),
-        key=lambda tile: cost(tile, rows, columns, channels, steps, isa),
+        key=lambda tile: cost(tile, rows, columns, channels, steps, isa, windows),
     )
 
 

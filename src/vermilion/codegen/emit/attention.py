@@ -1,8 +1,7 @@
 """Attention: softmax(expression(query · keyᵀ)) · value, a block of rows at a time.
 
-The scores of a block of rows and a block of keys are all that exists of the score matrix. Over
-several blocks of keys, what was summed so far is scaled to the highest score seen (the "online"
-softmax).
+The scores of a block of rows and a block of keys are all that exists of the score matrix; sums of
+earlier blocks of keys are scaled to the highest score seen (the "online" softmax).
 
     for each matrix and block of rows:
         for each block of keys:
@@ -29,17 +28,10 @@ from vermilion.codegen.emit.values import Index, Value, float_constant
 from vermilion.codegen.emit.walk import Access, along, begin_kernel, has_sizes, patches, positions
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
-from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.codegen.tensor import STORAGE_BYTES
+from vermilion.codegen.tile import Patch
 from vermilion.ir.expression import Expression
 from vermilion.ir.symbolic import is_known
-
-
-@dataclass(frozen=True)
-class Patch:
-    """Rows and vectors of a register tile."""
-
-    rows: int
-    vectors: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +61,8 @@ class AttentionSpec:
     context_tile: Patch
     block_rows: int
     block_keys: int
+    # What is computed of a weight, operand 0, before it is multiplied, where `is_whole`.
+    weight_expression: Expression | None = None
 
     family = "attention"
 
@@ -138,7 +132,7 @@ class _Writer:
         self._sizes_at = 8 * (4 + len(spec.score_operands) + len(spec.operands))
         self.scores = f.scratch(spec.block_rows * spec.score_row * 4)
         self.context = f.scratch(spec.block_rows * spec.context_row * 4)
-        # Of each row: the highest score so far, the sum, and the factor for what was summed before.
+        # Of each row: the highest score so far, the sum, the factor for what was summed before.
         self.state = f.scratch(spec.block_rows * 3 * 4)
 
     # Blocks -----------------------------------------------------------------------------------
@@ -210,22 +204,24 @@ class _Writer:
                 self._block(pointers, rows, count, first)
             self._finish(pointers, rows)
             return
-        whole, rest = divmod(s.keys, s.block_keys)
-        if whole:
-            with f.loop(0, whole) as block:
-                self._block(pointers, rows, s.block_keys, f.multiply(block, s.block_keys))
+        rest = s.keys % s.block_keys
+        if s.keys >= s.block_keys:
+            with f.loop(0, s.keys - rest, s.block_keys) as first:
+                self._block(pointers, rows, s.block_keys, first)
         if rest:
-            self._block(pointers, rows, rest, f.index(whole * s.block_keys))
+            self._block(pointers, rows, rest, f.index(s.keys - rest))
         self._finish(pointers, rows)
 
     def _block(self, pointers: _Pointers, rows: Index, keys: Index, first: Value) -> None:
         """Write scores, weights and context of one block of keys."""
         f, s = self.f, self.spec
         self._scores(pointers, rows, keys, first)
-        storage: Storage = "bf16" if s.numeric == "bf16" else "f32"
         known, count = (keys, []) if isinstance(keys, int) else (None, [keys])
         weigh = f"{self.name}_weights_{known}"
-        write_weights(self.module, weigh, s.lanes, known, storage, is_whole=s.is_whole)
+        write_weights(
+            self.module, weigh, s.lanes, known, "bf16" if s.numeric == "bf16" else "f32",
+            is_whole=s.is_whole, expression=s.weight_expression,
+        )  # fmt: skip
         with f.loop(0, rows) as row:
             scores = f.at(self.scores, f.multiply(row, s.score_row * 4))
             f.call_void(weigh, [scores, f.at(self.state, f.multiply(row, 12)), *count])
@@ -321,8 +317,8 @@ class _Writer:
                 if isinstance(side, Access):
                     start = f.at(start, f.multiply(first, side.strides[-2] * 4))
                 else:
-                    step_bytes = vectors * self.isa.vector_bytes
-                    start = f.at(start, f.multiply(f.divide(first, self.group), step_bytes))
+                    steps = f.divide(first, self.group)
+                    start = f.at(start, f.multiply(steps, vectors * self.isa.vector_bytes))
                 target = f.at(self.context, f.multiply(row, s.context_row * 4))
                 f.call_void(
                     self._context_tile(patch, vectors, tail, known),
@@ -382,8 +378,8 @@ class _Writer:
         """Write the rows of the result."""
         s, f = self.spec, self.f
         arithmetic = Arithmetic(f, s.lanes)
-        m = arithmetic.math
         with f.loop(0, rows) as row:
+            m = arithmetic.math
             total = arithmetic.load_splat("f32", f.at(self.state, f.add(f.multiply(row, 12), 4)))
             share = m.divide(m.number(1.0), total)
             context = f.at(self.context, f.multiply(row, s.context_row * 4))

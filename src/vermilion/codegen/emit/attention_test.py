@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kernels import TARGETS, Memory, isa_for
-from vermilion.codegen.emit.attention import AttentionSpec, Patch
+from vermilion.codegen.emit.attention import AttentionSpec
 from vermilion.codegen.emit.matmul import Panels
 from vermilion.codegen.emit.pack import PackSpec
 from vermilion.codegen.emit.walk import matrices
@@ -19,6 +19,7 @@ from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.numeric import NumericName
 from vermilion.codegen.tensor import Storage, View, allocate
+from vermilion.codegen.tile import Patch
 from vermilion.ir.expression import Constant, Operand, apply
 
 Array = NDArray[Any]

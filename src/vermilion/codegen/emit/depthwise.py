@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from vermilion.codegen.emit.arithmetic import KIND_OF_STORAGE, Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
+from vermilion.codegen.emit.depthwise_taps import TapLoops, Taps
 from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.values import Value
 from vermilion.codegen.emit.walk import Access, begin_kernel, has_sizes, patches
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.codegen.window import Window
 from vermilion.ir.expression import Expression
 from vermilion.ir.symbolic import is_known, is_one, same
 
+# Taps from which on kernels are loops, and their weights lie vector by vector: [vector][tap][lane].
+_MANY_TAPS = 36
 # Units below which the channels are shared too, and the channels of such a part.
 _MANY_UNITS = 16
 _PART_CHANNELS = 64
+
+
+def channel_parts(lines: int, channels: int) -> int:
+    """Return in how many parts channels are shared, where there are so many lines of pixels."""
+    if not is_known(lines):
+        return 1
+    wanted = -(-_MANY_UNITS // lines)
+    return max(1, min(wanted, channels // _PART_CHANNELS))
 
 
 @dataclass(frozen=True)
 class DepthwiseSpec:
     """`out[pixel][c] = expression(Σ over taps of in[pixel, tap][c] × weights[tap][c])`.
 
-    Strides count elements; the border is in the input's buffer. Weights are float32, [tap][c].
+    Strides count elements; the border is in the input's buffer. Weights are float32, [tap][c];
+    those of large kernels [vector][tap][lane]. `window_y` and `window_x` say which taps of a large
+    kernel lie in a border of zeros.
     """
 
     storage: Storage
@@ -42,8 +57,15 @@ class DepthwiseSpec:
     output: Access
     operands: tuple[Access, ...]
     expression: Expression
+    window_y: Window | None = None
+    window_x: Window | None = None
 
     family = "depthwise"
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the taps are loops."""
+        return self.taps_y * self.taps_x >= _MANY_TAPS
 
     @property
     def tile_rows(self) -> int:
@@ -59,10 +81,7 @@ class DepthwiseSpec:
     @property
     def channel_parts(self) -> int:
         """Parts of the channels that are units of their own, where there are few rows."""
-        if not is_known(self.images * self.row_tiles):
-            return 1
-        wanted = -(-_MANY_UNITS // (self.images * self.row_tiles))
-        return max(1, min(wanted, self.channels // _PART_CHANNELS))
+        return channel_parts(self.images * self.row_tiles, self.channels)
 
     @property
     def units(self) -> int:
@@ -125,7 +144,11 @@ class DepthwiseSpec:
         width = self.pixels(isa)
         image, row, vector = where
         channel = f.multiply(vector, isa.lanes)
-        weights = f.at(pointers[1], f.multiply(channel, 4))
+        taps = self.taps_y * self.taps_x if self.is_large else 1
+        weights = f.at(pointers[1], f.multiply(channel, 4 * taps))
+        # A line is a tap of one row or of the next, and in the image or not for both.
+        window = self.window_y and replace(self.window_y, taps=self.taps_y + rows - 1)
+        lines = window.write(f, row, 1) if window else ()
 
         def call(columns: int, column: Value) -> None:
             tile = self._tile(module, name, isa, (rows, columns), tail)
@@ -139,7 +162,8 @@ class DepthwiseSpec:
                 for pointer, access in zip(pointers[2:], (self.output, *self.operands), strict=True)
             ]
             sizes = [f.arguments[0]] if has_sizes(self) else []
-            f.call_void(tile, [source, weights, *targets, *sizes])
+            live = self.window_x.write(f, column, columns) if self.window_x else ()
+            f.call_void(tile, [source, weights, *targets, *lines, *live, *sizes])
 
         if not is_known(self.columns):
             patches(f, 0, self.columns, width, call)
@@ -161,12 +185,52 @@ class DepthwiseSpec:
             "output",
             *(f"operand{i}" for i in range(len(self.operands))),
         ]
-        labels += ["sizes"] if has_sizes(self) else []
-        f = Function(module, tile, [(label, "ptr") for label in labels])
+        parameters = [(label, "ptr") for label in labels]
+        for axis, window in (("y", self.window_y), ("x", self.window_x)):
+            names = (f"first_{axis}", f"count_{axis}") if window else ()
+            parameters += [(label, "i64") for label in names]
+        parameters += [("sizes", "ptr")] if has_sizes(self) else []
+        f = Function(module, tile, parameters)
         if has_sizes(self):
             f.take_sizes(f.arguments[-1], 8 * (3 + len(self.operands)))
         arithmetic = Arithmetic(f, isa.lanes)
         mask = arithmetic.tail_mask(tail) if tail else None
+        totals = (
+            self._sums_of_loops(arithmetic, shape, mask)
+            if self.is_large
+            else self._sums(arithmetic, shape, mask)
+        )
+        epilogue = Epilogue(
+            arithmetic, (self.expression,), (self.output,), self.operands,
+            f.arguments[2 : 3 + len(self.operands)],
+        )  # fmt: skip
+        for r, row in enumerate(totals):
+            for p, total in enumerate(row):
+                epilogue.finish((0, r, p, 0), [total], mask)
+        f.finish()
+        return tile
+
+    def _sums_of_loops(
+        self, arithmetic: Arithmetic, shape: tuple[int, int], mask: Value | None
+    ) -> list[list[Value]]:
+        """Return the sums of a patch, by row and column, of a large kernel."""
+        f, zero = arithmetic.f, arithmetic.math.number(0.0)
+        totals = [[f.slot(zero) for _ in range(shape[1])] for _ in range(shape[0])]
+        numbers = iter(f.arguments[3 + len(self.operands) :])
+        lines = (next(numbers), next(numbers)) if self.window_y else None
+        taps = (next(numbers), next(numbers)) if self.window_x else None
+        kernel = Taps(
+            self.storage, self.taps_y, self.taps_x, self.in_column, self.in_tap_y, self.in_tap_x
+        )
+        load = partial(self.load, arithmetic)
+        TapLoops(kernel, arithmetic, totals, load, mask).write(lines, taps)
+        return [[slot.get() for slot in row] for row in totals]
+
+    def _sums(
+        self, arithmetic: Arithmetic, shape: tuple[int, int], mask: Value | None
+    ) -> list[list[Value]]:
+        """Return the sums of a patch, by row and column, all taps written out."""
+        f, (rows, columns) = arithmetic.f, shape
         totals = [[arithmetic.math.number(0.0) for _ in range(columns)] for _ in range(rows)]
         size = STORAGE_BYTES[self.storage]
 
@@ -187,19 +251,12 @@ class DepthwiseSpec:
                         key = str(offset)
                         if key not in values:
                             place = f.at(f.arguments[0], offset * size)
-                            values[key] = self._load(arithmetic, place, mask)
+                            values[key] = self.load(arithmetic, place, mask)
                         totals[r][p] = arithmetic.math.fma(values[key], factor, totals[r][p])
-        epilogue = Epilogue(
-            arithmetic, (self.expression,), (self.output,), self.operands,
-            f.arguments[2 : 3 + len(self.operands)],
-        )  # fmt: skip
-        for r, row in enumerate(totals):
-            for p, total in enumerate(row):
-                epilogue.finish((0, r, p, 0), [total], mask)
-        f.finish()
-        return tile
+        return totals
 
-    def _load(self, arithmetic: Arithmetic, place: Value, mask: Value | None) -> Value:
+    def load(self, arithmetic: Arithmetic, place: Value, mask: Value | None) -> Value:
+        """Load one vector of input as floats."""
         value = arithmetic.load(self.storage, place, mask=mask)
         if KIND_OF_STORAGE[self.storage] == "int":
             value = arithmetic.f.convert("sitofp", value, arithmetic.type("float"))

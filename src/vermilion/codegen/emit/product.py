@@ -15,19 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.epilogue import Epilogue
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
-from vermilion.codegen.emit.values import Value
+from vermilion.codegen.emit.values import Index, Value
 from vermilion.codegen.emit.walk import Access, begin_kernel, has_sizes, patches
 from vermilion.codegen.isa import Isa
-from vermilion.codegen.numeric import NUMERICS, Numeric, NumericName
+from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tile import Tile
-from vermilion.codegen.workers import aligned_bytes
+from vermilion.codegen.window import Window
 from vermilion.ir.expression import Expression, Operand
 from vermilion.ir.symbolic import is_known
 
@@ -114,13 +111,18 @@ class ProductSpec:
     has_initial: bool = False
     # Each image has weights of its own, one set after the other.
     weights_per_image: bool = False
+    # Of taps that lie in the border for all pixels of a patch, none is computed.
+    window_y: Window | None = None
+    window_x: Window | None = None
+    # Numbers from one tap's first sums to the next's, where accumulators start from the sum of
+    # those of the taps that are computed; 0 where one set stands for all taps.
+    initial_row: int = 0
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function and the tile functions that it calls."""
-        writer = _Writer(self, module, name, isa)
         f, pointers, units = begin_kernel(module, name, 3 + len(self.operands))
         with f.loop(*units) as unit:
-            writer.unit(f, unit, pointers)
+            _Writer(self, module, name, isa).unit(f, unit, pointers)
         f.finish()
 
 
@@ -209,9 +211,10 @@ class _Writer:
         weights = f.at(pointers[1], f.multiply(block, self._block_bytes()))
         if s.weights_per_image:
             vectors_of_all = -(-s.channels // self.isa.lanes)
-            set_bytes = s.steps * vectors_of_all * self.isa.vector_bytes
+            set_bytes = s.steps * vectors_of_all * self._vector_bytes()
             weights = f.at(weights, f.multiply(image, set_bytes))
         channel = f.multiply(block, s.block_channels(self.isa))
+        taps_y = None if s.window_y is None else s.window_y.write(f, row, rows)
 
         def call(columns: int, column: Value) -> None:
             name = self._tile(rows, columns, vectors, tail)
@@ -222,7 +225,9 @@ class _Writer:
                     (pointers[2], *pointers[3:]), (s.output, *s.operands), strict=True
                 )
             ]
-            f.call_void(name, [source, weights, *outputs, *self._sizes(f)])
+            taps_x = None if s.window_x is None else s.window_x.write(f, column, columns)
+            start, counts = self._live(f, (source, weights, outputs), vectors, (taps_y, taps_x))
+            f.call_void(name, [*start, *counts, *self._sizes(f)])
 
         if not is_known(s.columns):
             patches(f, first, last, width, call)
@@ -236,6 +241,31 @@ class _Writer:
             at_end = f.compare("eq", last, f.index(s.columns))
             with f.when(at_end):
                 call(rest, f.index(s.columns - rest))
+
+    def _live(
+        self,
+        f: Function,
+        whole: tuple[Value, Value, list[Value]],
+        vectors: int,
+        live: tuple[tuple[Value, Value] | None, tuple[Value, Value] | None],
+    ) -> tuple[list[Value], list[Value]]:
+        """Return where a patch begins with the first of its taps, and how many it has."""
+        s = self.spec
+        source, weights, outputs = whole
+        if s.window_y is None and s.window_x is None:
+            return [source, weights, *outputs], []
+        zero = f.index(0)
+        first_y, first_x = (zero if taps is None else taps[0] for taps in live)
+        counts = [taps[1] for taps in live if taps is not None]
+        size = self.numeric.activation_bytes
+        source = f.at(source, f.multiply(first_y, s.in_tap_y * size))
+        source = f.at(source, f.multiply(first_x, s.in_tap_x * size))
+        tap = f.add(f.multiply(first_y, s.taps_x), first_x)
+        weights = f.at(weights, f.multiply(tap, s.groups * vectors * self._vector_bytes()))
+        start = [source, weights, *outputs]
+        if s.initial_row:  # the sums of the taps lie behind those that every pixel has
+            start.append(f.at(outputs[1], f.multiply(f.add(tap, 1), 4 * s.initial_row)))
+        return start, counts
 
     def _source(self, f: Function, base: Value, image: Value, row: Value, column: Value) -> Value:
         s, size = self.spec, self.numeric.activation_bytes
@@ -258,15 +288,28 @@ class _Writer:
             return name
         s = self.spec
         labels = ["source", "weights", "output", *(f"operand{i}" for i in range(len(s.operands)))]
-        labels += ["sizes"] if self.is_open else []
-        f = Function(self.module, name, [(label, "ptr") for label in labels])
+        labels += ["starts"] if s.initial_row else []
+        parameters = [(label, "ptr") for label in labels]
+        windows = (("count_y", s.window_y), ("count_x", s.window_x))
+        parameters += [(label, "i64") for label, window in windows if window is not None]
+        parameters += [("sizes", "ptr")] if self.is_open else []
+        f = Function(self.module, name, parameters)
         if self.is_open:
-            f.take_sizes(f.arguments[-1], 8 * (3 + len(s.operands)))
+            f.take_sizes(f.arguments[-1], 8 * (3 + len(self.spec.operands)))
         pixels = [(y, x) for y in range(rows) for x in range(columns)]
         tile = self._multiply(f, pixels, vectors)
         self._finish(f, pixels, tile, tail)
         f.finish()
         return name
+
+    def _counts(self, f: Function) -> tuple[Index, Index]:
+        """Return how many taps a patch has, down and along a row."""
+        s = self.spec
+        place = 3 + len(s.operands) + bool(s.initial_row)
+        count_y: Index = s.taps_y if s.window_y is None else f.arguments[place]
+        place += s.window_y is not None
+        count_x: Index = s.taps_x if s.window_x is None else f.arguments[place]
+        return count_y, count_x
 
     def _multiply(
         self, f: Function, pixels: Sequence[tuple[int, int]], vectors: int
@@ -274,14 +317,15 @@ class _Writer:
         s, isa = self.spec, self.isa
         size = self.numeric.activation_bytes
         tile = RegisterTile(f, isa, s.numeric, len(pixels), vectors)
+        counts = self._counts(f)
         if s.has_initial:
-            places = [n * isa.vector_bytes for n in range(vectors)]
-            tile.start([f.load(tile.sum_type, f.arguments[3], at, align=4) for at in places])
+            tile.start(self._initial(f, tile, counts))
         offsets = [(y * s.in_row + x * s.in_column) * size for y, x in pixels]
         weights = f.slot(f.arguments[1])
-        with f.loop(0, s.taps_y) as tap_y:
+        tap_bytes = s.groups * tile.step_bytes
+        with f.loop(0, counts[0]) as tap_y:
             line = f.at(f.arguments[0], f.multiply(tap_y, s.in_tap_y * size))
-            with f.loop(0, s.taps_x) as tap_x:
+            with f.loop(0, counts[1]) as tap_x:
                 run = f.at(line, f.multiply(tap_x, s.in_tap_x * size))
                 panel = weights.get()
                 tile.multiply_steps(
@@ -291,8 +335,27 @@ class _Writer:
                     prefetch=self._prefetch(f, panel, tile.step_bytes),
                     in_runs=False,
                 )
-                weights.set(f.at(panel, s.groups * tile.step_bytes))
+                weights.set(f.at(panel, tap_bytes))
+            if s.window_x is not None:  # over the taps of this row that are left out
+                left = f.subtract(s.taps_x, counts[1])
+                weights.set(f.at(weights.get(), f.multiply(left, tap_bytes)))
         return tile
+
+    def _initial(self, f: Function, tile: RegisterTile, counts: tuple[Index, Index]) -> list[Value]:
+        """Return what accumulators start from: of taps that are computed alone, their sum."""
+        s = self.spec
+        places = [n * self.isa.vector_bytes for n in range(tile.vectors)]
+        whole = [f.load(tile.sum_type, f.arguments[3], at, align=4) for at in places]
+        if not s.initial_row:
+            return whole
+        sums = [f.slot(value) for value in whole]
+        starts = f.arguments[3 + len(s.operands)]
+        with f.loop(0, counts[0]) as tap_y, f.loop(0, counts[1]) as tap_x:
+            tap = f.add(f.multiply(tap_y, s.taps_x), tap_x)
+            here = f.at(starts, f.multiply(tap, 4 * s.initial_row))
+            for slot, at in zip(sums, places, strict=True):
+                slot.set(f.binary("add", slot.get(), f.load(tile.sum_type, here, at, align=4)))
+        return [slot.get() for slot in sums]
 
     def _prefetch(self, f: Function, panel: Value, step_bytes: int) -> Prefetch | None:
         """Return what asks for the weights after this block, where they exceed a cache.
@@ -334,35 +397,3 @@ class _Writer:
                     total = f.convert("sitofp", total, arithmetic.type("float"))
                 mask = arithmetic.tail_mask(tail) if tail and n == tile.vectors - 1 else None
                 epilogue.finish((0, y, x, n * self.isa.lanes), [total], mask)
-
-
-def pack_weights(
-    weights: NDArray[np.generic], numeric: Numeric, vectors: int, lanes: int
-) -> NDArray[np.generic]:
-    """Return weights in the order in which the inner loop reads them.
-
-    Weights that have the packed type are rounded already.
-
-    Shapes: weights (channels, taps_y, taps_x, run) → blocks of [tap][group][vector][part][lane][of
-    part]; the last block has only the vectors that it needs, lanes and groups are filled up with
-    zeros.
-    """
-    packed_type = np.dtype(numeric.weight_type)
-    rounded = weights if weights.dtype == packed_type else numeric.to_weights(weights)
-    channels, taps_y, taps_x, run = weights.shape
-    groups = -(-run // numeric.group)
-    count, depth = -(-channels // lanes), taps_y * taps_x * groups
-    padded = rounded.reshape(channels, taps_y * taps_x, run)
-    if channels % lanes or run % numeric.group:
-        padded = np.zeros((count * lanes, taps_y * taps_x, groups * numeric.group), packed_type)
-        padded[:channels, :, :run] = rounded.reshape(channels, -1, run)
-    # (vector, lane, depth, of part, part), where of one part all of a group is moved as one word
-    moved, of_part = (np.uint32, 1) if numeric.parts == 1 else (packed_type, 2)
-    items = np.ascontiguousarray(padded).view(moved)
-    items = items.reshape(count, lanes, depth, of_part, numeric.parts)
-    packed = aligned_bytes(items.nbytes).view(moved)
-    for start in range(0, count, vectors):
-        block = items[start : start + vectors].transpose(2, 0, 4, 1, 3)
-        place = items[:start].size
-        packed[place : place + block.size].reshape(block.shape)[:] = block
-    return packed.view(packed_type)

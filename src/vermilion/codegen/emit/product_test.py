@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kernels import TARGETS, Memory, isa_for
-from vermilion.codegen.emit.product import ProductSpec, pack_weights
+from vermilion.codegen.emit.packed_weights import pack_weights
+from vermilion.codegen.emit.product import ProductSpec
 from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.numeric import NUMERICS, NumericName

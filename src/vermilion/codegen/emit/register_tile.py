@@ -253,7 +253,7 @@ class RegisterTile:
         for y, slots in enumerate(accumulators):
             for part, value in enumerate(self._broadcast(left.pointer, left.row(y), half)):
                 for slot, vector in zip(slots, loaded[part::parts], strict=True):
-                    slot.set(self._multiply_add(slot.get(), value, vector))
+                    slot.set(self.multiply_add(slot.get(), value, vector))
 
     def _vector(self, right: Side, n: int, mask: Value | None) -> Value:
         offset = right.offsets[n] if right.offsets else n * self.isa.vector_bytes
@@ -274,7 +274,16 @@ class RegisterTile:
             word = f.convert("zext", f.load("i16", pointer, offset, align=2), "i32")
         else:
             word = f.load("i32", pointer, offset, align=self.numeric.activation_bytes)
-        group = self._arithmetic.splat(word)
+        return self.parts_of(self._arithmetic.splat(word))
+
+    def load_vectors(self, pointer: Value) -> list[Value]:
+        """Load the weights of one group of values for one vector of results: a vector a part."""
+        right = Side(pointer, self.step_bytes, align=min(64, self.isa.vector_bytes))
+        return [self._vector(right, part, None) for part in range(self.numeric.parts)]
+
+    def parts_of(self, group: Value) -> list[Value]:
+        """Return 32-bit lanes of the left side as what each part's instruction multiplies."""
+        f = self.f
         if group.type == self._weight_type:
             return [group]
         values = f.convert("bitcast", group, self._weight_type)
@@ -284,7 +293,8 @@ class RegisterTile:
         even = f.binary("and", values, splat_integer(0x00FF, pairs, "i16"))
         return [even, f.binary("lshr", values, splat_integer(8, pairs, "i16"))]
 
-    def _multiply_add(self, total: Value, value: Value, vector: Value) -> Value:
+    def multiply_add(self, total: Value, value: Value, vector: Value) -> Value:
+        """Return a sum with the product of one part added."""
         f, lanes = self.f, self.isa.lanes
         match self.numeric.name:
             case "f32":

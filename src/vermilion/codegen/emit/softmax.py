@@ -12,6 +12,7 @@ from vermilion.codegen.emit.values import Index, Value, constant
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
+from vermilion.ir.expression import Expression
 from vermilion.ir.symbolic import is_known, is_one
 
 
@@ -146,12 +147,14 @@ TOP, SUM, FACTOR = 0, 4, 8
 
 
 def write_weights(
-    module: Module, name: str, lanes: int, keys: int | None, storage: Storage, *, is_whole: bool
-) -> None:
+    module: Module, name: str, lanes: int, keys: int | None, storage: Storage, *, is_whole: bool,
+    expression: Expression | None = None,
+) -> None:  # fmt: skip
     """Write the function (scores, state) for a row of `keys` scores.
 
     Without `keys` their number is a third argument, and a last vector of weights is filled up with
-    0. Where the block is all there is (`is_whole`), nothing was summed before.
+    0. Where the block is all there is (`is_whole`), nothing was summed before. With an expression
+    the weights are divided by their sum, which is 1 then, and are its results.
     """
     if module.has(name):
         return
@@ -192,5 +195,16 @@ def write_weights(
         whole = m.add(m.multiply(known, factor), whole)
         arithmetic.store("f32", top, f.at(state, TOP), mask=one)
         arithmetic.store("f32", factor, f.at(state, FACTOR), mask=one)
+    if expression is not None:
+        share = m.divide(m.number(1.0), whole)
+
+        def settle(at: Value, mask: Value | None, number: int) -> None:
+            place = f.at(scores, f.multiply(at, STORAGE_BYTES[storage]))
+            weight = m.multiply(arithmetic.load(storage, place, mask=mask), share)
+            result = arithmetic.evaluate(expression, lambda _: weight, lambda _: scores)
+            arithmetic.store(storage, result, place, mask=mask)
+
+        for_vectors(f, arithmetic, count, settle)
+        whole = m.number(1.0)
     arithmetic.store("f32", whole, f.at(state, SUM), mask=one)
     f.finish()

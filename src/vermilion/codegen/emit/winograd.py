@@ -82,14 +82,23 @@ SCHEMES: dict[int, Scheme] = {
 }
 
 
+_CHANNELS_AT_ONCE = 64
+
+
 def transform_weights(weights: NDArray[np.float32], scheme: Scheme) -> NDArray[np.float32]:
     """Return GgGᵀ in float64, rounded once.
 
     Shapes: (channels out, 3, 3, channels in) → (positions, channels out, channels in).
     """
     g = np.array(scheme.weight)
-    wide = np.einsum("ay,oyxc,bx->aboc", g, weights.astype(np.float64), g)
-    sets: NDArray[np.float32] = wide.reshape(scheme.positions, *wide.shape[2:]).astype(np.float32)
+    # One matrix product for both axes, of some channels at a time: float64 of all would be large.
+    both = np.einsum("ay,bx->abyx", g, g).reshape(scheme.positions, 9)
+    channels, _, _, inputs = weights.shape
+    taps = weights.reshape(channels, 9, inputs)
+    sets = np.empty((scheme.positions, channels, inputs), np.float32)
+    for at in range(0, channels, _CHANNELS_AT_ONCE):
+        some = taps[at : at + _CHANNELS_AT_ONCE].astype(np.float64)
+        sets[:, at : at + _CHANNELS_AT_ONCE] = np.tensordot(both, some, (1, 1))
     return sets
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from vermilion.codegen.emit.attention import AttentionSpec, Patch
+from vermilion.codegen.emit.attention import AttentionSpec
 from vermilion.codegen.emit.matmul import Panels
 from vermilion.codegen.emit.walk import Access, matrices
 from vermilion.codegen.kernel import Step
@@ -24,11 +24,12 @@ from vermilion.codegen.lower.gemm_operands import (
 from vermilion.codegen.lower.groups import Attention, Group
 from vermilion.codegen.lower.matmul import close_rows, open_rows, row_operand
 from vermilion.codegen.lower.matmul_step import choose_patch
+from vermilion.codegen.lower.patterns.rounded_attention import MOST_KEYS, only_reader
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
-from vermilion.codegen.tile import Tile
+from vermilion.codegen.tile import Patch, Tile
 from vermilion.ir.attributes import integer
-from vermilion.ir.expression import Operand
+from vermilion.ir.expression import Expression, Operand
 from vermilion.ir.opset import is_operator, static_shape
 from vermilion.ir.symbolic import is_known, typical
 
@@ -36,6 +37,8 @@ from vermilion.ir.symbolic import is_known, typical
 _BLOCK_ROWS = 32
 _WHOLE_KEYS = 512
 _BLOCK_KEYS = 256
+# Scores of one block where it has all keys: what leaves room for keys in a second-level cache.
+_BLOCK_BYTES = 256 * 1024
 
 
 def find_attentions(graph: ir.Graph, groups: Mapping[ir.Node, Group]) -> dict[ir.Node, Attention]:
@@ -52,8 +55,8 @@ def find_attentions(graph: ir.Graph, groups: Mapping[ir.Node, Group]) -> dict[ir
 def _around(softmax: ir.Node, groups: Mapping[ir.Node, Group]) -> Attention | None:
     source = softmax.inputs[0]
     shape = static_shape(source)
-    context = _only_reader(softmax.outputs[0])
-    if source is None or shape is None or len(shape) < 2 or _only_reader(source) is None:
+    weights, context = _after(softmax, groups)
+    if source is None or shape is None or len(shape) < 2 or only_reader(source) is None:
         return None
     if integer(softmax, "axis", -1) % len(shape) != len(shape) - 1:
         return None
@@ -65,7 +68,8 @@ def _around(softmax: ir.Node, groups: Mapping[ir.Node, Group]) -> Attention | No
         return None
     result = static_shape(context.outputs[0]) or ()
     # The scores are the left side, and each matrix of them is read once.
-    is_left = context.inputs[0] is softmax.outputs[0] and groups[context].anchor is context
+    left = softmax if weights is None else weights.root
+    is_left = context.inputs[0] is left.outputs[0] and groups[context].anchor is context
     anchor = group.anchor
     assert anchor is not None
     ranks = {len(static_shape(v) or ()) for v in (*anchor.inputs, *context.inputs)}
@@ -74,12 +78,24 @@ def _around(softmax: ir.Node, groups: Mapping[ir.Node, Group]) -> Attention | No
     depth = (static_shape(anchor.inputs[0]) or ())[-1]
     if not (is_known(depth) and is_known(result[-1])):
         return None  # written for heads of a known width
-    return Attention(group, softmax, context)
+    return Attention(group, softmax, context, weights)
 
 
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    uses = list(value.uses())
-    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+def _after(
+    softmax: ir.Node, groups: Mapping[ir.Node, Group]
+) -> tuple[Group | None, ir.Node | None]:
+    """Return what is done to the results of a softmax, if anything, and the product that reads it.
+
+    It reads nothing else, and a few rows of all scores are at hand when it is done.
+    """
+    reader = only_reader(softmax.outputs[0])
+    group = None if reader is None else groups.get(reader)
+    if group is None or group.anchor is not None:
+        return None, reader
+    keys = (static_shape(softmax.outputs[0]) or (0,))[-1]
+    if group.reads != {softmax.outputs[0]} or not is_known(keys) or keys > MOST_KEYS:
+        return None, None
+    return group, only_reader(group.root.outputs[0])
 
 
 def emit_attention(lowering: Lowering, group: Group, attention: Attention) -> None:
@@ -100,9 +116,10 @@ def emit_attention(lowering: Lowering, group: Group, attention: Attention) -> No
     result, target = open_rows(lowering, root, shape)
     score_views = [row_operand(lowering, v, scores_shape, scores_shape) for v in score.views]
     views = [row_operand(lowering, v, shape, shape) for v in build.views]
-    nodes = [*attention.scores.nodes, attention.softmax, *group.nodes]
+    weight_expression, rounding = _of_weights(lowering, attention)
+    nodes = [*attention.scores.nodes, attention.softmax, *rounding, *group.nodes]
     shapes = _Shapes(scores_shape, shape, query.shape[-1])
-    tiles = _tiles(lowering, shapes, numeric)
+    tiles = _tiles(lowering, shapes, numeric, is_whole=weight_expression is not None)
     # Panels of one vector each need no other width at the end, which nobody knows yet.
     panel = tiles.scores if is_known(shapes.scores[-1]) else replace(tiles.scores, vectors=1)
     key_view = packed(lowering, key, numeric, panel)
@@ -124,11 +141,25 @@ def emit_attention(lowering: Lowering, group: Group, attention: Attention) -> No
         score_tile=Patch(tiles.scores.columns, tiles.scores.vectors),
         context_tile=Patch(tiles.context.columns, tiles.context.vectors),
         block_rows=tiles.block_rows, block_keys=tiles.block_keys,
+        weight_expression=weight_expression,
     )  # fmt: skip
     arguments = (query, key_view, value_view, target, *score_views, *views)
     names = tuple(str(node.name) for node in nodes)
     lowering.add(Step(spec, arguments, (target,), names, operations_of(nodes)))
     close_rows(lowering, result, target, group.root)
+
+
+def _of_weights(
+    lowering: Lowering, attention: Attention
+) -> tuple[Expression | None, Sequence[ir.Node]]:
+    """Return what is computed of a weight, operand 0, before it is multiplied, and its nodes."""
+    if attention.weights is None:
+        return None, []
+    build = GroupExpression(lowering, attention.weights, Operand(0))
+    build.give(attention.softmax.outputs[0], Operand(0))
+    expression = build.of(attention.weights.root.outputs[0])
+    assert not build.views, "the weights of an attention are computed from one tensor"
+    return expression, attention.weights.nodes
 
 
 def _sides(
@@ -161,18 +192,22 @@ class _Tiles:
     block_keys: int
 
 
-def _tiles(lowering: Lowering, shapes: _Shapes, numeric: Numeric) -> _Tiles:
+def _tiles(
+    lowering: Lowering, shapes: _Shapes, numeric: Numeric, *, is_whole: bool = False
+) -> _Tiles:
+    """Choose tiles and blocks; where all keys have to be one block, of as many rows as fit."""
     rows, keys, width = map(typical, (shapes.scores[-2], shapes.scores[-1], shapes.context[-1]))
     isa, group = lowering.isa, numeric.group
-    patch_rows = min(rows, _BLOCK_ROWS)
+    most_rows = min(_BLOCK_ROWS, max(1, _BLOCK_BYTES // (4 * keys))) if is_whole else _BLOCK_ROWS
+    patch_rows = min(rows, most_rows)
     scores = choose_patch(patch_rows, keys, -(-shapes.depth // group), isa)
     block_keys = keys
     panel = scores.vectors * isa.lanes
     if not is_known(shapes.scores[-1]):
         block_keys = _WHOLE_KEYS // panel * panel
-    elif keys > _WHOLE_KEYS:
+    elif keys > _WHOLE_KEYS and not is_whole:
         block_keys = max(1, _BLOCK_KEYS // panel) * panel
-    block_rows = min(rows, max(1, _BLOCK_ROWS // scores.columns) * scores.columns)
+    block_rows = min(rows, max(1, most_rows // scores.columns) * scores.columns)
     context = choose_patch(block_rows, width, -(-min(keys, block_keys) // group), isa)
     return _Tiles(scores, context, block_rows, block_keys)
 

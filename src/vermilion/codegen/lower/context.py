@@ -163,6 +163,8 @@ class Lowering:
                         producer = None if value is None else value.producer()
                     if value is None or producer is None or producer in one.members:
                         continue
+                    if attention and attention.weights and producer in attention.weights.members:
+                        continue
                     if producer in self.groups and str(value.name) not in self.views:
                         yield self.groups[producer]
 

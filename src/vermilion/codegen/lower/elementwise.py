@@ -96,6 +96,10 @@ class GroupExpression:
             self._known[value] = self._make(value)
         return self._known[value]
 
+    def give(self, value: ir.Value, expression: Expression) -> None:
+        """Let a value from outside of the group be this expression."""
+        self._known[value] = expression
+
     def operand(self, view: View) -> Expression:
         """Return the operand that stands for a float tensor, which is read once."""
         for index, known in enumerate(self.views):

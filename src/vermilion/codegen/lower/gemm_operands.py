@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.emit.pack import PackSpec
-from vermilion.codegen.emit.product import pack_weights
+from vermilion.codegen.emit.packed_weights import pack_weights
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, converted
 from vermilion.codegen.numeric import NUMERICS, Numeric, numeric_for, stored_weights

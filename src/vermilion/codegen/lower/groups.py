@@ -55,11 +55,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Attention:
-    """Softmax between two products: the scores' group, the softmax, the product with the values."""
+    """Softmax between two products: the scores' group, the softmax, the product with the values.
+
+    `weights` is what is done to the softmax's results before that product.
+    """
 
     scores: Group
     softmax: ir.Node
     context: ir.Node
+    weights: Group | None = None
 
 
 def find_groups(

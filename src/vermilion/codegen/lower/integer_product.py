@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
+from vermilion.codegen.emit.grouped import GroupedSpec
 from vermilion.codegen.emit.map import map_step
-from vermilion.codegen.kernel import Step
+from vermilion.codegen.emit.product import ProductSpec
+from vermilion.codegen.kernel import Spec, Step
 from vermilion.codegen.lower import product
 from vermilion.codegen.lower.affine import Affine, Term
 from vermilion.codegen.lower.context import Border, Lowering, identity
@@ -20,13 +24,21 @@ from vermilion.codegen.lower.geometry import (
     channels_last_order,
     conv_geometry,
 )
-from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_depthwise
+from vermilion.codegen.lower.grouped import (
+    depthwise_step,
+    group_steps,
+    is_depthwise,
+)
 from vermilion.codegen.lower.groups import Group
-from vermilion.codegen.lower.product_step import product_step
+from vermilion.codegen.lower.product_step import plan_product, product_step
 from vermilion.codegen.lower.quantized import IntegerProduct
+from vermilion.codegen.lower.small_groups import is_of_small_groups
 from vermilion.codegen.numeric import integer_numeric
 from vermilion.codegen.tensor import Storage, View, allocate
 from vermilion.ir.expression import Convert, Expression, Operand, apply
+from vermilion.ir.opset import static_shape
+
+Array = NDArray[Any]
 
 
 def emit_integer_product(lowering: Lowering, group: Group, integer: IntegerProduct) -> None:
@@ -49,10 +61,13 @@ def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
     taps = integer.weights
     taps = taps.reshape(*taps.shape[:2], *geometry.kernel).transpose(0, 2, 3, 1)
     by_channel = is_depthwise(geometry, taps, source.shape[1])
+    counted = 0
+    if not by_channel:
+        counted = _counted_taps(lowering, integer, geometry, taps, source)
     build = (
         _depthwise_start(lowering, group, integer)
         if by_channel
-        else _start(lowering, group, integer)
+        else _start(lowering, group, integer, counted)
     )
     expression = build.of(group.root.outputs[0])
     result = lowering.output(group.root.outputs[0], channels_last_order(rank))
@@ -66,14 +81,12 @@ def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
             )
         )
         return
-    for number, (one, kernels, part, mine) in enumerate(
-        group_slices(geometry, source, taps, output, operands)
-    ):
-        step = product_step(
-            lowering, one, kernels, (*key, f"{number} of {geometry.group}"), geometry,
-            part, mine, expression, members, integer_numeric(lowering.isa),
-        )  # fmt: skip
-        lowering.add(_with_initial(step if number == 0 else replace(step, operations=0)))
+    row = _row_of_sums(integer) if counted else 0
+    for step in group_steps(
+        lowering, source, taps, key, geometry, output, operands, expression, members,
+        integer_numeric(lowering.isa), skips=counted > 0,
+    ):  # fmt: skip
+        lowering.add(_with_initial(step, row))
 
 
 def _line_of(lowering: Lowering, value: ir.Value, border: Border) -> View:
@@ -122,12 +135,59 @@ def _operand_rows(lowering: Lowering, view: View, shape: tuple[int, ...], width:
     )
 
 
-def _start(lowering: Lowering, group: Group, integer: IntegerProduct) -> GroupExpression:
-    """Start a group's expression from the accumulator, whose start is the first operand."""
+def _start(
+    lowering: Lowering, group: Group, integer: IntegerProduct, counted: int = 0
+) -> GroupExpression:
+    """Start a group's expression from the accumulator, whose start is the first operand.
+
+    `counted` taps have first sums of their own, 0 where one set stands for all.
+    """
     form = Affine((Term(Operand(0), integer.factor),), integer.constant)
     build = GroupExpression(lowering, group, Operand(0), form)
-    build.views.append(lowering.weight(_name(integer, "i32"), lambda: integer.initial, "i32"))
+    name = _name(integer, "i32")
+    if counted:
+        key = (*name[:-1], f"of {counted} taps", "bias")
+        sums = lowering.weight(key, lambda: _of_taps(integer, counted), "i32")
+        build.views.append(replace(sums, shape=(integer.initial.size,), strides=(1,)))
+    else:
+        build.views.append(lowering.weight(name, lambda: integer.initial, "i32"))
     return build
+
+
+def _counted_taps(
+    lowering: Lowering, integer: IntegerProduct, geometry: ConvGeometry, taps: Array, source: View
+) -> int:
+    """Return how many taps, or rows of them, are counted for each patch: 0 where all are done."""
+    numeric = integer_numeric(lowering.isa)
+    if is_of_small_groups(geometry, taps, numeric, lowering.isa):
+        return 0
+    shape = static_shape(integer.node.outputs[0])
+    assert shape is not None
+    n, rows, columns = shape[0], *(shape[2:] if len(shape) == 4 else (1, shape[2]))
+    outputs = taps.shape[0] // geometry.group
+    inputs = taps.shape[3]
+    result = allocate("result", "u8", (n, outputs, rows, columns), (0, 2, 3, 1))
+    plan = plan_product(source, inputs, geometry, result, numeric, lowering.isa, skips=True)
+    return geometry.kernel[0] * plan.taps_x if any(plan.windows) else 0
+
+
+def _row_of_sums(integer: IntegerProduct) -> int:
+    """Return the numbers from one tap's sums to the next's: whole vectors of channels."""
+    return -(-integer.initial.size // 16) * 16
+
+
+def _of_taps(integer: IntegerProduct, counted: int) -> Array:
+    """Return the first sums that all pixels have, and below them those of each tap, or row of taps.
+
+    A border holds the zero point, which the sums of all taps take away; of a tap that is left out
+    nothing is taken away.
+    """
+    channels = integer.initial.size
+    wide = integer.weights.astype(np.int64).reshape(channels, integer.weights.shape[1], counted, -1)
+    sums = np.zeros((1 + counted, _row_of_sums(integer)), np.int64)
+    sums[1:, :channels] = -integer.grid.zero * wide.sum(axis=(1, 3)).T
+    sums[0, :channels] = integer.initial - sums[1:, :channels].sum(axis=0)
+    return sums.astype(np.int32)
 
 
 def _depthwise_start(lowering: Lowering, group: Group, integer: IntegerProduct) -> GroupExpression:
@@ -151,8 +211,14 @@ def _name(integer: IntegerProduct, storage: str) -> tuple[str, ...]:
     return (str(integer.node.name), str(integer.node.outputs[0].name), "initial", storage, "bias")
 
 
-def _with_initial(step: Step) -> Step:
-    return replace(step, spec=replace(step.spec, has_initial=True))  # type: ignore[type-var]
+def _with_initial(step: Step, row: int = 0) -> Step:
+    """Let the accumulators start from the first operand; `row`: from sums of taps, so far apart."""
+    assert isinstance(step.spec, ProductSpec | GroupedSpec)
+    spec: Spec = replace(step.spec, has_initial=True)
+    if row:
+        assert isinstance(spec, ProductSpec), "only products leave taps out"
+        spec = replace(spec, initial_row=row)
+    return replace(step, spec=spec)
 
 
 def _key(integer: IntegerProduct) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from vermilion.codegen.lower.context import (
     copy_step,
     refuse,
 )
+from vermilion.codegen.lower.dead_taps import drop_dead_taps
 from vermilion.codegen.lower.elementwise import emit_elementwise, extent_of
 from vermilion.codegen.lower.geometry import conv_geometry, conv_shape
 from vermilion.codegen.lower.groups import Group, find_groups
@@ -28,6 +29,7 @@ from vermilion.codegen.lower.integer_product import emit_integer_product
 from vermilion.codegen.lower.integers import keep_integers
 from vermilion.codegen.lower.patterns.definitions import write_definitions
 from vermilion.codegen.lower.patterns.normalization import join_normalizations
+from vermilion.codegen.lower.patterns.rounded_attention import open_rounded_attentions
 from vermilion.codegen.lower.product import emit_product, winograd_scheme
 from vermilion.codegen.lower.quantized import integer_product
 from vermilion.codegen.lower.result_shapes import contradiction
@@ -71,7 +73,11 @@ def lower_part(
     Raises: UnsupportedError where a value is not of the type and shape that its node gives.
     """
     _check_shapes(model.graph)
-    graph = write_definitions(join_normalizations(keep_integers(model))).graph
+    kept = keep_integers(model)
+    if float_storage == "f32":  # weights of bfloat16 would be rounded once more
+        kept = open_rounded_attentions(kept)
+    written = write_definitions(join_normalizations(kept))
+    graph = drop_dead_taps(written).graph
     _check_shapes(graph)
     groups = find_groups(graph, is_elementwise, is_product, extent_of)
     attentions = find_attentions(graph, groups)

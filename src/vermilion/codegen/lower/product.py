@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.lower.attention import emit_attention
-from vermilion.codegen.lower.context import Lowering, converted
+from vermilion.codegen.lower.context import Border, Lowering, converted
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.geometry import (
     ConvGeometry,
@@ -22,10 +22,9 @@ from vermilion.codegen.lower.geometry import (
     conv_geometry,
     conv_shape,
 )
-from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_depthwise
+from vermilion.codegen.lower.grouped import depthwise_step, group_steps, is_depthwise
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.matmul import emit_gemm, emit_matmul
-from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.strassen import halved_axis, is_cheaper, strassen_steps
 from vermilion.codegen.lower.transposed import transposed_border, transposed_steps
 from vermilion.codegen.lower.winograd import Shape, choose_scheme, needed_border, winograd_steps
@@ -78,11 +77,13 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
     taps, key = weights.transpose(0, 2, 3, 1), (str(kernel.name), "conv")
     scheme = winograd_scheme(lowering, node)
     has_own_kernels = is_depthwise(geometry, taps, (static_shape(data) or (0, 0))[1])
-    # The depthwise kernel reads any type.
+    # The depthwise kernel and Winograd's transforms read any type.
     storage = lowering.storage(data)
-    if not has_own_kernels:
+    if not has_own_kernels and not (scheme and storage == "bf16"):
         storage = multiplied_storage(storage, lowering.isa)
     source = _source_of(lowering, node, geometry, scheme, storage)
+    if not has_own_kernels:
+        taps = stored_weights(taps, lowering.storage(data))
     start, first = _biased(lowering, bias)
     expression, views = epilogue(lowering, group, start, first)
     root = group.root.outputs[0]
@@ -106,20 +107,16 @@ def _emit_conv(lowering: Lowering, group: Group, node: ir.Node) -> None:
         return
     numeric = numeric_for(source.storage, lowering.isa)
     assert numeric is not None, f"no product on {source.storage}"
-    taps = stored_weights(taps, lowering.storage(data))
     if _has_seven_products(lowering, geometry, numeric, source, output):
         matrix = taps.reshape(taps.shape[0], taps.shape[3]).T
         left, target, *mine = (_pixels_first(v) for v in (source, output, *operands))
         strassen_steps(lowering, left, matrix, "/".join(key), target, mine, expression, members)
         return
-    for number, (one, kernels, result, mine) in enumerate(
-        group_slices(geometry, source, taps, output, operands)
-    ):
-        step = product_step(
-            lowering, one, kernels, (*key, f"{number} of {geometry.group}"), geometry,
-            result, mine, expression, members, numeric,
-        )  # fmt: skip
-        lowering.add(step if number == 0 else replace(step, operations=0))
+    for step in group_steps(
+        lowering, source, taps, key, geometry, output, operands, expression, members, numeric,
+        skips=True,
+    ):  # fmt: skip
+        lowering.add(step)
 
 
 def _source_of(
@@ -129,7 +126,7 @@ def _source_of(
     data = node.inputs[0]
     assert data is not None
     if len(data.shape or ()) != 4:
-        return _image_of(lowering, data, geometry, storage)
+        return _image_of(lowering, data, geometry.border, storage)
     border = geometry.border
     if scheme:
         border = needed_border(geometry, Shape(*conv_shape(node)), scheme)
@@ -163,39 +160,42 @@ def _emit_transposed(lowering: Lowering, group: Group, node: ir.Node) -> None:
     assert data is not None
     assert kernel is not None
     storage = multiplied_storage(lowering.storage(data), lowering.isa)
-    source = lowering.channels_last(data, transposed_border(node), storage)
+    rank = len(data.shape or ())
+    border = transposed_border(node)
+    if rank == 4:
+        source = lowering.channels_last(data, border, storage)
+    else:
+        source = _image_of(lowering, data, border, storage)
     start, first = _biased(lowering, node.inputs[2] if len(node.inputs) > 2 else None)
     expression, views = epilogue(lowering, group, start, first)
-    output = lowering.output(group.root.outputs[0], channels_last_order(4))
-    operands = [_as_operand(lowering, view, output) for view in views]
+    result = lowering.output(group.root.outputs[0], channels_last_order(rank))
+    operands = [_as_operand(lowering, view, result) for view in views]
     members = group.nodes
     weights = stored_weights(_constant(kernel), lowering.storage(data))
     for step in transposed_steps(
-        lowering, node, source, weights, output, operands, expression, members
+        lowering, node, source, weights, as_image(result), operands, expression, members
     ):
         lowering.add(step)
 
 
 def winograd_scheme(lowering: Lowering, node: ir.Node) -> int:
     """Return the tile of the Winograd scheme that a convolution uses, 0 for none."""
-    if (
-        not lowering.winograd
-        or lowering.float_storage != "f32"
-        or len(node.outputs[0].shape or ()) != 4
-    ):
+    if not lowering.winograd or len(node.outputs[0].shape or ()) != 4:
         return 0
-    return choose_scheme(conv_geometry(node), Shape(*conv_shape(node)), lowering.isa)
+    geometry, shape = conv_geometry(node), Shape(*conv_shape(node))
+    if geometry.dilations != (1, 1) and not all(map(is_known, astuple(shape))):
+        return 0
+    is_half = lowering.float_storage == "bf16" and lowering.isa.has_bf16
+    return choose_scheme(geometry, shape, lowering.isa, is_half=is_half)
 
 
-def _image_of(
-    lowering: Lowering, value: ir.Value, geometry: ConvGeometry, storage: Storage
-) -> View:
+def _image_of(lowering: Lowering, value: ir.Value, border: Border, storage: Storage) -> View:
     """Return a (N, C, W) tensor as an image of one row with the border that is needed."""
     view = as_image(lowering.demand(value))
     n, c, h, w = view.shape
-    if geometry.border.is_empty and view.strides[1] == 1 and view.storage == storage:
+    if border.is_empty and view.strides[1] == 1 and view.storage == storage:
         return view
-    copy = lowering.bordered(f"{value.name} image", storage, (n, c, h, w), geometry.border)
+    copy = lowering.bordered(f"{value.name} image", storage, (n, c, h, w), border)
     lowering.add(map_step([view], [copy], [converted(view, copy)], [f"copy of {value.name}"]))
     return copy
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.emit.product import ProductSpec, pack_weights
+from vermilion.codegen.emit.packed_weights import pack_weights
+from vermilion.codegen.emit.product import ProductSpec
+from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.geometry import ConvGeometry, access
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View
-from vermilion.codegen.tile import choose_tile
+from vermilion.codegen.tile import Tile, Windows, choose_tile, cost
+from vermilion.codegen.window import Window, live_share
 from vermilion.ir.expression import Expression
 from vermilion.ir.symbolic import is_known, larger, typical
 
@@ -34,6 +38,74 @@ def image_of_choice(rows: int, columns: int) -> tuple[int, int]:
     return typical(rows), _LONG_ROW
 
 
+@dataclass(frozen=True)
+class Plan:
+    """How a product is computed: its taps along a row, their run, the tile, the taps left out."""
+
+    taps_x: int
+    run: int
+    tile: Tile
+    windows: Windows = (None, None)
+
+
+# Share of the taps that must be saved for patches to count theirs.
+_LEAST_SAVED = 0.04
+# Taps in a row from which on it may pay to count them one by one although they are one run.
+_LONG_KERNEL = 8
+
+
+def plan_product(
+    source: View, inputs: int, geometry: ConvGeometry, output: View, numeric: Numeric, isa: Isa,
+    *, skips: bool = False,
+) -> Plan:  # fmt: skip
+    """Return the cheapest plan; with `skips` it may leave out taps that lie in the border.
+
+    Shapes: source and output as in `product_step`; `inputs` channels are multiplied.
+    """
+    kernel_y, kernel_x = geometry.kernel
+    _, channels, rows, columns = output.shape
+    # Neighbouring taps of a row are one run where pixels lie side by side without a hole.
+    merged = geometry.dilations[1] == 1 and (source.strides[3] == inputs or kernel_x == 1)
+    window_y, window_x = windows_of(geometry, source, output) if skips else (None, None)
+    one_run = (1, kernel_x * inputs) if merged else (kernel_x, inputs)
+    forms: list[tuple[int, int, Window | None]] = [(*one_run, None)]
+    if window_x is not None and (not merged or kernel_x >= _LONG_KERNEL):
+        forms.append((kernel_x, inputs, window_x))
+    size = image_of_choice(rows, columns)
+    plans: list[tuple[float, Plan]] = []
+    for taps_x, run, along in forms:
+        steps = kernel_y * taps_x * -(-run // numeric.group)
+        windows = (window_y, along)
+        tile = choose_tile(*size, channels, steps, isa, windows)
+        cycles = cost(tile, *size, channels, steps, isa, windows)
+        shares = (live_share(window_y, rows, tile.rows), live_share(along, columns, tile.columns))
+        kept = tuple(
+            window if share < 1 - _LEAST_SAVED / 2 else None
+            for window, share in zip(windows, shares, strict=True)
+        )
+        plans.append((cycles, Plan(taps_x, run, tile, (kept[0], kept[1]))))
+    return min(plans, key=lambda item: item[0])[1]
+
+
+def windows_of(geometry: ConvGeometry, source: View, output: View) -> Windows:
+    """Return the window of each axis where enough taps lie in the border, of known sizes."""
+    sizes = (*source.shape[2:], *output.shape[2:])
+    if not all(map(is_known, sizes)):
+        return None, None
+    found = [
+        Window(taps, stride, dilation, before, size)
+        for taps, stride, dilation, before, size in zip(
+            geometry.kernel, geometry.strides, geometry.dilations, geometry.pads[:2],
+            source.shape[2:], strict=True,
+        )
+    ]  # fmt: skip
+    y, x = (
+        window if live_share(window, outputs, 1) <= 1 - _LEAST_SAVED else None
+        for window, outputs in zip(found, output.shape[2:], strict=True)
+    )
+    return y, x
+
+
 def product_step(
     lowering: Lowering,
     source: View,
@@ -45,22 +117,26 @@ def product_step(
     expression: Expression,
     nodes: Sequence[ir.Node],
     numeric: Numeric,
+    *,
+    skips: bool = False,
 ) -> Step:
     """Make the step of one product.
+
+    `skips` says that the border holds zeros, so that taps in it may be left out: float weights are
+    finite then, and integers have their first sums for each tap (`with_initial`).
 
     Shapes: source and output (N, C, H, W) views with channels side by side, the source's border
     around it; weights (O, kernel height, kernel width, C).
     """
     isa = lowering.isa
     n, channels, rows, columns = output.shape
-    kernel_y, kernel_x = geometry.kernel
+    kernel_y, _ = geometry.kernel
     stride_n, _, stride_h, stride_w = source.strides
     inputs = weights.shape[3]
-    # Neighbouring taps of a row are one run where pixels lie side by side without a hole.
-    merged = geometry.dilations[1] == 1 and (stride_w == inputs or kernel_x == 1)
-    taps_x, run = (1, kernel_x * inputs) if merged else (kernel_x, inputs)
-    groups = -(-run // numeric.group)
-    tile = choose_tile(*image_of_choice(rows, columns), channels, kernel_y * taps_x * groups, isa)
+    plan = plan_product(source, inputs, geometry, output, numeric, isa, skips=skips)
+    if any(plan.windows) and not np.isfinite(weights).all():
+        plan = plan_product(source, inputs, geometry, output, numeric, isa)
+    taps_x, run, tile = plan.taps_x, plan.run, plan.tile
     spec = ProductSpec(
         numeric=numeric.name,
         images=n, rows=rows, columns=columns, channels=channels,
@@ -74,10 +150,11 @@ def product_step(
         operands=tuple(access(view, output) for view in operands),
         expression=expression,
         tile=tile,
+        window_y=plan.windows[0], window_x=plan.windows[1],
     )  # fmt: skip
     spec = replace(spec, channel_blocks=spec.blocks(isa))
     packed = lowering.weight(
-        (*key, numeric.name, str(tile.vectors), str(merged)),
+        (*key, numeric.name, str(tile.vectors), str(taps_x)),
         lambda: pack_weights(
             weights.reshape(weights.shape[0], kernel_y, taps_x, run),
             numeric, tile.vectors, isa.lanes,

@@ -63,6 +63,16 @@ CONVS = (
     ConvCase((8, 12), (6, 6), group=4, bias="own scale"),
     ConvCase((20, 24), (5, 5), per_channel=False, bias="own scale", signed=True, zeros=(0, 0)),
     ConvCase((24, 20), (5, 5), per_channel=False, activation="relu", bias="float"),
+    # Taps that lie in the border: for some patches, for all outputs.
+    ConvCase((16, 24), (9, 10), 3, 1, (6, 6, 6, 6), dilation=6, activation="relu"),
+    ConvCase((5, 40), (7, 7), 3, 1, (7, 7, 7, 7), dilation=7, signed=True, zeros=(-7, 4)),
+    ConvCase((8, 8), (3, 40), 15, 1, (7, 7, 7, 7), group=2, bias="own scale"),
+    # Groups of a few channels: whole words, words of two groups, groups that begin inside of one.
+    ConvCase((32, 32), (6, 13), group=8, activation="relu"),
+    ConvCase((24, 36), (7, 5), 3, 2, group=12, signed=True, zeros=(5, -9)),
+    ConvCase((30, 20), (5, 9), group=10, batch=2, bias="float"),
+    ConvCase((10, 20), (6, 6), group=10, bias="own scale"),
+    ConvCase((19, 19), (9, 9), 7, 1, (3, 3, 3, 3), group=19, signed=True, zeros=(5, -9)),
 )
 
 

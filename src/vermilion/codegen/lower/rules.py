@@ -242,10 +242,6 @@ def _elementwise(node: ir.Node) -> str:
             return ""
 
 
-# Groups that are written as one product each; depthwise has a kernel of its own.
-_MOST_GROUPS = 64
-
-
 def _conv(node: ir.Node) -> str:
     kernel = node.inputs[1]
     if not is_constant(kernel):
@@ -255,11 +251,6 @@ def _conv(node: ir.Node) -> str:
     shape = static_shape(kernel)
     if shape is None or len(shape) not in (3, 4):
         return "Conv in more than two dimensions"
-    group = integer(node, "group", 1)
-    if group > _MOST_GROUPS and shape[1] != 1:
-        return f"Conv in {group} groups of several channels"
-    if group > _MOST_GROUPS and shape[0] != group:
-        return f"depthwise Conv that gives {shape[0] // group} channels for each"
     return ""
 
 

@@ -1,11 +1,13 @@
 """Transposed convolution: one small convolution for each phase of the output's pixels.
 
 Output pixel q·stride + r reads the taps t, t + stride, … of the kernel, backwards along the input;
-so the pixels of one phase r are an ordinary convolution, stored with a stride.
+so the pixels of one phase r are an ordinary convolution, stored with a stride. With dilations, the
+taps of a phase are those that fall on pixels of the input, and may themselves be some pixels apart.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,8 +20,8 @@ from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Border, Lowering, key_of
 from vermilion.codegen.lower.dequantized import is_constant
 from vermilion.codegen.lower.geometry import ConvGeometry
-from vermilion.codegen.lower.product_step import product_step
-from vermilion.codegen.numeric import numeric_for
+from vermilion.codegen.lower.grouped import depthwise_step, group_steps, is_depthwise
+from vermilion.codegen.numeric import multiplied_storage, numeric_for
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import integer, integers
 from vermilion.ir.expression import Expression
@@ -32,8 +34,8 @@ Array = NDArray[Any]
 class Phase:
     """The output positions r, r + stride, … along one axis.
 
-    `taps` are kernel indices in the order in which the input is read; `before` and `after` are the
-    border that reading needs; `count` is the number of positions.
+    `taps` are kernel indices in the order in which the input is read, `step` pixels apart; `before`
+    and `after` are the border that reading needs; `count` is the number of positions.
     """
 
     start: int
@@ -41,35 +43,43 @@ class Phase:
     before: int
     after: int
     count: int
+    step: int = 1
 
 
-def phases(stride: int, kernel: int, pad: int, source: int, target: int) -> list[Phase]:
+# Height of a signal of one dimension, which is an image of one row.
+_ONE_ROW = Phase(0, (0,), 0, 0, 1)
+
+
+def phases(
+    stride: int, kernel: int, pad: int, source: int, target: int, dilation: int = 1
+) -> list[Phase]:
     """Return the phases of one axis."""
+    step = dilation // math.gcd(stride, dilation)
     found = []
     for r in range(min(stride, target)):
-        first = (r + pad) % stride
-        taps = tuple(range(first, kernel, stride))[::-1]
-        base = (r + pad - first) // stride - (len(taps) - 1)
+        hits = [t for t in range(kernel) if (r + pad - t * dilation) % stride == 0]
+        taps = tuple(reversed(hits))
+        base = (r + pad - taps[0] * dilation) // stride if taps else 0
         count = -(-(target - r) // stride)
-        last = base + count - 1 + len(taps) - 1
-        found.append(Phase(r, taps, -base, last - (source - 1), count))
+        last = base + count - 1 + (len(taps) - 1) * step
+        found.append(Phase(r, taps, -base, last - (source - 1), count, step))
     return found
 
 
 def check_transposed(node: ir.Node) -> str:
     """Say why a ConvTranspose is not generated, empty if it is."""
     kernel = static_shape(node.inputs[1])
-    if not is_constant(node.inputs[1]) or kernel is None or len(kernel) != 4:
-        return "ConvTranspose that is not over images with constant weights"
+    if not is_constant(node.inputs[1]) or kernel is None or len(kernel) not in (3, 4):
+        return "ConvTranspose that is not over signals or images with constant weights"
     if len(node.inputs) > 2 and node.inputs[2] is not None and not is_constant(node.inputs[2]):
         return "ConvTranspose with a bias that is not constant"
-    if integer(node, "group", 1) != 1 or any(d != 1 for d in integers(node, "dilations", [1, 1])):
-        return "ConvTranspose with groups or dilations"
     if "auto_pad" in node.attributes and node.attributes["auto_pad"].as_string() != "NOTSET":
         return "ConvTranspose with auto_pad"
-    strides = integers(node, "strides", [1, 1])
-    if any(size < stride for size, stride in zip(kernel[2:], strides, strict=True)):
-        return "ConvTranspose whose kernel is smaller than its stride"
+    rank = len(kernel) - 2
+    strides, dilations = (integers(node, name, [1] * rank) for name in ("strides", "dilations"))
+    for size, stride, dilation in zip(kernel[2:], strides, dilations, strict=True):
+        if math.gcd(stride, dilation) > 1 or size < stride:
+            return "ConvTranspose that leaves holes between its results"
     return ""
 
 
@@ -80,26 +90,32 @@ def axes_of(node: ir.Node) -> tuple[list[Phase], list[Phase]]:
     assert data is not None
     assert result is not None
     assert kernel is not None
-    strides = integers(node, "strides", [1, 1])
-    before = _before(node, data[2:], kernel[2:], strides, result[2:])
-    return (
-        phases(strides[0], kernel[2], before[0], data[2], result[2]),
-        phases(strides[1], kernel[3], before[1], data[3], result[3]),
-    )
+    rank = len(kernel) - 2
+    strides, dilations = (integers(node, name, [1] * rank) for name in ("strides", "dilations"))
+    before = _before(node, data[2:], kernel[2:], strides, dilations, result[2:])
+    axes = [
+        phases(strides[at], kernel[2 + at], before[at], data[2 + at], result[2 + at], dilations[at])
+        for at in range(rank)
+    ]
+    return (axes[0], axes[1]) if rank == 2 else ([_ONE_ROW], axes[0])
 
 
 def _before(
     node: ir.Node, data: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
-    result: Sequence[int],
+    dilations: Sequence[int], result: Sequence[int],
 ) -> Sequence[int]:  # fmt: skip
-    """Return what is cut off above and on the left.
+    """Return what is cut off at the begin of each axis.
 
     Source: ONNX ConvTranspose-11: with `output_shape` the pads are what is over, the odd one first.
     """
+    rank = len(kernel)
     if "output_shape" not in node.attributes:
-        return integers(node, "pads", [0, 0, 0, 0])[:2]
-    extra = integers(node, "output_padding", [0, 0])
-    full = [s * (i - 1) + e + k for s, i, e, k in zip(strides, data, extra, kernel, strict=True)]
+        return integers(node, "pads", [0] * 2 * rank)[:rank]
+    extra = integers(node, "output_padding", [0] * rank)
+    full = [
+        s * (i - 1) + e + (k - 1) * d + 1
+        for s, i, e, k, d in zip(strides, data, extra, kernel, dilations, strict=True)
+    ]
     return [max(0, f - r + 1) // 2 for f, r in zip(full, result, strict=True)]
 
 
@@ -137,26 +153,37 @@ def transposed_steps(
     members: Sequence[ir.Node],
 ) -> Iterator[Step]:
     """Yield a step for each phase. Shapes: weights (C in, C out, kernel height, kernel width)."""
-    strides = integers(node, "strides", [1, 1])
-    numeric = numeric_for(source.storage, lowering.isa)
-    assert numeric is not None, f"no product on {source.storage}"
+    strides = integers(node, "strides", [1])
+    row_stride, column_stride = strides if len(strides) == 2 else (1, strides[-1])
+    group = integer(node, "group", 1)
+    numeric = numeric_for(multiplied_storage(source.storage, lowering.isa), lowering.isa)
+    assert numeric is not None
+    wide = weights.reshape(
+        group, weights.shape[0] // group, weights.shape[1], -1, weights.shape[-1]
+    )
     rows, columns = axes_of(node)
     for y in rows:
         for x in columns:
-            taps = np.ascontiguousarray(weights[:, :, y.taps, :][:, :, :, x.taps])
+            # (group, channels out of it, height, width, channels in)
+            taps = wide[:, :, :, y.taps, :][..., x.taps].transpose(0, 2, 3, 4, 1)
+            taps = np.ascontiguousarray(taps.reshape(-1, *taps.shape[2:]))
             pads = (max(0, y.before), max(0, x.before), 0, 0)
-            geometry = ConvGeometry((len(y.taps), len(x.taps)), (1, 1), (1, 1), pads, 1)
+            size = (len(y.taps), len(x.taps))
+            geometry = ConvGeometry(size, (1, 1), (y.step, x.step), pads, group)
 
             def cut(view: View, y: Phase = y, x: Phase = x) -> View:
-                for axis, phase, stride in ((2, y, strides[0]), (3, x, strides[1])):
+                for axis, phase, stride in ((2, y, row_stride), (3, x, column_stride)):
                     if view.shape[axis] != 1:
                         view = view.sliced(axis, phase.start, phase.count, stride)
                 return view
 
-            step = product_step(
-                lowering, _read_from(source, y, x), taps.transpose(1, 2, 3, 0),
-                (key_of(node), "transposed", str(y.start), str(x.start)), geometry,
-                cut(output), [cut(view) for view in operands], expression, members, numeric,
-            )  # fmt: skip
+            key = (key_of(node), "transposed", str(y.start), str(x.start))
+            what = (lowering, _read_from(source, y, x), taps, key, geometry, cut(output))
+            mine = [cut(view) for view in operands]
+            if is_depthwise(geometry, taps, source.shape[1]):
+                steps = [depthwise_step(*what, mine, expression, members)]
+            else:
+                steps = group_steps(*what, mine, expression, members, numeric)
             is_first = y.start == x.start == 0
-            yield step if is_first else replace(step, operations=0)
+            for number, step in enumerate(steps):
+                yield step if is_first and number == 0 else replace(step, operations=0)

@@ -85,20 +85,52 @@ def test_convolutions(
 @pytest.mark.parametrize(
     ("attributes", "shape", "reason"),
     [
-        ("strides = [2, 2], group = 2", (4, 3, 2, 2), "ConvTranspose with groups or dilations"),
-        ("strides = [3, 3]", (4, 3, 2, 2), "ConvTranspose whose kernel is smaller than its stride"),
+        ("strides = [3, 3]", (4, 3, 2, 2), "ConvTranspose that leaves holes between its results"),
         ('auto_pad = "SAME_UPPER"', (4, 3, 2, 2), "ConvTranspose with auto_pad"),
     ],
 )
 def test_what_is_refused(attributes: str, shape: tuple[int, ...], reason: str) -> None:
-    group = 2 if "group" in attributes else 1
     stride = int(attributes.split("[")[1][0]) if "[" in attributes else 1
     size = 5 if "auto" in attributes else 4 * stride + 2
     model = read(
         f"""(float[1,4,5,5] x, float[{",".join(map(str, shape))}] w)
-            => (float[1,{3 * group},{size},{size}] y) {{
+            => (float[1,3,{size},{size}] y) {{
             y = ConvTranspose<{attributes}>(x, w)
         }}""",
         w=np.ones(shape, np.float32),
     )
     assert refusals(model) == [reason]
+
+
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "kernel", "attributes"),
+    [
+        (40, 40, (4, 4), "strides = [2, 2], pads = [1, 1, 1, 1], group = 40"),
+        (12, 4, (3, 4), "strides = [2, 3], group = 3"),
+        (48, 24, (2, 2), "strides = [2, 2], group = 2"),
+        (6, 5, (3, 4), "dilations = [2, 3], pads = [1, 0, 2, 3]"),
+        (6, 5, (3, 3), "strides = [2, 2], dilations = [3, 1], output_padding = [1, 0]"),
+        (20, 7, (4,), "strides = [2], pads = [1, 1]"),
+        (20, 20, (16,), "strides = [8], pads = [4, 4], group = 20"),
+        (16, 8, (5,), "strides = [3], dilations = [2], group = 4"),
+    ],
+)
+def test_groups_dilations_and_signals(
+    channels: int, outputs: int, kernel: tuple[int, ...], attributes: str, target: str
+) -> None:
+    group = int(attributes.partition("group = ")[2] or 1)
+    size = (6, 7)[: len(kernel)]
+    w = normal(channels, outputs // group if group > 1 else outputs, *kernel, seed=1)
+    result = ",".join(["1", str(w.shape[1] * group), *"hw"[: len(kernel)]])
+    model = read(
+        f"""(float[{",".join(map(str, (1, channels, *size)))}] x,
+            float[{",".join(map(str, w.shape))}] w, float[{w.shape[1] * group}] b)
+            => (float[{result}] y) {{
+            t = ConvTranspose<{attributes}>(x, w, b)
+            y = Relu(t)
+        }}""",
+        w=w,
+        b=normal(w.shape[1] * group, seed=2),
+    )
+    assert differences(model, {"x": normal(1, channels, *size)}, target)["y"] < 4e-6

@@ -23,7 +23,7 @@ from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, ope
 from vermilion.codegen.lower.dequantized import dequantized_constant, quantized_constant
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.geometry import ConvGeometry, as_image, as_rows, conv_geometry
-from vermilion.codegen.lower.grouped import depthwise_step, group_slices, is_depthwise
+from vermilion.codegen.lower.grouped import depthwise_step, group_steps, is_depthwise
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.quantized import (
@@ -194,12 +194,13 @@ def _conv_sums(lowering: Lowering, product: WideProduct, sums: tuple[View, View]
             step = depthwise_step(lowering, part, taps, key, geometry, target, [], whole, [])
             lowering.add(_counted(step, product, word))
             continue
-        for index, (one, kernels, piece, _) in enumerate(
-            group_slices(geometry, part, taps, target, [])
-        ):
-            name = f"{index} of {geometry.group}"
-            step = _sums_step(lowering, one, kernels, (*key[:-1], name), geometry, piece)
-            lowering.add(_counted(step, product, word) if index == 0 else step)
+        steps = group_steps(
+            lowering, part, taps, key[:-1], geometry, target, [], Operand(0, "int"), [],
+            integer_numeric(lowering.isa),
+        )  # fmt: skip
+        lowering.add(_counted(steps[0], product, word))
+        for step in steps[1:]:
+            lowering.add(step)
 
 
 def _image(lowering: Lowering, name: str, like: View, border: Border, byte: int) -> View:

@@ -1,16 +1,22 @@
-"""When a 3×3 convolution is cheaper by Winograd, and its three steps."""
+"""When a 3×3 convolution is cheaper by Winograd, and its three steps.
+
+With dilations d, the pixels d apart are a picture of their own, and the convolution is a dense one
+on each of the d·d phases.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.codegen.emit.product import ProductSpec, pack_weights
+from vermilion.codegen.emit.packed_weights import pack_weights
+from vermilion.codegen.emit.product import ProductSpec
 from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.emit.winograd import (
     SCHEMES,
@@ -57,45 +63,72 @@ def is_candidate(geometry: ConvGeometry, shape: Shape) -> bool:
     return (
         geometry.kernel == (3, 3)
         and geometry.strides == (1, 1)
-        and geometry.dilations == (1, 1)
         and geometry.group == 1
         and min(shape.inputs, shape.outputs) >= _LEAST_CHANNELS
-        and min(shape.rows, shape.columns) >= 4
+        and min(shape.rows // geometry.dilations[0], shape.columns // geometry.dilations[1]) >= 4
     )
 
 
-def choose_scheme(geometry: ConvGeometry, shape: Shape, isa: Isa) -> int:
-    """Return the tile of the cheapest scheme, 0 for direct convolution."""
+def choose_scheme(geometry: ConvGeometry, shape: Shape, isa: Isa, *, is_half: bool = False) -> int:
+    """Return the tile of the cheapest scheme, 0 for direct convolution.
+
+    `is_half` says that direct convolution multiplies bfloat16, two a lane; Winograd's transforms
+    and products are float32 all the same, so that it rounds no more than direct convolution does.
+    """
     shape = Shape(*(typical(size) for size in astuple(shape)))
     if not is_candidate(geometry, shape):
         return 0
-    costs = {tile: _cost(tile, shape, isa) for tile in (0, *SCHEMES)}
+    costs = {tile: _cost(tile, geometry.dilations, shape, isa) for tile in (0, *SCHEMES)}
+    costs[0] /= 2 if is_half else 1
     return min(costs, key=lambda tile: costs[tile])
 
 
-def _cost(tile: int, shape: Shape, isa: Isa) -> float:
+def _cost(tile: int, dilations: tuple[int, int], shape: Shape, isa: Isa) -> float:
     """Return estimated cycles on one core: arithmetic and transforms, or weights from memory."""
     pair = shape.inputs * shape.outputs
     if not tile:
-        pixels = shape.images * shape.rows * shape.columns
+        pixels = float(shape.images * shape.rows * shape.columns)
+        for size, step in ((shape.rows, dilations[0]), (shape.columns, dilations[1])):
+            # A third of the taps lies in the border for as many pixels as the dilation, twice.
+            pixels *= 1 - (2 * step / (3 * size) if step > 1 else 0)
         arithmetic = 9.0 * pixels * pair / (2 * isa.lanes)
         return max(arithmetic, 9 * 4 * pair / _BYTES_A_CYCLE)
     positions = SCHEMES[tile].positions
-    tiles = shape.images * -(-shape.rows // tile) * -(-shape.columns // tile)
+    phases = dilations[0] * dilations[1]
+    rows, columns = -(-shape.rows // dilations[0]), -(-shape.columns // dilations[1])
+    tiles = shape.images * phases * -(-rows // tile) * -(-columns // tile)
     arithmetic = positions * tiles * pair / (2 * isa.lanes)
     vectors = 2.0 * positions * tiles * (shape.inputs + shape.outputs) / isa.lanes
     transforms = vectors / _TRANSFORM_VECTORS_A_CYCLE
-    return max(arithmetic, positions * 4 * pair / _BYTES_A_CYCLE) + transforms
+    return max(arithmetic, phases * positions * 4 * pair / _BYTES_A_CYCLE) + transforms
 
 
 def needed_border(geometry: ConvGeometry, shape: Shape, tile: int) -> Border:
     """Return the border that lets every patch be read: the last one may hang over."""
-    top, left, _, _ = geometry.pads
-    reach_rows = -(-shape.rows // tile) * tile + 2
-    reach_columns = -(-shape.columns // tile) * tile + 2
-    in_rows = shape.rows + 2 - geometry.pads[0] - geometry.pads[2]
-    in_columns = shape.columns + 2 - geometry.pads[1] - geometry.pads[3]
-    return Border(top, left, reach_rows - in_rows - top, reach_columns - in_columns - left)
+    top, left, bottom, right = geometry.pads
+    (rows, columns), (step_y, step_x) = (shape.rows, shape.columns), geometry.dilations
+    in_rows = rows + 2 * step_y - top - bottom
+    in_columns = columns + 2 * step_x - left - right
+    return Border(
+        top, left, _reach(rows, step_y, tile) - in_rows - top,
+        _reach(columns, step_x, tile) - in_columns - left,
+    )  # fmt: skip
+
+
+def _reach(size: int, step: int, tile: int) -> int:
+    """Return how many pixels the patches of all phases reach over, along one axis."""
+    if step == 1:
+        return -(-size // tile) * tile + 2
+    ends = (
+        phase + (-(-_count(size, step, phase) // tile) * tile + 1) * step + 1
+        for phase in range(step)
+    )
+    return max(ends)
+
+
+def _count(size: int, step: int, phase: int) -> int:
+    """Return the pixels of one phase along an axis."""
+    return -(-(size - phase) // step)
 
 
 def winograd_steps(
@@ -111,11 +144,40 @@ def winograd_steps(
     nodes: Sequence[ir.Node],
 ) -> list[Step]:
     """Return the steps of one convolution, band by band. Shapes as in `product_step`."""
-    n, _, rows, _ = output.shape
     top, left, _, _ = geometry.pads
     start = replace(
         source, offset=source.offset - top * source.strides[2] - left * source.strides[3]
     )
+    steps: list[Step] = []
+    for y, x in product(*map(range, geometry.dilations)):
+
+        def phase(view: View, at: tuple[int, int] = (y, x)) -> View:
+            for axis, first, step in zip((2, 3), at, geometry.dilations, strict=True):
+                if view.shape[axis] != 1 and step > 1:
+                    view = view.sliced(axis, first, _count(view.shape[axis], step, first), step)
+            return view
+
+        steps += _phase_steps(
+            lowering, tile, phase(start), weights, key, phase(output),
+            [phase(view) for view in operands], expression, nodes,
+        )  # fmt: skip
+    done = operations_of(list(nodes))
+    return [*steps[:-1], replace(steps[-1], operations=done)]
+
+
+def _phase_steps(
+    lowering: Lowering,
+    tile: int,
+    start: View,
+    weights: Array,
+    key: tuple[str, ...],
+    output: View,
+    operands: Sequence[View],
+    expression: Expression,
+    nodes: Sequence[ir.Node],
+) -> list[Step]:
+    """Return the steps of one dense convolution whose patches begin at `start`."""
+    n, _, rows, _ = output.shape
     if not all(map(is_known, output.shape)):
         return _band(lowering, tile, start, weights, key, output, operands, expression, nodes)
     band = _band_rows(tile, output.shape, weights.shape[3])
@@ -140,8 +202,7 @@ def winograd_steps(
                 lowering, tile, here, weights, key, cut(output), [cut(v) for v in operands],
                 expression, nodes,
             )  # fmt: skip
-    done = operations_of(list(nodes))
-    return [*steps[:-1], replace(steps[-1], operations=done)]
+    return steps
 
 
 def _band_rows(tile: int, shape: tuple[int, ...], inputs: int) -> int:

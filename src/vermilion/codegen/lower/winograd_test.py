@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from float_graphs import families
+from float_graphs import TOLERANCE, error_of, families
 from native_text import differences, normal, read
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.lower.geometry import ConvGeometry
@@ -16,12 +16,12 @@ ISA = isa_of(find_target("zen4"))
 PLAIN = ConvGeometry((3, 3), (1, 1), (1, 1), (1, 1, 1, 1), 1)
 
 
-def model_of(channels: int, size: tuple[int, int]):  # type: ignore[no-untyped-def]
+def model_of(channels: int, size: tuple[int, int], step: int = 1):  # type: ignore[no-untyped-def]
     shape = f"1,{channels},{size[0]},{size[1]}"
     return read(
         f"""(float[{shape}] x, float[{channels},{channels},3,3] w, float[{channels}] b,
             float[{shape}] r) => (float[{shape}] y) {{
-            c = Conv<pads = [1, 1, 1, 1]>(x, w, b)
+            c = Conv<pads = [{step}, {step}, {step}, {step}], dilations = [{step}, {step}]>(x, w, b)
             d = Add(c, r)
             y = Relu(d)
         }}""",
@@ -41,12 +41,32 @@ def test_results_are_close_and_refusing_it_is_heard(size: tuple[int, int], targe
     assert not any(step.spec.family.startswith("winograd") for step in direct.steps)
 
 
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("size", [(32, 32), (29, 35)])
+def test_a_dilated_convolution_is_a_dense_one_on_each_phase(
+    size: tuple[int, int], target: str
+) -> None:
+    model = model_of(64, size, 2)
+    inputs = {"x": normal(1, 64, *size), "r": normal(1, 64, *size, seed=3)}
+    assert families(model, target).count("winograd_output") == 4
+    assert differences(model, inputs, target)["y"] < 1e-4
+
+
+def test_bfloat16_is_transformed_in_float32() -> None:
+    model = model_of(64, (28, 28))
+    lowered = lower_part(model, isa_of(find_target("x86-64-v3")), "bf16")
+    assert "winograd_input" in [step.spec.family for step in lowered.steps]
+    inputs = {"x": normal(1, 64, 28, 28), "r": normal(1, 64, 28, 28, seed=3)}
+    assert error_of(model, inputs, "cpu", "bf16") < TOLERANCE["bf16"]
+
+
 @pytest.mark.parametrize(
     ("geometry", "shape", "fits"),
     [
         (PLAIN, Shape(1, 56, 56, 64, 64), True),
         (ConvGeometry((3, 3), (2, 2), (1, 1), (1, 1, 1, 1), 1), Shape(1, 28, 28, 64, 64), False),
-        (ConvGeometry((3, 3), (1, 1), (2, 2), (2, 2, 2, 2), 1), Shape(1, 28, 28, 64, 64), False),
+        (ConvGeometry((3, 3), (1, 1), (2, 2), (2, 2, 2, 2), 1), Shape(1, 28, 28, 64, 64), True),
+        (ConvGeometry((3, 3), (1, 1), (9, 9), (9, 9, 9, 9), 1), Shape(1, 28, 28, 64, 64), False),
         (ConvGeometry((3, 3), (1, 1), (1, 1), (1, 1, 1, 1), 2), Shape(1, 28, 28, 64, 64), False),
         (ConvGeometry((5, 5), (1, 1), (1, 1), (2, 2, 2, 2), 1), Shape(1, 28, 28, 64, 64), False),
         (PLAIN, Shape(1, 56, 56, 8, 64), False),

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.emit.matmul import MatmulSpec, Panels
-from vermilion.codegen.emit.product import ProductSpec, pack_weights
+from vermilion.codegen.emit.packed_weights import pack_weights
+from vermilion.codegen.emit.product import ProductSpec
 from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.isa import Isa, isa_of
 from vermilion.codegen.kernel import Step

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Slot
-from vermilion.codegen.emit.product import pack_weights
+from vermilion.codegen.emit.packed_weights import pack_weights
 from vermilion.codegen.emit.register_tile import RegisterTile, Side
 from vermilion.codegen.emit.rows import for_vectors
 from vermilion.codegen.emit.values import Value
