@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import shutil
 from collections import Counter
 from collections.abc import Generator
@@ -81,6 +82,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--complete`."""
     words = "fail where a test was skipped that this machine could run"
     parser.addoption("--complete", action="store_true", help=words)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep numpy's matrix library to one thread where a worker has each core to itself.
+
+    Its threads spin while they wait: two to four times the work on busy cores (`one_thread.py`).
+    Workers, and what they start, have the variable from here.
+    """
+    if config.getoption("numprocesses", None):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
