@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -16,15 +14,15 @@ from vermilion.errors import VermilionError
 from vermilion.ir.literal.run import run_literally
 from vermilion.ir.opset import (
     constant_of,
-    is_operator,
     is_random,
-    opset_of,
     static_shape,
     tensor_bytes,
     where,
 )
+from vermilion.ir.passes.constant_nodes import inferred, model_of, replace_by_weights
+from vermilion.ir.passes.follow_sizes import follow_sizes, size_of
 from vermilion.ir.passes.infer_shapes import infer_shapes
-from vermilion.ir.passes.rewrite import Notes, make_weight
+from vermilion.ir.passes.rewrite import Notes
 
 Array = NDArray[Any]
 
@@ -54,14 +52,6 @@ _TYPES = {
     ir.DataType.UINT64,
 }
 
-_INFERENCE_ERRORS = (
-    onnx.checker.ValidationError,
-    onnx.defs.SchemaError,
-    onnx.shape_inference.InferenceError,
-    RuntimeError,
-    ValueError,
-)
-
 # Computing these would undo the number format that the file was written in.
 _KEPT = {"Constant", "DequantizeLinear"}
 
@@ -78,8 +68,9 @@ class _Wave:
 def fold_constants(model: ir.Model, notes: Notes) -> None:
     """Before → after: `c2 = F(c1)`, or Shape and Size of a value of known sizes → a weight `c2`.
 
-    ONNX Runtime computes the results, several nodes at a time; shapes are inferred in between,
-    since the target of a Reshape, once a constant, makes more sizes known. Left alone: random
+    Whole numbers that follow from shapes come first, in one walk (`follow_sizes`). ONNX Runtime
+    computes the others, several nodes at a time; shapes are inferred in between, since the target
+    of a Reshape, once a constant, makes more sizes known. Left alone: random
     nodes, nodes with bodies, DequantizeLinear (its integers are the point), results that are
     outputs of the model, that are too large (`MAX_BYTES`) or outgrow what they are made from.
     """
@@ -97,6 +88,7 @@ def fold_constants(model: ir.Model, notes: Notes) -> None:
 def _fold_known(model: ir.Model, notes: Notes) -> dict[int, str]:
     """Fold all that can be folded with the shapes as they are; give what could not and why."""
     refused: dict[int, str] = {}
+    follow_sizes(model, notes)
     _fold_sizes(model, refused, notes)
     while True:
         wave = _next_wave(model, refused)
@@ -108,22 +100,14 @@ def _fold_known(model: ir.Model, notes: Notes) -> dict[int, str]:
 def _fold_sizes(model: ir.Model, refused: dict[int, str], notes: Notes) -> None:
     """Replace Shape and Size of values whose sizes are known, though their contents are not."""
     for node in model.graph:
-        is_size = is_operator(node, "Shape", "Size") and len(node.inputs) == 1
-        sizes = static_shape(node.inputs[0]) if is_size else None
-        if sizes is None:
+        if size_of(node) is None:
             continue
         if node.outputs[0].is_graph_output():
             refused[id(node)] = "its result is an output of the model"
             continue
-        if node.op_type == "Size":
-            result = np.array(math.prod(sizes), np.int64)
-        else:
-            start, end = (
-                node.attributes[name].as_int() if name in node.attributes else None
-                for name in ("start", "end")
-            )
-            result = np.array(sizes[slice(start, end)], np.int64)
-        _replace(model.graph, node, {node.outputs[0].name or "": result})
+        result = size_of(node)
+        assert result is not None
+        replace_by_weights(model.graph, node, {node.outputs[0].name or "": result})
         notes.fired += 1
 
 
@@ -172,7 +156,7 @@ def _result_bytes(model: ir.Model, node: ir.Node) -> int | None:
     """Return the size of all results, None where it cannot be told before running."""
     results = [value for value in node.outputs if value.name]
     if any(value.dtype is None or static_shape(value) is None for value in results):
-        for value, (dtype, shape) in zip(results, _inferred(model, node), strict=False):
+        for value, (dtype, shape) in zip(results, inferred(model, node), strict=False):
             if dtype is not None and shape is not None:
                 value.type, value.shape = ir.TensorType(dtype), ir.Shape(shape)
     total = 0
@@ -182,50 +166,6 @@ def _result_bytes(model: ir.Model, node: ir.Node) -> int | None:
             return None
         total += math.prod(shape) * max(1, dtype.bitwidth // 8)
     return total if results else None
-
-
-def _inferred(
-    model: ir.Model, node: ir.Node
-) -> list[tuple[ir.DataType | None, tuple[int, ...] | None]]:
-    """Ask onnx for the node's results, given the values of its inputs where they are small."""
-    types: dict[str, onnx.TypeProto] = {}
-    data: dict[str, onnx.TensorProto] = {}
-    for value in node.inputs:
-        if value is None or not value.name:
-            continue
-        tensor = constant_of(value)
-        shape = tuple(tensor.shape.numpy()) if tensor is not None else static_shape(value)
-        dtype = tensor.dtype if tensor is not None else value.dtype
-        if shape is None or dtype is None:
-            return [(None, None)]
-        types[value.name] = onnx.helper.make_tensor_type_proto(int(dtype), shape)
-        if tensor is not None and dtype != ir.DataType.STRING and tensor.nbytes <= 1024:
-            data[value.name] = ir.to_proto(tensor)
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opset_of(model), "")
-        found = onnx.shape_inference.infer_node_outputs(
-            schema,
-            ir.to_proto(node),
-            types,
-            data,
-            opset_imports=[onnx.helper.make_opsetid("", opset_of(model))],
-        )
-    except _INFERENCE_ERRORS:
-        return [(None, None)]
-    return [_from_proto(found.get(value.name or "")) for value in node.outputs if value.name]
-
-
-def _from_proto(
-    proto: onnx.TypeProto | None,
-) -> tuple[ir.DataType | None, tuple[int, ...] | None]:
-    if proto is None or not proto.HasField("tensor_type"):
-        return (None, None)
-    tensor = proto.tensor_type
-    dtype = ir.DataType(tensor.elem_type)
-    if not tensor.HasField("shape"):
-        return (dtype, None)
-    sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
-    return (dtype, None if any(size < 0 for size in sizes) else tuple(sizes))
 
 
 def _too_large(node: ir.Node, sizes: int) -> str:
@@ -254,7 +194,7 @@ def _compute(model: ir.Model, wave: _Wave, refused: dict[int, str], notes: Notes
                 _compute(model, _Wave(ready), refused, notes)
         return
     for node in wave.nodes:
-        _replace(model.graph, node, results)
+        replace_by_weights(model.graph, node, results)
         notes.fired += 1
 
 
@@ -268,55 +208,6 @@ def _ready(nodes: Sequence[ir.Node]) -> list[ir.Node]:
     return wave.nodes
 
 
-def _replace(graph: ir.Graph, node: ir.Node, results: Mapping[str, Array]) -> None:
-    for value in node.outputs:
-        if not value.name or not value.uses():
-            continue
-        tensor = ir.tensor(results[value.name], name=value.name)
-        weight = make_weight(value.name, tensor)
-        value.replace_all_uses_with(weight)
-        graph.register_initializer(weight)
-    graph.remove(node, safe=True)
-
-
 def _run(model: ir.Model, nodes: Sequence[ir.Node]) -> dict[str, Array]:
-    """Run copies of `nodes` as a model of their own, which has no inputs."""
-    values: dict[int, ir.Value] = {}
-    copies: list[ir.Node] = []
-    weights: list[ir.Value] = []
-    for node in nodes:
-        inputs: list[ir.Value | None] = []
-        for value in node.inputs:
-            if value is not None and id(value) not in values:
-                values[id(value)] = _copy_weight(value)
-                weights.append(values[id(value)])
-            inputs.append(None if value is None else values[id(value)])
-        outputs = [ir.Value(name=value.name, type=value.type) for value in node.outputs]
-        values.update({id(a): b for a, b in zip(node.outputs, outputs, strict=True)})
-        copies.append(
-            ir.Node(
-                node.domain,
-                node.op_type,
-                inputs,
-                list(node.attributes.values()),
-                outputs=outputs,
-                name=node.name,
-            )
-        )
-    results = [value for node in copies for value in node.outputs if value.name]
-    graph = ir.Graph(
-        [],
-        results,
-        nodes=copies,
-        initializers=weights,
-        opset_imports={"": opset_of(model)},
-        name="constants",
-    )
-    found = run_literally(ir.Model(graph, ir_version=max(model.ir_version or 0, 8)), {})
-    return dict(found.outputs)
-
-
-def _copy_weight(value: ir.Value) -> ir.Value:
-    tensor = constant_of(value)
-    assert tensor is not None, "a wave reads constants and its own results only"
-    return make_weight(value.name, tensor)
+    """Run copies of `nodes` as a model of their own."""
+    return dict(run_literally(model_of(model, nodes), {}).outputs)

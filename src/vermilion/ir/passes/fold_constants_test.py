@@ -1,4 +1,5 @@
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +41,37 @@ def test_shapes_that_become_known_are_followed() -> None:
     )
     work, _ = run(fold_constants, model)
     assert operators(work) == ["Reshape", "Expand"]
+
+
+def test_a_chain_of_reshapes_is_followed_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = "".join(
+        f"""
+            s{n} = Shape(x{n})
+            b{n} = Slice(s{n}, zero, one)
+            t{n} = Concat<axis = 0>(rest, b{n})
+            x{n + 1} = Reshape(x{n}, t{n})"""
+        for n in range(20)
+    )
+    model = parse(
+        f"""(float[2,3,4] x0, int64[1] zero, int64[1] one, int64[1] rest) => (float[?,?] y) {{
+            {nodes}
+            y = Relu(x20)
+        }}""",
+        zero=np.array([0]),
+        one=np.array([1]),
+        rest=np.array([-1]),
+    )
+    whole: list[str] = []
+    infer = module.infer_shapes
+
+    def counted(*arguments: Any) -> None:
+        whole.append("inferred")
+        infer(*arguments)
+
+    monkeypatch.setattr(module, "infer_shapes", counted)
+    work, step = run(fold_constants, model)
+    assert set(operators(work)) == {"Reshape", "Relu"}
+    assert (step.fired, len(whole)) == (60, 1)
 
 
 def test_part_of_a_shape_and_size() -> None:
