@@ -79,9 +79,11 @@ object_code.compile_object = compile_once
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--complete`."""
+    """Add `--complete` and `--update-golden`."""
     words = "fail where a test was skipped that this machine could run"
     parser.addoption("--complete", action="store_true", help=words)
+    words = "write what verbs print on a terminal anew (tests/terminal)"
+    parser.addoption("--update-golden", action="store_true", help=words)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,8 +11,9 @@
 Every engine is a process of its own, limited before it opens the model, and takes as many threads
 as it likes; `ort told` is ONNX Runtime with as many as this process may keep busy. A turn is runs
 without a pause for `--seconds`. Units: milliseconds of one run, medians of the turns' 50th and 90th
-percentiles and of their means, with the least and the most turn. `÷` is the mean of a turn of ours
-by that of the peer's in the same round: what is throttled shows in means, not always in medians.
+percentiles and of their means, with the least and the most turn. `× as fast` is the mean of a
+peer's turn by that of ours in the same round: what is throttled shows in means, not always in
+medians.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def measure(case: Case, artifact: Path, way: str, options: argparse.Namespace) -
             "p50_ms": [statistics.median(ms) for ms in taken],
             "p90_ms": [statistics.quantiles(ms, n=10)[-1] for ms in taken],
             "mean_ms": means,
-            "ratio": list(pair_ratios(ours, means)),
+            "ratio": list(pair_ratios(means, ours)),
         }
 
 
@@ -193,7 +194,9 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"no way is called {min(unknown)}: there are {', '.join(WAYS)}")
     records: list[Record] = []
     heads = [f"{word:<14}" for word in ("model", "way", "engine")]
-    print("".join([*heads, *(f"{word:>24}" for word in ("p50 ms", "p90 ms", "mean ms", "ours ÷"))]))
+    print(
+        "".join([*heads, *(f"{word:>24}" for word in ("p50 ms", "p90 ms", "mean ms", "× as fast"))])
+    )
     for name in options.models.split(","):
         with tempfile.TemporaryDirectory(prefix="vermilion-bench-") as folder:
             file = model_file(name, options.cache)

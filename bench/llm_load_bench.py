@@ -112,7 +112,7 @@ def main() -> None:
         print(f"{engine.package:20s} {_row(middle)}")
     for engine, rows in zip(engines[1:], found[1:], strict=True):
         ratios = ", ".join(_ratio(found[0], rows, key) for key in rows[0])
-        print(f"ours ÷ {engine.package}: {ratios}")
+        print(f"times as fast as {engine.package}: {ratios}")
 
 
 def _options() -> argparse.Namespace:
@@ -133,7 +133,7 @@ def _ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]], key: st
     """Return the median and the quartiles of the ratios of neighbouring turns."""
     if not all(row[key] for row in theirs):
         return f"{key} -"
-    found = ratio(pair_ratios([row[key] for row in ours], [row[key] for row in theirs]))
+    found = ratio(pair_ratios([row[key] for row in theirs], [row[key] for row in ours]))
     return f"{key} {found.median:.2f} ({found.q1:.2f}-{found.q3:.2f})"
 
 

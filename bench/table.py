@@ -28,9 +28,10 @@ import onnxruntime
 from workloads import FORMATS, Workload, default_cache, model_file, workload_of
 
 from vermilion.bench.harness import save_json
-from vermilion.bench.machine import DISTURBED_SHARE, this_machine
+from vermilion.bench.machine import this_machine
 from vermilion.bench.measure import Plan, bench_models
 from vermilion.bench.report import as_json, concerns
+from vermilion.busy import DISTURBED_SHARE
 from vermilion.cli.output import to_json
 from vermilion.errors import VermilionError
 from vermilion.version import VERSION, code_digest
@@ -180,9 +181,10 @@ def is_finished(stored: Stored, row: Row, run: int, keep: bool) -> bool:
 def markdown(stored: Sequence[Stored]) -> str:
     """Return the table, with the runs of a row brought together."""
     lines = [
-        "| model | precision | batch | threads | ours ms | ONNX Runtime ms (ours ÷ it) | "
-        "OpenVINO ms (ours ÷ it) | "
-        "ours ÷ best peer (runs; quartiles of pairs) | floor | of peak | peak MB ours, peers |",
+        "| model | precision | batch | threads | ours ms | ONNX Runtime ms (ours × as fast) | "
+        "OpenVINO ms (ours × as fast) | "
+        "× as fast as the best peer (runs; quartiles of pairs) | floor | of peak | "
+        "peak MB ours, peers |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     by_key: dict[Key, list[Stored]] = {}
@@ -218,7 +220,7 @@ def _engine_rows(reports: Sequence[Stored], engine: str) -> list[Stored]:
 
 
 def _time(reports: Sequence[Stored], engine: str) -> str:
-    """Return milliseconds and, for a peer, ours ÷ this one."""
+    """Return milliseconds and, for a peer, how many times as fast ours is."""
     found = [row for row in _engine_rows(reports, engine) if "latency_ms" in row]
     if not found:
         return "–"
@@ -227,7 +229,7 @@ def _time(reports: Sequence[Stored], engine: str) -> str:
     notes = [] if own else [found[0]["precision"]]
     ratios = [report["cases"][0]["ratios"].get(key) for report in reports]
     medians = [ratio["median"] for ratio in ratios if ratio is not None]
-    notes += [f"{statistics.median(medians):.2f}"] if medians else []
+    notes += [f"{1 / statistics.median(medians):.2f} ×"] if medians else []
     notes += [] if all(row["agrees"] for row in found) else ["wrong"]
     text = f"{statistics.median(row['latency_ms']['p50'] for row in found):.3g}"
     return f"{text} ({', '.join(notes)})" if notes else text
@@ -247,9 +249,9 @@ def _best(reports: Sequence[Stored]) -> str:
     ratios = _best_ratios(reports)
     if not ratios:
         return "no peer"
-    medians = sorted(r["median"] for r in ratios)
+    medians = sorted(1 / r["median"] for r in ratios)
     runs = ", ".join(f"{m:.3f}" for m in medians) if len(medians) > 1 else ""
-    low, high = min(r["q1"] for r in ratios), max(r["q3"] for r in ratios)
+    low, high = 1 / max(r["q3"] for r in ratios), 1 / min(r["q1"] for r in ratios)
     spread = f"{low:.3f} to {high:.3f}"
     inner = f"{runs}; {spread}" if runs else spread
     return f"**{statistics.median(medians):.3f}** ({inner})"
@@ -262,7 +264,7 @@ def _floor(key: Key, reports: Sequence[Stored]) -> str:
     if floor is None or (batch, threads) != (1, 2) or not ratios:
         return ""
     median = statistics.median(r["median"] for r in ratios)
-    return f"≤ {floor:.2f} {'met' if median <= floor else 'missed'}"
+    return f"≥ {1 / floor:.2f} {'met' if median <= floor else 'missed'}"
 
 
 def _colophon(stored: Sequence[Stored]) -> str:

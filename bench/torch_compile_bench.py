@@ -7,7 +7,7 @@ compute does not depend on them. Each engine has a process and caches of its own
 first; they take turns. `inductor, frozen` has its `freezing` on, which makes constants of weights
 as ours does. Inductor needs a C++ compiler: without one it is left out, and a line says so.
 
-Printed are milliseconds a run, ratios within rounds (ours ÷ theirs, below 1 is faster; median and
+Printed are milliseconds a run, how many times as fast ours is within rounds (median and
 quartiles), the seconds of the first call, and the SQNR against PyTorch.
 """
 
@@ -186,13 +186,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     engines = engines_here()
-    print(f"{'network':<14}{'engine':<18}{'ms':>8}  {'ours ÷ it':<20}{'first call':>11}{'dB':>7}")
+    print(f"{'network':<14}{'engine':<18}{'ms':>8}  {'× as fast':<20}{'first call':>11}{'dB':>7}")
     rows = []
     for network in options.networks.split(","):
         found = measure(network, engines, options.threads, options.rounds)
         for row in found:
             pairs = row["ratio"]
-            said = f"{pairs['median']:.2f} ({pairs['q1']:.2f}–{pairs['q3']:.2f})"
+            said = f"{1 / pairs['median']:.2f} ({1 / pairs['q3']:.2f}–{1 / pairs['q1']:.2f})"
             print(
                 f"{network:<14}{row['engine']:<18}{row['ms']:>8.2f}  {said:<20}"
                 f"{row['first_call_s']:>9.1f} s{row['sqnr_db']:>7.1f}",

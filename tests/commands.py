@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,5 +58,6 @@ def command_line(
 
 
 def wide_enough(text: str, columns: int = 120) -> bool:
-    """Say whether no line needs more than so many columns."""
-    return all(len(line.rstrip()) <= columns for line in text.splitlines())
+    """Say whether no line needs more than so many columns, but for a path at its end."""
+    lines = (re.sub(r" /\S+$", "", line.rstrip()) for line in text.splitlines())
+    return all(len(line) <= columns for line in lines)

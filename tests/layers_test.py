@@ -17,6 +17,7 @@ LEVELS: dict[str, int] = {
     "forks": 0,
     "cores": 0,
     "rounds": 1,
+    "busy": 1,
     "pages": 1,
     "store": 1,
     "process": 1,

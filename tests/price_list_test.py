@@ -266,7 +266,7 @@ def chips(terminal: Terminal) -> Result:
 
 def test_a_verb_is_one_file_and_one_line(copy: Path) -> None:
     (copy / "cli" / "chips.py").write_text(VERB, encoding="utf-8")
-    insert(copy, "cli/__init__.py", '    "doctor": "doctor",', '    "chips": "chips",\n')
+    insert(copy, "cli/__init__.py", '        "doctor": "doctor",', '        "chips": "chips",\n')
     assert "zen5, x86-64-v3" in run(copy, "-m", "vermilion", "chips")
     assert '"verb": "chips"' in run(copy, "-m", "vermilion", "chips", "--json")
     assert "List the names of targets" in run(copy, "-m", "vermilion", "--help")

@@ -41,7 +41,7 @@ def options_page() -> str:
         ),
         "## VitisAI: what Vermilion sets, by device and release",
         "On Windows, with a cache folder. `bf16` also writes the file that `config_file` names.",
-        table(["device", "release", "numbers", "options", "environment"], _built_rows()),
+        table(["device", "release", "data type", "options", "environment"], _built_rows()),
     ]
     sections += [
         "## MIGraphX: one option in every build",
@@ -60,7 +60,7 @@ def latency_table() -> str:
         rows += _latency_rows("INT8", release, published, INT8_ERRORS[release])
     for release, published in BF16_MS.items():
         rows += _latency_rows("BF16", release, published, BF16_ERRORS[release])
-    return table(["numbers", "release", "network", "published ms", "modelled ms", "error"], rows)
+    return table(["data type", "release", "network", "published ms", "modelled ms", "error"], rows)
 
 
 def error_table() -> str:
@@ -78,7 +78,7 @@ def error_table() -> str:
                     f"{shown.coverage:.0%}",
                 ]
             )
-    head = ["numbers", "release", "error in the middle", "worst", "interval", "holds another"]
+    head = ["data type", "release", "error in the middle", "worst", "interval", "holds another"]
     return table(head, rows)
 
 

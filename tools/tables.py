@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from api_page import api_page
+from cli_page import cli_page
 from option_tables import error_table, latency_table, options_page
 from ort_tables import surface_tables
 
@@ -27,7 +28,7 @@ _COMPILED_BY = {
 _RUNS = {
     "cpu": "here, if the features are this machine's",
     "npu": "modelled, on the CPU",
-    "gpu": "with HIP where the GPU is; else its twin for this CPU, modelled",
+    "gpu": "with HIP where the GPU is; else its CPU build, modelled",
 }
 
 
@@ -43,7 +44,7 @@ def targets_table() -> str:
     names = ", ".join(f"`{target.name}`" for target in all_targets() if target.kind == "gpu")
     formats = "those of the model; fp16 from fp32"
     rows.append([names, "AMD GPUs", formats, _COMPILED_BY["gpu"], _RUNS["gpu"]])
-    return table(["target", "chip", "number formats", "compiled by", "runs"], rows)
+    return table(["target", "chip", "data types", "compiled by", "runs"], rows)
 
 
 def _row(target: Target) -> list[str]:
@@ -123,8 +124,8 @@ def fill(text: str, name: str, content: str) -> str:
 
 def documents() -> dict[Path, str]:
     """Return the documents as they should be."""
-    readme = ROOT / "README.md"
-    text = fill(readme.read_text(encoding="utf-8"), "targets", targets_table())
+    targets = ROOT / "docs" / "targets.md"
+    text = fill(targets.read_text(encoding="utf-8"), "targets", targets_table())
     text = fill(text, "schemes", schemes_table())
     gpu = ROOT / "docs" / "gpu.md"
     npu = ROOT / "docs" / "npu.md"
@@ -132,8 +133,9 @@ def documents() -> dict[Path, str]:
     ort = ROOT / "docs" / "onnxruntime.md"
     npu_text = fill(npu.read_text(encoding="utf-8"), "latencies", latency_table())
     return {
-        readme: text,
+        targets: text,
         ROOT / "docs" / "api.md": api_page(table),
+        ROOT / "docs" / "cli.md": cli_page(),
         ROOT / "docs" / "operators.md": operators_page() + "\n",
         ROOT / "docs" / "options.md": options_page() + "\n",
         gpu: fill(gpu.read_text(encoding="utf-8"), "gpus", gpus_table()),

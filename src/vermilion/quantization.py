@@ -129,15 +129,15 @@ def quantize_file(
     Args:
         model: an ONNX file, its bytes, an `onnx.ModelProto`, or a graph of `onnx_ir`.
         output: the ONNX file to write; one that is there is replaced when the new one is whole.
-        calib: a folder of pictures or `.npy`/`.npz` files, one such file, the word `random`, or
+        calib: a folder of images or `.npy`/`.npz` files, one such file, the word `random`, or
             an iterable of feeds (input name → array).
         samples: how many samples to take at most.
         dims: values for symbolic dimensions or whole inputs.
-        mean: subtracted from each picture's channels after dividing by 255.
+        mean: subtracted from each image's channels after dividing by 255.
         std: what the difference is divided by.
         layout: the order of the input's axes, `nchw` or `nhwc`.
-        resize: height and width that pictures are brought to; the input's own by default.
-        preprocess: a file that says all that of pictures, and how they are cropped and in which
+        resize: height and width that images are resized to; the input's own by default.
+        preprocess: a file that says all that of images, and how they are cropped and in which
             order their channels are, or its folder: our own, transformers' or timm's. What is
             given beside it goes before what it says.
         promise: what must hold on samples held out of calibration; precision is raised where it

@@ -247,7 +247,7 @@ def _settled_batch(slots: Sequence[Slot], wanted: int | None) -> int:
         raise OptionError(
             f"the model's batch is {own}, not {wanted}",
             where="--batch",
-            hint="leave the option out, or export the model with an open batch",
+            hint="leave the option out, or export the model with a dynamic batch",
         )
     return own
 

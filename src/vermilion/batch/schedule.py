@@ -61,7 +61,7 @@ class Work:
         self._before = total - sum(map(len, ranges))
         self._now = 0
         self._failed = 0
-        self._begin = time.monotonic()
+        self.begin = time.monotonic()
 
     def take(self) -> Range | None:
         """Return a range to compute, or None when there is and will be none.
@@ -133,7 +133,7 @@ class Work:
     def status(self) -> Status:
         """Say how far it is."""
         with self._changed:
-            rate = self._now / max(1e-9, time.monotonic() - self._begin)
+            rate = self._now / max(1e-9, time.monotonic() - self.begin)
             done = self._before + self._now
             left_s = (self._total - done) / rate if self._now else None
             return Status(done, self._total, self._failed, rate, left_s)
@@ -153,6 +153,17 @@ Start = Callable[[BatchDevice], Worker]
 Watch = Callable[[Status], None]
 
 
+@dataclass(frozen=True)
+class Span:
+    """A range of inputs that a worker had, in seconds from the beginning of the job."""
+
+    begin_s: float
+    end_s: float
+    inputs: int
+    failed: int = 0  # that could not be read
+    lost: bool = False  # nothing was kept: it was handed out again
+
+
 @dataclass
 class DeviceRecord:
     """What a device did. `left_out` says why it was, if it was."""
@@ -166,6 +177,7 @@ class DeviceRecord:
     run_s: float = 0.0
     peak_rss_mb: float = 0.0
     left_out: str = ""
+    spans: list[Span] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
         """Return the keys of the report."""
@@ -193,6 +205,7 @@ class _Line:
     ahead: Range | None = None  # the worker was asked for it, behind the one that it computes
     deaths: int = 0
     closing: bool = False
+    idle_since: float = 0.0
     error: Exception | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -227,21 +240,34 @@ class _Line:
         if not self._ready():
             self.work.give_back(wanted)
             return
+        # What was asked for ahead is begun when the one before it ends.
+        begin = self.idle_since if begun else time.monotonic()
         try:
             report = self._compute(wanted, begun)
-        except RangeFailed as error:
-            if error.fatal:
-                self.work.stop(str(error))
-                self.work.give_back(wanted)
-            elif len(wanted) > 1:
-                self.work.blame(wanted, str(error))
-            else:
-                self._judge(wanted, str(error))
-        except WorkerDied as error:
-            self._judge(wanted, str(error))
+        except (RangeFailed, WorkerDied) as error:
+            self._note(begin, wanted, None)
+            self._lost(wanted, error)
         else:
+            self._note(begin, wanted, report)
             self.record.inputs += len(wanted)
             self.work.done(wanted, len(report.failed))
+
+    def _lost(self, wanted: Range, error: RangeFailed | WorkerDied) -> None:
+        """Find out whether the range or the device is at fault."""
+        if isinstance(error, RangeFailed) and error.fatal:
+            self.work.stop(str(error))
+            self.work.give_back(wanted)
+        elif isinstance(error, RangeFailed) and len(wanted) > 1:
+            self.work.blame(wanted, str(error))
+        else:
+            self._judge(wanted, str(error))
+
+    def _note(self, begin: float, wanted: Range, report: Report | None) -> None:
+        """Keep when a range was computed, or lost."""
+        self.idle_since = time.monotonic()
+        seconds = (begin - self.work.begin, self.idle_since - self.work.begin)
+        failed = 0 if report is None else len(report.failed)
+        self.record.spans.append(Span(*seconds, len(wanted), failed, report is None))
 
     def _judge(self, wanted: Range, words: str) -> None:
         """Blame the range if the device still works after it, else the device."""

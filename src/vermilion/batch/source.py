@@ -64,7 +64,7 @@ def find_source(path: Path, slots: Sequence[Slot], pictures: PictureOptions) -> 
         raise OptionError(f"`{path}` {wrong}", where="--input", hint=f"read are {known}")
     if images and rows:
         raise OptionError(
-            f"`{path}` holds both pictures and arrays",
+            f"`{path}` holds both images and arrays",
             where="--input",
             hint="keep one kind in the folder",
         )

@@ -87,7 +87,7 @@ def test_a_picture_that_cannot_be_read_is_told_and_the_others_are_read(tmp_path:
     assert count_inputs(source, (PICTURES,)) == 3
     read = Reader(source, (PICTURES,)).read(Range(0, 3))
     assert read.live == (0, 2)
-    assert "is not a picture" in read.failed[1]
+    assert "is not an image" in read.failed[1]
     np.testing.assert_allclose(read.arrays["x"][:, :, 0, 0], [[1, 0, 0.2]] * 2)
 
 
@@ -98,7 +98,7 @@ def test_a_folder_without_inputs_or_of_two_kinds(tmp_path: Path) -> None:
         find_source(tmp_path / "none", (FLOATS,), PictureOptions())
     np.save(tmp_path / "a.npy", floats(2))
     Image.new("RGB", (5, 4)).save(tmp_path / "a.png")
-    with pytest.raises(OptionError, match="both pictures and arrays"):
+    with pytest.raises(OptionError, match="both images and arrays"):
         find_source(tmp_path, (FLOATS,), PictureOptions())
 
 

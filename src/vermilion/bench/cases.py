@@ -90,7 +90,7 @@ def prepare_case(
     left = open_dimensions(bound)
     if left:
         raise OptionError(
-            f"the model has open dimensions: {', '.join(left)}",
+            f"the model has dynamic dimensions: {', '.join(left)}",
             where=str(path),
             hint=f"give each a size, such as `{dimension_options(bound)}`",
         )
@@ -197,7 +197,7 @@ def _check_batch(wanted: int | None, found: int | None, path: Path) -> None:
         raise OptionError(
             f"the batch cannot be {wanted}: the model or `--dim` says {found}",
             where=str(path),
-            hint="export the model with an open batch dimension, and leave it out of `--dim`",
+            hint="export the model with a dynamic batch dimension, and leave it out of `--dim`",
         )
 
 

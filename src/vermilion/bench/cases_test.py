@@ -24,7 +24,7 @@ def prepared(text: str, folder: Path, *dims: str) -> Case:
 
 def test_who_follows_the_hint_has_no_open_dimension(tmp_path: Path) -> None:
     text = "g (float[batch, seq, 8] x) => (float[batch, seq, 8] y) { y = Tanh (x) }"
-    with pytest.raises(OptionError, match="open dimensions: batch, seq") as raised:
+    with pytest.raises(OptionError, match="dynamic dimensions: batch, seq") as raised:
         prepared(text, tmp_path)
     words = raised.value.hint.partition("`")[2].rstrip("`").replace("--dim", "").split()
     case = prepared(text, tmp_path, *words)

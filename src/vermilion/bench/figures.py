@@ -48,6 +48,11 @@ class Ratio:
     most: float
     pairs: int
 
+    @property
+    def words(self) -> str:
+        """How many times as fast ours is, and the quartiles: `1.29 (1.25 to 1.33)`."""
+        return f"{1 / self.median:.2f} ({1 / self.q3:.2f} to {1 / self.q1:.2f})"
+
     def as_json(self) -> dict[str, float | int]:
         """Return the keys of the report."""
         return {"median": self.median, "q1": self.q1, "q3": self.q3, "pairs": self.pairs}

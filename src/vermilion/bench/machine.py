@@ -1,4 +1,4 @@
-"""What the machine is and how busy: what other programs take, the figures lose.
+"""What the machine is, and waiting until this process is idle.
 
 Runtimes let their workers spin for a while after a run, in the hope of more work. Whoever runs
 next on the same cores would pay for that, and its figures would be wrong. Measured after a run of
@@ -8,23 +8,12 @@ for about 1 ms.
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from vermilion.hardware.cpu import detect_cpu
-
-DISTURBED_SHARE = 0.05
-"""More than this share of all processors used by others, and a report warns."""
-
-# Columns of the first line of /proc/stat that count idle time; the last two are parts of others.
-# Source: proc(5), `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice.
-_IDLE = (3, 4)
-_COUNTED = 8
 
 
 @dataclass(frozen=True)
@@ -47,32 +36,6 @@ def this_machine() -> Machine:
     return Machine(
         cpu.brand, cpu.core, cpu.physical_cores or cpu.logical_cores, platform.platform()
     )
-
-
-@dataclass(frozen=True)
-class Usage:
-    """The clock, what all programs have used, and what the bench itself has used, in seconds."""
-
-    wall_s: float
-    all_s: float
-    own_s: float
-
-
-def usage(own_s: Callable[[], float], stat: Path = Path("/proc/stat")) -> Usage | None:
-    """Take the three readings now; None where the system does not tell of all programs."""
-    if not stat.is_file():
-        return None
-    fields = stat.read_text().splitlines()[0].split()[1 : 1 + _COUNTED]
-    ticks = sum(int(text) for column, text in enumerate(fields) if column not in _IDLE)
-    return Usage(time.perf_counter(), ticks / os.sysconf("SC_CLK_TCK"), own_s())
-
-
-def share_of_others(before: Usage | None, after: Usage | None) -> float | None:
-    """Return the share of all processors that other programs used between two readings."""
-    if before is None or after is None:
-        return None
-    others_s = (after.all_s - before.all_s) - (after.own_s - before.own_s)
-    return max(0.0, others_s / ((after.wall_s - before.wall_s) * (os.cpu_count() or 1)))
 
 
 # Longer than the tick at which the system adds up what other threads have used while they run:

@@ -19,8 +19,9 @@ from vermilion.bench.cases import Case, Sizes, prepare_case
 from vermilion.bench.engines import OURS, Engine, Precision, check_installed, parse_engine
 from vermilion.bench.figures import Latency, Ratio, latency, pair_ratios, ratio
 from vermilion.bench.harness import EngineProcess, Timed, open_engines, take_turns
-from vermilion.bench.machine import share_of_others, this_machine, usage
+from vermilion.bench.machine import this_machine
 from vermilion.bench.peak import Peak, measure_peak
+from vermilion.busy import share_of_others, usage
 from vermilion.cores import usable_cores
 from vermilion.errors import ModelError, OptionError, Refusal, VermilionError
 from vermilion.ir.load import load_model

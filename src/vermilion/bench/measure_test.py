@@ -213,7 +213,7 @@ def test_given_inputs_say_their_own_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "options", "words"),
     [
-        (Sizes(None, None, 1), {}, "open dimensions: n"),
+        (Sizes(None, None, 1), {}, "dynamic dimensions: n"),
         (Sizes(None, None, 1), {"precision": "int8"}, "needs a quantized model"),
         (Sizes(1, None, 1), {"inputs": {"x": np.ones(1)}}, "no input `x`"),
         (Sizes(2, None, 1), {"dims": {"n": 1}}, "the batch cannot be 2"),
@@ -229,7 +229,7 @@ def test_what_cannot_be_measured_is_wrong_use(
 def test_a_fixed_model_says_that_its_batch_is_fixed(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="the batch cannot be 8") as raised:
         prepared(models.small_cnn(), tmp_path, Sizes(8, None, 1))
-    assert "open batch dimension" in raised.value.hint
+    assert "dynamic batch dimension" in raised.value.hint
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from vermilion.bench.engines import OURS
 from vermilion.bench.figures import ratio
-from vermilion.bench.machine import DISTURBED_SHARE, this_machine
+from vermilion.bench.machine import this_machine
 from vermilion.bench.measure import CaseResult, EngineResult
+from vermilion.busy import disturbance
 from vermilion.errors import Refusal
 
 
@@ -121,11 +122,8 @@ def concerns(found: Sequence[CaseResult]) -> Iterator[str]:
         if isinstance(case.peak, Refusal):
             hint = f" ({case.peak.hint})" if case.peak.hint else ""
             yield f"{case.case.label}: {case.peak.reason}{hint}"
-        if case.other_load is not None and case.other_load > DISTURBED_SHARE:
-            yield (
-                f"{case.case.label}: other programs used {case.other_load:.0%} of the processors "
-                "meanwhile: measure again when they are done"
-            )
+        if disturbed := disturbance(case.case.label, case.other_load):
+            yield disturbed
         for engine in case.engines:
             who = f"{case.case.label}, {engine.engine.label}"
             if engine.error is not None:

@@ -118,7 +118,10 @@ def latency_table(data: Row, network: str, with_quoted: bool = False) -> Table:
         cells += ["" if up is None else f"{up:.2f}" for up in ups]
         cells.append(str(len(next(iter(size.rows.values()))["turn_ms"])))
         rows.append(cells)
-    note = "median wall-clock milliseconds; × is how many times as fast as the peer ours is"
+    note = (
+        "medians of wall-clock milliseconds; × a peer: how many times as fast as it vermilion is, "
+        "the median over pairs of turns"
+    )
     table = Table(f"{network}: latency", tuple(head), _frozen(rows), names=0, note=note)
     return _with_quoted(table, sizes, "ms") if with_quoted else table
 
@@ -174,7 +177,7 @@ def delta_table(deltas: Sequence[Delta]) -> Table:
                 verdict(delta),
             )
         )
-    head = ("model", "engine", "size", "before ms", "now ms", "change", "p", "judged by", "")
+    head = ("model", "engine", "size", "before ms", "now ms", "change", "p", "judged by", "verdict")
     note = "p: how likely chance alone makes a difference like this (Mann and Whitney's test)"
     return Table("Against the earlier bench", head, _frozen(rows), names=3, words=2, note=note)
 

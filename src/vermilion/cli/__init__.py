@@ -6,6 +6,7 @@ of them for `vermilion --help`; nothing heavy is imported there either, which a 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -18,32 +19,45 @@ from vermilion.cli.output import Failure, emit_failure
 from vermilion.cli.verb import INTERRUPTED
 from vermilion.version import VERSION
 
-# In the order in which `--help` lists them: a verb is a file of its name, and what in it is the
-# verb, a function or, for a verb with verbs of its own, a `typer.Typer`.
+# By what people do, in the order in which `--help` lists them: a verb is a file of its name, and
+# what in it is the verb, a function or, for a verb with verbs of its own, a `typer.Typer`.
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "Make a model ready": {
+        "hello": "hello",
+        "export": "export",
+        "optimize": "optimize",
+        "quantize": "quantize",
+        "compile": "compile",
+        "clib": "clib",
+        "hipify": "hipify",
+    },
+    "Run it": {
+        "run": "run",
+        "batch": "batch",
+        "cache": "app",
+        "trust": "app",
+    },
+    "Measure and understand it": {
+        "inspect": "inspect",
+        "plan": "plan",
+        "memory": "memory",
+        "view": "view",
+        "compare": "compare",
+        "bench": "bench",
+    },
+    "Language models": {
+        "llm": "app",
+        "onnx_utils": "app",
+        "model_generate": "model_generate",
+        "model_benchmark": "model_benchmark",
+    },
+    "Devices": {
+        "devices": "devices",
+        "doctor": "doctor",
+    },
+}
 VERBS: Mapping[str, str] = {
-    "hello": "hello",
-    "devices": "devices",
-    "doctor": "doctor",
-    "export": "export",
-    "inspect": "inspect",
-    "plan": "plan",
-    "view": "view",
-    "optimize": "optimize",
-    "quantize": "quantize",
-    "compile": "compile",
-    "clib": "clib",
-    "run": "run",
-    "batch": "batch",
-    "compare": "compare",
-    "bench": "bench",
-    "cache": "app",
-    "trust": "app",
-    "llm": "app",
-    "onnx_utils": "app",
-    "model_generate": "model_generate",
-    "model_benchmark": "model_benchmark",
-    "hipify": "hipify",
-    "memory": "memory",
+    name: found for verbs in SECTIONS.values() for name, found in verbs.items()
 }
 
 # What typer raises for wrong use: `UsageError`, which its versions keep in different modules.
@@ -56,16 +70,18 @@ def build_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
         name="vermilion",
         help="Take a model to AMD CPUs, GPUs and NPUs: quantize, place, compile, run, prove.",
         pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
+        # An option's choices are ours to name; help is drawn by `cli/help.py`.
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
+    sections = {name: title for title, group in SECTIONS.items() for name in group}
     for name in verbs:
-        command = load_verb(name)
+        command, section = load_verb(name), sections[name]
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
+            app.add_typer(command, name=name, rich_help_panel=section)
         else:
-            app.command(name)(command)
+            app.command(name, rich_help_panel=section)(command)
     return app
 
 
@@ -79,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line and give its exit code: 0 done, 1 failed, 2 wrong use."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Without a verb in front, all are needed: for help, or to say which is nearest.
-    verbs = words[:1] if words and words[0] in VERBS else tuple(VERBS)
+    begun = [*words, *_words_to_complete()]
+    verbs = begun[:1] if begun and begun[0] in VERBS else tuple(VERBS)
     app = build_app(() if words == ["--version"] else verbs)
     try:
         code = app(words or ["--help"], prog_name="vermilion", standalone_mode=False)
@@ -90,6 +107,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words:
         return 2
     return code if isinstance(code, int) else 0
+
+
+def _words_to_complete() -> list[str]:
+    """Return the words of the line that a shell completes, behind `vermilion`; none otherwise.
+
+    Source: the completion scripts of typer, which `--show-completion` prints.
+    """
+    if "_VERMILION_COMPLETE" not in os.environ:
+        return []
+    line = os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", ""))
+    whole = line.split()[1:]
+    # The last word may be half a verb.
+    return whole if len(whole) > 1 or line.endswith((" ", "\n")) else []
 
 
 def _print_version(wanted: bool) -> None:

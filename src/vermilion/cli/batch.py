@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from vermilion.cli.fitted import Column, FittedTable, Verbatim
 from vermilion.cli.options import CacheDir, Dims, Threads, parse_dims, parse_shape
 from vermilion.cli.output import Result, console_on
+from vermilion.cli.values import PRECISIONS
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
 
@@ -133,7 +135,7 @@ def batch(
         typer.Option(
             "--input",
             metavar="DIR|FILE",
-            help="Pictures, .npy, .npz or .parquet files, or one such file with an input a row.",
+            help="Images, .npy, .npz or .parquet files, or one such file with an input a row.",
             show_default=False,
         ),
     ],
@@ -149,7 +151,7 @@ def batch(
     ],
     devices: Annotated[
         str,
-        typer.Option("--devices", help="`all`, or those that are named: `cpu:0,cpu:1`, `gpu:0`."),
+        typer.Option("--devices", metavar="all|cpu:0,cpu:1|gpu:0", help="All, or those named."),
     ] = "all",
     batch: Annotated[
         int | None,
@@ -160,39 +162,61 @@ def batch(
     ] = False,
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", help="What an ONNX file is compiled for; cpu if none."),
+        typer.Option(
+            "--target",
+            "-t",
+            metavar="TARGET",
+            help="What an ONNX file is compiled for; cpu if none.",
+        ),
     ] = None,
     precision: Annotated[
-        str, typer.Option("--precision", help="As `vermilion compile` takes it.")
+        str,
+        typer.Option("--precision", metavar=PRECISIONS, help="As `vermilion compile` takes it."),
     ] = "auto",
     ort: Annotated[
         bool, typer.Option("--ort", help="Run the ONNX file in ONNX Runtime as it is.")
     ] = False,
     dim: Dims = None,
     mean: Annotated[
-        str | None, typer.Option("--mean", help="Subtracted from pictures ÷ 255: `0.485,0.456,…`")
+        str | None,
+        typer.Option("--mean", metavar="0.485,0.456,…", help="Subtracted from pixel values ÷ 255."),
     ] = None,
     std: Annotated[
-        str | None, typer.Option("--std", help="What pictures are divided by: `0.229,0.224,…`")
+        str | None,
+        typer.Option("--std", metavar="0.229,0.224,…", help="What they are divided by then."),
     ] = None,
-    layout: Annotated[str, typer.Option("--layout", help="Order of axes: nchw or nhwc.")] = "nchw",
+    layout: Annotated[
+        str, typer.Option("--layout", metavar="nchw|nhwc", help="Order of axes.")
+    ] = "nchw",
     resize: Annotated[
-        str | None, typer.Option("--resize", help="Bring pictures to this size: `224x224`.")
+        str | None,
+        typer.Option("--resize", metavar="224x224", help="Resize images to this height and width."),
     ] = None,
     engine: Annotated[
-        str, typer.Option("--engine", help="local, or ray for the machines of a Ray cluster.")
+        str,
+        typer.Option(
+            "--engine", metavar="local|ray", help="This machine, or those of a Ray cluster."
+        ),
     ] = "local",
     address: Annotated[
         str | None,
         typer.Option(
-            "--address", help="A Ray cluster; without it, RAY_ADDRESS, or one that is started here."
+            "--address",
+            metavar="HOST:PORT",
+            help="A Ray cluster; without it, RAY_ADDRESS, or one that is started here.",
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds that a worker may take for one range.")
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", help="Seconds that a worker may take for one range."
+        ),
     ] = 600.0,
     threads: Threads = 0,
     cache_dir: CacheDir = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page with plots.")
+    ] = None,
 ) -> Result:
     """Compute a model's outputs for many inputs, with a process for each device.
 
@@ -234,7 +258,7 @@ def batch(
                 standby=standby,
             )
     _warn(terminal, done)
-    data = {
+    data: dict[str, object] = {
         "model": model,
         "output": done.output if len(done.failed) < done.total else None,
         "inputs": done.total,
@@ -246,7 +270,12 @@ def batch(
         "placement": done.placement,
         "devices": [record.as_json() for record in done.devices],
     }
-    return Result(data, lambda: _view(done), ok=not done.failed)
+    if report is not None:
+        from vermilion.batch.report import batch_report
+
+        report.write_text(batch_report(done, str(model)), encoding="utf-8")
+        data["report"] = report
+    return Result(data, lambda: _view(done, report), ok=not done.failed)
 
 
 def _placed(model: Path, target: str | None, ort: bool) -> tuple[Path, str, bool]:
@@ -317,17 +346,15 @@ def _engine(word: str) -> Engine:
     raise OptionError(f"no engine is called `{word}`", where="--engine", hint="local or ray")
 
 
-def _view(done: BatchResult) -> RenderableType:
+def _view(done: BatchResult, report: Path | None = None) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("device")
-    table.add_column("runs on")
-    for column in ("inputs", "reading s", "running s", "peak MB", "restarts"):
-        table.add_column(column, justify="right")
-    for record in done.devices:
-        table.add_row(
+    columns = (
+        Column("device", 0, "name"), Column("runs on", 3, "words"), Column("inputs", 0),
+        Column("reading s", 2), Column("running s", 1), Column("peak MB", 4), Column("restarts", 5),
+    )  # fmt: skip
+    rows = [
+        (
             record.device.name,
             record.runs_on,
             f"{record.inputs:,}",
@@ -336,14 +363,19 @@ def _view(done: BatchResult) -> RenderableType:
             f"{record.peak_rss_mb:.0f}",
             str(record.restarts),
         )
+        for record in done.devices
+    ]
     before = f", {done.resumed:,} of them before" if done.resumed else ""
     words = (
         f"{done.total:,} inputs in batches of {done.batch}{before}: "
         f"{done.seconds:.2f} s, {done.rate:,.1f} a second"
     )
-    views: list[RenderableType] = [words, table, *([done.placement] if done.placement else [])]
+    placement = [done.placement] if done.placement else []
+    views: list[RenderableType] = [words, FittedTable(columns, rows), *placement]
     if len(done.failed) < done.total:
-        views.append(f"written to {done.output}")
+        views.append(Verbatim(f"written to {done.output}"))
+    if report is not None:
+        views.append(Verbatim(f"report: {report}"))
     shown = done.failed[:_FAILED_SHOWN]
     views += [f"failed: {one.name}: {one.reason}" for one in shown]
     if len(done.failed) > len(shown):

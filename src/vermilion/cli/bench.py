@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vermilion.cli.bench_views import bench_view, profile_view, table_view
+from vermilion.cli.fitted import Verbatim
 from vermilion.cli.options import Dims, Inputs, load_inputs, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -38,7 +39,11 @@ def bench(
     *,
     precision: Annotated[
         str | None,
-        typer.Option("--precision", help="fp32, bf16 or int8; what the model is made for if none."),
+        typer.Option(
+            "--precision",
+            metavar="fp32|bf16|int8",
+            help="What to compute in; as the model says if none.",
+        ),
     ] = None,
     batch: Annotated[str | None, typer.Option("--batch", metavar="1,8", help="Batches.")] = None,
     sequence: Annotated[
@@ -58,8 +63,9 @@ def bench(
         str | None,
         typer.Option(
             "--against",
-            help="Peers: ort (or onnxruntime), openvino, migraphx, rocm, directml, or at their "
-            "own precision ort@fp32. If none: ort; with --suite all that run here.",
+            metavar="PEER,…",
+            help="Other engines: ort, openvino, migraphx, rocm, directml; `ort@fp32` at "
+            "its own precision. If none: ort; with --suite all that run here.",
             show_default=False,
         ),
     ] = None,
@@ -71,10 +77,16 @@ def bench(
         typer.Option("--compare", metavar="OLD.json", help="An earlier `--json`, or suite.json."),
     ] = None,
     max_regression: Annotated[
-        str, typer.Option("--max-regression", help="With `--compare`: slower than this fails.")
+        str,
+        typer.Option(
+            "--max-regression", metavar="5%", help="With `--compare`: slower than this fails."
+        ),
     ] = "5%",
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds that an engine may take for one step.")
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", help="Seconds that an engine may take for one step."
+        ),
     ] = 600.0,
     suite: Annotated[
         bool,
@@ -134,7 +146,8 @@ def bench(
     """Measure models beside ONNX Runtime and OpenVINO, at equal precision.
 
     Each engine is a process of its own; they take turns in short bursts while the others sleep.
-    Outputs are compared first. Ratios are ours ÷ peer: below 1 is faster than the peer.
+    Outputs are compared first. `1.29 × as fast`: the median over pairs of turns of the peer's time
+    ÷ ours.
     """
     from vermilion.bench.engines import parse_precision
     from vermilion.bench.measure import Plan
@@ -299,7 +312,7 @@ def _suite_view(
     views = [table_view(table) for table in tables]
     if found.kept:
         views.append(f"{found.kept} cases are those that an earlier run measured in the same way")
-    return Group(*views, *(f"written: {path}" for path in files))
+    return Group(*views, *(Verbatim(f"written: {path}") for path in files))
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ def bench_view(found: Sequence[CaseResult], deltas: Sequence[Delta], pairs: int)
         ]
         views += [_title(case), FittedTable(_COLUMNS, rows), *ran, ""]
     views.append(
-        f"{pairs} turns of each engine; ratios are ours ÷ peer, the median over pairs of "
-        "turns and its quartiles"
+        f"{pairs} turns of each engine; × as fast: the peer's time ÷ vermilion's, the median over "
+        "pairs of turns and its quartiles"
     )
     if deltas:
         from vermilion.bench.tables import delta_table
@@ -55,9 +55,9 @@ def _title(found: CaseResult) -> str:
 
 
 _COLUMNS = (
-    Column("engine", 0), Column("p50 ms", 1), Column("p90", 7), Column("p99", 6), Column("min", 8),
-    Column("ours ÷ peer", 2), Column("of peak", 4), Column("peak MB", 5), Column("load s", 10),
-    Column("compile s", 9), Column("cosine", 3),
+    Column("engine", 0, "name"), Column("p50 ms", 1), Column("p90", 7), Column("p99", 6),
+    Column("min", 8), Column("× as fast", 2), Column("of peak", 4), Column("peak MB", 5),
+    Column("load s", 10), Column("compile s", 9), Column("cosine", 3),
 )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def _cells(found: CaseResult, engine: EngineResult) -> list[str]:
     if times is None:
         return [label, "not measured"]
     ratio = found.ratios.get(label)
-    spread = f"{ratio.median:.3f} ({ratio.q1:.2f} to {ratio.q3:.2f})" if ratio is not None else ""
+    spread = "" if ratio is None else ratio.words
     share = ""
     same_precision = engine.engine.precision == found.case.precision
     if found.case.gops is not None and isinstance(found.peak, Peak) and same_precision:
@@ -88,13 +88,16 @@ def _cells(found: CaseResult, engine: EngineResult) -> list[str]:
 def table_view(table: Table) -> RenderableType:
     """Draw a table of a report, under its title and above its note."""
     from rich.console import Group
-    from rich.table import Table as RichTable
 
-    drawn = RichTable(box=None, pad_edge=False, header_style="bold")
-    for at, word in enumerate(table.head):
-        drawn.add_column(word, justify="right" if table.holds_numbers(at) else "left")
-    for row in table.rows:
-        drawn.add_row(*row)
+    columns = [
+        Column(
+            head,
+            0 if at >= len(table.head) - table.words else at,  # what the figures come to
+            "number" if table.holds_numbers(at) else "words" if at else "name",
+        )
+        for at, head in enumerate(table.head)
+    ]
+    drawn = FittedTable(columns, table.rows)
     return Group(table.title, drawn, *([table.note] if table.note else []), "")
 
 
@@ -119,26 +122,22 @@ def _profile_title(profile: Profile) -> str:
 
 
 def _lines(lines: Sequence[Line], most_rows: int, what: str) -> RenderableType:
-    from rich.table import Table as RichTable
-
-    drawn = RichTable(box=None, pad_edge=False, header_style="bold")
     names = {"operator": ("operator", "kind"), "kind": ("kind",), "device": ("device",)}[what]
-    for name in names:
-        drawn.add_column(name, overflow="fold")
-    for column in ("steps", "ms", "share", "GOP/s"):
-        drawn.add_column(column, justify="right")
+    columns = [Column(name, at, "name") for at, name in enumerate(names)]
+    columns += [Column("steps", 4), Column("ms", 1), Column("share", 2), Column("GOP/s", 3)]
     if what != "device":
-        drawn.add_column("device")
+        columns.append(Column("device", 5, "words"))
+    rows = []
     for line in lines[:most_rows]:
         words = {"operator": (line.name, line.kind), "kind": (line.kind,)}
         rate = "" if line.gops_per_s is None else f"{line.gops_per_s:.0f}"
         cells = [*words.get(what, (line.device,)), str(line.steps), f"{line.ms:.3f}"]
         cells += [f"{line.share:.1%}", rate, *([line.device] if what != "device" else [])]
-        drawn.add_row(*cells)
+        rows.append(cells)
     rest = lines[most_rows:]
     if rest:
         steps, ms = sum(line.steps for line in rest), sum(line.ms for line in rest)
         share = sum(line.share for line in rest)
         blank = [""] * (len(names) - 1)
-        drawn.add_row(f"{len(rest)} more", *blank, str(steps), f"{ms:.3f}", f"{share:.1%}")
-    return drawn
+        rows.append([f"{len(rest)} more", *blank, str(steps), f"{ms:.3f}", f"{share:.1%}"])
+    return FittedTable(columns, rows)

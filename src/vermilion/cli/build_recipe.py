@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vermilion.cli.fitted import Column, FittedTable, Verbatim
 from vermilion.cli.output import Result
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ def show_recipe(project: str, rocm: str, gfx: str, provider: str, output: Path |
 
 def _view(recipe: Recipe, written: Sequence[Path]) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     wanted = recipe.wanted
@@ -41,16 +41,13 @@ def _view(recipe: Recipe, written: Sequence[Path]) -> RenderableType:
             style="bold",
         )
     ]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("needed", "for", "check"):
-        table.add_column(column, overflow="fold")
-    for need in recipe.needs:
-        table.add_row(need.what, need.why, need.check)
-    views += ["", table, ""]
+    columns = (Column("needed", 0, "words"), Column("for", 1, "words"), Column("check", 0, "words"))
+    needs = [(need.what, need.why, need.check) for need in recipe.needs]
+    views += ["", FittedTable(columns, needs), ""]
     if written:
-        views += [Text(f"written: {path}") for path in written]
+        views += [Verbatim(f"written: {path}") for path in written]
     else:
         for name, text in recipe.files.items():
-            views += [Text(f"----- {name}", style="bold"), Text(text)]
+            views += [Text(f"----- {name}", style="bold"), Verbatim(text)]
     views += [Text(f"note: {note}") for note in recipe.notes]
     return Group(*views)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, Facts, FittedTable, Verbatim
 from vermilion.cli.flags import Verbs
 from vermilion.cli.options import CacheDir, bytes_for_people, parse_size
 from vermilion.cli.output import Result
@@ -147,21 +148,21 @@ def _moment(row: EntryRow) -> datetime.datetime:
 
 def _list_view(root: Path, rows: Sequence[EntryRow]) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
 
     if not rows:
-        return Text(f"{root} holds no compiled models")
-    table = Table(box=None, pad_edge=False)
-    for column in ("key", "target", "parts", "size", "last used"):
-        table.add_column(column, overflow="fold")
+        return Verbatim(f"{root} holds no compiled models")
+    columns = (
+        Column("key", 0, "name"), Column("target", 1, "words"), Column("parts", 4),
+        Column("size", 2), Column("last used", 3),
+    )  # fmt: skip
+    drawn = []
     for row in rows:
         used = _moment(row).astimezone().strftime("%Y-%m-%d %H:%M")
         target = row.problem or str(row.facts.get("target", row.kind))
         parts = str(row.facts.get("parts", ""))
-        table.add_row(row.key, target, parts, bytes_for_people(row.size_bytes), used)
+        drawn.append((row.key, target, parts, bytes_for_people(row.size_bytes), used))
     total = bytes_for_people(sum(row.size_bytes for row in rows))
-    return Group(Text(f"{root}: {total}"), table)
+    return Group(Verbatim(f"{root}: {total}"), FittedTable(columns, drawn))
 
 
 def _verify_view(root: Path, checks: Sequence[EntryCheck]) -> RenderableType:
@@ -209,23 +210,18 @@ def _stack() -> Stack | None:
 
 def _vendor_view(artifact: VendorArtifact, reasons: Sequence[str]) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
 
     from vermilion.cli.placement import summary_view
 
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
     size = bytes_for_people(artifact.size_bytes)
-    table.add_row(artifact.kind, f"{artifact.path}: {len(artifact.files)} files, {size}")
-    table.add_row("parts", ", ".join(artifact.parts) or "none")
-    for name, version in artifact.versions.items():
-        table.add_row("written by", f"{name} {version}")
-    for device, count in artifact.report.items():
-        table.add_row("report", f"{count} nodes on {device}")
-    for reason, count in artifact.reasons.items():
-        table.add_row("left out", f"{count} × {reason}")
-    views: list[RenderableType] = [table]
+    facts = [
+        (artifact.kind, f"{artifact.path}: {len(artifact.files)} files, {size}"),
+        ("parts", ", ".join(artifact.parts) or "none"),
+    ]
+    facts += [("written by", f"{name} {version}") for name, version in artifact.versions.items()]
+    facts += [("report", f"{n} nodes on {device}") for device, n in artifact.report.items()]
+    facts += [("left out", f"{count} × {reason}") for reason, count in artifact.reasons.items()]
+    views: list[RenderableType] = [Facts(facts)]
     if artifact.summary is not None:
         views += ["", summary_view(artifact.summary, ran="not known: files do not say")]
     if reasons:

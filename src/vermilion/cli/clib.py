@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Facts, Verbatim
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 
@@ -37,18 +39,9 @@ def clib(
 
 
 def _flags(given: list[str]) -> RenderableType:
-    from rich.text import Text
-
-    return Text(" ".join(given), no_wrap=True, overflow="ignore")
+    return Verbatim(" ".join(given))
 
 
 def _view(data: dict[str, object], given: list[str]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("header", str(data["header"]))
-    table.add_row("library", str(data["library"]))
-    table.add_row("flags", " ".join(given))
-    return table
+    rows = [("header", Path(str(data["header"]))), ("library", Path(str(data["library"])))]
+    return Facts([*rows, ("flags", " ".join(given))])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, Facts, FittedTable
 from vermilion.cli.options import CacheDir, Dims, Inputs, Threads, load_inputs, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -75,9 +77,10 @@ def compare(
     inputs = load_inputs(input)
     if not inputs:
         terminal.warn("no --input given: compared on sample inputs, not on real data")
-    found = compare_sides(
-        reference, other, inputs or None, layers=layers, runs=runs, progress=progress
-    )
+    with terminal.measuring(f"{a}, {b}") if runs else nullcontext():
+        found = compare_sides(
+            reference, other, inputs or None, layers=layers, runs=runs, progress=progress
+        )
     met = min_sqnr is None or found.worst_sqnr_db >= min_sqnr
     if not met:
         terminal.warn(f"the least SQNR is {found.worst_sqnr_db:.2f} dB, asked for {min_sqnr:g}")
@@ -111,15 +114,16 @@ def as_json(found: Comparison) -> dict[str, object]:
     }
 
 
+_SIDES = (
+    Column("", 0, "name"), Column("runs on", 3, "words"), Column("median ms", 0), Column("min", 1),
+    Column("max", 2),
+)  # fmt: skip
+
+
 def _view(found: Comparison) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
 
-    sides = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("", "what", "runs on"):
-        sides.add_column(column, overflow="fold")
-    for column in ("median ms", "min", "max"):
-        sides.add_column(column, justify="right", no_wrap=True)
+    labels, rows = [], []
     for letter, side, latency in zip(
         "AB", (found.reference, found.other), found.latencies, strict=True
     ):
@@ -128,9 +132,12 @@ def _view(found: Comparison) -> RenderableType:
             if latency.runs
             else ["", "", ""]
         )
-        sides.add_row(letter, side.label, side.runs_on, *timed)
+        labels.append((letter, Path(side.label)))
+        rows.append((letter, side.runs_on, *timed))
+    sides = FittedTable(_SIDES, rows)
     outputs = _agreements("output", [(o, "") for o in found.outputs])
-    views: list[RenderableType] = [sides, *_placements(found), "", _against(found), outputs]
+    views: list[RenderableType] = [Facts(labels), "", sides, *_placements(found)]
+    views += ["", _against(found), outputs]
     if found.layers:
         worst = sorted(found.layers, key=lambda layer: layer.agreement.sqnr_db)[:_WORST_LAYERS]
         views += [
@@ -165,17 +172,16 @@ def _first(found: Comparison) -> str:
 
 
 def _agreements(what: str, rows: list[tuple[object, str]]) -> RenderableType:
-    from rich.table import Table
-
     from vermilion.ir.measure import EXACT_DB, Agreement
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(what, overflow="fold")
-    table.add_column("operator" if any(op for _, op in rows) else "")
-    for column in ("cosine", "SQNR dB", "largest error"):
-        table.add_column(column, justify="right")
+    has_kinds = any(op for _, op in rows)
+    columns = [Column(what, 0, "name"), *([Column("operator", 3, "name")] if has_kinds else [])]
+    columns += [Column("cosine", 2), Column("SQNR dB", 1), Column("largest error", 4)]
+    drawn = []
     for row, op_type in rows:
         if isinstance(row, Agreement):
             sqnr = "equal" if row.sqnr_db >= EXACT_DB else f"{row.sqnr_db:.1f}"
-            table.add_row(row.name, op_type, f"{row.cosine:.8f}", sqnr, f"{row.max_abs_error:.3g}")
-    return table
+            kind = [op_type] if has_kinds else []
+            figures = (f"{row.cosine:.8f}", sqnr, f"{row.max_abs_error:.3g}")
+            drawn.append((row.name, *kind, *figures))
+    return FittedTable(columns, drawn)

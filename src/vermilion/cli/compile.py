@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, Facts, FittedTable
 from vermilion.cli.options import CacheDir, Dims, Model, load_inputs, parse_dims, parse_pairs
 from vermilion.cli.output import Failure, Result
+from vermilion.cli.values import PRECISIONS
 from vermilion.cli.verb import Terminal, verb
 
 if TYPE_CHECKING:
@@ -28,20 +30,32 @@ def compile(
     target: Annotated[
         str,
         typer.Option(
-            "--target", "-t", help="What to compile for: cpu, strix, gfx942, gfx942,gfx1100, …"
+            "--target",
+            "-t",
+            metavar="TARGET,…",
+            help="What to compile for: `cpu`, this machine; a chip; or several GPUs with commas. "
+            "`vermilion devices --targets` lists them.",
         ),
     ] = "cpu",
     precision: Annotated[
         str,
         typer.Option(
-            "--precision", "-p", help="Auto; CPU: fp32, bf16, int8; GPU: fp16; NPU: bf16, bfp16."
+            "--precision",
+            "-p",
+            metavar=PRECISIONS,
+            help="What to compute in; auto: as the model says. CPUs take fp32, bf16 and int8, GPUs "
+            "also fp16, NPUs bf16 and bfp16.",
         ),
     ] = "auto",
     dim: Dims = None,
     cache_dir: CacheDir = None,
     cache_key: Annotated[
         str | None,
-        typer.Option("--cache-key", help="Name of the folder; by default a digest of everything."),
+        typer.Option(
+            "--cache-key",
+            metavar="NAME",
+            help="Name of the folder; by default a digest of everything.",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -72,7 +86,9 @@ def compile(
     ] = True,
     dump: Annotated[
         Path | None,
-        typer.Option("--dump", help="Write kernels, IR and assembly to this folder."),
+        typer.Option(
+            "--dump", metavar="DIR", help="Write kernels, IR and assembly to this folder."
+        ),
     ] = None,
     bisect: Annotated[
         Path | None,
@@ -84,7 +100,7 @@ def compile(
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option("--backend", help="What compiles for the device; for a GPU: iree, migraphx."),
+        typer.Option("--backend", metavar="iree|migraphx", help="What compiles for a GPU."),
     ] = None,
     provider_option: Annotated[
         list[str] | None,
@@ -240,7 +256,6 @@ def as_json(compiled: Compiled) -> dict[str, object]:
 
 def _view(compiled: Compiled, library: Library | None, *, every_node: bool) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
 
     from vermilion.cli.placement import nodes_view, summary_view
 
@@ -249,24 +264,22 @@ def _view(compiled: Compiled, library: Library | None, *, every_node: bool) -> R
     is_offloaded = target.kind != "cpu" and report.summary.offloaded_operators > 0
     stands_in = is_offloaded and compiled.offload_is == "modelled"
     ran = "CPU, modelled" if stands_in else target.kind.upper() if is_offloaded else "CPU"
-    facts = Table(box=None, pad_edge=False, show_header=False)
-    facts.add_column(style="bold")
-    facts.add_column(overflow="fold")
-    facts.add_row("artifact", str(compiled.artifact))
-    facts.add_row("summary", str(compiled.summary_path))
+    facts: list[tuple[str, str | Path]] = [
+        ("artifact", Path(compiled.artifact)),
+        ("summary", Path(compiled.summary_path)),
+    ]
     if compiled.ep_context is not None:
-        facts.add_row("for ONNX Runtime", ", ".join(map(str, compiled.ep_context.files)))
+        facts += [("for ONNX Runtime", Path(file)) for file in compiled.ep_context.files]
     if library is not None:
-        facts.add_row("library", f"{library.path}, for {', '.join(library.targets)}")
-        facts.add_row("header", str(library.header))
+        facts.append(("library", f"{library.path}, for {', '.join(library.targets)}"))
+        facts.append(("header", Path(library.header)))
     if compiled.signed_by:
-        facts.add_row("signed by", compiled.signed_by)
-    for row in report.verification:
-        facts.add_row(*_proof_row(row))
+        facts.append(("signed by", compiled.signed_by))
+    facts += map(_proof_row, report.verification)
     views: list[RenderableType] = [
         f"{state} for {target.name} ({target.title}) in {compiled.seconds:.2f} s",
         compiled.placement,
-        facts,
+        Facts(facts),
         "",
         summary_view(report.summary, ran=ran),
     ]
@@ -314,17 +327,15 @@ def _proof_row(row: Mapping[str, object]) -> tuple[str, str]:
 
 def _machine_code_view(kernels: Sequence[Mapping[str, object]]) -> RenderableType:
     """Return a row a GPU; `--json` has the kernels one by one."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, title="machine code", title_justify="left")
-    table.add_column("GPU")
-    for head in ("kernels", "matrix instructions", "code KiB", "most registers"):
-        table.add_column(head, justify="right")
-    for head in ("kernels that spill", "with scratch"):
-        table.add_column(head, justify="right")
+    columns = (
+        Column("machine code for", 0, "name"), Column("kernels", 1),
+        Column("matrix\ninstructions", 2), Column("code\nKiB", 3),
+        Column("most\nregisters", 4), Column("kernels\nthat spill", 5), Column("with\nscratch", 6),
+    )  # fmt: skip
+    rows = []
     for gpu in dict.fromkeys(str(kernel["gpu"]) for kernel in kernels):
         mine = [kernel for kernel in kernels if kernel["gpu"] == gpu]
-        table.add_row(
+        row = (
             gpu,
             str(len(mine)),
             str(_sum(mine, "matrix_instructions")),
@@ -333,7 +344,8 @@ def _machine_code_view(kernels: Sequence[Mapping[str, object]]) -> RenderableTyp
             str(sum(_integer(kernel, "vgpr_spills") > 0 for kernel in mine)),
             str(sum(_integer(kernel, "scratch_bytes") > 0 for kernel in mine)),
         )
-    return table
+        rows.append(row)
+    return FittedTable(columns, rows)
 
 
 def _sum(rows: Sequence[Mapping[str, object]], key: str) -> int:

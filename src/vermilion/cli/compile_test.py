@@ -191,7 +191,7 @@ def test_float16_for_a_gpu(vermilion: Command, model: Path) -> None:
     assert {row["gpu"] for row in done.data["machine_code"]} == {"gfx1100"}
     assert sum(row["matrix_instructions"] for row in done.data["machine_code"]) > 0
     shown = vermilion("compile", model, "--target", "gfx1100", "--precision", "fp16")
-    assert "matrix instructions" in shown.words
+    assert "instructions KiB registers that spill scratch gfx1100" in shown.words
     assert wide_enough(shown.out)
     wrong = vermilion("compile", model, "--target", "gfx1100", "--precision", "int8")
     assert wrong.code == 2

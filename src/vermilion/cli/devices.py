@@ -1,9 +1,13 @@
-"""`vermilion devices`: what is in this machine."""
+"""`vermilion devices`: what is in this machine, and what a model can be compiled for."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from vermilion.cli.fitted import Column, Facts, FittedTable
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 
@@ -11,11 +15,21 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.hardware.devices import Machine, ProviderInfo
+    from vermilion.hardware.targets.target import Target
 
 
 @verb("devices")
-def devices(terminal: Terminal) -> Result:
+def devices(
+    terminal: Terminal,
+    *,
+    targets: Annotated[
+        bool,
+        typer.Option("--targets", help="List what a model can be compiled for, found here or not."),
+    ] = False,
+) -> Result:
     """Show the processor, NPUs, GPUs and ONNX Runtime providers of this machine."""
+    if targets:
+        return _targets()
     from vermilion.hardware.devices import detect_machine
 
     terminal.progress("looking for devices", 0, 0)
@@ -25,35 +39,72 @@ def devices(terminal: Terminal) -> Result:
     return Result(machine.as_json(), lambda: _view(machine))
 
 
-def _view(machine: Machine) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
+def _targets() -> Result:
+    from vermilion.hardware.targets.find import all_targets, find_target
 
-    cpu = machine.cpu
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    table.add_column()
-    table.add_row(
-        "CPU",
-        cpu.brand,
-        f"{cpu.core or 'x86-64'}, {cpu.physical_cores} cores, {_gigabytes(cpu.memory_bytes)}",
+    found = all_targets()
+    here = find_target("cpu").name
+    return Result(
+        {"targets": [_target_as_json(one) for one in found], "cpu_is": here},
+        lambda: _targets_view(found, here),
     )
+
+
+def _target_as_json(target: Target) -> dict[str, object]:
+    return {
+        "name": target.name,
+        "aliases": list(target.aliases),
+        "kind": target.kind,
+        "title": target.title,
+        "data_types": list(target.formats),
+    }
+
+
+def _targets_view(found: Sequence[Target], here: str) -> RenderableType:
+    from rich.console import Group
+
+    columns = (
+        Column("target", 0, "name"), Column("kind", 1, "name"), Column("chip", 0, "words"),
+        Column("data types", 2, "words"), Column("other names", 3, "words"),
+    )  # fmt: skip
+    rows = [
+        (
+            target.name,
+            target.kind.upper(),
+            target.title,
+            ", ".join(target.formats) or "the model's",
+            ", ".join(target.aliases),
+        )
+        for target in found
+    ]
+    return Group(
+        FittedTable(columns, rows),
+        "",
+        f"`cpu` is {here} on this machine",
+        "compile for one: vermilion compile MODEL.onnx --target NAME",
+    )
+
+
+def _view(machine: Machine) -> RenderableType:
+    cpu = machine.cpu
+    facts = f"{cpu.core or 'x86-64'}, {cpu.physical_cores} cores, {_gigabytes(cpu.memory_bytes)}"
+    rows = [("CPU", f"{cpu.brand}: {facts}")]
     for npu in machine.npus:
         target = f"target `{npu.target}`" if npu.target else "not a target that vermilion knows"
         driver = f"driver {npu.driver} {npu.driver_version}".rstrip() if npu.driver else "no driver"
-        table.add_row("NPU", f"{npu.title} ({npu.ids})", f"{target}, {driver}")
+        rows.append(("NPU", f"{npu.title} ({npu.ids}): {target}, {driver}"))
     if not machine.npus:
-        table.add_row("NPU", "none found", f"looked at {', '.join(machine.looked_at) or 'nothing'}")
+        looked_at = ", ".join(machine.looked_at) or "nothing"
+        rows.append(("NPU", f"none found (looked at {looked_at})"))
     for gpu in machine.gpus:
         driver = f"driver {gpu.driver} {gpu.driver_version}".rstrip() if gpu.driver else "no driver"
-        table.add_row("GPU", f"{gpu.title} ({gpu.ids})", f"{gpu.gfx or 'unknown gfx'}, {driver}")
+        rows.append(("GPU", f"{gpu.title} ({gpu.ids}): {gpu.gfx or 'unknown gfx'}, {driver}"))
     if not machine.gpus:
-        table.add_row("GPU", "no AMD GPU found", "")
+        rows.append(("GPU", "no AMD GPU found"))
     for provider in machine.providers:
         origin = f"{provider.kind}, {provider.origin} {provider.version}".rstrip()
-        table.add_row("provider", provider.name, f"{origin}: {_state(provider)}")
-    return Group(table)
+        rows.append(("provider", f"{provider.name}: {origin}: {_state(provider)}"))
+    return Facts(rows)
 
 
 def _state(provider: ProviderInfo) -> str:

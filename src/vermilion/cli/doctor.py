@@ -42,11 +42,14 @@ def doctor(
         ),
     ] = "",
     device: Annotated[
-        str, typer.Option("--device", help="With --options, --suggest: the device they are for.")
+        str,
+        typer.Option(
+            "--device", metavar="TARGET", help="With --options, --suggest: the device they are for."
+        ),
     ] = "",
     precision: Annotated[
         str,
-        typer.Option("--precision", metavar="int8|bf16", help="With those: the model's numbers."),
+        typer.Option("--precision", metavar="int8|bf16", help="With those: the model's data type."),
     ] = "",
     suggest: Annotated[
         bool,
@@ -66,7 +69,7 @@ def doctor(
         str, typer.Option("--rocm", metavar="7.0", help="With it: the release of ROCm.")
     ] = "7.2",
     gfx: Annotated[
-        str, typer.Option("--gfx", metavar="gfx1100,…", help="With it: the GPUs.")
+        str, typer.Option("--gfx", metavar="GPU,…", help="With it: the GPUs.")
     ] = "gfx1100",
     provider: Annotated[
         str,
@@ -108,14 +111,13 @@ def doctor(
 
 
 def _view(findings: Sequence[Finding]) -> RenderableType:
-    from rich.table import Table
+    from rich.console import Group
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column()
-    table.add_column(overflow="fold")
+    lines: list[Text] = []
     for finding in findings:
-        table.add_row(Text(finding.level, style=_STYLES[finding.level]), Text(finding.what))
+        label = (f"{finding.level}: ", _STYLES[finding.level])
+        lines.append(Text.assemble(label, finding.what))
         if finding.fix:
-            table.add_row("", Text.assemble(("fix: ", "bold"), finding.fix))
-    return table
+            lines.append(Text.assemble("  ", ("fix: ", "bold"), finding.fix))
+    return Group(*lines)

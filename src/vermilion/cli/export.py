@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, FittedTable, Verbatim
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 
@@ -32,8 +33,7 @@ def export(
         typer.Option(
             "--input",
             metavar="SHAPE",
-            help="An input: `1x3x224x224`, `ids:1x128:int64`, or `batch=2x3x224x224`, where the "
-            "size with a name stays open. One for each.",
+            help="An input: `1x3x224x224`, `ids:1x128` or `ids:1x128:int64`. One for each.",
         ),
     ],
     output: Annotated[
@@ -43,8 +43,8 @@ def export(
 ) -> Result:
     """Export a PyTorch module to ONNX, and check that both compute the same.
 
-    This imports and runs the code that MODULE:FACTORY names. Sizes are fixed, as NPUs need
-    them, but for those with a name. The exit code is 1 if an output differs from PyTorch's.
+    This imports and runs the code that MODULE:FACTORY names. Shapes are fixed, as NPUs need
+    them. The exit code is 1 if an output differs from PyTorch's.
     """
     from vermilion.export import export_model
 
@@ -58,10 +58,12 @@ def export(
 
 def _view(report: ExportReport) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table("output", "shape", "cosine", "SQNR dB", "max abs error", box=None, pad_edge=False)
+    columns = (
+        Column("output", 0, "name"), Column("shape", 3, "name"), Column("cosine", 1),
+        Column("SQNR dB", 1), Column("largest error", 2),
+    )  # fmt: skip
+    rows = []
     agreements = {agreement.name: agreement for agreement in report.agreements}
     for tensor in report.outputs:
         row = agreements.get(tensor.name)
@@ -70,14 +72,17 @@ def _view(report: ExportReport) -> RenderableType:
             if row
             else ("not compared", "", "")
         )
-        table.add_row(tensor.name, "x".join(str(size) for size in tensor.shape), *figures)
+        rows.append((tensor.name, "×".join(str(size) for size in tensor.shape), *figures))
     inputs = ", ".join(
-        f"`{t.name}` {'x'.join(map(str, t.shape))} {t.data_type}" for t in report.inputs
+        f"`{t.name}` {'×'.join(map(str, t.shape))} {t.data_type}" for t in report.inputs
     )
-    title = Text(
-        f"{report.output}: opset {report.opset}, input {inputs}, by PyTorch's {report.exporter} "
+    title = (
+        f"opset {report.opset}, input {inputs}, by PyTorch's {report.exporter} "
         f"exporter in {report.seconds:.1f} s"
     )
     return Group(
-        title, Text("compared with PyTorch on other numbers than it was traced with:"), table
+        Verbatim(str(report.output)),
+        title,
+        "compared with PyTorch on other values than it was traced with:",
+        FittedTable(columns, rows),
     )

@@ -1,11 +1,8 @@
-"""Commands whose help shows no type beside an option that takes no value.
-
-Typer shows `<bool>` there, as if one had to be written.
-"""
+"""Commands with help of our own: plain lines, no type beside an option that takes no value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import typer
@@ -14,22 +11,18 @@ from typer.core import TyperCommand, TyperGroup
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _without_types(parameters: Iterable[Any]) -> list[Any]:
-    found = list(parameters)
-    for parameter in found:
-        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
-            parameter.metavar = ""
-    return found
-
-
 class _Command(TyperCommand):
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types(super().get_params(ctx))
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from vermilion.cli.help import help_text
+
+        formatter.write(help_text(self, ctx))
 
 
 class _Group(TyperGroup):
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types(super().get_params(ctx))
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from vermilion.cli.help import help_text
+
+        formatter.write(help_text(self, ctx))
 
 
 class Verbs(typer.Typer):

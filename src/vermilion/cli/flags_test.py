@@ -1,4 +1,4 @@
-"""Texts name what exists: every option that one names in back quotes, and no type beside a flag."""
+"""Texts name what exists: every option that one names in back quotes."""
 
 from __future__ import annotations
 
@@ -55,21 +55,3 @@ def test_every_option_that_a_text_names_exists() -> None:
         if option not in options().get(verb, set())
     ]
     assert not wrong
-
-
-def test_no_type_stands_beside_a_flag() -> None:
-    app = typer.main.get_command(build_app())
-    flags = 0
-
-    def walk(command: object) -> None:
-        nonlocal flags
-        context = typer.Context(command, info_name="x")  # type: ignore[arg-type]
-        for one in command.get_params(context):  # type: ignore[attr-defined]
-            if getattr(one, "is_flag", False):
-                flags += 1
-                assert one.metavar == "", one.name
-        for inner in getattr(command, "commands", {}).values():
-            walk(inner)
-
-    walk(app)
-    assert flags > 60

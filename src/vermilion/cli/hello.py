@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, FittedTable, Verbatim
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 
@@ -38,7 +39,6 @@ def hello(
 
 def _view(report: HelloReport) -> RenderableType:
     from rich.console import Group
-    from rich.padding import Padding
 
     first, cached = report.first, report.cached
     summary = first.report.summary
@@ -49,26 +49,26 @@ def _view(report: HelloReport) -> RenderableType:
         "",
         "[2] A network of four 3×3 convolutions (3→32→64→128→256) with ReLU, and a final add",
         f"    from:      {report.exported_from}",
-        f"    float:     {report.float_file}",
+        Verbatim(f"    float:     {report.float_file}"),
         "",
         "[3] Quantized to XINT8: 8-bit integers, scales that are powers of two",
-        f"    {report.quantized.output}",
+        Verbatim(f"    {report.quantized.output}"),
         f"    calibrated on random data, for this tour only; {report.quantized.seconds:.1f} s",
         "",
         f"[4] Compiled for {report.device}",
         f"    {summary.offloaded_operators} of {summary.operators} operators and "
         f"{100 * summary.offloaded_gops / summary.gops:.1f}% of {summary.gops:.4g} GOPs offloaded",
         f"    first time {first.seconds:.2f} s, from the cache {cached.seconds:.3f} s "
-        f"({faster:.0f}× faster)",
-        Padding(first.availability.reason, (0, 0, 0, 4)),
+        f"({faster:.0f} × as fast)",
+        f"    {first.availability.reason}",
         "",
         "[5] Results",
         _table(report),
         "",
         "[6] Look at",
-        f"    summary    {first.summary_path}",
-        f"    one file   {first.artifact}",
-        f"    next       vermilion inspect {report.float_file} --target {report.device}",
+        Verbatim(f"    summary    {first.summary_path}"),
+        Verbatim(f"    one file   {first.artifact}"),
+        Verbatim(f"    next       vermilion inspect {report.float_file} --target {report.device}"),
     )
 
 
@@ -84,24 +84,25 @@ def _machine_lines(report: HelloReport) -> list[str]:
 
 
 def _table(report: HelloReport) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("    what", "measured ms", "modelled ms", "SQNR dB against float"):
-        table.add_column(column, justify="left" if "what" in column else "right")
+    columns = (
+        Column("    what", 0, "name"), Column("measured ms", 1), Column("modelled ms", 1),
+        Column("SQNR dB against float", 2),
+    )  # fmt: skip
     sqnr = f"{report.accuracy.sqnr_db:.1f}"
-    table.add_row("    FP32 on the CPU", f"{report.cpu_ms:.1f}", "", "reference")
     cpu_sqnr = f"{report.cpu_accuracy.sqnr_db:.1f}"
-    table.add_row("    XINT8 on the CPU", f"{report.cpu_int8_ms:.1f}", "", cpu_sqnr)
     device_ms = "not known" if report.device_ms is None else f"{report.device_ms:.2f}"
     if report.device_interval_ms is not None:
         low, high = report.device_interval_ms
         device_ms += f", {low:.2f} to {high:.2f}"
     is_measured = report.device_is == "measured"
-    table.add_row(
-        f"    XINT8 on {report.device}",
-        device_ms if is_measured else "",
-        "" if is_measured else device_ms,
-        sqnr if is_measured else f"{sqnr} (on the CPU)",
-    )
-    return table
+    rows = [
+        ("    FP32 on the CPU", f"{report.cpu_ms:.1f}", "", "reference"),
+        ("    XINT8 on the CPU", f"{report.cpu_int8_ms:.1f}", "", cpu_sqnr),
+        (
+            f"    XINT8 on {report.device}",
+            device_ms if is_measured else "",
+            "" if is_measured else device_ms,
+            sqnr if is_measured else f"{sqnr} (on the CPU)",
+        ),
+    ]
+    return FittedTable(columns, rows)

@@ -21,7 +21,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 Sources = Annotated[
     list[Path],
-    typer.Argument(metavar="SRC...", help="CUDA files or folders of them.", show_default=False),
+    typer.Argument(metavar="SRC…", help="CUDA files or folders of them.", show_default=False),
 ]
 Output = Annotated[
     Path | None,
@@ -34,7 +34,7 @@ Patch = Annotated[
 Fix = Annotated[bool, typer.Option("--fix", help="Make the changes that the lint offers.")]
 Check = Annotated[
     str | None,
-    typer.Option("--check", metavar="GPU,...", help="Compile for these GPUs: `gfx942,gfx1100`."),
+    typer.Option("--check", metavar="GPU,…", help="Compile for these GPUs: `gfx942,gfx1100`."),
 ]
 Include = Annotated[
     list[Path] | None,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, Facts, FittedTable
 from vermilion.cli.options import Dims, Model, bytes_for_people, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -33,6 +35,7 @@ def inspect(
         typer.Option(
             "--target",
             "-t",
+            metavar="TARGET|all",
             help="Also say where each node would run on this target; `all` compares the NPUs.",
         ),
     ] = None,
@@ -40,7 +43,11 @@ def inspect(
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node, not groups.")] = False,
     summary: Annotated[
         Path | None,
-        typer.Option("--summary", help="With `--target`: also write the summary to this file."),
+        typer.Option(
+            "--summary",
+            metavar="FILE",
+            help="With `--target`: also write the summary to this file.",
+        ),
     ] = None,
     shapes: Annotated[
         Path | None,
@@ -66,13 +73,14 @@ def inspect(
 
     if summary is not None and target in (None, "all"):
         raise OptionError("`--summary` needs a target", hint="add `--target strix`, say")
-    found = inspect_model(
-        model,
-        target=target,
-        dims=parse_dims(dim),
-        measure_cpu=target is not None,
-        progress=terminal.progress,
-    )
+    with nullcontext() if target is None else terminal.measuring(str(model)):
+        found = inspect_model(
+            model,
+            target=target,
+            dims=parse_dims(dim),
+            measure_cpu=target is not None,
+            progress=terminal.progress,
+        )
     if summary is not None and found.prediction is not None:
         summary.parent.mkdir(parents=True, exist_ok=True)
         summary.write_text(found.prediction.summary.to_text(), encoding="utf-8")
@@ -96,25 +104,20 @@ def _view(found: Inspection, *, every_node: bool) -> RenderableType:
 
 
 def _facts(found: Inspection) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("model", found.path)
-    table.add_row("opset", f"{found.opset}, from {found.producer}")
-    table.add_row("numbers", f"{found.number_format} ({found.data_type})")
-    for tensor in found.inputs:
-        table.add_row("input", f"{tensor.name}  {tensor.type}  {_shape(tensor.shape)}")
-    for tensor in found.outputs:
-        table.add_row("output", f"{tensor.name}  {tensor.type}  {_shape(tensor.shape)}")
-    table.add_row("weights", f"{found.parameters:,} values, {bytes_for_people(found.weight_bytes)}")
-    table.add_row("operators", f"{len(found.cost.nodes)} (in the file: {found.nodes_before} nodes)")
-    bound = "" if found.cost.exact else "  at least: open dimensions count as 1"
-    table.add_row("work", f"{found.cost.gops:.6g} GOPs{bound}")
+    bound = "" if found.cost.exact else "  at least: dynamic dimensions count as 1"
+    rows: list[tuple[str, str | Path]] = [
+        ("model", Path(found.path)),
+        ("opset", f"{found.opset}, from {found.producer}"),
+        ("data type", f"{found.number_format} ({found.data_type})"),
+        *(("input", f"{t.name}  {t.type}  {_shape(t.shape)}") for t in found.inputs),
+        *(("output", f"{t.name}  {t.type}  {_shape(t.shape)}") for t in found.outputs),
+        ("weights", f"{found.parameters:,} values, {bytes_for_people(found.weight_bytes)}"),
+        ("operators", f"{len(found.cost.nodes)} (in the file: {found.nodes_before} nodes)"),
+        ("work", f"{found.cost.gops:.6g} GOPs{bound}"),
+    ]
     if found.open_dimensions:
-        table.add_row("open", f"{', '.join(found.open_dimensions)}; fix with {_binding(found)}")
-    return table
+        rows.append(("dynamic", f"{', '.join(found.open_dimensions)}; fix with {_binding(found)}"))
+    return Facts(rows)
 
 
 def _binding(found: Inspection) -> str:
@@ -138,28 +141,18 @@ def _shape(shape: tuple[int | str | None, ...] | None) -> str:
 
 
 def _operators(found: Inspection) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("operator")
-    table.add_column("count", justify="right")
-    table.add_column("GOPs", justify="right")
-    table.add_column("share", justify="right")
+    columns = (Column("operator", 0, "name"), Column("count"), Column("GOPs"), Column("share"))
     total = found.cost.gops or 1.0
-    for row in found.operators[:_ROWS]:
-        table.add_row(
-            row.op_type, str(row.count), f"{row.gops:.4f}", f"{100 * row.gops / total:.1f}%"
-        )
+    rows = [
+        (row.op_type, str(row.count), f"{row.gops:.4f}", f"{100 * row.gops / total:.1f}%")
+        for row in found.operators[:_ROWS]
+    ]
     rest = found.operators[_ROWS:]
     if rest:
         gops = sum(row.gops for row in rest)
-        table.add_row(
-            f"{len(rest)} more kinds",
-            str(sum(row.count for row in rest)),
-            f"{gops:.4f}",
-            f"{100 * gops / total:.1f}%",
-        )
-    return table
+        count, share = sum(row.count for row in rest), f"{100 * gops / total:.1f}%"
+        rows.append((f"{len(rest)} more kinds", str(count), f"{gops:.4f}", share))
+    return FittedTable(columns, rows)
 
 
 def _inspect_shapes(
@@ -174,27 +167,27 @@ def _inspect_shapes(
 
 def _buckets_view(found: Proposal, model: Path) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
 
     from vermilion.buckets import padding_of
 
-    table = Table(box=None, pad_edge=False)
-    for name in found.names:
-        table.add_column(name, justify="right")
-    for head in ("requests", "GOPs a run", "of it padding"):
-        table.add_column(head, justify="right")
-    for bucket in found.chosen:
-        sizes = [str(bucket.sizes[name]) for name in found.names]
-        table.add_row(
-            *sizes, str(bucket.requests), f"{bucket.gops:.4g}", f"{100 * bucket.padding:.1f}%"
+    columns = [Column(name) for name in (*found.names, "requests")]
+    columns += [Column("GOPs a run", 2), Column("of it padding", 1)]
+    rows = [
+        (
+            *(str(bucket.sizes[name]) for name in found.names),
+            str(bucket.requests),
+            f"{bucket.gops:.4g}",
+            f"{100 * bucket.padding:.1f}%",
         )
+        for bucket in found.chosen
+    ]
     curve = ", ".join(f"{len(o)}: {100 * padding_of(o):.1f}%" for o in found.options)
     rounded = ", ".join(f"{name} to multiples of {step}" for name, step in found.steps.items())
     lines: list[RenderableType] = [
         f"{found.requests} requests of {found.distinct} different sizes"
         + (f", rounded up: {rounded}" if rounded else ""),
         "",
-        table,
+        FittedTable(columns, rows),
         "",
         f"work that is padding, by number of buckets: {curve}",
         "",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from vermilion.cli.fitted import Column, FittedTable, Verbatim
 from vermilion.cli.options import bytes_for_people
 
 if TYPE_CHECKING:
@@ -78,22 +79,19 @@ def _cost_as_json(cost: Cost, tokens: int) -> dict[str, float]:
 def ops_view(found: OperatorList) -> RenderableType:
     """Draw the operators as a table, with the sums of both phases."""
     from rich.console import Group
-    from rich.table import Table
 
     from vermilion.llm.operators import SOURCE
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("operator")
-    table.add_column("shape", overflow="fold")
-    table.add_column("runs", justify="right")
-    for phase in ("prefill", "decode"):
-        table.add_column(f"{phase}\nGOPs", justify="right")
-        table.add_column(f"{phase}\nbytes", justify="right")
-    table.add_column("known from", overflow="fold")
+    columns = (
+        Column("operator", 0, "name"), Column("shape", 0, "words"), Column("runs", 1),
+        Column("prefill\nGOPs", 5), Column("prefill\nbytes", 6), Column("decode\nGOPs", 3),
+        Column("decode\nbytes", 4), Column("known from", 2, "words"),
+    )  # fmt: skip
+    rows = []
     tokens = found.prefill.tokens
     for row in found.rows:
         one = row.operator
-        table.add_row(
+        cells = (
             "\n  ".join((one.op_type, *one.roles)),
             _shape(one),
             str(one.count),
@@ -103,6 +101,7 @@ def ops_view(found: OperatorList) -> RenderableType:
             bytes_for_people(row.decode.bytes),
             _known(row),
         )
+        rows.append(cells)
     prefill_gops = sum(row.prefill.gops for row in found.rows)
     decode_gops = sum(row.decode.gops for row in found.rows)
     decode_bytes = sum(row.decode.bytes for row in found.rows)
@@ -110,7 +109,7 @@ def ops_view(found: OperatorList) -> RenderableType:
     cached = f"{found.decode.context:,} tokens in the cache"
     lines: list[RenderableType] = [
         head,
-        table,
+        FittedTable(columns, rows),
         f"prefill of {tokens:,} tokens: {prefill_gops:.1f} GOPs; decode with {cached}:"
         f" {decode_gops:.3f} GOPs and {bytes_for_people(decode_bytes)} a token",
         "(GOPs and bytes are of all runs, for one token)",
@@ -146,19 +145,17 @@ def config_view(
 ) -> RenderableType:
     """Draw what was written, and what the check found."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     views: list[RenderableType] = []
     for stage, options in changed.items():
-        views += [f"written into {where}, {stage}:", Text(json.dumps(options, indent=2))]
+        views += [f"written into {where}, {stage}:", Verbatim(json.dumps(options, indent=2))]
     if not findings:
         return Group(*views, f"{where}: nothing is wrong")
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column()
-    table.add_column(overflow="fold")
+    views.append(f"{where}:")
     for one in findings:
-        table.add_row(Text(one.level, style=_STYLES[one.level]), Text(f"{one.what} [{one.id}]"))
+        label = (f"{one.level}: ", _STYLES[one.level])
+        views.append(Text.assemble(label, f"{one.what} [{one.id}]"))
         if one.fix:
-            table.add_row("", Text.assemble(("fix: ", "bold"), one.fix))
-    return Group(*views, f"{where}:", table)
+            views.append(Text.assemble("  ", ("fix: ", "bold"), one.fix))
+    return Group(*views)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, FittedTable
 from vermilion.cli.options import Dims, bytes_for_people, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -46,7 +47,7 @@ def memory(
         ),
     ] = "",
     gpu: Annotated[
-        str, typer.Option("--gpu", metavar="gfx942", help="Whose library takes the workspace.")
+        str, typer.Option("--gpu", metavar="GPU", help="Whose library takes the workspace.")
     ] = "",
     dim: Dims = None,
     limit: Annotated[
@@ -87,21 +88,23 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
 
 def _view(needs: Sequence[MemoryNeed], limit: float) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    heads = ("batch", "length", "weights", "activations", "workspace", "cache", "runtime", "total")
-    for head in heads:
-        table.add_column(head, justify="right")
-    for need in needs:
-        table.add_row(
+    columns = (
+        Column("batch", 0), Column("length", 0), Column("weights", 3), Column("activations", 4),
+        Column("workspace", 6), Column("cache", 2), Column("runtime", 5), Column("total", 1),
+    )  # fmt: skip
+    rows = [
+        (
             str(need.batch), str(need.length or ""), bytes_for_people(need.weights),
             _bounds(need.activations), bytes_for_people(need.workspace),
             bytes_for_people(need.cache) if need.cache else "", _bounds(need.runtime),
             _bounds(need.total),
-        )  # fmt: skip
+        )
+        for need in needs
+    ]  # fmt: skip
+    used = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     lines: list[RenderableType] = [
-        table, "",
+        FittedTable([columns[at] for at in used], [[row[at] for at in used] for row in rows]), "",
         "modelled: activations from reusing all memory to reusing none; the runtime's share quoted",
     ]  # fmt: skip
     over = [need for need in needs if limit and need.total[1] > limit * 1e9]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from vermilion.cli.fitted import Verbatim
 from vermilion.cli.onnx_utils import WithTool, vendor_result
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -92,7 +93,7 @@ def model_benchmark(
         "threads": threads,
         "results": [_as_json(one) for one in measured.results],
     }
-    return Result(data, lambda: "\n".join(_lines(measured)))
+    return Result(data, lambda: Verbatim("\n".join(_lines(measured))))
 
 
 def _lengths(text: str) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ def model_generate(
         int, typer.Option("--context_length", help="Longest prompt that operators are wanted for.")
     ] = 2048,
     target: Annotated[
-        str, typer.Option("--target", metavar="T,T…", help="CPUs that it is to run on.")
+        str, typer.Option("--target", metavar="TARGET,…", help="CPUs that it is to run on.")
     ] = "cpu",
     era: Annotated[
         str,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, FittedTable
 from vermilion.cli.flags import Verbs
 from vermilion.cli.options import bytes_for_people
 from vermilion.cli.output import Result
@@ -85,7 +86,7 @@ def vaiml(
         int, typer.Option("--exact_length", help="Compile for this length alone.")
     ] = 0,
     target: Annotated[
-        str, typer.Option("--target", metavar="T,T…", help="CPUs to compile for.")
+        str, typer.Option("--target", metavar="TARGET,…", help="CPUs to compile for.")
     ] = "cpu",
     known: Annotated[
         bool, typer.Option("--known", help="Compile the shapes too that the runtime has.")
@@ -177,16 +178,17 @@ def _view(
     needs: Needs, listed: Path, made: CompiledPlugin | None, checked: Sequence[Verified]
 ) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("operator", "shape", "runs", "compiled for"):
-        table.add_column(column, overflow="fold", justify="right" if column == "runs" else "left")
+    columns = (
+        Column("operator", 0, "name"), Column("shape", 0, "words"), Column("runs", 2),
+        Column("compiled for", 1, "words"),
+    )  # fmt: skip
+    rows = []
     for one in needs.asked:
         operator = one.row.operator
         what = _compiled_for(one.identities) or f"— ({one.reason})"
-        table.add_row(operator.op_type, operator.shape_words(), str(operator.count), what)
-    views: list[RenderableType] = [table, f"list: {listed}"]
+        rows.append((operator.op_type, operator.shape_words(), str(operator.count), what))
+    views: list[RenderableType] = [FittedTable(columns, rows), f"list: {listed}"]
     if made is not None and made.plugin is None:
         views.append("nothing is missing: no plugin is needed")
     elif made is not None and made.plugin is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, FittedTable, Verbatim
 from vermilion.cli.options import Dims, Model, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -26,7 +27,7 @@ def optimize(
         Path, typer.Option("--output", "-o", metavar="FILE.onnx", help="The file to write.")
     ],
     kind: Annotated[
-        str, typer.Option("--type", help="The graph's kind: bert, gpt2, vit, clip, t5, …")
+        str, typer.Option("--type", metavar="bert|gpt2|vit|clip|t5|…", help="The graph's kind.")
     ] = "bert",
     heads: Annotated[
         int, typer.Option("--heads", help="Attention heads; 0: read from the graph.")
@@ -35,7 +36,8 @@ def optimize(
         int, typer.Option("--width", help="Size of the hidden state; 0: read from the graph.")
     ] = 0,
     precision: Annotated[
-        str, typer.Option("--precision", "-p", help="Weights and arithmetic: fp32 or fp16.")
+        str,
+        typer.Option("--precision", "-p", metavar="fp32|fp16", help="Of weights and arithmetic."),
     ] = "fp32",
     dim: Dims = None,
 ) -> Result:
@@ -68,17 +70,21 @@ def optimize(
 
 def _view(done: Optimized) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
 
     fused = ", ".join(f"{count} {name}" for name, count in sorted(done.fused.items()))
-    table = Table("output", "cosine", "SQNR dB", "max abs error", box=None, pad_edge=False)
-    for row in done.agreements:
-        figures = (f"{row.cosine:.7f}", f"{row.sqnr_db:.1f}", f"{row.max_abs_error:.2g}")
-        table.add_row(row.name, *figures)
+    columns = (
+        Column("output", 0, "name"), Column("cosine", 1), Column("SQNR dB", 1),
+        Column("largest error", 2),
+    )  # fmt: skip
+    rows = [
+        (row.name, f"{row.cosine:.7f}", f"{row.sqnr_db:.1f}", f"{row.max_abs_error:.2g}")
+        for row in done.agreements
+    ]
     return Group(
-        f"{done.output if done.agrees else 'not written'}: {done.precision}, {done.nodes_before}"
+        Verbatim(str(done.output) if done.agrees else "not written"),
+        f"{done.precision}, {done.nodes_before}"
         f" operators → {done.nodes_after} in {done.seconds:.1f} s",
         f"fused: {fused or 'nothing'}",
         "compared with the model as it came, the worst of several inputs:",
-        table,
+        FittedTable(columns, rows),
     )

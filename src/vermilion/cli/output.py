@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TextIO
 
+from vermilion.cli.fitted import draw, visible
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
@@ -66,7 +66,7 @@ def emit(
             extra["error"] = _error_object(result.failure)
         _print_object({**_head(verb, result.ok), **result.data, **extra}, out)
     else:
-        console_on(out).print(result.view())
+        draw(console_on(out), result.view())
     out.flush()
     if result.failure is not None:
         _print_failure(result.failure)
@@ -90,11 +90,11 @@ def _print_failure(failure: Failure) -> None:
     place = f" ({failure.where})" if failure.where else ""
     console = console_on(sys.stderr)
     label = Text("error:", style="bold red")
-    console.print(Text.assemble(label, f" {failure.message}{place}"), soft_wrap=True)
+    message = visible(f" {failure.message}{place}")
+    console.print(Text.assemble(label, message), soft_wrap=True)
     if failure.hint:
-        console.print(
-            Text.assemble(Text("hint:", style="bold"), f" {failure.hint}"), soft_wrap=True
-        )
+        label = Text("hint:", style="bold")
+        console.print(Text.assemble(label, visible(f" {failure.hint}")), soft_wrap=True)
 
 
 def console_on(stream: TextIO) -> Console:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vermilion.cli.fitted import Column, FittedTable
+from vermilion.cli.fitted import Column, Facts, FittedTable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,57 +37,45 @@ def latency_view(latency: Latency | None, reason: str) -> list[RenderableType]:
 
 def summary_view(summary: Summary, *, ran: str) -> RenderableType:
     """Return supported, offloaded and ran beside each other."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("", "model", "supported", "offloaded", "ran"):
-        table.add_column(column, justify="left" if column in ("", "ran") else "right")
-    table.add_row(
-        "operators",
-        str(summary.operators),
-        _share(summary.supported_operators, summary.operators, "d"),
-        _share(summary.offloaded_operators, summary.operators, "d"),
-        ran,
-    )
-    table.add_row(
-        "GOPs",
-        f"{summary.gops:.4g}",
-        _share(summary.supported_gops, summary.gops, ".4g"),
-        _share(summary.offloaded_gops, summary.gops, ".4g"),
-        "",
-    )
-    table.add_row(
-        "regions", "", str(summary.subgraphs_supported), str(summary.subgraphs_offloaded), ""
-    )
+    columns = (
+        Column("", 0, "name"), Column("model", 1), Column("supported", 0), Column("offloaded", 0),
+        Column("ran", 0, "words"),
+    )  # fmt: skip
+    rows = [
+        (
+            "operators",
+            str(summary.operators),
+            _share(summary.supported_operators, summary.operators, "d"),
+            _share(summary.offloaded_operators, summary.operators, "d"),
+            ran,
+        ),
+        (
+            "GOPs",
+            f"{summary.gops:.4g}",
+            _share(summary.supported_gops, summary.gops, ".4g"),
+            _share(summary.offloaded_gops, summary.gops, ".4g"),
+        ),
+        ("subgraphs", "", str(summary.subgraphs_supported), str(summary.subgraphs_offloaded)),
+    ]
     fallback = summary.fallback
     lost = {
         "failed to compile": fallback.compile_error,
         f"below {summary.threshold_gops_percent:g}% of GOPs": fallback.below_gops_threshold,
-        f"above {summary.max_subgraphs} regions": fallback.above_max_subgraphs,
+        f"above {summary.max_subgraphs} subgraphs": fallback.above_max_subgraphs,
     }
-    for words, count in lost.items():
-        if count:
-            table.add_row("", "", "", f"-{count}", words)
-    return table
+    rows += [("", "", "", f"-{count}", words) for words, count in lost.items() if count]
+    return FittedTable(columns, rows)
 
 
 def nodes_view(
     nodes: Sequence[Mapping[str, object]], device: str, *, every_node: bool
 ) -> Sequence[RenderableType]:
     """Return the nodes that are not on the device, by reason; or every node."""
-    from rich.table import Table
-
     # A reason stands where a node is not with what was compiled for the target.
     away = [node for node in nodes if node["device"] != device or node["reason"]]
     if every_node:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("node", "operator", "device", "part", "reason"):
-            table.add_column(column, overflow="fold")
-        for node in nodes:
-            table.add_row(
-                *(str(node[key]) for key in ("name", "op_type", "device", "part", "reason"))
-            )
-        return [table]
+        keys = ("name", "op_type", "device", "part", "reason")
+        return [FittedTable(_NODE_COLUMNS, [[str(node[key]) for key in keys] for node in nodes])]
     if not away:
         # On a CPU target what stays behind is on the CPU too, in ONNX Runtime.
         verb = "compiled for" if device == "cpu" else "placed on"
@@ -95,17 +83,20 @@ def nodes_view(
     groups: dict[tuple[str, str], list[Mapping[str, object]]] = {}
     for node in away:
         groups.setdefault((str(node["reason"]), str(node["hint"])), []).append(node)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("in ONNX Runtime" if device == "cpu" else "on the CPU", justify="right")
-    table.add_column("why", overflow="fold")
-    table.add_column("what to do", overflow="fold")
+    where = "in ONNX\nRuntime" if device == "cpu" else "on the\nCPU"
+    columns = (Column(where), Column("why", 0, "words"), Column("what to do", 1, "words"))
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    for (reason, hint), members in ordered[:_GROUPS]:
-        table.add_row(str(len(members)), reason, hint)
+    rows = [(str(len(members)), reason, hint) for (reason, hint), members in ordered[:_GROUPS]]
     if len(ordered) > _GROUPS:
         rest = sum(len(members) for _, members in ordered[_GROUPS:])
-        table.add_row(str(rest), f"{len(ordered) - _GROUPS} more reasons", "see `--nodes`")
-    return [table]
+        rows.append((str(rest), f"{len(ordered) - _GROUPS} more reasons", "see `--nodes`"))
+    return [FittedTable(columns, rows)]
+
+
+_NODE_COLUMNS = (
+    Column("node", 0, "name"), Column("operator", 2, "name"), Column("device", 0, "name"),
+    Column("part", 3, "name"), Column("reason", 1, "words"),
+)  # fmt: skip
 
 
 def _share(part: float, whole: float, form: str) -> str:
@@ -114,36 +105,32 @@ def _share(part: float, whole: float, form: str) -> str:
 
 def planning_view(prediction: Prediction, cpu_ms: float | None) -> Sequence[RenderableType]:
     """Return what stands below the placement on one target."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    if prediction.latency is not None:
-        for row in _latency_rows(prediction.latency):
-            table.add_row(*row)
+    facts = [] if prediction.latency is None else _latency_rows(prediction.latency)
     crossings = prediction.crossings
     if crossings is not None:
-        table.add_row("crossings", _crossings_words(prediction, crossings))
+        facts.append(("transfers", _transfer_words(prediction, crossings)))
     if cpu_ms is not None:
-        table.add_row("this CPU", f"{cpu_ms:.2f} ms for the whole model, measured now")
+        facts.append(("this CPU", f"{cpu_ms:.2f} ms for the whole model, measured now"))
         advice = _advice(prediction, cpu_ms)
         if advice:
-            table.add_row("so", advice)
-    for caution in prediction.cautions:
-        table.add_row("careful", caution)
+            facts.append(("so", advice))
+    facts += [("careful", caution) for caution in prediction.cautions]
     fix = prediction.fix
     if fix is not None:
         before = prediction.summary.offloaded_operators
         gain = f"{before} → {fix.offloaded_operators} of {fix.operators} operators offloaded"
-        table.add_row("--fix", f"{', '.join(fix.fixes)}: {gain}")
-    return [table] if table.row_count else []
+        facts.append(("--fix", f"{', '.join(fix.fixes)}: {gain}"))
+    return [Facts(facts)] if facts else []
 
 
-def _crossings_words(prediction: Prediction, crossings: Crossings) -> str:
+def _transfer_words(prediction: Prediction, crossings: Crossings) -> str:
     parts = sum(part.device == prediction.target.kind for part in prediction.placement.parts)
-    between = f"{crossings.tensors} tensors, {crossings.bytes / 1e6:.2f} MB"
-    return f"{parts} on the device; {between} pass between it and the CPU in a run"
+    count = crossings.tensors
+    between = f"{count} tensor{'' if count == 1 else 's'}, {crossings.bytes / 1e6:.2f} MB"
+    return (
+        f"{parts} part{'' if parts == 1 else 's'} on the device; {between} between it and the CPU "
+        "in a run"
+    )
 
 
 def _latency_rows(latency: Latency) -> list[tuple[str, str]]:
@@ -183,7 +170,7 @@ def _advice(prediction: Prediction, cpu_ms: float) -> str:
         return f"the CPU of this machine is faster than the modelled {latency.words}{rest}"
     if latency.high_ms + rest_ms < cpu_ms:
         low, high = (cpu_ms / (ms + rest_ms) for ms in (latency.high_ms, latency.low_ms))
-        return f"the device should be {low:.1f} to {high:.1f} times as fast as this CPU{rest}"
+        return f"the device should be {low:.2f} to {high:.2f} × as fast as this CPU{rest}"
     return "the interval has this CPU's time in it: which is faster cannot be said"
 
 
@@ -201,9 +188,9 @@ def targets_view(found: Inspection) -> Sequence[RenderableType]:
 
 
 _TARGET_COLUMNS = (
-    Column("target", 0), Column("offloaded", 1), Column("GOPs", 2), Column("parts", 7),
-    Column("crossings", 8), Column("with --fix", 5), Column("modelled", 3),
-    Column("first reason", 6, folds=True),
+    Column("target", 0, "name"), Column("offloaded", 1), Column("GOPs", 2), Column("parts", 7),
+    Column("transfers", 8), Column("with --fix", 5), Column("modelled", 3),
+    Column("first reason", 6, "words"),
 )  # fmt: skip
 
 

@@ -45,16 +45,16 @@ def nodes(rows: Sequence[dict[str, object]], *, every_node: bool = False) -> str
 def test_supported_offloaded_and_ran_are_three_columns() -> None:
     text = drawn(summary_view(bundles.small_summary(), ran="not compiled"))
     assert text.startswith("model supported offloaded ran operators 3 3 (100.0%) 2 (66.7%) not")
-    assert "regions 1 1" in text
+    assert "subgraphs 1 1" in text
     assert "failed to compile" not in text
 
 
-def test_regions_that_were_lost_have_their_cause() -> None:
+def test_subgraphs_that_were_lost_have_their_cause() -> None:
     summary = replace(bundles.small_summary(), fallback=Fallback(1, 2, 3))
     text = drawn(summary_view(summary, ran="CPU"))
     assert "-1 failed to compile" in text
     assert "-2 below 20% of GOPs" in text
-    assert "-3 above 7 regions" in text
+    assert "-3 above 7 subgraphs" in text
 
 
 def test_a_model_without_work_divides_by_nothing() -> None:
@@ -115,7 +115,7 @@ def prelu_model() -> ir.Model:
     return parse(PRELU, w=0.1 * weight(8, 8, 3, 3), s=weight(8, 1, 1))
 
 
-def test_a_plan_shows_time_crossings_and_what_a_fix_gains(
+def test_a_plan_shows_time_transfers_and_what_a_fix_gains(
     vermilion: Command, tmp_path: Path
 ) -> None:
     ir.save(prelu_model(), tmp_path / "m.onnx")
@@ -123,8 +123,10 @@ def test_a_plan_shows_time_crossings_and_what_a_fix_gains(
     assert done.code == 0
     assert "no latency is modelled: it has" in done.words
     assert "the published BF16 networks of Ryzen AI 1.7 have 0.772 to 78.9" in done.words
-    assert "2 on the device; " not in done.words
-    assert "3 on the device; 4 tensors, 0.03 MB pass between it and the CPU in a run" in done.words
+    assert (
+        "transfers 3 parts on the device; 4 tensors, 0.03 MB between it and the CPU in a run"
+        in done.words
+    )
     assert "ms for the whole model, measured now" in done.words
     assert "--fix write-attributes, replace-prelu: 3 → 7 of 8 operators offloaded" in done.words
     assert wide_enough(done.out)

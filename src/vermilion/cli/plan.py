@@ -26,7 +26,10 @@ def plan(
     target: Annotated[
         str,
         typer.Option(
-            "--target", "-t", help="Targets to compare: cpu,strix; by default the CPU and each NPU."
+            "--target",
+            "-t",
+            metavar="TARGET,…",
+            help="Targets to compare; by default the CPU and each NPU.",
         ),
     ] = "",
     batch: Annotated[
@@ -40,14 +43,15 @@ def plan(
     """
     from vermilion.planning import plan_devices
 
-    found = plan_devices(
-        model,
-        label=str(model),
-        targets=tuple(filter(None, target.split(","))),
-        batches=_batches(batch),
-        dims=parse_dims(dim),
-        progress=terminal.progress,
-    )
+    with terminal.measuring(str(model)):
+        found = plan_devices(
+            model,
+            label=str(model),
+            targets=tuple(filter(None, target.split(","))),
+            batches=_batches(batch),
+            dims=parse_dims(dim),
+            progress=terminal.progress,
+        )
     return Result(found.as_json(), lambda: _view(found))
 
 
@@ -59,8 +63,9 @@ def _batches(text: str) -> tuple[int, ...]:
 
 
 _COLUMNS = (
-    Column("device", 0), Column("numbers", 2), Column("batch", 1), Column("ms", 0),
-    Column("results/s", 3), Column("on it", 5), Column("is", 4), Column("how", 6, folds=True),
+    Column("device", 0, "name"), Column("data type", 2, "name"), Column("batch", 1),
+    Column("ms", 0), Column("results/s", 3), Column("on it", 5), Column("is", 4, "name"),
+    Column("split", 6, "words"),
 )  # fmt: skip
 
 

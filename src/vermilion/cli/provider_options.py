@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vermilion.cli.fitted import Column, FittedTable, Verbatim
 from vermilion.cli.output import Result
 from vermilion.errors import OptionError
 
@@ -76,7 +77,6 @@ def _row(linted: Linted) -> dict[str, object]:
 
 def _lint_view(linted: Sequence[Linted], unread: Sequence[str], *, as_json: bool) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     from vermilion.hardware.options.lint import corrected_text
@@ -90,14 +90,12 @@ def _lint_view(linted: Sequence[Linted], unread: Sequence[str], *, as_json: bool
         if not one.problems:
             views += ["nothing is wrong", ""]
             continue
-        table = Table(box=None, pad_edge=False, show_header=False)
-        table.add_column()
-        table.add_column(overflow="fold")
         for problem in one.problems:
-            table.add_row(Text(problem.level, style=STYLES[problem.level]), Text(problem.what))
+            label = (f"{problem.level}: ", STYLES[problem.level])
+            views.append(Text.assemble(label, problem.what))
             if problem.fix:
-                table.add_row("", Text.assemble(("fix: ", "bold"), problem.fix))
-        views += [table, "", "corrected:", Text(corrected_text(one, as_json=as_json)), ""]
+                views.append(Text.assemble("  ", ("fix: ", "bold"), problem.fix))
+        views += ["", "corrected:", Verbatim(corrected_text(one, as_json=as_json)), ""]
     views += [Text(line) for line in unread]
     return Group(*views)
 
@@ -138,22 +136,17 @@ def suggest_options(release: str, device: str, precision: str) -> Result:
 
 def _suggest_view(wanted: Request, built: BuiltOptions) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("option", "value", "why"):
-        table.add_column(column, overflow="fold")
+    columns = (Column("option", 0, "name"), Column("value", 0, "name"), Column("why", 1, "words"))
+    rows = []
     old = {"cacheDir": "cache_dir", "cacheKey": "cache_key", "encryptionKey": "encryption_key"}
     for name, value in built.options.items():
-        table.add_row(name, value, built.reasons.get(old.get(name, name), ""))
+        rows.append((name, value, built.reasons.get(old.get(name, name), "")))
     for name, value in built.environment.items():
-        table.add_row(name, value, built.reasons.get(f"environment {name}", ""))
-    for name, reason in built.reasons.items():
-        if name.startswith("no "):
-            table.add_row(name, "", reason)
+        rows.append((name, value, built.reasons.get(f"environment {name}", "")))
+    rows += [(name, "", why) for name, why in built.reasons.items() if name.startswith("no ")]
     head = f"VitisAI on {wanted.device}, Ryzen AI {wanted.release}, {wanted.precision}"
-    views: list[RenderableType] = [head, table]
+    views: list[RenderableType] = [head, FittedTable(columns, rows)]
     if built.config is not None:
-        views += ["", "the file that `config_file` names:", Text(built.config_text().rstrip())]
+        views += ["", "the file that `config_file` names:", Verbatim(built.config_text().rstrip())]
     return Group(*views)

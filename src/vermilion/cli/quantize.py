@@ -26,49 +26,65 @@ def quantize(
     model: Model,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The ONNX file to write.", show_default=False)
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE.onnx",
+            help="The ONNX file to write.",
+            show_default=False,
+        ),
     ],
     calib: Annotated[
         str,
         typer.Option(
             "--calib",
             metavar="DIR|FILE|random",
-            help="Pictures, .npy or .npz files; `random` only to try things out.",
+            help="Images, .npy or .npz files; `random` only to try things out.",
             show_default=False,
         ),
     ],
     scheme: Annotated[
-        str | None, typer.Option("--scheme", help="The number format; `xint8` by default.")
+        str | None,
+        typer.Option("--scheme", metavar="SCHEME", help="The data types; xint8 if none."),
     ] = None,
     samples: Annotated[int, typer.Option("-n", "--samples", help="Samples to take at most.")] = 32,
     dim: Dims = None,
     mean: Annotated[
-        str | None, typer.Option("--mean", help="Subtracted from pictures ÷ 255: `0.485,0.456,…`")
+        str | None,
+        typer.Option("--mean", metavar="0.485,0.456,…", help="Subtracted from pixel values ÷ 255."),
     ] = None,
     std: Annotated[
-        str | None, typer.Option("--std", help="What pictures are divided by: `0.229,0.224,…`")
+        str | None,
+        typer.Option("--std", metavar="0.229,0.224,…", help="What they are divided by then."),
     ] = None,
     layout: Annotated[
-        str | None, typer.Option("--layout", help="Order of axes: nchw (by default) or nhwc.")
+        str | None,
+        typer.Option("--layout", metavar="nchw|nhwc", help="Order of axes; nchw if none."),
     ] = None,
     resize: Annotated[
-        str | None, typer.Option("--resize", help="Bring pictures to this size: `224x224`.")
+        str | None,
+        typer.Option("--resize", metavar="224x224", help="Resize images to this height and width."),
     ] = None,
     preprocess: Annotated[
         Path | None,
         typer.Option(
             "--preprocess",
             metavar="FILE|DIR",
-            help="How pictures are cropped, scaled and ordered: a JSON file, or the "
+            help="How images are cropped, scaled and ordered: a JSON file, or the "
             "configuration of transformers or timm.",
         ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option("--method", help="Ranges of activations: mse, minmax, percentile, entropy."),
+        typer.Option(
+            "--method",
+            metavar="mse|minmax|percentile|entropy",
+            help="How ranges of activations are chosen.",
+        ),
     ] = None,
     rounding: Annotated[
-        str | None, typer.Option("--rounding", help="Of weights: compensated or nearest.")
+        str | None, typer.Option("--rounding", metavar="compensated|nearest", help="Of weights.")
     ] = None,
     per_channel: Annotated[
         bool | None,
@@ -92,11 +108,17 @@ def quantize(
     ] = None,
     wide: Annotated[
         list[str] | None,
-        typer.Option("--wide", help="Tensors that get 16 bits; `*` matches. May be repeated."),
+        typer.Option(
+            "--wide", metavar="NAME", help="Tensors that get 16 bits; `*` matches. May be repeated."
+        ),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option("--exclude", help="Nodes that stay in float; `*` matches. May be repeated."),
+        typer.Option(
+            "--exclude",
+            metavar="NODE",
+            help="Nodes that stay in float; `*` matches. May be repeated.",
+        ),
     ] = None,
     max_drop: Annotated[
         str | None,
@@ -116,7 +138,7 @@ def quantize(
         str | None,
         typer.Option(
             "--metric",
-            metavar="NAME|MODULE:FUNCTION",
+            metavar="METRIC|MODULE:FUNCTION",
             help="What `--max-drop` is a part of: top1, top5, miou, map, cer, wer, f1, perplexity, "
             "cosine, or a function of (outputs, sample, index, label) or of those of all.",
         ),
@@ -142,7 +164,9 @@ def quantize(
     direction: Annotated[
         str | None,
         typer.Option(
-            "--direction", help="Of the metric's figures, `larger` or `smaller` is better."
+            "--direction",
+            metavar="larger|smaller",
+            help="Which of the metric's figures are better.",
         ),
     ] = None,
     metric_range: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vermilion.cli.fitted import Column, FittedTable, Verbatim
 from vermilion.cli.options import bytes_for_people
 
 if TYPE_CHECKING:
@@ -19,26 +20,22 @@ _WORST_LAYERS = 8
 def view(file: QuantizedFile) -> RenderableType:
     """Show what was written, what it lost, and where."""
     from rich.console import Group
-    from rich.table import Table
 
     found = file.quantized
     size = bytes_for_people(file.output.stat().st_size)
-    outputs = Table(box=None, pad_edge=False, header_style="bold")
-    outputs.add_column("output")
-    outputs.add_column("SQNR dB", justify="right")
-    outputs.add_column("cosine", justify="right")
-    for row in found.outputs:
-        outputs.add_row(row.name, f"{row.sqnr_db:.1f}", f"{row.cosine:.6f}")
+    outputs = FittedTable(
+        (Column("output", 0, "name"), Column("SQNR dB"), Column("cosine", 1)),
+        [(row.name, f"{row.sqnr_db:.1f}", f"{row.cosine:.6f}") for row in found.outputs],
+    )
     worst = sorted(found.layers, key=lambda layer: layer.sqnr_db)[:_WORST_LAYERS]
-    layers = Table(box=None, pad_edge=False, header_style="bold")
-    layers.add_column("layer", overflow="fold")
-    layers.add_column("operator")
-    layers.add_column("SQNR dB", justify="right")
-    for layer in worst:
-        layers.add_row(layer.name, layer.op_type, f"{layer.sqnr_db:.1f}")
+    layers = FittedTable(
+        (Column("layer", 0, "name"), Column("operator", 1, "name"), Column("SQNR dB")),
+        [(layer.name, layer.op_type, f"{layer.sqnr_db:.1f}") for layer in worst],
+    )
     own = f", {found.own_samples} of them in own kernels" if found.own_samples else ""
     return Group(
-        f"{file.output} ({size}): {found.scheme}, {found.samples} "
+        Verbatim(f"{file.output}: {size}"),
+        f"{found.scheme}, {found.samples} "
         f"{'sample' if found.samples == 1 else 'samples'}{own}, "
         f"{file.seconds:.1f} s, peak memory {file.peak_rss_mb:.0f} MB",
         "",
@@ -94,17 +91,15 @@ def _crowded(found: Quantized) -> list[str]:
 
 
 def _ladder(file: QuantizedFile) -> list[RenderableType]:
-    from rich.table import Table
-
     if file.guarded is None:
         return []
     guarded = file.guarded
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"tried, on {guarded.held_out} samples held out")
-    for heading in ("SQNR dB", "drop", "at most", "GOPs on 8 bits", "s"):
-        table.add_column(heading, justify="right")
-    for trial in guarded.ladder:
-        table.add_row(
+    columns = (
+        Column(f"tried, on {guarded.held_out} samples held out", 0, "words"), Column("SQNR dB", 2),
+        Column("drop", 0), Column("at most", 1), Column("GOPs on 8 bits", 3), Column("s", 4),
+    )  # fmt: skip
+    rows = [
+        (
             trial.what,
             f"{trial.sqnr_db:.1f}",
             trial.fault or f"{trial.drop:.2%}",
@@ -112,9 +107,11 @@ def _ladder(file: QuantizedFile) -> list[RenderableType]:
             f"{trial.eight_bit_share:.1%}",
             f"{trial.seconds:.1f}",
         )
+        for trial in guarded.ladder
+    ]
     counted = f" of `{guarded.metric}`" if guarded.metric else ""
     note = f"`at most` is what the drop{counted} does not exceed: all lines with 95 % confidence"
-    return ["", table, note, *_verdict(guarded)]
+    return ["", FittedTable(columns, rows), note, *_verdict(guarded)]
 
 
 def _front(file: QuantizedFile) -> list[RenderableType]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, FittedTable, Verbatim
 from vermilion.cli.options import CacheDir, Dims, Inputs, Threads, load_inputs, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -182,8 +183,12 @@ def _bucket_view(data: dict[str, object], outputs: dict[str, Array]) -> Renderab
         f"{name}  {array.dtype}  {'×'.join(map(str, array.shape))}"
         for name, array in outputs.items()
     )
-    where = f"written to {data['output']}" if data["output"] else "not written: give --output"
+    where = _where(data["output"])
     return Group(f"ran on {data['model']} ({how}): {data['runs_on']}", *shapes, where)
+
+
+def _where(output: object) -> Verbatim:
+    return Verbatim(f"written to {output}" if output else "not written: give --output OUT.npz")
 
 
 def _tell_notes(terminal: Terminal, side: Side | BundleRunner) -> None:
@@ -206,8 +211,6 @@ def _samples(terminal: Terminal, side: Side) -> dict[str, Array]:
 
 def _schema(what: str, dim: Sequence[str] | None) -> Result:
     """Print the inputs of a model file or a bundle; nothing is compiled for that."""
-    from rich.table import Table
-
     from vermilion.runtime.feeds import shape_text
     from vermilion.runtime.write import tensor_record
     from vermilion.sides import read_graph
@@ -220,13 +223,16 @@ def _schema(what: str, dim: Sequence[str] | None) -> Result:
     ]
 
     def view() -> RenderableType:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("input", "type", "shape"):
-            table.add_column(column)
+        columns = (
+            Column("input", 0, "name"),
+            Column("type", 1, "name"),
+            Column("shape", 0, "name"),
+        )
+        drawn = []
         for row in rows:
             sizes = row["shape"] if isinstance(row["shape"], list) else []
-            table.add_row(str(row["name"]), str(row["dtype"]), shape_text(sizes))
-        return table
+            drawn.append((str(row["name"]), str(row["dtype"]), shape_text(sizes)))
+        return FittedTable(columns, drawn)
 
     return Result({"inputs": rows}, view)
 
@@ -251,22 +257,20 @@ def _view(
     side: Side | BundleRunner, outputs: dict[str, Array], milliseconds: float, output: Path | None
 ) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("output", "type", "shape", "min", "mean", "max"):
-        table.add_column(column, justify="left" if column in ("output", "type") else "right")
+    columns = (
+        Column("output", 0, "name"), Column("type", 3, "name"), Column("shape", 1),
+        Column("min", 2), Column("mean", 4), Column("max", 2),
+    )  # fmt: skip
+    rows = []
     for row, value in zip(_described(outputs), outputs.values(), strict=True):
         sizes = row["shape"] if isinstance(row["shape"], list) else []
-        table.add_row(
-            str(row["name"]),
-            str(row["dtype"]),
-            "×".join(map(str, sizes)) or "scalar",
-            *_figures(value),
-        )
-    where = f"written to {output}" if output is not None else "not written: give --output OUT.npz"
+        shape = "×".join(map(str, sizes)) or "scalar"
+        rows.append((str(row["name"]), str(row["dtype"]), shape, *_figures(value)))
+    where = _where(output)
     ran = f"ran on {side.runs_on} in {milliseconds:.2f} ms (one run, not warmed up)"
-    return Group(f"{ran}: {side.placement}" if side.placement else ran, table, where)
+    said = f"{ran}: {side.placement}" if side.placement else ran
+    return Group(said, FittedTable(columns, rows), where)
 
 
 def _figures(value: object) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, FittedTable, Verbatim
 from vermilion.cli.flags import Verbs
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -27,14 +28,12 @@ def new(
     file: Annotated[Path, typer.Argument(metavar="KEY.pem", help="Where the key goes.")],
 ) -> Result:
     """Make a key for `compile --sign`: KEY.pem, to be kept secret, and KEY.pem.pub to hand out."""
-    from rich.text import Text
-
     from vermilion.store.ed25519 import make_key
 
     key = make_key(file).public
     public = file.with_name(f"{file.name}.pub")
     words = f"{file}: keep it secret\n{public}: hand it out\n{key}"
-    return Result({"private": file, "public": public, "key": key}, lambda: Text(words))
+    return Result({"private": file, "public": public, "key": key}, lambda: Verbatim(words))
 
 
 @app.command("add")
@@ -53,15 +52,13 @@ def add(
     ] = "",
 ) -> Result:
     """Run machine code that this key signed, from now on."""
-    from rich.text import Text
-
     from vermilion.store.ed25519 import read_public_key
     from vermilion.store.trust import trust_key
 
     digits, found = read_public_key(key)
     added = trust_key(digits, name or found or digits[:16])
     words = f"trusted: {added.name} ({added.key})"
-    return Result(_as_json(added), lambda: Text(words))
+    return Result(_as_json(added), lambda: Verbatim(words))
 
 
 @app.command("list")
@@ -88,13 +85,11 @@ def remove(
     key: Annotated[str, typer.Argument(metavar="NAME|KEY", help="Its name, or its hex digits.")],
 ) -> Result:
     """Trust a key no longer: what it signed is compiled again before it runs."""
-    from rich.text import Text
-
     from vermilion.store.trust import distrust_key
 
     removed = distrust_key(key)
     words = f"no longer trusted: {removed.name} ({removed.key})"
-    return Result(_as_json(removed), lambda: Text(words))
+    return Result(_as_json(removed), lambda: Verbatim(words))
 
 
 def _as_json(row: TrustedKey) -> dict[str, object]:
@@ -102,14 +97,7 @@ def _as_json(row: TrustedKey) -> dict[str, object]:
 
 
 def _list_view(rows: Sequence[TrustedKey]) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
     if not rows:
-        return Text("no key is trusted: only what was compiled here runs as it is")
-    table = Table(box=None, pad_edge=False)
-    table.add_column("name", overflow="fold")
-    table.add_column("key", overflow="fold")
-    for row in rows:
-        table.add_row(row.name, row.key)
-    return table
+        return "no key is trusted: only what was compiled here runs as it is"
+    columns = (Column("name", 0, "name"), Column("key", 0, "name"))
+    return FittedTable(columns, [(row.name, row.key) for row in rows])

@@ -11,13 +11,17 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Concatenate, ParamSpec
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, ParamSpec, get_args
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
+from vermilion.cli.fitted import visible
+from vermilion.cli.help import COMMON
 from vermilion.cli.options import Threads
 from vermilion.cli.output import (
     Failure,
@@ -28,6 +32,7 @@ from vermilion.cli.output import (
     forgive_unprintable,
     stdout_for_result_only,
 )
+from vermilion.cli.values import completion_of
 from vermilion.cores import at_most
 from vermilion.errors import VermilionError
 from vermilion.progress import Progress, no_progress
@@ -35,19 +40,17 @@ from vermilion.progress import Progress, no_progress
 INTERRUPTED = 130
 """The exit code that shells give to what Ctrl-C ended: 128 + SIGINT."""
 
-_COMMON_PANEL = "Common options"
-
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object on stdout.", rich_help_panel=_COMMON_PANEL),
+    typer.Option("--json", help="Print one JSON object on stdout.", rich_help_panel=COMMON),
 ]
 Verbose = Annotated[
     bool,
-    typer.Option("--verbose", "-v", help="Log each step on stderr.", rich_help_panel=_COMMON_PANEL),
+    typer.Option("--verbose", "-v", help="Log each step on stderr.", rich_help_panel=COMMON),
 ]
 Debug = Annotated[
     bool,
-    typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=_COMMON_PANEL),
+    typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=COMMON),
 ]
 
 _COMMON = {"json": Json, "verbose": Verbose, "debug": Debug}
@@ -74,7 +77,17 @@ class Terminal:
         from rich.text import Text
 
         label = Text("warning:", style="bold yellow")
-        console_on(sys.stderr).print(Text.assemble(label, f" {text}"), soft_wrap=True)
+        console_on(sys.stderr).print(Text.assemble(label, visible(f" {text}")), soft_wrap=True)
+
+    @contextmanager
+    def measuring(self, what: str) -> Iterator[None]:
+        """Warn behind the block if other programs kept the processors busy meanwhile."""
+        from vermilion.busy import Neighbours, disturbance
+
+        neighbours = Neighbours()
+        yield
+        if disturbed := disturbance(what, neighbours.share()):
+            self.warn(disturbed)
 
 
 def verb(name: str, *, limits_threads: bool = False) -> Callable[[Work[Options]], Command]:
@@ -92,6 +105,8 @@ def verb(name: str, *, limits_threads: bool = False) -> Callable[[Work[Options]]
                 return carry_out(terminal, lambda: work(terminal, *args, **options))
 
         own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
+        for parameter in own:
+            _name_value(parameter.annotation)
         own += [_option("threads", Threads, 0)] if limits_threads else []
         own += [_option(name, kind, False) for name, kind in _COMMON.items()]
         command.__signature__ = inspect.Signature(own, return_annotation=int)  # type: ignore[attr-defined]
@@ -102,6 +117,24 @@ def verb(name: str, *, limits_threads: bool = False) -> Callable[[Work[Options]]
         return command
 
     return decorate
+
+
+# What stands in `--help` for a value, where the option itself does not say.
+_METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+
+
+def _name_value(annotation: object) -> None:
+    """Give an option a word for its value, and the shell what to complete it with."""
+    kind, *settings = get_args(annotation)
+    kinds = get_args(kind) or (kind,)
+    for option in settings:
+        if not isinstance(option, OptionInfo | ArgumentInfo) or bool in kinds:
+            continue
+        if option.metavar is None:
+            inner = [one for outer in kinds for one in (get_args(outer) or (outer,))]
+            option.metavar = next((_METAVARS[one] for one in inner if one in _METAVARS), None)
+        if option.autocompletion is None and option.metavar is not None:
+            option.autocompletion = completion_of(option.metavar)
 
 
 def carry_out(terminal: Terminal, work: Callable[[], Result]) -> int:

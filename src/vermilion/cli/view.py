@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Verbatim
 from vermilion.cli.options import Dims, bytes_for_people, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
@@ -42,7 +43,12 @@ def view(
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", help="The target shown first; the page has all of them."),
+        typer.Option(
+            "--target",
+            "-t",
+            metavar="TARGET",
+            help="The target shown first; the page has all of them.",
+        ),
     ] = None,
     dim: Dims = None,
     dump: Annotated[
@@ -101,7 +107,7 @@ def _show(place: Path, terminal: Terminal) -> None:
 def _view(found: View, place: Path, size: int) -> RenderableType:
     from rich.console import Group
 
-    lines = [f"{place}: {bytes_for_people(size)}"]
+    lines: list[RenderableType] = [Verbatim(f"{place}: {bytes_for_people(size)}")]
     for model in found.data["models"]:
         graph = model["graph"]
         lines.append(f"{model['label']}: {len(graph['nodes'])} nodes")

@@ -125,7 +125,7 @@ def _no_gpu() -> NoReturn:
 
 
 # Classes of onnxruntime-genai that are not here, and why.
-_VISION = "pictures and sound are not read: only the text of a model is computed"
+_VISION = "images and sound are not read: only the text of a model is computed"
 _SERVER = "requests that share a batch are not served"
 NOT_HERE = {
     "Adapters": "LoRA adapters are not applied: merge them into the weights",

@@ -123,7 +123,7 @@ class Model:
     def create_multimodal_processor(self) -> NoReturn:
         """Raise UnsupportedError: only the text of a model is computed."""
         raise UnsupportedError(
-            "pictures and sound are not read: only the text of a model is computed",
+            "images and sound are not read: only the text of a model is computed",
             hint="`onnxruntime_genai` reads them",
         )
 

@@ -94,20 +94,20 @@ def picture_size(slot: Slot, options: PictureOptions) -> tuple[int, int, int]:
     told = described(slot.dtype, slot.shape)
     if slot.shape is None or len(slot.shape) != 4 or slot.dtype != np.float32:
         raise OptionError(
-            f"input `{slot.name}` takes no pictures: it is {told}",
-            hint="pictures become float32 arrays of four dimensions; give .npy files instead",
+            f"input `{slot.name}` takes no images: it is {told}",
+            hint="images become float32 arrays of four dimensions; give .npy files instead",
         )
     order = (1, 2, 3) if options.layout == "nchw" else (3, 1, 2)
     channels, height, width = (slot.shape[axis] for axis in order)
     if channels not in (1, 3, None):
         raise OptionError(
             f"input `{slot.name}` has {channels} channels in layout `{options.layout}`: {told}",
-            hint="pictures have 1 or 3 channels; is the layout the other one?",
+            hint="images have 1 or 3 channels; is the layout the other one?",
         )
     height, width = options.resize or (height, width)
     if height is None or width is None:
         raise OptionError(
-            f"input `{slot.name}` leaves the size of pictures open: {told}",
+            f"input `{slot.name}` leaves the size of images dynamic: {told}",
             hint="bind it with `--dim`, or give `--resize HEIGHTxWIDTH`",
         )
     return (3 if channels is None else channels), height, width
@@ -129,7 +129,7 @@ def read_picture(file: Path, slot: Slot, options: PictureOptions) -> NDArray[np.
             )
     except (unidentified, OSError, SyntaxError, image.DecompressionBombError) as error:
         raise OptionError(
-            f"`{file.name}` is not a picture that can be read: {error}",
+            f"`{file.name}` is not an image that can be read: {error}",
             where=str(file),
             hint="take it out of the folder, or save it again as PNG or JPEG",
         ) from error
@@ -196,7 +196,7 @@ def _pillow() -> tuple[Any, type[Exception]]:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise OptionError(
-            "reading pictures needs Pillow, which is not installed",
+            "reading images needs Pillow, which is not installed",
             hint="pip install 'vermilion[images]'",
         ) from error
     return Image, UnidentifiedImageError

@@ -60,11 +60,11 @@ def test_a_picture_is_resized_scaled_and_ordered(
 @pytest.mark.parametrize(
     ("slot", "options", "message"),
     [
-        (Slot(None), {}, "takes no pictures: it is float32\n"),
-        (Slot((1, 3, 4)), {}, r"takes no pictures: it is float32\[1,3,4\]"),
-        (Slot((1, 3, 4, 4), np.dtype(np.int64)), {}, r"takes no pictures: it is int64"),
+        (Slot(None), {}, "takes no images: it is float32\n"),
+        (Slot((1, 3, 4)), {}, r"takes no images: it is float32\[1,3,4\]"),
+        (Slot((1, 3, 4, 4), np.dtype(np.int64)), {}, r"takes no images: it is int64"),
         (Slot((1, 4, 4, 3)), {}, "has 4 channels in layout `nchw`"),
-        (Slot((None, 3, None, 4)), {}, r"leaves the size of pictures open: float32\[\?,3,\?,4\]"),
+        (Slot((None, 3, None, 4)), {}, r"leaves the size of images dynamic: float32\[\?,3,\?,4\]"),
     ],
 )
 def test_inputs_that_take_no_pictures(slot: Slot, options: Any, message: str) -> None:
@@ -87,7 +87,7 @@ def test_options_that_make_no_sense(options: Any, message: str) -> None:
 
 def test_files_that_are_no_pictures_are_named(tmp_path: Path, file: Path) -> None:
     (tmp_path / "broken.jpg").write_bytes(b"no picture")
-    with pytest.raises(OptionError, match=r"`broken\.jpg` is not a picture that can be read"):
+    with pytest.raises(OptionError, match=r"`broken\.jpg` is not an image that can be read"):
         read_picture(tmp_path / "broken.jpg", Slot((1, 3, 4, 4)), PictureOptions())
     with pytest.raises(OptionError, match="3 values and `x` takes 1 channel"):
         read_picture(file, Slot((1, 1, 4, 4)), PictureOptions(mean=(0.1, 0.2, 0.3)))

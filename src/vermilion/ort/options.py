@@ -26,12 +26,12 @@ class SessionOptions(ort.SessionOptions):  # type: ignore[misc]  # it has no typ
         self.entries[key] = value
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Bind an open dimension, by its name."""
+        """Fix a dynamic dimension, by its name."""
         super().add_free_dimension_override_by_name(name, size)
         self.sizes_by_name[name] = int(size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Bind open dimensions, by what they denote."""
+        """Fix dynamic dimensions, by what they denote."""
         super().add_free_dimension_override_by_denotation(denotation, size)
         self.sizes_by_denotation[denotation] = int(size)
 

@@ -226,3 +226,60 @@ def histogram(
         f'<text x="{_SMALL_WIDTH}" y="{_SMALL_HEIGHT - 3}" text-anchor="end">{short(last)}</text>'
         "</svg>"
     )
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Something that took from one moment to another, with words for who points at it."""
+
+    begin: float
+    end: float
+    words: str
+    is_bad: bool = False
+
+
+_LANE = 26
+
+
+def lanes_chart(
+    title: str, *, unit: str, lanes: Sequence[tuple[str, Sequence[Stretch]]], note: str = ""
+) -> str:
+    """Return a figure with a lane for each worker, and what it did along the time below.
+
+    `unit` stands at the time's axis; every lane begins with its name.
+    """
+    scale = ticks(max((one.end for _, row in lanes for one in row), default=1.0))
+    high, ground = scale[-1], _TOP + _LANE * len(lanes) + 4
+    left = min(200, 14 + 6 * max((len(name) for name, _ in lanes), default=0))
+
+    def across(moment: float) -> float:
+        return left + min(1.0, max(0.0, moment / high)) * (_WIDTH - _RIGHT - left)
+
+    parts = []
+    for value in scale:
+        x = across(value)
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{ground}"/>')
+        parts.append(
+            f'<text x="{x:.1f}" y="{ground + 14}" text-anchor="middle">{short(value)}</text>'
+        )
+    for number, (name, row) in enumerate(lanes):
+        y = _TOP + _LANE * number
+        parts.append(f'<text x="4" y="{y + _LANE / 2 + 4:.0f}">{escape(name)}</text>')
+        for at, one in enumerate(row):
+            colour = "s-bad" if one.is_bad else ("s1", "s5")[at % 2]
+            x, width = across(one.begin), across(one.end) - across(one.begin)
+            parts.append(
+                f'<rect class="{colour}" x="{x:.1f}" y="{y + 3}" width="{max(0.6, width):.1f}" '
+                f'height="{_LANE - 6}"><title>{escape(one.words)}</title></rect>'
+            )
+    parts.append(
+        f'<text class="title" x="{(left + _WIDTH) / 2:.0f}" y="{ground + 32}" '
+        f'text-anchor="middle">{escape(unit)}</text>'
+    )
+    small = f'<div class="note">{escape(note)}</div>' if note else ""
+    words = f"{title}: {len(lanes)} lanes over {unit}"
+    return (
+        f"<figure><figcaption>{escape(title)}</figcaption>"
+        f'<svg class="plot" viewBox="0 0 {_WIDTH} {ground + 40}" role="img" '
+        f'aria-label="{escape(words)}">{"".join(parts)}</svg>{small}</figure>'
+    )

@@ -121,7 +121,7 @@ def _files_of(source: Path) -> tuple[Path, ...]:
         wrong = "is not a kind of file that is read" if source.exists() else "does not exist"
         raise OptionError(
             f"calibration data `{source}` {wrong}",
-            hint="give a folder of pictures, of .npy or of .npz files, one such file, or `random`",
+            hint="give a folder of images, of .npy or of .npz files, one such file, or `random`",
         )
     files = sorted(path for path in source.iterdir() if path.is_file())
     if not files:
@@ -131,7 +131,7 @@ def _files_of(source: Path) -> tuple[Path, ...]:
     pictures = [path for path in files if path.suffix.lower() in SUFFIXES]
     if arrays and pictures:
         raise OptionError(
-            f"`{source}` holds both pictures and arrays", hint="keep one kind in the folder"
+            f"`{source}` holds both images and arrays", hint="keep one kind in the folder"
         )
     if not arrays and not pictures:
         known = ", ".join(sorted(ARRAY_SUFFIXES | SUFFIXES))
@@ -153,7 +153,7 @@ def _check_random(slots: tuple[InputSlot, ...]) -> None:
     for slot in slots:
         if slot.shape is None or any(length is None for length in slot.shape[1:]):
             raise OptionError(
-                f"input `{slot.name}` has open dimensions: {slot.describe()}",
+                f"input `{slot.name}` has dynamic dimensions: {slot.describe()}",
                 hint="random data needs sizes: bind them with `--dim`",
             )
 

@@ -267,7 +267,7 @@ def _input_shapes(reader: ArtifactReader) -> dict[str, Shape]:
         sizes = record.shape or ()
         if record.shape is None or not all(isinstance(size, int) for size in sizes):
             raise OptionError(
-                f"the input `{record.name}` has open sizes: {shape_text(sizes)}",
+                f"the input `{record.name}` has dynamic sizes: {shape_text(sizes)}",
                 where=str(reader.path),
                 hint="compile each program with `--dim`",
             )

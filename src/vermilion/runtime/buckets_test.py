@@ -117,7 +117,7 @@ def test_programs_of_two_models_are_refused(three: list[Path], tmp_path: Path) -
 def test_open_sizes_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "open.rai"
     compile_model(model(), dims={"batch": 1}, cache_dir=tmp_path / "cache", output=file)
-    with pytest.raises(OptionError, match="has open sizes") as caught:
+    with pytest.raises(OptionError, match="has dynamic sizes") as caught:
         BucketSession([file])
     assert "--dim" in caught.value.hint
 

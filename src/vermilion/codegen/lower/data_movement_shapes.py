@@ -138,7 +138,7 @@ def slice_bounds(start: int, end: int, step: int, size: int) -> tuple[int, int]:
         first, last, stride = slice(start, end, step).indices(size)
         return first, len(range(first, last, stride))
     # Whether a bound counts from the end is known; where it is cut off, the run knows.
-    require(step > 0, "a Slice of open sizes that runs backwards")
+    require(step > 0, "a Slice of dynamic sizes that runs backwards")
     first, last = (_inside(bound + size if bound < 0 else bound, size) for bound in (start, end))
     return first, larger(0, -(-(last - first) // step))
 

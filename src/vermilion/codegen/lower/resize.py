@@ -164,7 +164,7 @@ def lower_resize(lowering: Lowering, node: ir.Node) -> None:
     """Write a Resize as one kernel and its tables."""
     if not all(map(is_known, static_shape(node.inputs[0]) or ())):
         factors = repeats(node)
-        assert factors is not None, "a claimed Resize of open sizes repeats"
+        assert factors is not None, "a claimed Resize of dynamic sizes repeats"
         _lower_repeated(lowering, node, factors)
         return
     data = node.inputs[0]

@@ -175,13 +175,13 @@ def _unknown(key: str, model: ir.Model) -> OptionError:
     near = difflib.get_close_matches(key, candidates, n=1)
     meant = f"did you mean `{near[0]}`? " if near else ""
     opened = ", ".join(f"`{name}`" for name in open_dimensions(model))
-    listed = f"open dimensions: {opened}" if opened else "every input has a fixed shape"
+    listed = f"dynamic dimensions: {opened}" if opened else "every input has a fixed shape"
     inputs = ", ".join(
         f"`{value.name}`" + (f" {describe_shape(value.shape)}" if value.shape is not None else "")
         for value in required_inputs(model)
     )
     return OptionError(
-        f"the model has no open dimension or input shape named `{key}`",
+        f"the model has no dynamic dimension or input shape named `{key}`",
         hint=f"{meant}{listed}; inputs: {inputs}",
     )
 

@@ -48,8 +48,11 @@ def test_unnamed_and_negative_sizes_are_bound_by_the_shape_alone() -> None:
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({"bach": 1}, ["no open dimension or input shape named `bach`", "did you mean `batch`?"]),
-        ({"x": 3}, ["named `x`", "open dimensions: `batch`, `h`, `w`"]),
+        (
+            {"bach": 1},
+            ["no dynamic dimension or input shape named `bach`", "did you mean `batch`?"],
+        ),
+        ({"x": 3}, ["named `x`", "dynamic dimensions: `batch`, `h`, `w`"]),
         ({"batch": (1, 2)}, ["named `batch`"]),
         ({"batch": 0}, ["cannot be 0"]),
         ({"batch": -1}, ["cannot be -1"]),

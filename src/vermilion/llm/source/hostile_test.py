@@ -128,7 +128,7 @@ def test_tensors_that_cannot_be(about: object, words: str, tmp_path: Path) -> No
     ("change", "words"),
     [
         ({"model_type": "ministral3"}, "scaled by their position"),
-        ({"model_type": "gemma3"}, "reads pictures or sound"),
+        ({"model_type": "gemma3"}, "reads images or sound"),
         ({"model_type": "unheard_of"}, "`unheard_of` are not read"),
         ({"num_local_experts": 8}, "`num_local_experts` = 8"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rule `dynamic`"),
