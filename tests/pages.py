@@ -118,6 +118,20 @@ def printed_to(files: tuple[Any, Any]) -> Iterator[None]:
             os.close(own)
 
 
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Set variables of the environment while the block runs."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
 def answered(request: dict[str, Any]) -> int:
     """Carry out a request in this process; return its exit code."""
     from vermilion.cli import main
@@ -127,6 +141,10 @@ def answered(request: dict[str, Any]) -> int:
     os.environ["VERMILION_CACHE"] = str(Path(folder, "cache"))
     known = set(sys.modules)
     try:
+        if request["words"][:1] == ["trust"]:
+            # Whom a page trusts, the user does not.
+            with environment(XDG_DATA_HOME=str(Path(folder, "data"))):
+                return main(request["words"])
         if request["words"]:
             return main(request["words"])
         exec(compile(request["text"], "page", "exec"), {"__name__": "__main__"})

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pages import ROOT, Reader, Step, steps
@@ -16,6 +17,7 @@ from vermilion.bench.profile import GPU_LINE
 # It compiles for two targets, from nothing each time: once is enough for all pages and its test.
 TOUR = Step("vermilion hello --folder tour", ("hello", "--folder", "tour"))
 GUIDE = ("verify", "basic", "transformers", "precision", "memory", "shapes")
+HOW_TO = ("cpu", "npu", "int8", "ci", "one-file")
 pytestmark = pytest.mark.needs("torch", "iree", "sympy")
 Carry = Callable[..., int]
 
@@ -58,8 +60,21 @@ def carry_out(reader: Reader, toured: Path, tmp_path: Path) -> Carry:
     return carried_out
 
 
-def test_the_readme(carry_out: Carry) -> None:
-    assert carry_out("README.md") >= 10
+def test_the_tour_of_the_commands(carry_out: Carry) -> None:
+    assert carry_out("docs/tour.md") >= 10
+
+
+def test_the_tutorial(carry_out: Carry, tmp_path: Path) -> None:
+    assert carry_out("docs/tutorial.md") >= 10
+    assert (tmp_path / "resnet.html").stat().st_size < 1_000_000
+    assert set(np.load(tmp_path / "outputs.npz"))
+
+
+def test_how_to(carry_out: Carry, tmp_path: Path) -> None:
+    """In one folder, with one cache: what one page has compiled, another finds."""
+    counts = {page: carry_out(f"docs/howto-{page}.md") for page in HOW_TO}
+    assert min(counts.values()) >= 3, counts
+    assert (tmp_path / "signed.rai").exists()
 
 
 def test_the_code_generator(carry_out: Carry) -> None:
@@ -117,6 +132,7 @@ def test_pages_of_models(carry_out: Carry, tmp_path: Path) -> None:
 def test_batches(carry_out: Carry, tmp_path: Path) -> None:
     assert carry_out("docs/batch.md") == 8
     assert len(list((tmp_path / "each").iterdir())) == 50
+    assert "What each worker did" in (tmp_path / "job.html").read_text(encoding="utf-8")
     assert (tmp_path / "means.npz.failed.json").exists()
 
 
