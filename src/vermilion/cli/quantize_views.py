@@ -115,24 +115,26 @@ def _ladder(file: QuantizedFile) -> list[RenderableType]:
 
 
 def _front(file: QuantizedFile) -> list[RenderableType]:
-    from rich.table import Table
-
     front = file.front
     if front is None:
         return []
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("point", justify="right")
-    table.add_column(f"{len(front.points)} of {front.tried} tried, on {front.held_out} held out")
-    headings = ("SQNR dB", *(("drop",) if front.metric else ()), "GOPs on 8 bits", "cost")
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    tried = f"{len(front.points)} of {front.tried} tried, on {front.held_out} held out"
+    columns = [Column("point"), Column(tried, 0, "words"), Column("SQNR dB", 1)]
+    columns += [Column("drop", 0)] if front.metric else []
+    columns += [Column("GOPs on 8 bits", 3), Column("cost", 2)]
+    rows = []
     for number, point in enumerate(front.points):
         drop = (f"{point.drop:.2%}",) if front.metric else ()
         share = f"{point.eight_bit_share:.1%}"
         row = (f"{point.sqnr_db:.1f}", *drop, share, f"{point.cost:.2f}")
-        table.add_row(str(number), point.what, *row)
+        rows.append((str(number), point.what, *row))
     note = "cost is modelled: 1 where all products are of 8 bits; point 0 was saved"
-    return ["", table, note, "hint: `--recipe FRONT.json --point N` makes another one"]
+    return [
+        "",
+        FittedTable(columns, rows),
+        note,
+        "hint: `--recipe FRONT.json --point N` makes another one",
+    ]
 
 
 def _bound(bound: float) -> str:
