@@ -72,7 +72,7 @@ def build_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
         pretty_exceptions_enable=False,
         # An option's choices are ours to name; help is drawn by `cli/help.py`.
         rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "obj": tuple(VERBS)},
     )
     app.callback()(_root)
     sections = {name: title for title, group in SECTIONS.items() for name in group}

@@ -44,7 +44,7 @@ def _parts(command: Any, context: Any) -> Iterator[RenderableType]:
         if paragraph:
             yield ""
             yield Prose(" ".join(paragraph.split()))
-    for title, rows in (*_commands(command), *_parameters(command, context)):
+    for title, rows in (*_commands(command, context), *_parameters(command, context)):
         yield ""
         yield Text(f"{title}:", style="bold")
         yield Definitions(rows)
@@ -64,14 +64,13 @@ def usage(command: Any, context: Any) -> str:
     return " ".join([*words, *(["VERB …"] if getattr(command, "commands", None) else [])])
 
 
-def _commands(command: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _commands(command: Any, context: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Yield the verbs of a group by their sections, in the order of both."""
-    from vermilion.cli import VERBS
-
     sections: dict[str, list[tuple[str, str]]] = {}
     commands = dict(getattr(command, "commands", {}))
     # Typer puts verbs that have verbs of their own at the end.
-    names = [name for name in VERBS if name in commands]
+    order = context.obj if isinstance(context.obj, tuple) else ()
+    names = [name for name in order if name in commands]
     for name in names if len(names) == len(commands) else commands:
         verb = commands[name]
         panel = getattr(verb, "rich_help_panel", None)
