@@ -21,6 +21,7 @@ LEVELS: dict[str, int] = {
     "pages": 1,
     "store": 1,
     "process": 1,
+    "amdgpu": 2,
     "clib": 2,
     "ir": 2,
     "hardware": 2,

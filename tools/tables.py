@@ -59,7 +59,7 @@ def gpus_table() -> str:
     for target in all_targets():
         if target.gpu is not None:
             inputs = ", ".join(sorted(target.gpu.matrix_inputs))
-            does = f"{target.gpu.matrix_instructions.upper()}: {inputs}"
+            does = f"{target.gpu.matrix_instructions.upper()}: {inputs}" if inputs else "none"
             rows.append([f"`{target.name}`", target.title, does])
     return table(["named", "chips", "matrix instructions"], rows)
 

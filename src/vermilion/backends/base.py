@@ -101,6 +101,8 @@ class Numerics:
 
 # The detail of a program that was proven by running another one in its stead: which.
 TWIN = "twin"
+# The detail that names the devices whose own programs were executed by an interpreter.
+INTERPRETED = "interpreted"
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ class Program:
 
     `notes` is what a user should know, and `machine_code` a row a kernel, where there are any.
     `elsewhere` has the part's nodes that were not seen to run on the device, by position, with the
-    reason; it is not written to any file.
+    reason; it is not written to any file. `weights` are the tensors that `part.onnx` keeps outside
+    itself, by name; None where that is the part's own model.
     """
 
     files: tuple[str, ...]
@@ -119,6 +122,7 @@ class Program:
     machine_code: tuple[Mapping[str, object], ...] = ()
     numerics: Numerics | None = field(default=None, compare=False, repr=False)
     elsewhere: Mapping[int, str] = field(default_factory=dict, compare=False)
+    weights: Mapping[str, Array] | None = field(default=None, compare=False, repr=False)
 
 
 class PartFiles(Protocol):

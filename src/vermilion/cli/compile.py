@@ -321,7 +321,13 @@ def _proof_row(row: Mapping[str, object]) -> tuple[str, str]:
     if "modelled_in" in row:
         words += f", modelled in {row['modelled_in']}"
     if "proven_of" in row:
-        words += f", of the {row['proven_of']} alone: no GPU is here to run the GPU's own program"
+        words += f", of the {row['proven_of']}"
+        own = row.get("interpreted")
+        words += (
+            f"; the GPU's own program, interpreted on this CPU, agrees on a sample: {own}"
+            if own
+            else " alone: no GPU is here to run the GPU's own program"
+        )
     return "proven", words
 
 

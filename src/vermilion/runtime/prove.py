@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.backends import backend
-from vermilion.backends.base import TWIN, Array, CompileOptions, Executable, Tensors
+from vermilion.backends.base import INTERPRETED, TWIN, Array, CompileOptions, Executable, Tensors
 from vermilion.errors import (
     OptionError,
     OtherSizesError,
@@ -25,7 +25,6 @@ from vermilion.errors import (
     VermilionError,
 )
 from vermilion.hardware.targets.target import Target
-from vermilion.ir.execute import split_weights
 from vermilion.ir.literal.interpret import interpret
 from vermilion.ir.literal.run import open_literally
 from vermilion.ir.opset import required_inputs
@@ -67,7 +66,7 @@ class _StagedFiles:
         return memoryview((self.compiled.folder / name).read_bytes())
 
     def weights(self) -> Mapping[str, Array]:
-        return split_weights(self.compiled.part.model)[1]
+        return self.compiled.weights()
 
 
 @dataclass(frozen=True)
@@ -380,8 +379,12 @@ class _Prover:
         """Return the numbers that a device is modelled in, and what was run in its stead."""
         found = {part.program.details.get("numbers", "") for part in self.parts}
         numbers = next((n for n in ("bfp16", "bf16", "fp16", "integers") if n in found), "")
-        twins = [part.program.details[TWIN] for part in self.parts if TWIN in part.program.details]
-        return {"modelled_in": numbers} if numbers else {"proven_of": twins[0]} if twins else {}
+        stood = [p.program.details for p in self.parts if TWIN in p.program.details]
+        if numbers or not stood:
+            return {"modelled_in": numbers} if numbers else {}
+        own = stood[0].get(INTERPRETED, "") if len(stood) == 1 else ""
+        twin: dict[str, object] = {"proven_of": stood[0][TWIN]}
+        return {**twin, INTERPRETED: own} if own else twin
 
 
 def _own(form: FormatName, array: Array | Sequence[Array]) -> FormatName:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from vermilion.backends.base import Part, Program
+from vermilion.backends.base import Array, Part, Program
 from vermilion.errors import ArtifactError
 from vermilion.ir.execute import split_weights
 from vermilion.runtime.archive import write_archive
@@ -52,6 +52,11 @@ class CompiledPart:
     part: Part
     program: Program
     folder: Path
+
+    def weights(self) -> Mapping[str, Array]:
+        """Return the tensors that `part.onnx` keeps outside itself, by name."""
+        own = self.program.weights
+        return split_weights(self.part.model)[1] if own is None else own
 
 
 @dataclass(frozen=True)
@@ -176,9 +181,8 @@ def _part_model(compiled: CompiledPart, writer: WeightsWriter) -> dict[str, byte
     if PART_MODEL_FILE not in compiled.program.files:
         return {}
     serialized = (compiled.folder / PART_MODEL_FILE).read_bytes()
-    _, arrays = split_weights(compiled.part.model)
     name = f"{compiled.part.name}/{PART_MODEL_FILE}"
-    return {name: point_at_weights(serialized, arrays, writer)}
+    return {name: point_at_weights(serialized, compiled.weights(), writer)}
 
 
 def _summary_files(content: ArtifactContent) -> dict[str, bytes]:

@@ -3,7 +3,9 @@
     part → float16 where asked for → IREE → gfx942.vmfb, gfx1100.vmfb, …, cpu.vmfb
 
 `cpu.vmfb` is the same module compiled for this machine's CPU. It proves the numbers, and it
-executes the part where no such GPU is; that is called modelled.
+executes the part where no such GPU is; that is called modelled. The GPUs' own programs of small
+parts are executed, too, one instruction at a time (`check_programs`). Large weights lie beside the
+programs, once for all.
 """
 
 from __future__ import annotations
@@ -12,10 +14,8 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from vermilion.backends.base import (
@@ -30,10 +30,20 @@ from vermilion.backends.base import (
     PartFiles,
     Program,
 )
-from vermilion.backends.iree.found import Device, choose, find_devices
+from vermilion.backends.iree.any_sizes import AnySizes
+from vermilion.backends.iree.check_programs import OwnProgram, check_programs
+from vermilion.backends.iree.found import Device, choose, find_devices, program_for
 from vermilion.backends.iree.half import to_half
 from vermilion.backends.iree.machine_code import Kernel, findings
+from vermilion.backends.iree.parameters import name_parameters, write_weights
 from vermilion.backends.iree.rewrites import pad_softmax, slice_strided
+from vermilion.backends.iree.signature import (
+    PART_FILE,
+    Signature,
+    read_signature,
+    signature_of,
+    write_signature,
+)
 from vermilion.backends.iree.toolchain import (
     COMPILE_LIMIT_S,
     Work,
@@ -41,19 +51,18 @@ from vermilion.backends.iree.toolchain import (
     compile_for_gpu,
     import_part,
     installed,
+    linker,
 )
-from vermilion.backends.iree.worker import PROGRAM
-from vermilion.backends.provider.child import ProviderProcess
-from vermilion.backends.provider.contract import Request
+from vermilion.backends.iree.worker import PROGRAM, WEIGHTS
+from vermilion.backends.provider.child import ProviderProcess, no_room
+from vermilion.backends.provider.contract import MODEL_FILE, Request
 from vermilion.backends.provider.loaded import Loaded, keep_log, work_folder
-from vermilion.backends.provider.part import tensor_files
-from vermilion.errors import ArtifactError, Refusal, UnsupportedError
+from vermilion.errors import Refusal, UnsupportedError
 from vermilion.hardware.targets.target import Target
-from vermilion.ir.opset import required_inputs
-from vermilion.process.arrays import TensorFile
+from vermilion.ir.execute import split_weights
 from vermilion.process.child import LOG_FILE
+from vermilion.proof.bounds import FormatName
 
-PART_FILE = "part.json"
 CPU_PROGRAM = "cpu.vmfb"
 CPU_DEVICE = "local-task"
 
@@ -102,7 +111,7 @@ class IreeBackend:
 
     def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
         """Say whether IREE's importer is known to refuse the node."""
-        return claim(node, facts)
+        return claim(node)
 
     def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
         """Write a program for each architecture and one for the CPU.
@@ -125,30 +134,42 @@ class IreeBackend:
                 "fp16_min_cosine": f"{half.min_cosine:.9f}",
             }
         details["padded_softmaxes"] = str(pad_softmax(model))
-        _write_signature(model, folder / PART_FILE)
-        kernels: list[Kernel] = []
+        # As the programs read it: weights under their own names, once for all programs.
+        serialized, weights = split_weights(model)
+        (folder / MODEL_FILE).write_bytes(serialized)
+        parameters = name_parameters(model)
+        signature = signature_of(model, parameters)
+        write_signature(signature, folder / PART_FILE)
+        kernels, programs = list[Kernel](), list[OwnProgram]()
         with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as work:
             steps = Work(Path(work), Path(work) / LOG_FILE, options.progress, self._limit_s)
             try:
-                mlir = _import(model, steps, len(gpus) + 2)
+                options.progress("import into IREE", 0, len(gpus) + 2)
+                mlir = import_part(model, steps, lend=bool(parameters))
                 for at, gpu in enumerate(gpus):
                     options.progress(f"compile for {gpu}", at + 1, len(gpus) + 2)
-                    kernels += compile_for_gpu(mlir, gpu, folder / _program_of(gpu), steps)
+                    place = folder / _program_of(gpu)
+                    made = compile_for_gpu(mlir, gpu, place, steps)
+                    kernels += made.kernels
+                    programs.append(OwnProgram(gpu, place, made.assemblies))
                 options.progress("compile for the CPU", len(gpus) + 1, len(gpus) + 2)
                 compile_for_cpu(mlir, folder / CPU_PROGRAM, steps)
             finally:
                 keep_log(steps.log, folder / LOG_FILE)
-        names = (PART_FILE, *map(_program_of, gpus), CPU_PROGRAM, LOG_FILE)
+        names = (MODEL_FILE, PART_FILE, *map(_program_of, gpus), CPU_PROGRAM, LOG_FILE)
         is_here = isinstance(self._device(target), Device)
+        form: FormatName = "fp16" if options.precision == "fp16" else "fp32"
         if not is_here:
             details[TWIN] = "CPU twin"
+            details |= check_programs(part, programs, signature, weights, form, (linker(),))
         return Program(
             files=tuple(sorted(names)),
             modelled=not is_here,
             details=details,
             notes=tuple(findings(tuple(kernels))),
             machine_code=tuple(kernel.as_json() for kernel in kernels),
-            numerics=Numerics("fp16" if options.precision == "fp16" else "fp32"),
+            numerics=Numerics(form),
+            weights=weights,
         )
 
     def load(
@@ -160,25 +181,22 @@ class IreeBackend:
         """
         device = self._device(target)
         if isinstance(device, Device):
-            uri, name = device.uri, _program_of(device.gfx)
+            uri = device.uri
+            name = _program_of(program_for(device.gfx, target.architectures))
             runs_on = f"{device.gfx} ({uri}, IREE's HIP driver)"
         else:
             uri, name = CPU_DEVICE, CPU_PROGRAM
             runs_on = f"{target.name} (modelled: the same program compiled by IREE for this CPU)"
-        inputs, outputs = _read_signature(bytes(files.read(PART_FILE)))
+        signature = read_signature(bytes(files.read(PART_FILE)))
         with ExitStack() as stays:
             work = work_folder(stays)
-            (work / name).write_bytes(files.read(name))
-            child = ProviderProcess(
-                Request(uri, {PROGRAM: name}, inputs, outputs),
-                work,
-                worker=_WORKER,
-                open_limit_s=_OPEN_LIMIT_S,
-                run_limit_s=_RUN_LIMIT_S,
-                who=f"IREE on {uri}",
-            )
-            stays.callback(child.stop)
-            return Loaded(child, runs_on, stays.pop_all())
+            try:
+                (work / name).write_bytes(files.read(name))
+                lent = files.weights() if signature.parameters else {}
+                places = write_weights(signature.parameters, lent, work)
+            except OSError as error:
+                raise no_room(error, work) from error
+            return _opened(uri, {PROGRAM: name, WEIGHTS: places}, signature, work, stays, runs_on)
 
     def _device(self, target: Target) -> Device | Refusal:
         if self._found is None:
@@ -192,46 +210,36 @@ def _program_of(gpu: str) -> str:
     return f"{gpu}.vmfb"
 
 
-def _import(model: ir.Model, steps: Work, total: int) -> Path:
-    steps.progress("import into IREE", 0, total)
-    return import_part(model, steps)
-
-
-def _write_signature(model: ir.Model, place: Path) -> None:
-    inputs = tensor_files("input", required_inputs(model))
-    outputs = tensor_files("output", model.graph.outputs)
-    data = {"inputs": [asdict(t) for t in inputs], "outputs": [asdict(t) for t in outputs]}
-    place.write_text(json.dumps(data), encoding="utf-8")
-
-
-def _read_signature(data: bytes) -> tuple[tuple[TensorFile, ...], tuple[TensorFile, ...]]:
-    try:
-        read = json.loads(data)
-        return _tensors(read["inputs"], "input"), _tensors(read["outputs"], "output")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(
-            f"the compiled part's {PART_FILE} is not what it should be: {error}",
-            hint="compile the model again",
-        ) from error
-
-
-def _plain(dtype: str) -> str:
-    if np.dtype(dtype).kind not in "fiub":
-        raise ValueError(f"`{dtype}` is no plain type")
-    return dtype
-
-
-def _tensors(rows: list[dict[str, object]], kind: str) -> tuple[TensorFile, ...]:
-    """Read the rows; names of files are ours, so that a bundle cannot name a place."""
-    return tuple(
-        TensorFile(
-            str(row["name"]),
-            f"{kind}{number}.raw",
-            _plain(str(row["dtype"])),
-            tuple(int(str(size)) for size in row["shape"]),  # type: ignore[attr-defined]
+def _opened(
+    uri: str,
+    options: Mapping[str, str],
+    signature: Signature,
+    work: Path,
+    stays: ExitStack,
+    runs_on: str,
+) -> Executable:
+    """Start a worker with a program. Raises: DeviceError."""
+    if signature.is_open:
+        return AnySizes(
+            _WORKER,
+            Request(uri, options, (), ()),
+            signature,
+            work,
+            stays,
+            runs_on=runs_on,
+            open_limit_s=_OPEN_LIMIT_S,
+            run_limit_s=_RUN_LIMIT_S,
         )
-        for number, row in enumerate(rows)
+    child = ProviderProcess(
+        Request(uri, options, signature.files("input"), signature.files("output")),
+        work,
+        worker=_WORKER,
+        open_limit_s=_OPEN_LIMIT_S,
+        run_limit_s=_RUN_LIMIT_S,
+        who=f"IREE on {uri}",
     )
+    stays.callback(child.stop)
+    return Loaded(child, runs_on, stays.pop_all())
 
 
 # The sizes of their results depend on what they read.
@@ -245,8 +253,8 @@ _NOT_TENSORS = (
 _CONTROL = frozenset({"If", "Loop", "Scan"})
 
 
-def claim(node: ir.Node, facts: ModelFacts) -> Claim | Refusal:
-    """Take a node of the standard domain with fixed sizes.
+def claim(node: ir.Node) -> Claim | Refusal:
+    """Take a node of the standard domain; sizes of the model's inputs may be open.
 
     What else IREE's importer refuses shows when the part is compiled.
     """
@@ -270,10 +278,4 @@ def claim(node: ir.Node, facts: ModelFacts) -> Claim | Refusal:
         )
     if node.op_type in _NOT_TENSORS:
         return Refusal(f"`{node.op_type}` does not compute on plain tensors")
-    if facts.symbolic_dimensions:
-        open_sizes = ", ".join(facts.symbolic_dimensions)
-        return Refusal(
-            f"the program is compiled for fixed shapes; {open_sizes} is open",
-            f"bind it: `{facts.bind}`",
-        )
     return Claim()

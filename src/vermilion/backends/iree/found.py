@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vermilion.errors import Refusal
 from vermilion.hardware.gpu import find_gpus
+from vermilion.hardware.targets.gpu import runs_on
 
 # The driver loads native libraries: it may hang or end the process.
 PROBE_LIMIT_S = 60.0
@@ -55,7 +56,7 @@ def paired(count: int, architectures: Sequence[str]) -> tuple[Device, ...] | Ref
 def choose(architectures: Sequence[str], devices: Sequence[Device]) -> Device | Refusal:
     """Return the first device that one of the compiled programs is for."""
     for device in devices:
-        if device.gfx in architectures:
+        if program_for(device.gfx, architectures):
             return device
     here = ", ".join(dict.fromkeys(device.gfx for device in devices)) or "no GPU"
     return Refusal(
@@ -64,6 +65,12 @@ def choose(architectures: Sequence[str], devices: Sequence[Device]) -> Device | 
         if devices
         else _INSTALL,
     )
+
+
+def program_for(gfx: str, architectures: Sequence[str]) -> str:
+    """Return the name whose program runs on a GPU, its own before its family's; else nothing."""
+    fitting = [name for name in architectures if runs_on(name, gfx)]
+    return gfx if gfx in fitting else fitting[0] if fitting else ""
 
 
 def _count() -> int | Refusal:

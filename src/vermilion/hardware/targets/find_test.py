@@ -2,6 +2,7 @@ import pytest
 
 from vermilion.errors import OptionError
 from vermilion.hardware.targets.find import CPU, all_targets, find_target, resolve_cpu
+from vermilion.hardware.targets.gpu import runs_on
 from vermilion.hardware.targets.x86 import X86_64_V3, ZEN2, ZEN3, ZEN4, ZEN5
 
 
@@ -36,9 +37,8 @@ def test_names_and_aliases(written, name):
         ("tpu-v5e", "`phoenix`"),
         ("gfx906", "`gfx90a`"),
         ("gfx940", "`gfx942`"),
-        ("gfx1030", "`gfx1100`"),
-        ("gfx1102", "`gfx1103`"),
-        ("gfx1152", "`gfx1151`"),
+        ("gfx1010", "`gfx1030`"),
+        ("gfx1154", "`gfx1153`"),
     ],
 )
 def test_unknown_name_gives_the_nearest(written, hint):
@@ -105,3 +105,32 @@ def test_gpu_facts():
     assert "f8" in find_target("gfx942").gpu.matrix_inputs
     assert "f32" not in find_target("gfx1100").gpu.matrix_inputs
     assert find_target("strix").gpu is None
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("mi300x", "gfx942"),
+        ("MI325X", "gfx942"),
+        ("rx7900xtx", "gfx1100"),
+        ("cdna3", "gfx942"),
+        ("rdna3", "gfx11-generic"),
+        ("gfx1030", "gfx1030"),
+        ("gfx1102", "gfx1102"),
+        ("gfx1152", "gfx1152"),
+        ("gfx11_generic", "gfx11-generic"),
+    ],
+)
+def test_gpus_by_other_names(written, name):
+    assert find_target(written).name == name
+
+
+def test_a_family_runs_on_its_members_alone():
+    assert runs_on("gfx11-generic", "gfx1103")
+    assert runs_on("gfx1103", "gfx1103")
+    assert not runs_on("gfx11-generic", "gfx1201")
+    assert not runs_on("gfx1103", "gfx1102")
+    for target in all_targets():
+        if target.gpu is not None:
+            others = [find_target(name) for name in target.gpu.members]
+            assert {other.gpu.wave_size for other in others} <= {target.gpu.wave_size}

@@ -39,14 +39,19 @@ class CpuFacts:
 class GpuFacts:
     """What a code generator for a GPU has to know of the chip.
 
-    `matrix_inputs` are the element types that its matrix instructions multiply.
+    `matrix_inputs` are the element types that its matrix instructions multiply. `compiled_as` is
+    the GPU whose description the compiler has where it has none of this one: tiles and limits are
+    that one's, the instructions are this one's. `members` are the GPUs that programs for a whole
+    family run on.
     """
 
     family: str  # `CDNA 3`, `RDNA 4`
     wave_size: int  # lanes that run in step, in the mode that compute kernels use
-    matrix_instructions: Literal["mfma", "wmma"]
+    matrix_instructions: Literal["mfma", "wmma", ""]
     matrix_inputs: frozenset[str]
     pci: Mapping[int, str] = field(default_factory=dict)  # device → title
+    compiled_as: str = ""
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""AMDGPU code objects: read, assembled again, executed instruction by instruction on the CPU."""
