@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from kernels import Memory
 from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
-from vermilion.codegen.emit.decoder.control import CAPACITY, CONTROL_WORDS, LENGTH, PAST, ROWS
+from vermilion.codegen.emit.decoder.control import (
+    CAPACITY,
+    CONTROL_WORDS,
+    LENGTH,
+    LINE_WORDS,
+    PAST,
+    ROOM,
+    ROWS,
+    SEQUENCES,
+)
 from vermilion.codegen.tensor import View
 
 Array = NDArray[Any]
@@ -60,7 +69,10 @@ def packed(cache: Array, form: CacheForm, capacity: int, *, are_keys: bool, rest
 
 def control(memory: Memory, case: Case) -> View:
     words = np.zeros(CONTROL_WORDS, np.int64)
-    words[[ROWS, LENGTH, PAST, CAPACITY]] = case.rows, case.length, case.past, case.capacity
+    words[[ROWS, LENGTH]] = case.rows, case.length
+    lines = words[SEQUENCES:].reshape(-1, LINE_WORDS)[: case.sequences]
+    lines[:, [PAST, CAPACITY]] = case.past, case.capacity
+    lines[:, ROOM] = np.arange(case.sequences) * case.capacity
     return memory.tensor("control", words, "i64")
 
 

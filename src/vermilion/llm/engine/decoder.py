@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, cast
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,12 @@ from vermilion.codegen.emit.decoder.control import (
     CAPACITY,
     CONTROL_WORDS,
     LENGTH,
+    LINE_WORDS,
+    MOST_SEQUENCES,
     PAST,
+    ROOM,
     ROWS,
+    SEQUENCES,
     TURNS,
 )
 from vermilion.codegen.emit.decoder.weights import PANEL
@@ -39,10 +43,26 @@ from vermilion.llm.engine.image import (
     Image,
 )
 
-FEW_ROWS, MANY_ROWS = 16, 512
+FEW_ROWS, MANY_ROWS = 16, MOST_SEQUENCES
 # A token is bound by memory, which a few cores exhaust: more would only wait for each other at each
 # of its three hundred steps.
 _MOST_TOKEN_THREADS = 8
+
+# Keys and values of a layer.
+Caches = list[tuple[NDArray[np.uint8], NDArray[np.uint8]]]
+# Of which positions logits are wanted.
+Wanted = Literal["none", "last", "every"]
+
+
+class HasCaches(Protocol):
+    """Whose keys and values the programs read and write."""
+
+    caches: Caches
+
+
+def lines_of(count: int) -> NDArray[np.int64]:
+    """Return lines of the control block for so many sequences, zeros."""
+    return np.zeros((count, LINE_WORDS), np.int64)
 
 
 class NativeDecoder:
@@ -60,6 +80,7 @@ class NativeDecoder:
         self._bound, self._factor = facts.logits_bound, facts.logits_factor
         self._arrays = image.arrays  # what the programs read: held, for it may be mapped
         self._control = np.zeros(CONTROL_WORDS, np.int64)
+        self._lines = self._control[SEQUENCES:].reshape(-1, LINE_WORDS)
         self._few = _matrix(FEW_ROWS, facts.embedding_width)
         self._many = _matrix(MANY_ROWS, facts.embedding_width)
         self._hidden = _matrix(MANY_ROWS, facts.hidden_width)
@@ -77,7 +98,7 @@ class NativeDecoder:
             for name, table in image.programs.items()
         }
         self._connect(image)
-        self._state: weakref.ref[NativeState] | None = None
+        self._owner: weakref.ref[HasCaches] | None = None
         renew_after_fork(self)
 
     @property
@@ -111,9 +132,7 @@ class NativeDecoder:
         """Renew the lock in a forked process: whoever had a turn is not there."""
         self.turn = threading.Lock()
 
-    def new_cache(
-        self, batch: int, capacity: int
-    ) -> list[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+    def new_cache(self, batch: int, capacity: int) -> Caches:
         """Return keys and values of every layer.
 
         (batch, heads, blocks, bytes of a block), zeros.
@@ -127,31 +146,47 @@ class NativeDecoder:
             caches.append((keys, values))
         return caches
 
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token's keys and values in all layers."""
+        item = self._facts.cache_item_bytes
+        return sum(2 * heads * size * item for heads, size in self._facts.layers)
+
     def forward(
-        self, state: NativeState, tokens: NDArray[np.int64], *, every_position: bool
+        self,
+        owner: HasCaches,
+        lines: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        *,
+        wanted: Wanted,
+        is_prompt: bool = False,
     ) -> NDArray[np.float32]:
-        """Append tokens to a state's cache; the caller has its turn."""
-        self._point(state)
+        """Append a row of tokens to each sequence; the caller has its turn.
+
+        `lines` say where the sequences are in the owner's cache. `is_prompt` reads few tokens with
+        the program for many, as those before them were.
+        """
+        self._point(owner)
         batch, count = tokens.shape
-        is_long = 0 < self.short < state.length + count
-        self._control[TURNS] = self.short if is_long else 0
-        if batch * count <= FEW_ROWS:
-            self._run(FEW, state, tokens, 0)
+        if batch * count <= FEW_ROWS and not is_prompt:
+            self._run(FEW, lines, tokens, 0)
             logits = self._logits[: batch * count, : self.vocabulary_size]
             shaped = logits.reshape(batch, count, -1)
-            return self._bounded(shaped if every_position else shaped[:, -1])
+            return self._bounded(shaped if wanted == "every" else shaped[:, -1])
         step = MANY_ROWS // batch
         pieces = []
         for first in range(0, count, step):
             piece = tokens[:, first : first + step]
-            self._run(MANY, state, piece, first)
-            if every_position:
+            self._run(MANY, lines, piece, first)
+            if wanted == "every":
                 self._programs[REST].run()
                 logits = self._head(self._hidden[: piece.size])
                 pieces.append(logits.reshape(batch, piece.shape[1], -1))
-            elif first + step >= count:
+            elif wanted == "last" and first + step >= count:
                 self._go_on_with_last(batch, piece.shape[1])
                 return self._bounded(self._head(self._hidden[:batch]))
+        if wanted == "none":
+            return np.empty((batch, 0), np.float32)
         return self._bounded(np.concatenate(pieces, axis=1))
 
     def _go_on_with_last(self, batch: int, length: int) -> None:
@@ -159,8 +194,8 @@ class NativeDecoder:
         last = np.arange(1, batch + 1) * length - 1
         for rows in self._crossing.values():
             rows[:batch] = rows[last]
-        past = int(self._control[PAST]) + length - 1
-        self._control[[ROWS, LENGTH, PAST]] = batch, 1, past
+        self._control[[ROWS, LENGTH]] = batch, 1
+        self._lines[:batch, PAST] += length - 1
         self._programs[REST].run()
 
     def _bounded(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -171,12 +206,14 @@ class NativeDecoder:
         bound = np.float32(self._bound)
         return cast("NDArray[np.float32]", np.tanh(logits / bound) * bound)
 
-    def _run(self, name: str, state: NativeState, tokens: NDArray[np.int64], first: int) -> None:
+    def _run(
+        self, name: str, lines: NDArray[np.int64], tokens: NDArray[np.int64], first: int
+    ) -> None:
         rows = self._few if name == FEW else self._many
         self._embedding.write(tokens.reshape(-1), rows[: tokens.size])
-        self._control[[ROWS, LENGTH, PAST, CAPACITY]] = (
-            tokens.size, tokens.shape[1], state.length + first, state.blocks * BLOCK_TOKENS
-        )  # fmt: skip
+        self._control[[ROWS, LENGTH]] = tokens.shape[0] * tokens.shape[1], tokens.shape[1]
+        self._lines[: len(lines)] = lines
+        self._lines[: len(lines), PAST] += first
         self._programs[name].run()
 
     def _head(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -189,15 +226,15 @@ class NativeDecoder:
             out[first : first + FEW_ROWS] = self._logits[: len(piece), : self.vocabulary_size]
         return out
 
-    def _point(self, state: NativeState) -> None:
-        if self._state is not None and self._state() is state:
+    def _point(self, owner: HasCaches) -> None:
+        if self._owner is not None and self._owner() is owner:
             return
-        self._state = None  # an exception may come when some programs are pointed there
+        self._owner = None  # an exception may come when some programs are pointed there
         for program in self._programs.values():
-            for layer, (keys, values) in enumerate(state.caches):
+            for layer, (keys, values) in enumerate(owner.caches):
                 program.point(f"keys {layer}", keys.ctypes.data)
                 program.point(f"values {layer}", values.ctypes.data)
-        self._state = weakref.ref(state)
+        self._owner = weakref.ref(owner)
 
     def _connect(self, image: Image) -> None:
         """Tell the programs where everything is but the caches, which each state has."""
@@ -261,10 +298,21 @@ class NativeState:
         count = tokens.shape[1]
         tokens = self._with_what_turns(tokens)
         with self._decoder.turn:
-            logits = self._decoder.forward(self, tokens, every_position=every_position)
+            wanted: Wanted = "every" if every_position else "last"
+            logits = self._decoder.forward(
+                self, self._lines(tokens.shape[1]), tokens, wanted=wanted
+            )
         self.length += tokens.shape[1]
         self._is_whole = True
         return logits[:, -count:] if every_position else logits
+
+    def _lines(self, more: int) -> NDArray[np.int64]:
+        lines, room = lines_of(self._batch), self.blocks * BLOCK_TOKENS
+        lines[:, [PAST, CAPACITY]] = self.length, room
+        lines[:, ROOM] = np.arange(self._batch) * room
+        short = self._decoder.short
+        lines[:, TURNS] = short if 0 < short < self.length + more else 0
+        return lines
 
     def _with_what_turns(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens to be read: all of them where those before are turned anew with them.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
-from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, Control
+from vermilion.codegen.emit.decoder.control import LENGTH, PAST, Control
 from vermilion.codegen.emit.decoder.lanes import reduced, tree
 from vermilion.codegen.emit.decoder.row import lanes_sum
 from vermilion.codegen.emit.decoder.running_softmax import LOWEST, RunningSoftmax, power
@@ -131,14 +131,13 @@ class _Writer:
         self, sequence: Value, head: Value, row: Value, first: Value, count: Value
     ) -> None:
         s, f, form = self.spec, self.f, self.spec.cache
-        capacity = self.control.word(CAPACITY)
-        number = f.add(f.multiply(sequence, s.key_heads), head)
-        keys = form.head_at(f, self.keys, number, capacity)
-        values = form.head_at(f, self.values, number, capacity)
+        own = self.control.sequence(sequence)
+        keys = form.head_at(f, self.keys, own, s.key_heads, head)
+        values = form.head_at(f, self.values, own, s.key_heads, head)
         index = f.multiply(f.add(f.multiply(head, s.max_rows), row), s.group)
         query = f.at(self.queries, f.multiply(index, form.head_size * form.item_bytes))
         rows = f.multiply(count, s.group)
-        start = f.add(self.control.word(PAST), first)  # the first row's own position
+        start = f.add(own.word(PAST), first)  # the first row's own position
         self._clear()
         last_block = f.add(f.divide(f.add(start, f.subtract(count, 1)), BLOCK_TOKENS), 1)
         first_block: Value = f.index(0)
@@ -148,7 +147,7 @@ class _Writer:
             first_block = f.divide(f.select(is_below, constant("i64", 0), low), BLOCK_TOKENS)
         if s.positions == 1:
             # What is read first has no step before it to ask for it: here, and at the head before.
-            following = form.head_at(f, self.keys, f.add(number, 1), capacity)
+            following = form.head_at(f, self.keys, own, s.key_heads, f.add(head, 1))
             for blocks in (values, following):
                 self._fetch(form.block_at(f, blocks, first_block))
         several = f.subtract(last_block, first_block)

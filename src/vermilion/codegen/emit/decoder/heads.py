@@ -12,7 +12,7 @@ from typing import Literal
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
-from vermilion.codegen.emit.decoder.control import CAPACITY, LENGTH, PAST, TURNS, Control
+from vermilion.codegen.emit.decoder.control import LENGTH, PAST, TURNS, Control, Sequence
 from vermilion.codegen.emit.decoder.row import root_mean_square_factor
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.values import Value, splat_constant
@@ -96,16 +96,16 @@ class _Heads:
         """Write all heads of one row."""
         f, s = self.f, self.spec
         length = self.control.word(LENGTH)
-        sequence = f.binary("udiv", row, length)
+        sequence = self.control.sequence(f.binary("udiv", row, length))
         position = f.binary("urem", row, length)
-        position = f.add(position, self.control.word(PAST))
+        position = f.add(position, sequence.word(PAST))
         sources = [
             f.at(pointer, f.multiply(row, 4 * step))
             for pointer, step in zip(self.sources, s.rows, strict=True)
         ]
         waves = []
         if self.waves:
-            turn = f.multiply(f.add(position, self.control.word(TURNS)), 2 * s.turned)
+            turn = f.multiply(f.add(position, sequence.word(TURNS)), 2 * s.turned)
             waves = [f.at(wave, turn) for wave in self.waves]
         if s.has_queries:
             self._queries(sources[0], row, waves)
@@ -125,20 +125,19 @@ class _Heads:
             self._store(f.at(self.written[-1], f.multiply(index, step)), s.scale)
 
     def _keys(
-        self, sources: list[Value], sequence: Value, position: Value, waves: list[Value]
+        self, sources: list[Value], sequence: Sequence, position: Value, waves: list[Value]
     ) -> None:
         f, s = self.f, self.spec
         (key, value), (keys, values) = sources, self.written[:2]
         with f.loop(0, s.key_heads) as head:
-            index = f.add(f.multiply(sequence, s.key_heads), head)
             self._load(key, head)
             self._norm(self.key_norm, s.key_epsilon)
             self._turn(waves)
             self._store(self.narrow, 1.0)
-            self._scatter_key(keys, index, position)
+            self._scatter_key(keys, sequence, head, position)
             self._load(value, head)
             self._store(self.narrow, 1.0)
-            self._scatter_value(values, index, position)
+            self._scatter_value(values, sequence, head, position)
 
     def _load(self, source: Value, head: Value) -> None:
         size = self.spec.cache.head_size
@@ -191,23 +190,27 @@ class _Heads:
             place = self.f.at(target, at * cache.item_bytes)
             self.arithmetic.store(cache.storage, value, place)
 
-    def _block(self, cache: Value, head: Value, position: Value) -> tuple[Value, Value]:
+    def _block(
+        self, cache: Value, sequence: Sequence, head: Value, position: Value
+    ) -> tuple[Value, Value]:
         f, form = self.f, self.spec.cache
-        start = form.head_at(f, cache, head, self.control.word(CAPACITY))
+        start = form.head_at(f, cache, sequence, self.spec.key_heads, head)
         block = form.block_at(f, start, f.divide(position, BLOCK_TOKENS))
         return block, f.remainder(position, BLOCK_TOKENS)
 
-    def _scatter_key(self, keys: Value, head: Value, position: Value) -> None:
+    def _scatter_key(self, keys: Value, sequence: Sequence, head: Value, position: Value) -> None:
         f, form = self.f, self.spec.cache
-        block, inside = self._block(keys, head, position)
+        block, inside = self._block(keys, sequence, head, position)
         column = f.at(block, f.multiply(inside, 4))
         for word in range(form.head_size // form.group):
             value = f.load("i32", self.narrow, 4 * word, align=4)
             f.store(value, column, word * BLOCK_TOKENS * 4, align=4)
 
-    def _scatter_value(self, values: Value, head: Value, position: Value) -> None:
+    def _scatter_value(
+        self, values: Value, sequence: Sequence, head: Value, position: Value
+    ) -> None:
         f, form = self.f, self.spec.cache
-        block, inside = self._block(values, head, position)
+        block, inside = self._block(values, sequence, head, position)
         line = f.at(block, f.multiply(f.divide(inside, form.group), form.head_size * 4))
         place = f.at(line, f.multiply(f.remainder(inside, form.group), form.item_bytes))
         type_ = f"i{8 * form.item_bytes}"
