@@ -51,6 +51,7 @@ LEVELS: dict[str, int] = {
     "ort": 11,
     "genai": 12,
     "view": 12,
+    "serve": 12,
     "cli": 13,
     "__main__": 14,
 }

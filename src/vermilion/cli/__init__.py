@@ -34,6 +34,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Run it": {
         "run": "run",
         "batch": "batch",
+        "serve": "serve",
+        "top": "top",
         "cache": "app",
         "trust": "app",
     },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -72,13 +73,13 @@ def start_guides(
     Raises: UnsupportedError without llguidance; OptionError for a form that it cannot read.
     """
     try:
-        from llguidance import LLMatcher, LLTokenizer
+        from llguidance import LLMatcher
     except ImportError as error:
         raise UnsupportedError(
             "text of a given form needs llguidance", hint="pip install llguidance"
         ) from error
     grammar = _grammar(guidance, LLMatcher)
-    tokenizer = LLTokenizer(tokenizer_file, n_vocab=vocabulary, eos_token=end)
+    tokenizer = _tokenizer(tokenizer_file, vocabulary, end)
     guides = []
     for _ in range(count):
         matcher = LLMatcher(tokenizer, grammar)
@@ -89,6 +90,14 @@ def start_guides(
             )
         guides.append(Guide(matcher, vocabulary))
     return tuple(guides)
+
+
+# Of a large vocabulary it takes seconds, and a server asks for each text.
+@lru_cache(maxsize=2)
+def _tokenizer(file: str, vocabulary: int, end: int) -> Any:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer(file, n_vocab=vocabulary, eos_token=end)
 
 
 def _grammar(guidance: Guidance, matcher: Any) -> str:

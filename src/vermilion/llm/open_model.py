@@ -67,16 +67,18 @@ class OwnModel:
     ) -> Generation:
         """Return a generator; what `search` does not say is as the folder's configuration says."""
         options = search_of(self.config).with_changes(search)
-        guides: tuple[Guide, ...] = ()
-        if guidance is not None:
-            guides = start_guides(
-                guidance,
-                self._tokenizer_file(),
-                vocabulary=self.decoder.vocabulary_size,
-                end=self.ends.ends[0],
-                count=options.batch_size,
-            )
+        guides = () if guidance is None else self.guides(guidance, options.batch_size)
         return Generation(self.decoder, options, self.ends, guides)
+
+    def guides(self, guidance: Guidance, count: int) -> tuple[Guide, ...]:
+        """Return what keeps so many texts to a form."""
+        return start_guides(
+            guidance,
+            self._tokenizer_file(),
+            vocabulary=self.decoder.vocabulary_size,
+            end=self.ends.ends[0],
+            count=count,
+        )
 
 
 def open_own_model(config: GenaiConfig, options: EngineOptions) -> OwnModel:

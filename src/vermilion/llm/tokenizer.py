@@ -265,7 +265,7 @@ def open_tokenizer(folder: Path, cache: Path | None = None) -> FolderTokenizer:
 
     Raises: ModelError where it is missing or damaged; UnsupportedError without `tokenizers`.
     """
-    _check_library()
+    check_library()
     file = folder / NAME
     if not file.is_file():
         raise ModelError(
@@ -286,7 +286,7 @@ def open_tokenizer_of(
     data: bytes, template: ChatTemplate, where: str, cache: Path | None = None
 ) -> FolderTokenizer:
     """Open the tokenizer of a file's bytes; see `open_tokenizer`."""
-    _check_library()
+    check_library()
     try:
         library = load_library(data, cache)
     except Exception as error:  # the library raises bare Exception
@@ -298,7 +298,8 @@ def open_tokenizer_of(
     return FolderTokenizer(library, template, where)
 
 
-def _check_library() -> None:
+def check_library() -> None:
+    """Raise UnsupportedError without `tokenizers`."""
     if find_spec("tokenizers") is None:
         raise UnsupportedError(
             "reading and writing text needs the package `tokenizers`",

@@ -1,0 +1,102 @@
+"""`vermilion top`: what a running server is doing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vermilion.cli.output import Result, console_on
+from vermilion.cli.serve import check_packages
+from vermilion.cli.verb import Terminal, verb
+from vermilion.errors import OptionError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vermilion.serve.top import Row
+
+
+@verb("top")
+def top(
+    terminal: Terminal,
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where `vermilion serve` listens.")
+    ] = "http://127.0.0.1:8000",
+    *,
+    every: Annotated[float, typer.Option("--every", help="Seconds between two readings.")] = 2.0,
+    count: Annotated[int, typer.Option("--count", help="Readings to show; 0: until Ctrl-C.")] = 0,
+    key_file: Annotated[
+        Path | None,
+        typer.Option("--key-file", metavar="FILE", help="A file whose first line is an API key."),
+    ] = None,
+) -> Result:
+    """Show what a server's models are doing: rates, times, queues, tokens, the cache.
+
+    Where nobody watches, or with `--json`, one reading is taken.
+    """
+    check_packages()
+    from vermilion.serve.top import read, rows
+
+    if not every > 0:
+        raise OptionError("`--every` is more than 0 seconds")
+    key = ""
+    if key_file is not None:
+        lines = key_file.read_text(encoding="utf-8").splitlines()
+        key = next((line for line in lines if line and not line.startswith("#")), "")
+    is_watched = sys.stderr.isatty() and not terminal.as_json
+    most = count or (0 if is_watched else 1)
+    before, found, done = read(url, key), [], 0
+    if is_watched:
+        from rich.live import Live
+
+        with Live(console=console_on(sys.stderr), auto_refresh=False, transient=True) as live:
+            while not most or done < most:
+                time.sleep(every)
+                after = read(url, key)
+                found, before, done = rows(before, after), after, done + 1
+                live.update(view(found), refresh=True)
+    else:
+        for _ in range(most):
+            time.sleep(every)
+            after = read(url, key)
+            found, before = rows(before, after), after
+    return Result({"url": url, "models": [row.as_json() for row in found]}, lambda: view(found))
+
+
+def view(rows: list[Row]) -> Table:
+    """Return a table of models."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("model")
+    table.add_column("state")
+    for column in (
+        "requests/s", "failed/s", "p50 ms", "p99 ms", "waiting", "batch", "tokens/s", "cache",
+        "restarts",
+    ):  # fmt: skip
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            row.model,
+            "ready" if row.is_ready else "not ready",
+            f"{row.requests_per_s:,.1f}",
+            f"{row.failed_per_s:,.1f}",
+            _time(row.p50_ms),
+            _time(row.p99_ms),
+            f"{row.waiting:,}",
+            f"{row.batch:.1f}",
+            f"{row.tokens_per_s:,.1f}",
+            "" if row.cache is None else f"{row.cache:.0%}",
+            f"{row.restarts}",
+        )
+    return table
+
+
+def _time(milliseconds: float | None) -> str:
+    if milliseconds is None:
+        return ""
+    return "over 120,000" if milliseconds == float("inf") else f"≤ {milliseconds:,g}"

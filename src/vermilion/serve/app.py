@@ -1,0 +1,75 @@
+"""The application: routes of both APIs, metrics, the page, all behind the guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from vermilion.errors import VermilionError
+from vermilion.serve import page
+from vermilion.serve.catalog import Catalog, Place, Served
+from vermilion.serve.encoder import Encoder
+from vermilion.serve.guard import Guard, error_response
+from vermilion.serve.kserve import KServe
+from vermilion.serve.language import LanguageModel
+from vermilion.serve.metrics import Log, Metrics
+from vermilion.serve.network import Network
+from vermilion.serve.openai_api import OpenAI
+from vermilion.serve.settings import Settings
+
+
+def opener(settings: Settings, metrics: Metrics) -> Callable[[str, Place], Served]:
+    """Return what opens a model of any kind."""
+
+    def open_place(name: str, place: Place) -> Served:
+        if place.kind == "language":
+            return LanguageModel(name, place.path, settings, metrics)
+        if place.kind == "encoder":
+            return Encoder(name, place.path, place.target, settings, metrics)
+        return Network(name, place.path, place.target, settings, metrics)
+
+    return open_place
+
+
+def build_app(catalog: Catalog, settings: Settings, metrics: Metrics, log: Log) -> ASGIApp:
+    """Return the application for a server's models."""
+
+    async def numbers(request: Request) -> Response:
+        del request
+        text, kind = metrics.text()
+        return Response(text, headers={"Content-Type": kind})
+
+    routes = [
+        *page.routes(),
+        *KServe(catalog, settings).routes(),
+        *OpenAI(catalog, settings).routes(),
+        Route("/metrics", numbers, methods=["GET"]),
+    ]
+    application = Starlette(
+        routes=routes,
+        exception_handlers={VermilionError: _refused, HTTPException: _no_such_page},
+    )
+    application.router.redirect_slashes = False
+    inner: ASGIApp = application
+    if settings.cors:
+        inner = CORSMiddleware(
+            inner, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"]
+        )
+    return Guard(inner, settings, metrics, log)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, VermilionError)
+    return error_response(error, request.url.path)
+
+
+def _no_such_page(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": str(error.detail)}, error.status_code)
