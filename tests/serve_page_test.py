@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import signal
@@ -35,7 +36,8 @@ def test_the_page_on_serving(tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
     }
     vermilion = [sys.executable, "-m", "vermilion"]
-    server: subprocess.Popen[str] | None = None
+    server: subprocess.Popen[bytes] | None = None
+    log = tmp_path / "log"
     ran = 0
     try:
         for kind, _, block in BLOCK.findall((ROOT / "docs" / "serve.md").read_text("utf-8")):
@@ -49,24 +51,23 @@ def test_the_page_on_serving(tmp_path: Path) -> None:
                 ran += 1
                 command = line.replace("vermilion", " ".join(vermilion), 1)
                 if line.startswith("vermilion serve"):
-                    server = subprocess.Popen(
-                        [*vermilion, *line.split()[1:]], cwd=tmp_path, env=environment,
-                        stderr=subprocess.PIPE, text=True,
-                    )  # fmt: skip
+                    with log.open("w") as file:
+                        words = [*vermilion, *line.split()[1:]]
+                        server = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=file)
                     wait_until_ready(port, server)
                 elif line.startswith("vermilion") or shutil.which(line.split()[0]):
                     run(["sh", "-c", command], tmp_path, environment)
         assert ran >= 8
         assert server is not None
         server.send_signal(signal.SIGTERM)
-        _, told = server.communicate(timeout=30)
-        assert server.returncode == 0, told
+        code, told = server.wait(timeout=60), log.read_text()
+        assert code == 0, told
         assert '"event": "ready"' in told
         assert "Traceback" not in told
     finally:
         if server is not None and server.poll() is None:
             server.kill()
-            server.communicate()
+            server.wait()
 
 
 def run(words: list[str], folder: Path, environment: dict[str, str]) -> None:
@@ -77,10 +78,10 @@ def run(words: list[str], folder: Path, environment: dict[str, str]) -> None:
     assert '"error"' not in done.stdout, (words, done.stdout)
 
 
-def wait_until_ready(port: int, server: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 120
+def wait_until_ready(port: int, server: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 600
     while time.monotonic() < until:
-        assert server.poll() is None, server.communicate()
+        assert server.poll() is None, "it has ended"
         try:
             with urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5) as reply:
                 if reply.status == 200:
@@ -93,7 +94,8 @@ def wait_until_ready(port: int, server: subprocess.Popen[str]) -> None:
 def test_the_container_and_the_unit_name_options_that_there_are() -> None:
     from vermilion.cli import load_verb
 
-    known = str(load_verb("serve").__signature__)  # type: ignore[union-attr]
+    parameters = inspect.signature(load_verb("serve")).parameters  # type: ignore[arg-type]
+    known = {f"--{name.replace('_', '-')}" for name in parameters}
     for name in ("Dockerfile", "vermilion.service"):
         text = (ROOT / "deploy" / name).read_text(encoding="utf-8")
         lines = [s for s in text.splitlines() if s.startswith(("CMD", "ExecStart"))]
@@ -115,10 +117,23 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     assert "vermilion.service:" not in done.stderr, done.stderr
 
 
+def has_no_buildx(program: str) -> bool:
+    done = subprocess.run([program, "buildx", "version"], capture_output=True)
+    return done.returncode != 0
+
+
 def test_the_image_is_one_that_docker_takes() -> None:
     program = shutil.which("docker")
-    if program is None:
-        pytest.skip("this system has no docker")
-    words = [program, "build", "--check", "-f", str(ROOT / "deploy" / "Dockerfile"), str(ROOT)]
+    if program is None or has_no_buildx(program):
+        pytest.skip("this system has no docker with buildx")
+    words = [
+        program,
+        "buildx",
+        "build",
+        "--check",
+        "-f",
+        str(ROOT / "deploy" / "Dockerfile"),
+        str(ROOT),
+    ]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from vermilion.errors import OptionError, VermilionError
-from vermilion.runtime.places import named_place
 from vermilion.serve.refusals import NotReadyError, NotServedError
 
 Kind = Literal["network", "language", "encoder"]
@@ -181,7 +180,7 @@ def find_models(words: Sequence[str]) -> dict[str, dict[str, Place]]:
         name, equals, rest = word.partition("=")
         if not equals or Path(word).exists():
             name, rest = "", word
-        path, target = named_place(rest)
+        path, target = _placed(rest)
         if not path.exists():
             raise OptionError("there is no such model or folder", where=str(path))
         models = _models_at(path, target, name)
@@ -205,6 +204,15 @@ def find_models(words: Sequence[str]) -> dict[str, dict[str, Place]]:
                 )
             found[own] = versions
     return found
+
+
+def _placed(word: str) -> tuple[Path, str]:
+    """Take a path and what stands behind its `@` apart."""
+    if "@" not in word:
+        return Path(word), ""
+    from vermilion.sides import named_place  # with all that compiles, which a server is not to load
+
+    return named_place(word)
 
 
 def _models_at(path: Path, target: str, name: str) -> dict[str, dict[str, Place]]:

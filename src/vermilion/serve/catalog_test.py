@@ -96,7 +96,7 @@ def test_loading_and_unloading() -> None:
     catalog.load("good")
     assert opened == ["good", "good"]  # both versions, once
     assert catalog.version("good").number == "3"
-    assert catalog.is_ready()
+    assert not catalog.is_ready()  # the other one is not loaded
     with pytest.raises(ModelError):
         catalog.load("bad")
     assert not catalog.is_ready()

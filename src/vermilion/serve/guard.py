@@ -29,6 +29,8 @@ from vermilion.serve.settings import Settings
 
 # What is answered to whoever asks: whether the server is there, and the page itself.
 _OPEN_PATHS = frozenset({"/", "/v2/health/live", "/v2/health/ready"})
+# What is asked for every few seconds, and by nobody who wants to read of it.
+_NOT_LOGGED = frozenset({"/v2/health/live", "/v2/health/ready", "/metrics"})
 _LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _LEAST_KEY = 16
@@ -130,10 +132,11 @@ class Guard:
             if path not in _OPEN_PATHS and path != "/metrics":
                 api = {"v1": "openai", "v2": "kserve"}.get(path[1:3], "other")
                 self._metrics.request(about["model"], api, status, seconds)
-            self._log.write(
-                "request", id=identity, method=scope["method"], path=path, status=status,
-                model=about["model"], ms=round(1e3 * seconds, 3),
-            )  # fmt: skip
+            if path not in _NOT_LOGGED:
+                self._log.write(
+                    "request", id=identity, method=scope["method"], path=path, status=status,
+                    model=about["model"], ms=round(1e3 * seconds, 3),
+                )  # fmt: skip
 
     def _check(self, path: str, method: str, headers: Headers) -> None:
         """Raise what refuses a request before its body is read."""

@@ -68,6 +68,7 @@ def test_a_job_waits_for_others_only_so_long() -> None:
     begin = time.monotonic()
     assert waiting.take() == [first]
     assert time.monotonic() - begin > 0.02
+    waiting = queue(delay_s=60.0, rows=2)  # a full batch waits no longer
     waiting.put(job())
     timer = threading.Timer(0.01, waiting.put, [job()])
     timer.start()

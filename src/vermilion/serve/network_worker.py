@@ -60,10 +60,11 @@ class Worker:
 def _opened(
     path: Path, place: str, dims: Dimensions, threads: int, cache_dir: str | None
 ) -> tuple[Run, dict[str, Any]]:
-    from vermilion.runtime.places import ONNX_RUNTIME
+    if place:
+        from vermilion.sides import ONNX_RUNTIME
 
-    if place in ONNX_RUNTIME:
-        return _open_onnx(path, dims, threads)
+        if place in ONNX_RUNTIME:
+            return _open_onnx(path, dims, threads)
     from vermilion.runtime.session import Session, is_artifact
 
     artifact, native, total = path, 0, 0
