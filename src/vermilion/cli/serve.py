@@ -36,18 +36,27 @@ def serve(
     ],
     *,
     host: Annotated[
-        str, typer.Option("--host", help="Where to listen; `0.0.0.0` is every network.")
+        str,
+        typer.Option("--host", metavar="HOST", help="Where to listen; `0.0.0.0` is every network."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0: any that is free.")] = 8000,
-    instances: Annotated[int, typer.Option("--instances", help="Processes for each network.")] = 1,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", help="0: any that is free.")
+    ] = 8000,
+    instances: Annotated[
+        int, typer.Option("--instances", metavar="N", help="Processes for each network.")
+    ] = 1,
     threads: Threads = 0,
     max_batch: Annotated[
-        int, typer.Option("--max-batch", help="Rows that run together.", rich_help_panel=_LIMITS)
+        int,
+        typer.Option(
+            "--max-batch", metavar="N", help="Rows that run together.", rich_help_panel=_LIMITS
+        ),
     ] = 32,
     max_delay: Annotated[
         float,
         typer.Option(
             "--max-delay",
+            metavar="MS",
             help="Milliseconds that a request waits for others.",
             rich_help_panel=_LIMITS,
         ),
@@ -55,19 +64,29 @@ def serve(
     max_queue: Annotated[
         int,
         typer.Option(
-            "--max-queue", help="Requests that wait; more are told 429.", rich_help_panel=_LIMITS
+            "--max-queue",
+            metavar="N",
+            help="Requests that wait; more are told 429.",
+            rich_help_panel=_LIMITS,
         ),
     ] = 256,
     max_body: Annotated[
-        float, typer.Option("--max-body", help="MiB of a request.", rich_help_panel=_LIMITS)
+        float,
+        typer.Option(
+            "--max-body", metavar="MIB", help="MiB of a request.", rich_help_panel=_LIMITS
+        ),
     ] = 64.0,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", help="Seconds of a request.", rich_help_panel=_LIMITS)
+        float,
+        typer.Option(
+            "--time-limit", metavar="SECONDS", help="Seconds of a request.", rich_help_panel=_LIMITS
+        ),
     ] = 120.0,
     drain: Annotated[
         float,
         typer.Option(
             "--drain",
+            metavar="SECONDS",
             help="Seconds that requests may take once the server is told to end.",
             rich_help_panel=_LIMITS,
         ),
@@ -76,18 +95,25 @@ def serve(
         int,
         typer.Option(
             "--cache-tokens",
+            metavar="N",
             help="Tokens of all texts together; 0: what a quarter of the free memory holds.",
             rich_help_panel=_LANGUAGE,
         ),
     ] = 0,
     max_sequences: Annotated[
         int,
-        typer.Option("--max-sequences", help="Texts written at a time.", rich_help_panel=_LANGUAGE),
+        typer.Option(
+            "--max-sequences",
+            metavar="N",
+            help="Texts written at a time.",
+            rich_help_panel=_LANGUAGE,
+        ),
     ] = 64,
     prompt_chunk: Annotated[
         int,
         typer.Option(
             "--prompt-chunk",
+            metavar="N",
             help="Tokens of a prompt that are read between two steps of the others.",
             rich_help_panel=_LANGUAGE,
         ),
@@ -117,10 +143,16 @@ def serve(
         ),
     ] = None,
     load: Annotated[
-        str, typer.Option("--load", help="`all`, or `none`: each when it is asked for.")
+        str,
+        typer.Option(
+            "--load", metavar="all|none", help="`all`, or `none`: each when it is asked for."
+        ),
     ] = "all",
     log: Annotated[
-        str, typer.Option("--log", help="`json`: a line for each request; or `off`.")
+        str,
+        typer.Option(
+            "--log", metavar="json|off", help="`json`: a line for each request; or `off`."
+        ),
     ] = "json",
     dim: Dims = None,
     cache_dir: CacheDir = None,

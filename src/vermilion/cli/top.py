@@ -27,8 +27,12 @@ def top(
         str, typer.Argument(metavar="URL", help="Where `vermilion serve` listens.")
     ] = "http://127.0.0.1:8000",
     *,
-    every: Annotated[float, typer.Option("--every", help="Seconds between two readings.")] = 2.0,
-    count: Annotated[int, typer.Option("--count", help="Readings to show; 0: until Ctrl-C.")] = 0,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", help="Seconds between two readings.")
+    ] = 2.0,
+    count: Annotated[
+        int, typer.Option("--count", metavar="N", help="Readings to show; 0: until Ctrl-C.")
+    ] = 0,
     key_file: Annotated[
         Path | None,
         typer.Option("--key-file", metavar="FILE", help="A file whose first line is an API key."),
