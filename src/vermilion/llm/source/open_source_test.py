@@ -219,6 +219,28 @@ def test_a_folder_of_hugging_face_runs_as_it_is(tmp_path: Path) -> None:
     assert np.abs(found - theirs).max() < 3e-5 * np.abs(theirs).max()
 
 
+@pytest.mark.needs("tokenizers", "jinja2")
+def test_a_header_is_read_once(tmp_path: Path) -> None:
+    path, cache = tmp_path / "m.gguf", tmp_path / "cache"
+    small(path)
+    plain, first, again = (GgufSource(path, place) for place in (None, cache, cache))
+
+    def asked(source: GgufSource) -> list[object]:
+        text = source.tokenizer(cache)
+        told = (source.config(), source.begin(), dict(source.types()), source.tokenizer_file())
+        return [*told, text.encode("tea"), text.has_template]
+
+    assert asked(first) == asked(plain)
+    assert asked(again) == asked(plain)
+    assert "file" not in vars(again), "nothing of the file was read"
+    small(path, {"llama.context_length": 64})  # another file at the same place
+    other = GgufSource(path, cache)
+    assert other.config()["model"]["context_length"] == 64  # type: ignore[index]
+    path.write_bytes(b"GGUF" + bytes(20))
+    with pytest.raises(UnsupportedError, match=r"version 0|big-endian"):
+        GgufSource(path, cache).config()
+
+
 @pytest.mark.needs("transformers", "torch")
 @pytest.mark.parametrize("name", ["qwen2 moe", "gpt-oss"])
 def test_mixtures_run_on_our_own_code(name: str, tmp_path: Path) -> None:
