@@ -11,12 +11,18 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from vermilion.backends.iree.static_cost import (
+    StaticCost,
+    instruction_of,
+    is_matrix,
+    static_cost,
+    waves_at_once,
+)
 from vermilion.errors import UnsupportedError
 
 _LABEL = re.compile(r"([\w$.]+):")
-_MATRIX = re.compile(r"\s+(v_(?:wmma|mfma|smfmac|swmmac)_\w+)")
 _FIELD = re.compile(r"  [- ] \.(\w+):\s+(.+)")
 # How IREE names a kernel: what it computes, the sizes of its loops, the types that it reads.
 _PRODUCT = re.compile(
@@ -45,6 +51,7 @@ class Kernel:
     scratch_bytes: int
     group_bytes: int
     matrix: Mapping[str, int]
+    cost: StaticCost = field(default_factory=StaticCost)
 
     @property
     def is_half_product(self) -> bool:
@@ -73,6 +80,12 @@ class Kernel:
             "group_bytes": self.group_bytes,
             "matrix_instructions": sum(self.matrix.values()),
             "matrix": dict(self.matrix),
+            "instructions": self.cost.instructions,
+            "matrix_share": round(self.cost.matrix_share, 4),
+            "shared_memory_instructions": self.cost.shared,
+            "memory_instructions": self.cost.memory,
+            "scratch_instructions": self.cost.scratch,
+            "waves_per_simd": waves_at_once(self.gpu, self.vgprs),
         }
 
 
@@ -81,7 +94,7 @@ def read_kernels(gpu: str, code_object: bytes, assembly: str) -> tuple[Kernel, .
 
     Raises: UnsupportedError where it is not what it should be, or the two do not belong together.
     """
-    matrix = _matrix_instructions(assembly)
+    instructions = _instructions(assembly)
     sizes = function_sizes(code_object)
     kernels = []
     for row in _metadata(assembly):
@@ -100,7 +113,12 @@ def read_kernels(gpu: str, code_object: bytes, assembly: str) -> tuple[Kernel, .
                 sgpr_spills=_number(row, "sgpr_spill_count"),
                 scratch_bytes=_number(row, "private_segment_fixed_size"),
                 group_bytes=_number(row, "group_segment_fixed_size"),
-                matrix=dict(sorted(matrix.get(name, {}).items())),
+                matrix={
+                    key: count
+                    for key, count in sorted(instructions.get(name, Counter()).items())
+                    if is_matrix(key)
+                },
+                cost=static_cost(instructions.get(name, Counter())),
             )
         )
     if len(kernels) != len(sizes):
@@ -160,16 +178,16 @@ def _function_sizes(data: bytes) -> dict[str, int]:
     return found
 
 
-def _matrix_instructions(assembly: str) -> dict[str, Counter[str]]:
-    """Count matrix instructions by the function that they stand in."""
+def _instructions(assembly: str) -> dict[str, Counter[str]]:
+    """Count the instructions of each function, as they stand."""
     found: dict[str, Counter[str]] = {}
     function = ""
     for line in assembly.splitlines():
         if label := _LABEL.match(line):
             if not label[1].startswith(".L"):
                 function = label[1]
-        elif instruction := _MATRIX.match(line):
-            found.setdefault(function, Counter())[instruction[1]] += 1
+        elif name := instruction_of(line):
+            found.setdefault(function, Counter())[name] += 1
     return found
 
 

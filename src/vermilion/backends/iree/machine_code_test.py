@@ -73,7 +73,10 @@ def test_what_stands_in_code_object_and_assembly() -> None:
     assert (product.vgprs, product.agprs, product.sgprs) == (96, 4, 14)
     assert (product.vgpr_spills, product.scratch_bytes, product.group_bytes) == (20, 48, 2688)
     assert (copy.name, copy.code_bytes, copy.vgprs, copy.matrix) == (COPY, 128, 2, {})
-    assert product.as_json()["matrix_instructions"] == 2
+    row = product.as_json()
+    assert row["matrix_instructions"] == 2
+    assert (row["instructions"], row["matrix_share"]) == (3, 0.6667)
+    assert (row["waves_per_simd"], copy.as_json()["memory_instructions"]) == (5, 1)
 
 
 def test_a_code_object_and_an_assembly_that_do_not_belong_together() -> None:
