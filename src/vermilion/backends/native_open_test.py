@@ -63,6 +63,27 @@ ODD = """g (float[N,S] x, float[N,1] y, float[S,T] k) => (float[N,S] z, float[S,
  <int64 two = {-2}> {
  a = Mul(x, x)  b = Sub(a, y)  z = Tanh(b)  e = Exp(k)
  u = Trilu(e)  v = Trilu<upper=0>(k, two) }"""
+# Amounts that follow from sizes: how often a tensor is repeated, and what is missing to a multiple.
+AMOUNTS = """g (float[N,S,8] x, int64[N,S] i) => (float[N,S,8] a, int64[N,S] b, float[N,T,8] c,
+ float[N,P,8] d, float[N,S] e) <int64 axis = {1}, int64 zero = {0}, int64 one = {1},
+  int64[1] first = {0}, int64[1] single = {1}, int64[4] none = {0, 0, 0, 0}, int64 four = {4}> {
+ a = CumSum(x, axis)  b = CumSum<exclusive=1, reverse=1>(i, axis)
+ h = Shape(x)  n = Gather(h, zero)  l = Gather(h, one)
+ nn = Unsqueeze(n, first)  ll = Unsqueeze(l, first)
+ times = Concat<axis=0>(single, nn, single)  c = Tile(x, times)
+ over = Mod(l, four)  left = Sub(four, over)  more = Mod(left, four)  mm = Unsqueeze(more, first)
+ pads = Concat<axis=0>(none, mm, first)  d = Pad(x, pads)
+ shape = Concat<axis=0>(nn, ll)  ones = ConstantOfShape<value = float[1] {1.5}>(shape)
+ f = Cast<to=1>(i)  e = Add(ones, f) }"""
+# What is left where a run has one row less: nothing, at one row.
+EMPTIED = """g (float[N,S,8] x, float[8,8] k) => (float[N,S,8] a, float[N,B,8] b, float[N,8] c,
+ float[N,S,24] d) <int64[1] first = {1}, int64[1] far = {1000}, int64[1] axis = {1},
+  int64[1] none = {0}, int64[1] back = {-1}, int64[6] before = {0, 1, 0, 0, 0, 0},
+  int64[6] after = {0, 0, 0, 0, 1, 0}> {
+ l = Slice(x, first, far, axis)  b = Mul(l, l)  m = Transpose<perm=[0,2,1]>(b)
+ t = Tanh(m)  c = ReduceSum<keepdims=0>(b, axis)  u = Transpose<perm=[0,2,1]>(t)
+ p = Pad(u, after)  r = Slice(x, none, back, axis)  q = Pad(r, before)
+ d = Concat<axis=2>(p, x, q)  w = MatMul(q, k)  a = Add(w, p) }"""
 GRAPHS = {
     "rows": ROWS,
     "attention": ATTENTION.format(mask="1,1"),
@@ -72,6 +93,8 @@ GRAPHS = {
     "joined": JOINED,
     "pictures": PICTURES,
     "odd": ODD,
+    "amounts": AMOUNTS,
+    "emptied": EMPTIED,
 }
 
 
@@ -144,7 +167,7 @@ def error(expected: np.ndarray, found: np.ndarray) -> float:
     return float(difference / max(float(np.linalg.norm(expected)), 1e-30))
 
 
-SIZES = [(1, 5), (2, 16), (3, 17), (8, 64), (1, 48), (5, 33), (4, 5), (2, 61)]
+SIZES = [(1, 1), (2, 1), (1, 5), (2, 16), (3, 17), (8, 64), (1, 48), (5, 33), (4, 5), (2, 61)]
 
 
 @pytest.mark.parametrize("name", GRAPHS)

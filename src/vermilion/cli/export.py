@@ -33,7 +33,8 @@ def export(
         typer.Option(
             "--input",
             metavar="SHAPE",
-            help="An input: `1x3x224x224`, `ids:1x128` or `ids:1x128:int64`. One for each.",
+            help="An input: `1x3x224x224`, `ids:1x128:int64`, or `batch=2x3x224x224`, where the "
+            "size with a name stays dynamic. One for each.",
         ),
     ],
     output: Annotated[
@@ -43,8 +44,8 @@ def export(
 ) -> Result:
     """Export a PyTorch module to ONNX, and check that both compute the same.
 
-    This imports and runs the code that MODULE:FACTORY names. Shapes are fixed, as NPUs need
-    them. The exit code is 1 if an output differs from PyTorch's.
+    This imports and runs the code that MODULE:FACTORY names. Sizes are fixed, as NPUs need
+    them, but for those with a name. The exit code is 1 if an output differs from PyTorch's.
     """
     from vermilion.export import export_model
 

@@ -54,6 +54,10 @@ def call_kernel(kernel: Callable[..., Any], arguments: Sequence[int], units: int
     kernel(pointers.ctypes.data, 0, units)
 
 
+# More than any function takes: where a run has no calls, one is called for no units.
+_LEAST_ARGUMENTS = 256
+
+
 class LoadedProgram:
     """A program's code, its arena and its arguments; one call runs all steps.
 
@@ -114,7 +118,9 @@ class LoadedProgram:
         self._pool.hold(table.rows(self.functions, self.arguments.ctypes.data, self._threads))
 
     def _hold_arguments(self, table: ProgramTable) -> None:
-        self.arguments = aligned_bytes(8 * max(1, len(table.addresses))).view(np.int64)
+        self.arguments = aligned_bytes(8 * max(_LEAST_ARGUMENTS, len(table.addresses))).view(
+            np.int64
+        )
         # Items of a memoryview are set in a tenth of the time that an array's take.
         self._slots = memoryview(self.arguments)  # type: ignore[arg-type]
 

@@ -27,7 +27,7 @@ from vermilion.codegen.program import (
 from vermilion.codegen.table import ObjectCode
 from vermilion.codegen.tensor import Buffer, View
 from vermilion.errors import UnsupportedError
-from vermilion.ir.formula import FormulaTable, UndecidedError, formula
+from vermilion.ir.formula import FormulaTable, UndecidedError, at_least, formula
 from vermilion.ir.symbolic import Guard, lesser
 
 
@@ -183,7 +183,7 @@ def _call(
         "function": step.function,
         "label": step.nodes[-1] if step.nodes else step.spec.family,
         "border": step.spec.family == "border",
-        "units": formulas.number(step.spec.units * step.only_if),
+        "units": formulas.number(_units(step)),
         "operations": formulas.number(step.operations),
         "moved": formulas.number(_moved_bytes(step)),
         "arguments": arguments,
@@ -193,6 +193,23 @@ def _call(
             for low, high, size in extents_of(step, isa)
         ],
     }
+
+
+def _units(step: Step) -> int:
+    """Return the units of a step: none where a run's sizes leave it out or nothing to write.
+
+    A kernel divides the numbers of its units by sizes, and must not be called where one is 0.
+    """
+    units: int = step.spec.units * step.only_if
+    unsure = {
+        formula(size).text: size
+        for view in step.writes
+        for size in view.shape
+        if not at_least(size, 1)
+    }
+    for size in unsure.values():
+        units = units * lesser(1, size)
+    return units
 
 
 def _moved_bytes(step: Step) -> int:

@@ -173,7 +173,7 @@ class OpenTable:
             row[3] = int(barrier)
         return ProgramTable(
             tuple(self.objects), arena_bytes, self.functions, self.buffers,
-            _rows(calls, 5), _rows(addresses, 2),
+            _rows(calls, 5), _rows(addresses, 2), len(self.about["calls"]),
         )  # fmt: skip
 
 

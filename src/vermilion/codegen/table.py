@@ -6,7 +6,7 @@ And where the native driver and its caller keep what they share.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,7 +112,8 @@ class ProgramTable:
     Shapes: calls (n, 5), each the number of its function, its units, how many a worker takes at a
     time (0: as many as fit their number; -n: that, and n at most), whether a barrier is before it,
     and its arguments; addresses (m, 2), each argument's buffer of the caller, -1 for the arena, and
-    the bytes from its start, or -2 and a size that the call is given.
+    the bytes from its start, or -2 and a size that the call is given. Other tables of the same code
+    may have up to `most_calls`, where that is more than `calls` are.
     """
 
     objects: tuple[ObjectCode, ...]
@@ -121,12 +122,7 @@ class ProgramTable:
     buffers: tuple[str, ...]
     calls: NDArray[np.int64]
     addresses: NDArray[np.int64]
-
-    def resized(
-        self, arena_bytes: int, calls: NDArray[np.int64], addresses: NDArray[np.int64]
-    ) -> ProgramTable:
-        """Return the same code with the calls that a run of other sizes makes."""
-        return replace(self, arena_bytes=arena_bytes, calls=calls, addresses=addresses)
+    most_calls: int = 0
 
     def about(self) -> dict[str, object]:
         """Return what is said of it beside the objects' bytes and the two arrays."""
@@ -156,8 +152,13 @@ class ProgramTable:
     def rows(
         self, functions: Mapping[str, int], arguments_at: int, threads: int
     ) -> NDArray[np.int64]:
-        """Return the step table, for functions and arguments where they lie in memory."""
-        rows = np.zeros((len(self.calls), ROW_WORDS), np.int64)
+        """Return the step table, for functions and arguments where they lie in memory.
+
+        Calls that other tables have more are rows without units, with what the first one needs.
+        """
+        count = len(self.calls)
+        whole = np.zeros((max(count, self.most_calls), ROW_WORDS), np.int64)
+        rows = whole[:count]
         function, units, chunk, barrier, arguments = self.calls.T
         places = np.array([functions[name] for name in self.functions], np.int64)
         rows[:, 0] = places[function]
@@ -167,7 +168,8 @@ class ProgramTable:
         most = np.where(chunk < 0, np.minimum(-chunk, shared), shared)
         rows[:, 3] = np.where(chunk > 0, chunk, most)
         rows[:, 4] = np.where(barrier, np.cumsum(units) - units, 0)
-        return rows.reshape(-1)
+        whole[count:, :2] = rows[0, :2] if count else (places[0], arguments_at)
+        return whole.reshape(-1)
 
     def symbols(self, number: int) -> list[str]:
         """Return the functions of an object, the first one's driver among them."""

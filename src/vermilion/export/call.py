@@ -28,21 +28,35 @@ DATA_TYPES = (
     "bool",
 )
 
-_SHAPE = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*)*", re.ASCII)
-_FORM = "write `1x3x224x224`, `ids:1x128` or `ids:1x128:int64`"
+_SIZE = re.compile(r"(?:([A-Za-z_]\w*)=)?([1-9][0-9]*)(?:x|$)", re.ASCII)
+_FORM = "write `1x3x224x224`, `ids:1x128:int64`, or `batch=2x3x224x224` where a size stays open"
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input: its name (empty if the user gave none), fixed shape and type."""
+    """One input: its name (empty if the user gave none), shape and type.
+
+    `open_names` has an entry a size: empty where it is fixed, else the name of an open one, whose
+    number in `shape` is an example.
+    """
 
     name: str
     shape: tuple[int, ...]
     data_type: str = "float32"
+    open_names: tuple[str, ...] = ()
+
+    @property
+    def open_axes(self) -> dict[int, str]:
+        """The names of open sizes by axis."""
+        return {axis: name for axis, name in enumerate(self.open_names) if name}
 
     def __str__(self) -> str:
         name = f"{self.name}:" if self.name else ""
-        sizes = "x".join(str(size) for size in self.shape)
+        named = self.open_axes
+        sizes = "x".join(
+            f"{named[axis]}={size}" if axis in named else str(size)
+            for axis, size in enumerate(self.shape)
+        )
         return f"{name}{sizes}" + ("" if self.data_type == "float32" else f":{self.data_type}")
 
 
@@ -63,6 +77,7 @@ def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:
     for name in names:
         if names.count(name) > 1:
             raise OptionError(f"input `{name}` is given twice")
+    _check_open(specs)
     return specs
 
 
@@ -72,14 +87,44 @@ def parse_input(text: str) -> InputSpec:
     Raises: OptionError.
     """
     words = text.split(":")
-    name = "" if _SHAPE.fullmatch(words[0]) else words.pop(0)
-    if not words or not _SHAPE.fullmatch(words[0]) or len(words) > 2:
+    sizes = _sizes(words[0])
+    name = words.pop(0) if sizes is None else ""
+    sizes = _sizes(words[0]) if words and sizes is None else sizes
+    if sizes is None or len(words) > 2:
         raise OptionError(f"`{text}` is not an input", hint=_FORM)
     data_type = words[1] if len(words) == 2 else "float32"
     if data_type not in DATA_TYPES:
         known = ", ".join(DATA_TYPES)
         raise OptionError(f"`{data_type}` is not a type", where=text, hint=f"known are {known}")
-    return InputSpec(name, tuple(int(size) for size in words[0].split("x")), data_type)
+    names = tuple(name for name, _ in sizes)
+    shape = tuple(int(size) for _, size in sizes)
+    return InputSpec(name, shape, data_type, names if any(names) else ())
+
+
+def _sizes(text: str) -> list[tuple[str, str]] | None:
+    """Return the name (empty where it is fixed) and the number of each size, None if it is none."""
+    found, at = [], 0
+    while at < len(text):
+        match = _SIZE.match(text, at)
+        if match is None:
+            return None
+        found.append((match[1] or "", match[2]))
+        at = match.end()
+    return found if found and not text.endswith("x") else None
+
+
+def _check_open(specs: Sequence[InputSpec]) -> None:
+    """Refuse two examples of one open size."""
+    known: dict[str, int] = {}
+    for spec in specs:
+        for axis, name in spec.open_axes.items():
+            if known.setdefault(name, spec.shape[axis]) != spec.shape[axis]:
+                raise OptionError(
+                    f"the open size `{name}` is {known[name]} in one input and "
+                    f"{spec.shape[axis]} in another",
+                    where=str(spec),
+                    hint="give one example for it, or two names",
+                )
 
 
 def sample(spec: InputSpec, seed: int) -> torch.Tensor:
@@ -125,6 +170,27 @@ class Call:
     def tensors(self, seed: int) -> tuple[torch.Tensor, ...]:
         """Return example inputs; another seed gives other numbers."""
         return tuple(sample(spec, seed + index) for index, spec in enumerate(self.inputs))
+
+    @property
+    def open_sizes(self) -> dict[str, int]:
+        """The examples of open sizes by name."""
+        return {
+            name: spec.shape[axis] for spec in self.inputs for axis, name in spec.open_axes.items()
+        }
+
+    def at(self, sizes: Mapping[str, int]) -> Call:
+        """Return the same call with other examples of its open sizes."""
+        inputs = tuple(
+            dataclasses.replace(
+                spec,
+                shape=tuple(
+                    sizes[spec.open_axes[axis]] if axis in spec.open_axes else size
+                    for axis, size in enumerate(spec.shape)
+                ),
+            )
+            for spec in self.inputs
+        )
+        return dataclasses.replace(self, inputs=inputs)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> object:
         """Call the module as the user's `forward` wants it."""

@@ -20,6 +20,14 @@ from vermilion.export.call import (
         ("1x8:int64", InputSpec("", (1, 8), "int64")),
         ("ids:1x128", InputSpec("ids", (1, 128))),
         ("ids:1x128:int64", InputSpec("ids", (1, 128), "int64")),
+        (
+            "batch=2x3x224x224",
+            InputSpec("", (2, 3, 224, 224), open_names=("batch", "", "", "")),
+        ),
+        (
+            "ids:batch=2xmax_length=16:int64",
+            InputSpec("ids", (2, 16), "int64", ("batch", "max_length")),
+        ),
     ],
 )
 def test_an_input_is_read_and_written_back(text: str, spec: InputSpec) -> None:
@@ -28,8 +36,10 @@ def test_an_input_is_read_and_written_back(text: str, spec: InputSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "1x", "1x0", "-1x3", "1,3", "ids:", "ids:1x3:int64:more", "a:b:1x3", "1X3"]
-)
+    "text",
+    ["", "x", "1x", "1x0", "-1x3", "1,3", "ids:", "ids:1x3:int64:more", "a:b:1x3", "1X3",
+     "batch=x3", "batch=0x3", "=2x3", "2=2x3", "a=2xb", "batchx3"],
+)  # fmt: skip
 def test_what_is_no_input_says_how_to_write_one(text: str) -> None:
     with pytest.raises(OptionError, match="is not an input") as caught:
         parse_input(text)
@@ -53,6 +63,12 @@ def test_a_dictionary_is_explained_with_the_list_to_write_instead() -> None:
 def test_inputs_that_are_none_or_ambiguous_are_refused(given: object) -> None:
     with pytest.raises(OptionError):
         parse_inputs(given)  # type: ignore[arg-type]
+
+
+def test_an_open_size_has_one_example() -> None:
+    parse_inputs(["a:n=2xk=3", "b:n=2"])
+    with pytest.raises(OptionError, match="`n` is 2 in one input and 3 in another"):
+        parse_inputs(["a:n=2", "b:n=3"])
 
 
 @pytest.mark.needs("torch")

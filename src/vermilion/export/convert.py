@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import inspect
 import io
 import logging
 import os
@@ -87,13 +88,14 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be exported, and under which names."""
+    """What is to be exported, and under which names; `open_axes` names open sizes by input."""
 
     module: torch.nn.Module
     tensors: tuple[torch.Tensor, ...]
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
     opset: int
+    open_axes: tuple[Mapping[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,13 @@ def _with_torchscript(job: Job, folder: Path) -> ir.Model:
     import torch
 
     path = folder / "traced.onnx"  # over 2 GB it puts each weight in a file beside it
-    torch.onnx.export(job.module, job.tensors, str(path), dynamo=False, **_arguments(job))
+    open_axes = {
+        name: dict(axes) for name, axes in zip(job.input_names, job.open_axes, strict=False) if axes
+    }
+    torch.onnx.export(
+        job.module, job.tensors, str(path), dynamo=False, dynamic_axes=open_axes or None,
+        **_arguments(job),
+    )  # fmt: skip
     return ir.load(path)
 
 
@@ -159,8 +167,9 @@ def _with_torch_export(job: Job, folder: Path) -> ir.Model:
     import torch
 
     program: Any = torch.onnx.export(
-        job.module, job.tensors, dynamo=True, verbose=False, **_arguments(job)
-    )
+        job.module, job.tensors, dynamo=True, verbose=False, dynamic_shapes=_dynamic_shapes(job),
+        **_arguments(job),
+    )  # fmt: skip
     model: ir.Model = program.model
     return model
 
@@ -169,6 +178,20 @@ _EXPORTERS: Mapping[str, Callable[[Job, Path], ir.Model]] = {
     TORCHSCRIPT: _with_torchscript,
     TORCH_EXPORT: _with_torch_export,
 }
+
+
+def _dynamic_shapes(job: Job) -> Any:
+    """Return the open sizes as `torch.export` takes them; those of `*tensors` are one argument."""
+    import torch
+
+    if not any(job.open_axes):
+        return None
+    names = dict.fromkeys(name for axes in job.open_axes for name in axes.values())
+    sizes = {name: torch.export.Dim(name) for name in names}
+    each = tuple({axis: sizes[name] for axis, name in axes.items()} for axes in job.open_axes)
+    parameters = inspect.signature(job.module.forward).parameters.values()
+    is_packed = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    return (each,) if is_packed else each
 
 
 def _arguments(job: Job) -> dict[str, Any]:

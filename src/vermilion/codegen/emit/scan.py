@@ -14,6 +14,7 @@ from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 from vermilion.ir.expression import Constant, Operand, apply
+from vermilion.ir.symbolic import is_one
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,9 @@ class ScanSpec:
 
     @property
     def _is_dense(self) -> bool:
-        return bool(self.kept) and self.kept[-1][1] == (1, 1) and self.kept[-1][0] > 1
+        return (
+            bool(self.kept) and all(map(is_one, self.kept[-1][1])) and not is_one(self.kept[-1][0])
+        )
 
     @property
     def _outer(self) -> tuple[tuple[int, tuple[int, ...]], ...]:

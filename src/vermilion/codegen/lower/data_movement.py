@@ -51,7 +51,7 @@ def lower_space_to_depth(lowering: Lowering, node: ir.Node) -> None:
 
 def check_tile(node: ir.Node) -> str:
     """Say why a Tile is not generated, empty if it is."""
-    return "" if constant_of(node.inputs[1]) is not None else "Tile whose repeats are not constant"
+    return "" if whole_numbers(node.inputs[1]) is not None else "Tile whose repeats are not known"
 
 
 def lower_tile(lowering: Lowering, node: ir.Node) -> None:

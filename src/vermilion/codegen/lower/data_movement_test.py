@@ -67,7 +67,7 @@ def test_triangles(upper: int, diagonal: int) -> None:
     ("text", "reason"),
     [
         ("(float[2] x, int64[1] r) => (float[4] y) { y = Tile(x, r) }",
-         "Tile whose repeats are not constant"),
+         "Tile whose repeats are not known"),
         ("(float[2,2] x, int64 k) => (float[2,2] y) { y = Trilu(x, k) }",
          "Trilu whose diagonal is not constant"),
     ],

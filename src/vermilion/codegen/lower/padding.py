@@ -9,10 +9,12 @@ from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.lower.context import Lowering, identity
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.lower.shapes import constant_ints, given_input
+from vermilion.codegen.lower.window_shapes import whole_numbers
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import text
 from vermilion.ir.expression import Constant
 from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.symbolic import is_known, larger, lesser
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -22,14 +24,17 @@ def check_pad(node: ir.Node) -> str:
     mode = text(node, "mode", "constant")
     if mode not in _MODES:
         return f"Pad with mode {mode}"
-    for index, what in ((1, "amounts"), (2, "a value"), (3, "axes")):
+    for index, what in ((1, "amounts"), (3, "axes")):
         value = given_input(node, index)
-        if value is not None and constant_of(value) is None:
-            return f"Pad with {what} that are not constant"
+        if value is not None and whole_numbers(value) is None:
+            return f"Pad with {what} that are not known"
+    filling = given_input(node, 2)
+    if filling is not None and constant_of(filling) is None:
+        return "Pad with a value that is not constant"
     shape = static_shape(node.inputs[0])
     assert shape is not None
     for size, (before, after) in zip(shape, _amounts(node, len(shape)), strict=True):
-        kept = size + min(before, 0) + min(after, 0)
+        kept = size + lesser(before, 0) + lesser(after, 0)
         most = kept - 1 if mode == "reflect" else kept
         if mode in ("reflect", "wrap") and max(before, after) > most:
             return f"Pad with mode {mode} by more than there is"
@@ -58,19 +63,23 @@ def lower_pad(lowering: Lowering, node: ir.Node) -> None:
     amounts = _amounts(node, len(source.shape))
     inside = target
     for axis, (before, after) in enumerate(amounts):
-        kept = source.shape[axis] + min(before, 0) + min(after, 0)
-        source = source.sliced(axis, max(0, -before), kept)
-        inside = inside.sliced(axis, max(0, before), source.shape[axis])
+        kept = source.shape[axis] + lesser(before, 0) + lesser(after, 0)
+        source = source.sliced(axis, larger(0, -before), kept)
+        inside = inside.sliced(axis, larger(0, before), source.shape[axis])
     lowering.copy_into(source, inside, node)
     mode = text(node, "mode", "constant")
     filled = inside
     for axis, (before, after) in enumerate(amounts):
         grown = filled
         size = filled.shape[axis]
-        if before > 0:
+        # What follows from sizes may be nothing in one run and something in another.
+        before, after = (
+            amount if is_known(amount) else larger(0, amount) for amount in (before, after)
+        )
+        if not is_known(before) or before > 0:
             grown = grown.sliced(axis, -before, before + size)
             _fill(lowering, node, mode, grown.sliced(axis, 0, before), (filled, axis, True))
-        if after > 0:
+        if not is_known(after) or after > 0:
             grown = grown.sliced(axis, 0, grown.shape[axis] + after)
             start = grown.shape[axis] - after
             _fill(lowering, node, mode, grown.sliced(axis, start, after), (filled, axis, False))

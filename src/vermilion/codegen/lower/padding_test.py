@@ -55,7 +55,7 @@ def test_what_is_padded_feeds_a_convolution() -> None:
     [
         ("reflect", [4, 0], 8, "Pad with mode reflect by more than there is"),
         ("wrap", [0, 5], 9, "Pad with mode wrap by more than there is"),
-        ("constant", None, 6, "Pad with amounts that are not constant"),
+        ("constant", None, 6, "Pad with amounts that are not known"),
     ],
 )
 def test_what_is_refused(mode: str, amounts: list[int] | None, size: int, reason: str) -> None:

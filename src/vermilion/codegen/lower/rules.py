@@ -20,7 +20,11 @@ from vermilion.codegen.lower.cells import check_recurrent
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering, refuse
 from vermilion.codegen.lower.dequantized import is_constant
 from vermilion.codegen.lower.padding import check_pad, lower_pad
-from vermilion.codegen.lower.patterns.definitions import DEFINITIONS, check_definition
+from vermilion.codegen.lower.patterns.definitions import (
+    DEFINITIONS,
+    check_definition,
+    does_nothing_without_axes,
+)
 from vermilion.codegen.lower.quantized import (
     check_linear,
     check_quantization,
@@ -265,7 +269,7 @@ def _matmul(node: ir.Node) -> str:
 def _reduce(node: ir.Node) -> str:
     if len(node.inputs) > 1 and node.inputs[1] is not None and constant_of(node.inputs[1]) is None:
         return f"{node.op_type} over axes that are not constant"
-    if integer(node, "noop_with_empty_axes", 0):
+    if does_nothing_without_axes(node):
         return f"{node.op_type} with noop_with_empty_axes"
     return ""
 

@@ -67,9 +67,16 @@ def check_definition(node: ir.Node) -> str:
         axes = node.inputs[1] if len(node.inputs) > 1 else None
         if axes is not None and axes.name and constant_of(axes) is None:
             return f"{node.op_type} over axes that are not constant"
-        if integer(node, "noop_with_empty_axes", 0):
+        if does_nothing_without_axes(node):
             return f"{node.op_type} with noop_with_empty_axes"
     return ""
+
+
+def does_nothing_without_axes(node: ir.Node) -> bool:
+    """Say whether a reduction has no axes and so gives what it reads (ONNX ReduceSum-13)."""
+    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    is_empty = (axes is None or not axes.size) and not integers(node, "axes", ())
+    return is_empty and bool(integer(node, "noop_with_empty_axes", 0))
 
 
 def _is_read(value: ir.Value) -> bool:
