@@ -89,6 +89,32 @@ def test_part_of_a_shape_and_size() -> None:
     assert work.graph.initializers["f"].const_value.numpy().tolist() == [72.0]
 
 
+def test_known_sizes_beside_an_open_one() -> None:
+    model = parse(
+        """(float[N,3,4] x, int64 two, int64[2] some, int64[1] one, int64[1] last, int64[1] back,
+         int64 none) => (int64 a, int64[2] b, int64[2] c, int64[1] d, int64 e) {
+            s = Shape(x)
+            g = Gather(s, two)
+            h = Gather(s, some)
+            p = Slice(s, one, last)
+            q = Slice(s, back, last)
+            n = Gather(s, none)
+            a = Neg(g)  b = Neg(h)  c = Neg(p)  d = Neg(q)  e = Neg(n)
+        }""",
+        two=np.array(2),
+        some=np.array([1, -1]),
+        one=np.array([1]),
+        last=np.array([2**62]),
+        back=np.array([-1]),
+        none=np.array(0),
+    )
+    work, _ = run(fold_constants, model)
+    found = work.graph.initializers
+    known = {name: found[name].const_value.numpy().tolist() for name in "ghpq"}
+    assert known == {"g": 4, "h": [3, 4], "p": [3, 4], "q": [4]}
+    assert operators(work).count("Gather") == 1
+
+
 def test_arithmetic_on_weights_of_each_type() -> None:
     for dtype, name in ((np.float32, "float"), (np.float16, "float16"), (np.float64, "double")):
         model = parse(

@@ -45,19 +45,62 @@ def follow_sizes(model: ir.Model, notes: Notes) -> None:
 
 
 def size_of(node: ir.Node) -> NDArray[np.int64] | None:
-    """Return what a Shape or Size gives, None of other nodes and where sizes are not known."""
-    if not is_operator(node, "Shape", "Size") or len(node.inputs) != 1:
+    """Return what Shape, Size, and Gather or Slice of a Shape give of known sizes, else None.
+
+    Sizes beside them may be open: `Gather (Shape (x), 2)`.
+    """
+    if not node.inputs:
         return None
-    sizes = static_shape(node.inputs[0])
-    if sizes is None:
+    if is_operator(node, "Size"):
+        sizes = static_shape(node.inputs[0])
+        return None if sizes is None else np.array(math.prod(sizes), np.int64)
+    if is_operator(node, "Shape"):
+        found = _sizes_read(node)
+    elif is_operator(node, "Gather", "Slice") and node.inputs[0] is not None:
+        maker = node.inputs[0].producer()
+        sizes_of = _sizes_read(maker) if maker is not None and is_operator(maker, "Shape") else None
+        found = None if sizes_of is None else _picked(node, sizes_of)
+    else:
         return None
-    if node.op_type == "Size":
-        return np.array(math.prod(sizes), np.int64)
+    if found is None or any(size is None for size in np.ravel(found)):
+        return None
+    return np.asarray(found, np.int64)
+
+
+def _sizes_read(node: ir.Node) -> NDArray[np.object_] | None:
+    """Return what a Shape gives, None in the place of what is open; None where no rank is known."""
+    source = node.inputs[0] if node.inputs else None
+    if source is None or source.shape is None:
+        return None
     start, end = (
         node.attributes[name].as_int() if name in node.attributes else None
         for name in ("start", "end")
     )
-    return np.array(sizes[slice(start, end)], np.int64)
+    sizes = [size if isinstance(size, int) else None for size in source.shape]
+    return np.array(sizes, object)[slice(start, end)]
+
+
+def _picked(node: ir.Node, sizes: NDArray[np.object_]) -> NDArray[np.object_] | None:
+    """Return the sizes that a Gather or a Slice with constants picks."""
+    constants = [constant_of(value) for value in node.inputs[1:]]
+    if any(constant is None for constant in constants):
+        return None
+    numbers = [constant.numpy() for constant in constants if constant is not None]
+    if not numbers:
+        return None
+    if node.op_type == "Gather":
+        places = numbers[0]
+        if places.size and (places.min() < -len(sizes) or places.max() >= len(sizes)):
+            return None  # the run says what is wrong
+        return np.array(sizes[places], object)
+    if len(numbers) < 2 or (
+        len(numbers) > 2 and numbers[2].reshape(-1).tolist() not in ([0], [-1])
+    ):
+        return None
+    start, end, *step = (int(array.reshape(-1)[0]) for at, array in enumerate(numbers) if at != 2)
+    if step and step[0] < 1:
+        return None
+    return sizes[slice(start, end, step[0] if step else None)]
 
 
 def _computed(model: ir.Model, node: ir.Node) -> NDArray[Any] | None:
