@@ -84,6 +84,14 @@ EMPTIED = """g (float[N,S,8] x, float[8,8] k) => (float[N,S,8] a, float[N,B,8] b
  t = Tanh(m)  c = ReduceSum<keepdims=0>(b, axis)  u = Transpose<perm=[0,2,1]>(t)
  p = Pad(u, after)  r = Slice(x, none, back, axis)  q = Pad(r, before)
  d = Concat<axis=2>(p, x, q)  w = MatMul(q, k)  a = Add(w, p) }"""
+# Images of one size, as many as a run has.
+RESIZED = """g (float[N,8,6,10] x) => (float[N,8,12,20] y, float[N,8,9,7] z, float[N,8,6,10] w)
+ <float[4] twice = {1, 1, 2, 2}> {
+ y = Resize<mode="linear", coordinate_transformation_mode="half_pixel">(x, , twice)
+ n = Shape<start=0, end=1>(x)  rest = Constant<value_ints=[8,9,7]>()
+ sizes = Concat<axis=0>(n, rest)
+ z = Resize<mode="cubic", coordinate_transformation_mode="align_corners">(x, , , sizes)
+ w = Relu(x) }"""
 GRAPHS = {
     "rows": ROWS,
     "attention": ATTENTION.format(mask="1,1"),
@@ -95,6 +103,7 @@ GRAPHS = {
     "odd": ODD,
     "amounts": AMOUNTS,
     "emptied": EMPTIED,
+    "resized": RESIZED,
 }
 
 

@@ -42,7 +42,7 @@ def check_resize(node: ir.Node) -> str:
     scales = node.inputs[2] if len(node.inputs) > 2 else None
     if scales is not None and scales.name and constant_of(scales) is None:
         return "Resize with scales that are not constant"
-    if not all(map(is_known, data)):
+    if not _has_tables(node):
         return "" if repeats(node) else "Resize whose tables are for one size"
     if text(node, "coordinate_transformation_mode", "half_pixel") == "align_corners":
         # The specification divides by the size before rounding, ONNX Runtime by the one after.
@@ -50,6 +50,12 @@ def check_resize(node: ir.Node) -> str:
             if not math.isclose(size * scale, round(size * scale), rel_tol=1e-5):
                 return "Resize with aligned corners to a size that is rounded"
     return ""
+
+
+def _has_tables(node: ir.Node) -> bool:
+    """Say whether the sides of the images are known before a run; how many they are need not be."""
+    sides = (static_shape(value) or () for value in (node.inputs[0], node.outputs[0]))
+    return all(is_known(size) for shape in sides for size in shape[1:])
 
 
 def repeats(node: ir.Node) -> tuple[int, int] | None:
@@ -162,7 +168,7 @@ def _inside(at: Array, axis: Axis) -> Array:
 
 def lower_resize(lowering: Lowering, node: ir.Node) -> None:
     """Write a Resize as one kernel and its tables."""
-    if not all(map(is_known, static_shape(node.inputs[0]) or ())):
+    if not _has_tables(node):
         factors = repeats(node)
         assert factors is not None, "a claimed Resize of dynamic sizes repeats"
         _lower_repeated(lowering, node, factors)
