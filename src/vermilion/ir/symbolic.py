@@ -135,12 +135,13 @@ def same(one: int, other: int) -> bool:
 def typical(number: int) -> int:
     """Return a plain int to choose by, what is best and not what is right.
 
-    A symbol counts as its example's `typical`, or as `_TYPICAL`.
+    A symbol counts as its example's `typical`, or as `_TYPICAL`; the result is 1 at least.
     """
     if is_known(number):
         return int(number)
     current = _CURRENT.get()
-    return formula(number).at(_Typical(current.typical if current is not None else {}))
+    found = formula(number).at(_Typical(current.typical if current is not None else {}))
+    return max(1, found)
 
 
 # A text of this length, or a picture of this height, is what choices are good for; of a side that

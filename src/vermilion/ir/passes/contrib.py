@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from vermilion.ir.elementwise import elementwise
 from vermilion.ir.opset import where
 from vermilion.ir.passes import contrib_attention, contrib_float, contrib_quantized
 from vermilion.ir.passes.contrib_writer import Definition, Left, Writer
@@ -49,8 +50,8 @@ def write_contrib(model: ir.Model, notes: Notes) -> None:
 
 
 def is_contrib(node: ir.Node) -> bool:
-    """Say whether a definition of `node` stands in the table."""
-    if node.op_type not in DEFINITIONS:
+    """Say whether a definition of `node` stands in the table, and no row of its own."""
+    if node.op_type not in DEFINITIONS or elementwise(node) is not None:
         return False
     # ONNX Runtime writes `SimplifiedLayerNormalization` without a domain.
     return node.domain == "com.microsoft" or node.op_type == "SimplifiedLayerNormalization"
