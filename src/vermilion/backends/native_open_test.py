@@ -234,6 +234,26 @@ def test_sizes_that_contradict_each_other_or_the_model_are_refused(tmp_path: Pat
     assert program.run({"i": ones, "m": ones})["z"].shape == (2, 9, 48)
 
 
+# Sound: a stack of convolutions makes it some eighty times shorter.
+SOUND = """g (float[N,1,T] x) => (float[N,8,U] y, float[N,V,8] z)
+ <float[8,1,10] a, float[8,8,3] b, float[8,8,3] c, float[8,8,3] d, float[8,8,3] e, float[8] s,
+  float[8] t> {
+ p = Conv<strides=[5]>(x, a)  q = Conv<strides=[2]>(p, b)  r = Relu(q)
+ i = Conv<strides=[2]>(r, c)  j = Conv<strides=[2]>(i, d)  y = Tanh(j)
+ k = Conv<strides=[2]>(y, e)  l = Transpose<perm=[0,2,1]>(k)
+ z = LayerNormalization<axis=-1>(l, s, t) }"""
+
+
+def test_sound_of_any_length(tmp_path: Path) -> None:
+    proto = model(SOUND)
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    rng = np.random.default_rng(0)
+    for n, length in ((1, 400), (2, 1000), (1, 1603), (3, 777)):
+        x = {"x": rng.standard_normal((n, 1, length)).astype(np.float32)}
+        for one, other in zip(program.run(x).values(), expected.run(None, x), strict=True):
+            assert error(other, one) < 1e-5
+
+
 def test_threads_with_other_sizes_take_turns(tmp_path: Path) -> None:
     proto = model(ROWS)
     program, expected = compiled(proto, tmp_path), reference(proto)

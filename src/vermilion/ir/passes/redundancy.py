@@ -8,7 +8,14 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from vermilion.ir.opset import constant_of, is_inference_dropout, is_random, static_shape, where
+from vermilion.ir.opset import (
+    constant_of,
+    is_inference_dropout,
+    is_operator,
+    is_random,
+    static_shape,
+    where,
+)
 from vermilion.ir.passes.rewrite import Notes, bypass, cannot_bypass
 
 
@@ -29,10 +36,13 @@ def _size(model: ir.Model) -> int:
 def remove_identities(model: ir.Model, notes: Notes) -> None:
     """Before → after: `y = F(x)` with F provably the identity → every reader of `y` reads `x`.
 
+    So is a Concat with what is empty, as exporters write rotations of all of a head.
+
     Only in the main graph: bodies of If, Loop and Scan have outputs whose count and order are
     their contract.
     """
     for node in model.graph:
+        notes.fired += _drop_empty(node)
         rule = _RULES.get(node.op_type) if node.domain == "" else None
         if rule is None:
             continue
@@ -46,6 +56,27 @@ def remove_identities(model: ir.Model, notes: Notes) -> None:
         assert source is not None, "cannot_bypass has seen the input"
         bypass(node, source)
         notes.fired += 1
+
+
+def _drop_empty(node: ir.Node) -> bool:
+    """Leave out what a Concat takes nothing from; say whether there was any."""
+    if not is_operator(node, "Concat") or "axis" not in node.attributes:
+        return False
+    axis = node.attributes["axis"]
+    kept = [value for value in node.inputs if not _is_empty_along(value, axis)]
+    if not kept or len(kept) == len(node.inputs):
+        return False
+    for at, value in enumerate(kept):
+        node.replace_input_with(at, value)
+    node.resize_inputs(len(kept))
+    return True
+
+
+def _is_empty_along(value: ir.Value | None, axis: ir.Attr) -> bool:
+    if value is None or value.shape is None or axis.is_ref():
+        return False
+    number, rank = axis.as_int(), len(value.shape)
+    return -rank <= number < rank and value.shape[number] == 0
 
 
 def _unprovable(node: ir.Node, rule: Callable[[ir.Node], str | None]) -> str | None:

@@ -204,3 +204,25 @@ def test_refuses_outputs_and_random_nodes() -> None:
     )
     assert reasons(run_pass(merge_repeats, model)) == ["it may give another result each time"]
     assert len(model.graph) == 3
+
+
+def test_what_is_empty_is_left_out_of_a_concat() -> None:
+    model = parse(
+        """(float[2,3,4] x, int64[1] far, int64[1] last, int64[1] axis)
+        => (float[2,3,4] y, float[2,3,8] z) {
+            e = Slice(x, far, last, axis)
+            c = Concat<axis = -1>(x, e)
+            y = Neg(c)
+            z = Concat<axis = 2>(x, e, x)
+        }""",
+        far=np.array([4]),
+        last=np.array([2**62]),
+        axis=np.array([2]),
+    )
+    for value in (node.outputs[0] for node in model.graph):
+        if value.name == "e":
+            value.shape = ir.Shape([2, 3, 0])
+    work, step = run(remove_identities, model)
+    assert step.fired == 3
+    assert operators(work) == ["Slice", "Neg", "Concat"]
+    assert [value.name for value in list(work.graph)[-1].inputs] == ["x", "x"]
