@@ -127,10 +127,10 @@ def find_front(
         )
     measured = measurement(model, promise, held)
     search = _Search(ladder, measured, begin + 60.0 * minutes, progress)
-    ladder.climb(options, search)
+    search.attempt("as asked", options)
     for what, change in _ends(options):
-        if not search.is_late:
-            search.attempt(what, dataclasses.replace(options, **change))  # type: ignore[arg-type]
+        search.attempt(what, dataclasses.replace(options, **change))  # type: ignore[arg-type]
+    ladder.climb(options, search)
     points = undominated(search.points)
     if not points:
         raise OptionError(
@@ -142,7 +142,7 @@ def find_front(
 
 
 def _ends(options: Options) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield what is in one format as a whole."""
+    """Yield what is in one format as a whole: what the search goes on between."""
     if not scheme_named(options.scheme).power_of_two:
         yield "all activations in 16 bits", {"wide": ("*",)}
     yield "all nodes in bfloat16", {"bfloat": ("*",)}

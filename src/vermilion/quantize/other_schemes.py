@@ -135,14 +135,18 @@ def look_other(
 def _learn_ranks(work: ir.Model, sample: Mapping[str, Array]) -> None:
     """Note the shapes of what products read and inference does not tell, as of a Loop.
 
-    How long the axis is that they sum over is the same for all samples: the other tensor's is.
+    How long the axis is that they sum over has to be the same for all samples: where inputs have
+    fixed shapes, or the other tensor is a constant.
     """
+    fixed = all(v.shape is not None and v.shape.is_static() for v in work.graph.inputs)
     read = {
         str(value.name): value
         for node in work.graph
         if node.op_type in PRODUCTS
+        if fixed or any(v is not None and v.const_value is not None for v in node.inputs[:2])
         for value in node.inputs[:2]
-        if value is not None and value.const_value is None and value.shape is None
+        if value is not None and value.const_value is None
+        if value.shape is None or not value.shape.is_static()
     }
     if read:
         found = run_session(open_fetching(work, list(read)), sample)

@@ -194,9 +194,10 @@ def write(decided: Decided) -> tuple[InnerNode, ...]:
     """Rewrite the copy; the plan no longer fits it then. Return what the plan did not reach."""
     constants, options = decided.constants, decided.options
     narrow = excluded_nodes(decided.work.graph, options.bfloat)
-    write_plan(decided.work, decided.plan, constants.parameters, constants.integers)
-    for graph, plan, own in decided.inside:
+    # The innermost first: an output that is rounded gives its name to the result.
+    for graph, plan, own in reversed(decided.inside):
         write_plan(decided.work, plan, own.parameters, own.integers, graph)
+    write_plan(decided.work, decided.plan, constants.parameters, constants.integers)
     if options.dpu:
         write_dpu(decided.work, decided.plan)
     inner = round_inner_weights(decided.work, options.without_integers)

@@ -161,11 +161,20 @@ def test_the_lowest_float_in_a_mask_stays_finite(scheme: str) -> None:
 
 
 def test_blocks_need_a_length() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,n] x, float[n,2] w) => (float[1,2] y) { y = MatMul(x, w) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    sample = {"x": np.ones((1, 4), np.float32), "w": np.ones((4, 2), np.float32)}
+    with pytest.raises(UnsupportedError, match="known length"):
+        quantize_model(model, [sample], scheme="bfp16")
+
+
+def test_a_constant_tells_how_long_the_other_is() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,n] x) => (float[1,2] y)
         <float[4,2] w = {1,2,3,4,5,6,7,8}> { y = MatMul(x, w) }"""
     model = ir.from_proto(onnx.parser.parse_model(text))
-    with pytest.raises(UnsupportedError, match="known length"):
-        quantize_model(model, [{"x": np.ones((1, 4), np.float32)}], scheme="bfp16")
+    sample = {"x": RNG.standard_normal((1, 4)).astype(np.float32)}
+    assert quantize_model(model, [sample], scheme="bfp16").outputs[0].sqnr_db > 30.0
 
 
 def test_bfloat16_weights_take_half_the_space_and_excluded_ones_do_not() -> None:
