@@ -33,7 +33,6 @@ MASKS = {
     "time": (r" *\d[\d,]*\.\d+(?= ?(?:ms|s|second)\b)", " TIME"),
     "figure": (r" *(?<![\w.])\d[\d,]*\.\d+(?:e-?\d+)?", " FIGURE"),
     "machine": (r"\b(?:zen\d|x86-64-v[\w-]+)(?: \([^)]*\))?|\b\d+ threads?\b", "CPU"),
-    "here": (r"(?<=`cpu` is )\S+", "CPU"),
     "size": (r"\b\d+(?:\.\d+)? [KM]?B\b", "SIZE"),
 }
 
@@ -46,6 +45,7 @@ class Case:
     masks: tuple[str, ...] = ()
     code: int = 0
     is_script: bool = False  # whose lines are as wide as they are
+    has_golden: bool = True  # not of lists of chips: a new chip is one row in one file
 
 
 @dataclass
@@ -59,10 +59,10 @@ class Shown:
 COMPILED = ("machine", "time", "digest", "figure")
 # In this order, each in the folder that those before it left.
 CASES = {
-    "devices-targets": Case("devices --targets", ("here",)),
+    "devices-targets": Case("devices --targets", has_golden=False),
     "inspect": Case("inspect m.onnx"),
     "inspect-target": Case("inspect odd.onnx --target strix", ("time",)),
-    "inspect-all": Case("inspect odd.onnx --target all", ("time",)),
+    "inspect-all": Case("inspect odd.onnx --target all", has_golden=False),
     "inspect-nodes": Case("inspect odd.onnx --target strix --nodes", ("time",)),
     "compile": Case("compile m.onnx --cache-dir cache --cache-key mine", COMPILED),
     "compile-npu": Case("compile odd.onnx --cache-dir cache -t strix --cache-key npu", COMPILED),
@@ -207,7 +207,8 @@ def test_a_verb_prints_what_it_printed(
         width: masked(text.replace(str(folder), "FOLDER"), CASES[name].masks)
         for width, text in found.texts.items()
     }
-    check_golden(name, texts, request.config.getoption("--update-golden"))
+    if CASES[name].has_golden:
+        check_golden(name, texts, request.config.getoption("--update-golden"))
 
 
 @pytest.mark.parametrize("name", terminal_results.RESULTS)

@@ -100,7 +100,7 @@ def test_values_are_those_that_the_code_takes() -> None:
     ("line", "offered"),
     [
         ("vermilion compile m.onnx --target st", {"strix"}),
-        ("vermilion compile m.onnx --target gfx942,gfx115", {"gfx942,gfx1150", "gfx942,gfx1151"}),
+        ("vermilion compile m.onnx --target gfx942,gfx90", {"gfx942,gfx90a"}),
         ("vermilion quantize m.onnx --scheme mxfp6", {"mxfp6e2m3", "mxfp6e3m2"}),
         ("vermilion compile m.onnx --precision b", {"bf16", "bfp16"}),
         ("vermilion inspect m.onnx -t a", {"all"}),
