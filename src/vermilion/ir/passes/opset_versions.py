@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.errors import first_line
-from vermilion.ir.attributes import integer
+from vermilion.ir.attributes import integer, text
 from vermilion.ir.opset import OPSET, constant_of, is_operator, opset_of, static_shape
 from vermilion.ir.passes.infer_shapes import without_weights
 from vermilion.ir.passes.rewrite import Notes, drop_if_unread, new_weight
@@ -50,6 +50,7 @@ def raise_opset(model: ir.Model, notes: Notes) -> None:
         return
     raised = ir.from_proto(converted)
     _settle_resizes(model, raised, version)
+    _settle_pads(raised)
     _take_over(model, raised)
     notes.fired += OPSET - version
 
@@ -71,6 +72,13 @@ def _settle_resizes(old: ir.Model, raised: ir.Model, version: int) -> None:
         if is_operator(node, "Resize") and node.outputs[0].name in resized:
             node.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
             node.attributes.add(ir.AttrString("nearest_mode", "floor"))
+
+
+def _settle_pads(raised: ir.Model) -> None:
+    """Drop the number that an old Pad names and does not use, which onnx's converter leaves."""
+    for node in raised.graph:
+        if is_operator(node, "Pad") and text(node, "mode", "constant") != "constant":
+            node.attributes.pop("value", None)
 
 
 def _out_of_reach(model: ir.Model) -> str:

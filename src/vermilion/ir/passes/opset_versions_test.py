@@ -177,3 +177,16 @@ def test_older_resizing_divides_by_the_scale(opset: int, sizes: str, mode: str) 
     assert not step.refusals
     assert opset_of(model) == OPSET
     np.testing.assert_allclose(run_session(open_session(model), x)["y"], before, rtol=1e-6)
+
+
+def test_a_pad_by_edges_keeps_no_number() -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 8, opset_import: ["" : 8]>
+        g (float[3,4] x) => (float[5,5] y)
+        { y = Pad <mode = "edge", pads = [1, 0, 1, 1], value = 1.5> (x) }"""
+    )
+    x = {"x": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)}
+    before = run_session(open_session(model), x)["y"]
+    assert not run_pass(raise_opset, model).refusals
+    assert opset_of(model) == OPSET
+    np.testing.assert_array_equal(run_session(open_session(model), x)["y"], before)
