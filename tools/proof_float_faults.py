@@ -33,7 +33,7 @@ FAULTS: tuple[Fault, ...] = (
         ("offset", "all groups read the first one's input", "grouped",
          "source.sliced(1, g * inputs, inputs)", "source.sliced(1, 0, inputs)"),
         ("layout", "depthwise taps mirrored at the diagonal", "depthwise",
-         "weights[..., 0].transpose(1, 2, 0)", "weights[..., 0].transpose(2, 1, 0)"),
+         "floats.transpose(1, 2, 0)", "floats.transpose(2, 1, 0)"),
     ]),
     *in_file(EMIT + "depthwise.py", _BOTH, [
         ("tap", "last column of taps dropped", "depthwise",
@@ -45,12 +45,14 @@ FAULTS: tuple[Fault, ...] = (
     *in_file(EMIT + "product.py", _BOTH, [
         ("tail", "last group of a run dropped", "conv",
          "s.groups,\n                    prefetch", "max(1, s.groups - 1),\n                    prefetch"),
+        ("tap", "last row of taps dropped", "conv",
+         "with f.loop(0, counts[0]) as tap_y:", "with f.loop(0, f.add(counts[0], -1)) as tap_y:"),
+    ]),
+    *in_file(EMIT + "packed_weights.py", _BOTH, [
         ("layout", "weights packed one channel further on", "conv",
          "padded[:channels, :, :run] =", "padded[:channels, :, :run] = 0; padded[-channels:, :, :run] ="),
         ("layout", "vectors of a block exchanged", "winograd",
          "items[start : start + vectors].transpose", "items[start : start + vectors][::-1].transpose"),
-        ("tap", "last row of taps dropped", "conv",
-         "with f.loop(0, s.taps_y) as tap_y:", "with f.loop(0, max(1, s.taps_y - 1)) as tap_y:"),
     ]),
     *in_file(LOWER + "geometry.py", ("fp32",), [
         ("pad", "strides of height and width exchanged", "grouped",
@@ -60,9 +62,9 @@ FAULTS: tuple[Fault, ...] = (
     ]),
     *in_file(LOWER + "transposed.py", _BOTH, [
         ("tap", "taps of a phase not reversed", "transposed",
-         "range(first, kernel, stride))[::-1]", "range(first, kernel, stride))"),
+         "taps = tuple(reversed(hits))", "taps = tuple(hits)"),
         ("offset", "phase begins a pixel late", "transposed",
-         "first = (r + pad) % stride", "first = (r + pad + 1) % stride"),
+         "(r + pad - t * dilation) % stride == 0", "(r + pad + 1 - t * dilation) % stride == 0"),
     ]),
     *in_file(EMIT + "winograd.py", ("fp32",), [
         ("constant", "Winograd input -5 is -4", "winograd",
