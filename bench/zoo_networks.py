@@ -9,6 +9,7 @@ rows are classes of `transformers` at the sizes of published models; the others 
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,11 @@ AUDIO = ("1x16000",)  # a second
 
 @dataclass(frozen=True)
 class Conf:
-    """A class of `transformers`: its configuration's numbers, and what is passed by name."""
+    """A class of `transformers`, `MODULE:CLASS` where its top does not have it, and its numbers."""
 
     model: str
     config: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    keyword: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ NETWORKS: Mapping[str, Network] = {
         "text", Conf("DistilBertModel", "DistilBertConfig", {"n_layers": 3, "vocab_size": 4000}),
         TOKENS,
     ),
-    "albert": _text("Albert"),
+    "albert": _text("Albert", hidden_size=768, intermediate_size=3072, num_attention_heads=12),
     "electra": _text("Electra"),
     "mobilebert": _text("MobileBert", num_hidden_layers=6),
     "squeezebert": _text("SqueezeBert"),
@@ -167,7 +167,7 @@ NETWORKS: Mapping[str, Network] = {
     # Sound and other signals.
     "whisper_encoder": Network(
         "speech",
-        Conf("WhisperEncoder", "WhisperConfig",
+        Conf("models.whisper.modeling_whisper:WhisperEncoder", "WhisperConfig",
              {"encoder_layers": 4, "d_model": 384, "encoder_attention_heads": 6,
               "encoder_ffn_dim": 1536}),
         ("1x80x3000",),
@@ -218,7 +218,9 @@ def _of_transformers(conf: Conf) -> nn.Module:
     from torch import Tensor, nn
 
     config = getattr(transformers, conf.config)(**conf.numbers)
-    model = getattr(transformers, conf.model)(config)
+    home, _, name = conf.model.rpartition(":")
+    source = importlib.import_module(f"transformers.{home}") if home else transformers
+    model = getattr(source, name)(config)
 
     class First(nn.Module):
         def __init__(self) -> None:
