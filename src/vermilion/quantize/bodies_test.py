@@ -106,3 +106,17 @@ def test_a_branch_reads_an_output_that_is_rounded() -> None:
         done = quantize_model(original, data, scheme=scheme)
         assert all(row.has_activations for row in done.inner)
         assert min(output.sqnr_db for output in done.outputs) > 20.0
+
+
+def test_nodes_that_read_one_weight_inside_and_outside_have_names_of_their_own() -> None:
+    text = """(float[1,6,16] x) => (float[1,6,16] y) {
+        a = MatMul(x, w) m = ReduceMax<keepdims = 0>(x) c = Greater(m, limit)
+        b = If(c) <then_branch = p () => (float[1,6,16] f) { f = MatMul(a, w) },
+                   else_branch = q () => (float[1,6,16] e) { e = MatMul(a, w) }>
+        y = MatMul(b, w) }"""
+    original = model(text, w=real(16, 16), limit=np.float32(2.5))
+    data = feeds("x", 1, 6, 16, count=24)
+    done = quantize_model(original, data, scheme="a8w8")
+    names = [str(node.name) for node in done.model.graph.all_nodes()]
+    assert len(set(names)) == len(names)
+    assert decibels(original, done, data) > 22.0

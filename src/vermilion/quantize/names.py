@@ -19,6 +19,7 @@ class Names:
         for each in (graph, *graph.subgraphs()):
             self._taken |= {str(v.name) for v in (*each.inputs, *each.initializers.values())}
             self._taken |= {str(value.name) for node in each for value in node.outputs}
+            self._taken |= {str(node.name) for node in each}
 
     def within(self, graph: ir.Graph) -> Names:
         """Return the same names for a branch or body, which gets the constants."""
