@@ -17,7 +17,8 @@ from vermilion.llm.rounding.write_graph import BuiltGraph, wanted_products
 from vermilion.progress import Progress, no_progress
 from vermilion.store.cache_dir import default_root
 
-# (SmolLM2-135M, blocks of 32: perplexity 27.9 with 8 pieces of 512 tokens, 27.7 with 16 and 32.)
+# Pieces of a text, and their length. (SmolLM2-135M from its Q4_1 file, blocks of 32, head and all,
+# `llm perplexity`'s text read in float32: 28.20 before, 32.29 rounded for 6 pieces.)
 _LENGTH, _PIECES = 512, 16
 _LEAST_TOKENS = 64
 
