@@ -101,6 +101,8 @@ class Numerics:
 
 # The detail of a program that was proven by running another one in its stead: which.
 TWIN = "twin"
+# What was proven where nothing of a model for a GPU came to be the GPU's.
+ON_CPU = "CPU's parts"
 # The detail that names the devices whose own programs were executed by an interpreter.
 INTERPRETED = "interpreted"
 

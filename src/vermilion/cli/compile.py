@@ -321,13 +321,14 @@ def _proof_row(row: Mapping[str, object]) -> tuple[str, str]:
     if "modelled_in" in row:
         words += f", modelled in {row['modelled_in']}"
     if "proven_of" in row:
+        from vermilion.backends.base import ON_CPU
+
         words += f", of the {row['proven_of']}"
         own = row.get("interpreted")
-        words += (
-            f"; the GPU's own program, interpreted on this CPU, agrees on a sample: {own}"
-            if own
-            else " alone: no GPU is here to run the GPU's own program"
-        )
+        if own:
+            words += f"; the GPU's own program, interpreted on this CPU, agrees on a sample: {own}"
+        elif row["proven_of"] != ON_CPU:
+            words += " alone: no GPU is here to run the GPU's own program"
     return "proven", words
 
 

@@ -16,7 +16,12 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.backends import backend
-from vermilion.backends.base import INTERPRETED, TWIN, Array, CompileOptions, Executable, Tensors
+from vermilion.backends.base import (
+    Array,
+    CompileOptions,
+    Executable,
+    Tensors,
+)
 from vermilion.errors import (
     OptionError,
     OtherSizesError,
@@ -34,7 +39,13 @@ from vermilion.proof.bounds import FormatName
 from vermilion.proof.check import OutputCheck, agreement_of, check_output, nothing_shown
 from vermilion.proof.judge import Question, judge
 from vermilion.runtime.invalid import Runs, check_valid
-from vermilion.runtime.prove_part import PartProof, WrongPart, prove_part, run_reference
+from vermilion.runtime.prove_part import (
+    PartProof,
+    WrongPart,
+    prove_part,
+    run_reference,
+    stood_in,
+)
 from vermilion.runtime.write import CompiledPart
 
 KINDS: tuple[SampleKind, ...] = ("ordinary", "edges", "large")
@@ -358,7 +369,7 @@ class _Prover:
             row |= {"unlike_places": check.unlike, "number_places": check.numbers}
         if amplified:
             row["amplified"] = True
-        row |= self._stood_in()
+        row |= stood_in(self.parts, self.target)
         self.rows[check.name] = OutputProof(check, row, amplified)
 
     def _keep_decided(self, check: OutputCheck, found: Array, engine: str) -> None:
@@ -374,17 +385,6 @@ class _Prover:
             f"`{check.name}` is decided by roundings: {differ} differ from the model as it came, "
             "none from the scores that decide it"
         ] = None
-
-    def _stood_in(self) -> dict[str, object]:
-        """Return the numbers that a device is modelled in, and what was run in its stead."""
-        found = {part.program.details.get("numbers", "") for part in self.parts}
-        numbers = next((n for n in ("bfp16", "bf16", "fp16", "integers") if n in found), "")
-        stood = [p.program.details for p in self.parts if TWIN in p.program.details]
-        if numbers or not stood:
-            return {"modelled_in": numbers} if numbers else {}
-        own = stood[0].get(INTERPRETED, "") if len(stood) == 1 else ""
-        twin: dict[str, object] = {"proven_of": stood[0][TWIN]}
-        return {**twin, INTERPRETED: own} if own else twin
 
 
 def _own(form: FormatName, array: Array | Sequence[Array]) -> FormatName:

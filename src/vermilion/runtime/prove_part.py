@@ -14,10 +14,19 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.backends.base import Array, Executable, Numerics, Tensors
+from vermilion.backends.base import (
+    INTERPRETED,
+    ON_CPU,
+    TWIN,
+    Array,
+    Executable,
+    Numerics,
+    Tensors,
+)
 from vermilion.backends.native_run import NativeExecutable
 from vermilion.codegen.table import StepTensor
 from vermilion.errors import Refusal, UnsupportedError, VermilionError
+from vermilion.hardware.targets.target import Target
 from vermilion.ir.literal.run import open_literally
 from vermilion.ir.opset import required_inputs, static_shape
 from vermilion.proof.bounds import FormatName
@@ -197,3 +206,18 @@ def run_reference(
     if missing:
         raise UnsupportedError(f"`{missing[0]}` is not known", where=compiled.part.name)
     return open_literally(model).run({name: inputs[name] for name in wanted})
+
+
+def stood_in(parts: Sequence[CompiledPart], target: Target) -> dict[str, object]:
+    """Return the numbers that a device is modelled in, and what was run in its stead."""
+    found = {part.program.details.get("numbers", "") for part in parts}
+    numbers = next((n for n in ("bfp16", "bf16", "fp16", "integers") if n in found), "")
+    stood = [p.program.details for p in parts if TWIN in p.program.details]
+    if numbers:
+        return {"modelled_in": numbers}
+    if not stood:
+        on_cpu = target.kind == "gpu" and all(p.part.device == "cpu" for p in parts)
+        return {"proven_of": ON_CPU} if on_cpu else {}
+    own = stood[0].get(INTERPRETED, "") if len(stood) == 1 else ""
+    twin: dict[str, object] = {"proven_of": stood[0][TWIN]}
+    return {**twin, INTERPRETED: own} if own else twin

@@ -225,6 +225,7 @@ def test_what_fails_to_compile_runs_on_the_cpu_with_the_reason(tmp_path: Path) -
     assert node["device"] == "cpu"
     assert "failed to compile" in str(node["reason"])
     assert "it has no `LpPool`" in str(node["reason"])
+    assert done.report.verification[0]["proven_of"] == "CPU's parts"
 
 
 def test_a_compiler_that_takes_too_long(tmp_path: Path) -> None:
