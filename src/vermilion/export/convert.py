@@ -171,7 +171,33 @@ def _with_torch_export(job: Job, folder: Path) -> ir.Model:
         **_arguments(job),
     )  # fmt: skip
     model: ir.Model = program.model
+    if job.opset < _SPLIT_COUNTS_SINCE:
+        _write_parts(model)
     return model
+
+
+# Before it, a Split has no `num_outputs`; PyTorch's way down from later opsets leaves it.
+_SPLIT_COUNTS_SINCE = 18
+
+
+def _write_parts(model: ir.Model) -> None:
+    """Write the sizes of a Split's parts in the place of their number (ONNX Split-18)."""
+    for node in model.graph.all_nodes():
+        count = node.attributes.pop("num_outputs", None) if node.op_type == "Split" else None
+        source = node.inputs[0] if node.inputs else None
+        if count is None or source is None or source.shape is None or node.graph is None:
+            continue
+        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+        size, parts = source.shape[axis], count.as_int()
+        if not isinstance(size, int) or size % parts == 0:
+            continue  # equal parts are what a Split without sizes gives
+        each = -(-size // parts)
+        sizes = [*[each] * (parts - 1), size - each * (parts - 1)]
+        constant = ir.node("Constant", [], {"value_ints": sizes}, name=f"{node.name}/sizes")
+        constant.outputs[0].name = f"{node.outputs[0].name}/sizes"
+        node.graph.insert_before(node, [constant])
+        node.resize_inputs(2)
+        node.replace_input_with(1, constant.outputs[0])
 
 
 _EXPORTERS: Mapping[str, Callable[[Job, Path], ir.Model]] = {

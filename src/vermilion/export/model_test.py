@@ -79,6 +79,11 @@ class FrozenSize(nn.Module):
     def forward(self, x):
         return x.reshape(int(x.shape[0]), -1) + torch.zeros(int(x.shape[0]), 1)
 
+class Chunks(nn.Module):
+    def forward(self, x):
+        first, second, third = x.chunk(3, -1)
+        return torch.diff(first * second), third
+
 class Halves(nn.Module):
     def forward(self, image):
         return nn.functional.avg_pool2d(image, 2) + image[..., ::2, ::2].reshape(
@@ -138,6 +143,14 @@ def test_sizes_with_a_name_stay_open_and_are_checked_at_two(
     session = onnxruntime.InferenceSession(report.output, providers=["CPUExecutionProvider"])
     feeds = {"ids": np.ones((5, 7), np.int64), "scale": np.ones(1, np.float32)}
     assert session.run(["hidden"], feeds)[0].shape == (5, 7, 8)
+
+
+@pytest.mark.parametrize("shape", ["2x9", "2x8"])
+def test_parts_are_written_as_opset_17_has_them(shape: str, file: Path, tmp_path: Path) -> None:
+    """TorchScript's exporter has no `diff`, and the other one goes down from a later opset."""
+    report = export_model(f"{file}:Chunks", [shape], tmp_path / "m.onnx")
+    assert report.agrees, report.notes
+    assert (report.opset, report.exporter) == (17, "torch.export")
 
 
 def test_sizes_that_go_in_steps_are_checked_at_twice_of_each(file: Path, tmp_path: Path) -> None:
