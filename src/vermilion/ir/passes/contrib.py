@@ -58,19 +58,9 @@ def is_contrib(node: ir.Node) -> bool:
 
 
 def _replace(model: ir.Model, node: ir.Node) -> None:
-    graph = node.graph
-    assert graph is not None, "the node stands in a graph"
     writer = Writer(model, node)
     results = DEFINITIONS[node.op_type](writer, node)
     read = [out for out in node.outputs if out.uses() or out.is_graph_output()]
     if any(out.index() is None or out.index() >= len(results) for out in read):  # type: ignore[operator]
         raise Left(f"{node.op_type} whose other results are read")
-    graph.insert_before(node, writer.made)
-    for old, new in zip(node.outputs, results, strict=False):
-        name, kind, shape = old.name, old.type, old.shape
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        old.name = None
-        new.name = name
-        new.type = kind or new.type
-        new.shape = shape or new.shape
-    graph.remove(node, safe=True)
+    writer.put(results)

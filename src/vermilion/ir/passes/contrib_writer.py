@@ -96,6 +96,20 @@ class Writer:
         shape.type = ir.TensorType(ir.DataType.INT64)
         return self("Gather", shape, self.constant(np.array(axis, np.int64)), axis=0)
 
+    def put(self, results: Sequence[ir.Value]) -> None:
+        """Put what was written in the node's place; results have its names, types and shapes."""
+        graph = self.node.graph
+        assert graph is not None, "the node stands in a graph"
+        graph.insert_before(self.node, self.made)
+        for old, new in zip(self.node.outputs, results, strict=False):
+            name, kind, shape = old.name, old.type, old.shape
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            old.name = None
+            new.name = name
+            new.type = kind or new.type
+            new.shape = shape or new.shape
+        graph.remove(self.node, safe=True)
+
 
 Definition = Callable[[Writer, ir.Node], Sequence[ir.Value]]
 """Writes what a node means; returns its results, fewer where not all are written."""

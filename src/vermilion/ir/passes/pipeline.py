@@ -17,6 +17,7 @@ from vermilion.ir.declared import check_declared, forget_wrong, inferred_anew
 from vermilion.ir.operator_rules import check_lengths, check_rules
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_in_place
 from vermilion.ir.passes.contrib import write_contrib
+from vermilion.ir.passes.einsum import write_einsum
 from vermilion.ir.passes.fills import expand_fills
 from vermilion.ir.passes.fold_batch_norm import fold_batch_norm
 from vermilion.ir.passes.fold_constants import fold_constants
@@ -47,6 +48,7 @@ PASSES: tuple[Rewrite, ...] = (
     fold_constants,  # before raising, which is simpler where shapes are known
     inline_branches,  # after folding, which makes conditions known; before all that walks one graph
     write_contrib,  # after inference, which knows ranks; before raising, which takes ONNX's alone
+    write_einsum,  # after inference, which knows the axes
     expand_fills,  # after folding, which makes weights of those whose shape is known
     lift_constants,  # again: what was written has constants
     raise_opset,  # after inference: of unknown rank, each Softmax would become three nodes
