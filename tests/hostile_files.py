@@ -136,7 +136,7 @@ CASES: tuple[Hostile, ...] = (
     file_case("json", b'{"error": "not found"}', "a JSON file"),
     file_case("elf", b"\x7fELF\x02\x01\x01" + bytes(64), "a program or library"),
     file_case("windows-program", b"MZ\x90\0" + bytes(64), "a Windows program"),
-    file_case("picture", b"\x89PNG\r\n\x1a\n" + bytes(64), "a picture"),
+    file_case("picture", b"\x89PNG\r\n\x1a\n" + bytes(64), "an image"),
     file_case("tensorflow-graph", _tensorflow_graph(), _NO_GRAPH),
     file_case(
         "bundle-as-model", _zip(**{"manifest.json": b"{}"}), "compiled bundle", file_name="m.rai"

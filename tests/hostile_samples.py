@@ -209,7 +209,7 @@ CASES: tuple[Hostile, ...] = (
     _calibration_case("wrong-shape", _arrays(np.ones((1, 4, 8, 8), np.float32)), "expected"),
     _calibration_case("wrong-type", _arrays(np.full(_SHAPE, "a")), "."),
     _calibration_case("no-samples", _arrays(np.ones((0, 3, 8, 8), np.float32)), "."),
-    _calibration_case("text-as-picture", _named("a.png", b"hello"), "not a picture"),
+    _calibration_case("text-as-picture", _named("a.png", b"hello"), "not an image"),
     _calibration_case(
         "picture-bomb", lambda f: (f / "a.png").write_bytes(_picture_bomb()), "picture"
     ),

@@ -95,7 +95,7 @@ def test_the_models_of_rapidocr(name: str, tmp_path: Path) -> None:
 
 def test_the_commands_of_the_page_run(tmp_path: Path, vermilion: Command) -> None:
     page = (Path(__file__).parent.parent / "docs" / "npu.md").read_text(encoding="utf-8")
-    section = page.partition("## Modelled numbers")[2].partition("\n## ")[0]
+    section = page.partition("## Modelled arithmetic")[2].partition("\n## ")[0]
     (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     file = tmp_path / "model.onnx"
     ir.save(small_cnn(), file)

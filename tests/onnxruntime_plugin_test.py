@@ -481,10 +481,16 @@ def test_large_weights_of_the_rest_lie_beside_the_model(
       r = Relu (h)
       d = ReverseSequence <batch_axis = 0, time_axis = 1> (r, lengths)
       s = Add (v, d)
-      e = Einsum <equation = "bi,ij->bj"> (s, u)
+      q, c, z = DynamicQuantizeLinear (s)
+      i = MatMulInteger (q, u, z)
+      e = Cast <to = 1> (i)
       y = ReverseSequence <batch_axis = 0, time_axis = 1> (e, lengths)
     }"""
-    weights = {"w": drawn(64, 64), "v": drawn(4, 64), "u": drawn(64, 64)}
+    weights = {
+        "w": drawn(64, 64),
+        "v": drawn(4, 64),
+        "u": RANDOM.integers(-9, 9, (64, 64)).astype(np.int8),
+    }
     weights["lengths"] = np.array([64, 3, 7, 1], np.int64)
     monkeypatch.setattr(ep_context, "_MOST_INNER_BYTES", 1000)
     compiled = context(text_model(text, weights), tmp_path)

@@ -151,9 +151,12 @@ def test_requests_share_batches(server: ModelServer) -> None:
     process.send_signal(signal.SIGSTOP)  # one runs, four wait
     try:
         with ThreadPoolExecutor(5) as pool:
-            futures = [
-                pool.submit(asker, "/v2/models/twice/infer", body([at] * 4, [1, 4]))
-                for at, asker in enumerate(askers)
+            bodies = [body([at] * 4, [1, 4]) for at in range(5)]
+            futures = [pool.submit(askers[0], "/v2/models/twice/infer", bodies[0])]
+            time.sleep(0.5)  # it is with the process before the others come, in a batch of its own
+            futures += [
+                pool.submit(asker, "/v2/models/twice/infer", text)
+                for asker, text in zip(askers[1:], bodies[1:], strict=True)
             ]
             until(lambda: waiting(server, "twice") == 4)
             full = Asker(server)

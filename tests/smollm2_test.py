@@ -79,7 +79,8 @@ def test_the_page_runs_from_the_file_to_an_answer(
     assert "run by" in done["generate"].words
     assert "1 turn" in done["chat"].words
     assert "tokens/s" in done["bench"].out
-    assert "against onnxruntime-genai, prompt 128" in done["bench"].words
+    assert "prompt of 128: prefill" in done["bench"].words
+    assert "× as fast as onnxruntime-genai" in done["bench"].words
     assert "perplexity" in done["perplexity"].words
     assert "gpu.cache-shared" in done["config"].words
     announced = run("llm", "ops", gguf_file().name, "--json").data

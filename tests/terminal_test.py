@@ -131,7 +131,8 @@ def shown(folder: Path) -> Iterator[Callable[[str], Shown]]:
     done: dict[str, Shown] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv("VERMILION_CACHE", "cache")
+        # Calibration keeps code there, unless another test of this process has made it before.
+        patch.setenv("VERMILION_CACHE", "kept")
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
         patch.delenv("NO_COLOR", raising=False)
 

@@ -12,7 +12,7 @@ import pytest
 
 from taken_tour import Taken, taken_tour
 from vermilion.cli.hello import _view
-from vermilion.cli.output import console_on
+from vermilion.cli.output import Result, emit
 from vermilion.hello import Clock, HelloReport
 from vermilion.hello_network import INPUT_SHAPE
 from vermilion.progress import no_progress
@@ -116,13 +116,13 @@ def test_the_files_that_it_names_can_be_used(report: HelloReport) -> None:
 
 def test_the_tour_for_people(report: HelloReport) -> None:
     out = io.StringIO()
-    console_on(out).print(_view(report))
+    emit("hello", Result(report.as_json(), lambda: _view(report)), as_json=False, out=out)
     text = out.getvalue()
     for step in range(1, 7):
         assert f"[{step}] " in text
     assert "calibrated on random data, for this tour only" in text
     assert "28 of 30 operators and 99.9% of 39.18 GOPs offloaded" in text
-    assert str(report.first.summary_path) in text.replace("\n", "")
+    assert str(report.first.summary_path) in "".join(text.split())
     header = next(line for line in text.splitlines() if "measured ms" in line)
     row = next(line for line in text.splitlines() if f"XINT8 on {report.device}" in line)
     end = header.index("measured ms") + len("measured ms")

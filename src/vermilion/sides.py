@@ -23,21 +23,14 @@ from vermilion.ir.samples import open_axes
 from vermilion.progress import Progress, no_progress
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import checked_feeds
+from vermilion.runtime.placement_line import ONNX_RUNTIME, named_place
 from vermilion.runtime.session import is_artifact, open_bundle_runner
 from vermilion.runtime.write import tensor_record
 
-# What runs a model file as it is; every other place is a target that it is compiled for.
-ONNX_RUNTIME = ("onnxruntime", "ort")
 LITERAL = "literal"
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
-
-
-def named_place(what: str) -> tuple[Path, str]:
-    """Take a name and what stands behind its last `@` apart; a file of the whole name has none."""
-    file, at, place = what.rpartition("@")
-    return (Path(what), "") if not (at and place) or Path(what).exists() else (Path(file), place)
 
 
 @dataclass(frozen=True)

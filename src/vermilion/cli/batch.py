@@ -283,7 +283,7 @@ def _placed(model: Path, target: str | None, ort: bool) -> tuple[Path, str, bool
 
     Raises: OptionError where the name and the options say it twice.
     """
-    from vermilion.sides import ONNX_RUNTIME, named_place
+    from vermilion.runtime.placement_line import ONNX_RUNTIME, named_place
 
     file, place = named_place(str(model))
     if place and (target is not None or ort):

@@ -127,7 +127,7 @@ def test_random_is_repeatable_and_legal() -> None:
 
 
 def test_random_needs_sizes() -> None:
-    with pytest.raises(OptionError, match="open dimensions"):
+    with pytest.raises(OptionError, match="dynamic dimensions"):
         open_samples("random", model_of("float[n,3,h,w] x"))
 
 

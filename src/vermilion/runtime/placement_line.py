@@ -1,4 +1,4 @@
-"""One line on where a compiled model runs: how many operators are native, and why the rest is not.
+"""Where a model runs, in one line; and where a name says that it is to run.
 
 Read from a bundle's report, so that it needs no library of graphs.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from vermilion.hardware.targets.find import find_target
 from vermilion.runtime.artifact import ArtifactReader
@@ -14,6 +15,14 @@ from vermilion.runtime.report import Row, read_report
 
 # The backend that takes what a target does not.
 _LEFT_TO = "ort"
+# What runs a model file as it is; every other place is a target that it is compiled for.
+ONNX_RUNTIME = ("onnxruntime", "ort")
+
+
+def named_place(what: str) -> tuple[Path, str]:
+    """Take a name and what stands behind its last `@` apart; a file of the whole name has none."""
+    file, at, place = what.rpartition("@")
+    return (Path(what), "") if not (at and place) or Path(what).exists() else (Path(file), place)
 
 
 def placement_line(

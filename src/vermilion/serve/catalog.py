@@ -210,7 +210,7 @@ def _placed(word: str) -> tuple[Path, str]:
     """Take a path and what stands behind its `@` apart."""
     if "@" not in word:
         return Path(word), ""
-    from vermilion.sides import named_place  # with all that compiles, which a server is not to load
+    from vermilion.runtime.placement_line import named_place
 
     return named_place(word)
 

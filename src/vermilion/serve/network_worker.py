@@ -61,7 +61,7 @@ def _opened(
     path: Path, place: str, dims: Dimensions, threads: int, cache_dir: str | None
 ) -> tuple[Run, dict[str, Any]]:
     if place:
-        from vermilion.sides import ONNX_RUNTIME
+        from vermilion.runtime.placement_line import ONNX_RUNTIME
 
         if place in ONNX_RUNTIME:
             return _open_onnx(path, dims, threads)

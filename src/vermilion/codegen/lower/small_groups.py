@@ -82,7 +82,7 @@ def small_groups_step(
         operands=tuple(access(view, output) for view in operands),
         expression=expression,
     )  # fmt: skip
-    name = (*key, numeric.name, "grouped", str(isa.lanes))
+    name = (*key, numeric.name, f"in {geometry.group} groups", str(isa.lanes))
     packed = lowering.weight(
         name, lambda: _packed(weights, spec, numeric, isa),
         {"f32": "f32", "bf16": "bf16", "u8s8": "s8", "u8s8_wide": "s16"}[numeric.name],  # type: ignore[arg-type]
