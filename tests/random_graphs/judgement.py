@@ -65,7 +65,7 @@ def judge(
     """
     names = [output.name for output in reference.model.graph.output]
     found = []
-    factor = _FACTOR if close == CLOSE else 4 * _FACTOR
+    factor = _FACTOR if close == CLOSE else 2 * _FACTOR
     draws: list[dict[str, Array]] = []
     for name in names:
         mine, right = got[name], reference.values[name]
@@ -82,7 +82,8 @@ def judge(
             draws += noisy_runs(reference, inputs, number_format, range(_DRAWS, 5 * _DRAWS))
             verdict = _among(name, mine, right, [draw[name] for draw in draws], factor)
         if verdict.reason and is_float(mine):
-            strong = noisy_runs(reference, inputs, number_format, range(4 * _DRAWS), factor)
+            strength = _FACTOR if close == CLOSE else 4 * _FACTOR
+            strong = noisy_runs(reference, inputs, number_format, range(4 * _DRAWS), strength)
             if _are_ties(mine, right, [draw[name] for draw in strong]):
                 verdict = Verdict(name, "")
         if verdict.reason and _is_exact(reference, inputs, name, mine, number_format):
