@@ -35,7 +35,8 @@ class Spread:
 
     Shapes: `rows` has the largest error of each row; `low` and `high` are of the output's shape.
     `discrete` says that the model rounds to steps on the way: noise turns over some of them, here
-    and there, each time in other places.
+    and there, each time in other places. `is_complete` says that whatever one rounding
+    turns over is another in `low` or `high`.
     """
 
     energy: float
@@ -44,6 +45,7 @@ class Spread:
     low: Array
     high: Array
     discrete: bool = False
+    is_complete: bool = False
 
     def allowed_energy(self, factor: float) -> float:
         """Return the energy of errors that noise explains."""
@@ -169,7 +171,12 @@ def _exact(name: str, a: Array, b: Array, spread: Spread | None) -> OutputCheck:
         outside = differ & ((b < spread.low) | (b > spread.high))
         turned = int(np.count_nonzero(spread.low != spread.high))
         beyond = int(np.count_nonzero(outside))
-        wrong = 0 if beyond <= _OUTSIDE_SHARE * turned else beyond
+        allowed = _OUTSIDE_SHARE * turned
+        if spread.is_complete and (
+            not spread.discrete or (outside & (spread.low == spread.high)).any()
+        ):
+            allowed = 0.0
+        wrong = 0 if beyond <= allowed else beyond
     energy, noise, largest = 0.0, 0.0, 0.0
     if a.dtype.kind in "biu" and a.size:
         wide = a.astype(np.float64)
@@ -218,12 +225,18 @@ def _energy(array: Array) -> float:
 def _excess(errors: Array, sizes: Array, bound: Bound, spread: Spread | None) -> float:
     if not errors.size:
         return 0.0
-    largest = float(sizes.max())
-    allowed = np.maximum(sizes.astype(np.float64) * bound.row_error, bound.floor * largest)
-    if spread is not None:
-        allowed = np.maximum(allowed, spread.allowed_rows(bound.factor))
+    allowed = allowed_errors(sizes, bound, spread)
     ratio = np.divide(errors, allowed, out=np.where(errors > 0, np.inf, 0.0), where=allowed > 0)
     return float(ratio.max())
+
+
+def allowed_errors(sizes: Array, bound: Bound, spread: Spread | None) -> Array:
+    """Return the largest error that is allowed in each row; `sizes` are its largest magnitudes."""
+    floor = bound.floor * float(sizes.max(initial=0.0))
+    allowed = np.maximum(sizes.astype(np.float64) * bound.row_error, floor)
+    if spread is None:
+        return allowed
+    return np.maximum(allowed, spread.allowed_rows(bound.factor))
 
 
 def agreement_of(check: OutputCheck, expected: Output, found: Output) -> Agreement:
@@ -250,7 +263,13 @@ def nothing_shown(check: OutputCheck, expected: Array, amplified: bool) -> str:
     return ""
 
 
-def spread_of(expected: Output, runs: Sequence[Output], *, discrete: bool = False) -> Spread | None:
+def spread_of(
+    expected: Output,
+    runs: Sequence[Output],
+    *,
+    discrete: bool = False,
+    is_complete: bool = False,
+) -> Spread | None:
     """Return what noise did to an output; None where a run gave another shape or text."""
     a = flat(expected)
     others = [flat(run) for run in runs]
@@ -258,7 +277,8 @@ def spread_of(expected: Output, runs: Sequence[Output], *, discrete: bool = Fals
         return None
     if a.dtype.kind in "biu":
         stacked = np.stack([a, *others])
-        return Spread(0.0, np.zeros(len(rows(a))), 0, stacked.min(axis=0), stacked.max(axis=0))
+        low, high = stacked.min(axis=0), stacked.max(axis=0)
+        return Spread(0.0, np.zeros(len(rows(a))), 0, low, high, discrete, is_complete)
     wide = a.astype(np.float64)
     energy, unlike, errors = 0.0, 0, np.zeros(len(rows(wide)))
     for other in others:

@@ -21,14 +21,15 @@ from vermilion.proof.bounds import FEWER_PRODUCTS_NOISE, FormatName, coarser, fo
 from vermilion.proof.check import OutputCheck, Spread, check_output, spread_of
 from vermilion.proof.cut import CutModel, node_names, piece_of
 from vermilion.proof.decisions import TIE, deciders, is_tie
+from vermilion.proof.monotone import before_limits, explains
 from vermilion.proof.noise import NoisyModel, wide_runs
 from vermilion.proof.parted import in_parts
 
 Values = Mapping[str, Array]
-Reason = Literal["tie", "float64", "wrong"]
+Reason = Literal["tie", "noise", "float64", "wrong"]
 
 # An answer in float64 is asked for at most as many tensors: the first ones are where it began.
-_MOST_ARBITRATED = 8
+_MOST_ARBITRATED = 32
 # And for so long, in seconds of this thread: float64 takes a hundred times as long as a compiled
 # model.
 _ARBITRATION_SECONDS = 20.0
@@ -63,8 +64,8 @@ class Answer:
     """What was found of every output: `checks` in the order of the model's outputs.
 
     `accepted` says why outputs are right that their checks do not pass: `tie` where integers
-    differ at scores that are as good as equal, `float64` where the literal run is further from
-    that than what was found.
+    differ at scores that are as good as equal, `noise` where a rounding does as much to the exact
+    values, `float64` where the literal run is further from them than what was found.
     """
 
     checks: tuple[OutputCheck, ...]
@@ -86,24 +87,46 @@ def judge(question: Question, cut: CutModel | None = None) -> Answer:
     begin = time.perf_counter()
     names = [name for name in question.expected if name in question.found]
     checks = {name: _checked(question, name) for name in names}
-    far = [name for name in names if not checks[name].passed]
+
+    def judged_with_noise(asked: Sequence[str]) -> None:
+        spreads = _spreads(question, asked, cut) if asked else {}
+        checks.update({name: _checked(question, name, spreads.get(name)) for name in asked})
+
+    def far() -> list[str]:
+        return [name for name in names if not checks[name].passed and name not in accepted]
+
     accepted: dict[str, Reason] = {}
+    # Where a step is turned over on the way, the exact values say less than noise does, and later.
+    if cut is not None:
+        judged_with_noise(
+            [
+                n
+                for n in far()
+                if not _is_certain(question, n) and _has_steps(_asked(question, [n], cut)[0], n)
+            ]
+        )
     if cut is not None or not _quantizes(question.model):
         until = time.thread_time() + _ARBITRATION_SECONDS
-        for name in far[:_MOST_ARBITRATED]:
+        for name in far()[:_MOST_ARBITRATED]:
             verdict = _in_float64(question, name, cut, until - time.thread_time())
-            if verdict is True:
-                accepted[name] = "float64"
-            elif verdict is False and (cut is not None or question.form in ("fp32", "fp64")):
-                accepted[name] = "wrong"
-    far = [name for name in far if name not in accepted and not _is_certain(question, name)]
-    spreads = _spreads(question, far, cut) if far else {}
-    for name in far:
-        checks[name] = _checked(question, name, spreads.get(name))
-    far = [name for name in far if not checks[name].passed]
-    accepted |= dict.fromkeys(_tied(question, far, cut), "tie")
+            if verdict == "wrong" and cut is None and question.form not in ("fp32", "fp64"):
+                continue
+            if verdict is not None:
+                accepted[name] = verdict
+    uncertain = [name for name in far() if not _is_certain(question, name)]
+    judged_with_noise([name for name in uncertain if checks[name].spread is None])
+    uncertain = [name for name in uncertain if not checks[name].passed]
+    accepted |= dict.fromkeys(_tied(question, uncertain, cut), "tie")
     accepted = {name: reason for name, reason in accepted.items() if reason != "wrong"}
     return Answer(tuple(checks[name] for name in names), accepted, time.perf_counter() - begin)
+
+
+def _has_steps(model: ir.Model, name: str) -> bool:
+    """Say whether numbers are rounded to steps before the operator that gives an output."""
+    return any(
+        node.op_type == "QuantizeLinear" and all(value.name != name for value in node.outputs)
+        for node in model.graph.all_nodes()
+    )
 
 
 def _quantizes(model: ir.Model) -> bool:
@@ -149,11 +172,16 @@ def _spreads(
         runs = noisy.runs(inputs, names)
     except VermilionError:
         return {}
-    discrete = _quantizes(model)
-    return {
-        name: spread_of(question.expected[name], [run[name] for run in runs], discrete=discrete)
-        for name in names
-    }
+    quantizes = _quantizes(model) and question.form in ("fp32", "fp64")
+    spreads: dict[str, Spread | None] = {}
+    for name in names:
+        spreads[name] = spread_of(
+            question.expected[name],
+            [run[name] for run in runs],
+            discrete=_has_steps(model, name),
+            is_complete=quantizes,
+        )
+    return spreads
 
 
 def _is_certain(question: Question, name: str) -> bool:
@@ -213,13 +241,15 @@ def _are_integers(question: Question, name: str) -> bool:
     return expected.shape == found.shape and expected.dtype == found.dtype
 
 
-def _in_float64(question: Question, name: str, cut: CutModel | None, seconds: float) -> bool | None:
-    """Say whether what was found is right by float64; None where that cannot be computed in time.
+def _in_float64(
+    question: Question, name: str, cut: CutModel | None, seconds: float
+) -> Reason | None:
+    """Return what float64 says of what was found; None where that cannot be computed in time.
 
-    It is where it keeps the bound around the exact values, widened by what one rounding of the
-    inputs and weights does to them, or where it is no further off than roundings of another order
-    may be: twice as far as the literal run. None too where the literal run does not keep that bound
-    either.
+    It is right where it keeps the bound around the exact values (`float64`), widened by what one
+    rounding of the inputs and weights does to them (`noise`), or where it is no further off than
+    roundings of another order may be: twice as far as the literal run. None too where the literal
+    run does not keep that bound either.
     """
     expected, found = question.expected[name], question.found[name]
     if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "fV":
@@ -230,30 +260,36 @@ def _in_float64(question: Question, name: str, cut: CutModel | None, seconds: fl
     form = _form(question, name)
     if seconds <= 0:
         return None
+    before = before_limits(model, name)
+    names = [name, before] if before else [name]
     try:
         begin = time.thread_time()
-        exact = interpret(model, inputs, [name], wide=True, seconds=seconds)[name]
+        all_exact = interpret(model, inputs, names, wide=True, seconds=seconds)
+        exact = all_exact[name]
         if exact.shape != expected.shape:
             return None
         mine = found.astype(exact.dtype)
         if check_output(name, exact, mine, form, fewer_products=question.fewer_products).passed:
-            return True
+            return "float64"
         left = seconds - (time.thread_time() - begin)
-        runs = [run[name] for run in wide_runs(model, inputs, [name], form, left)]
+        runs = wide_runs(model, inputs, names, form, left)
     except VermilionError:
         return None
-    spread = spread_of(exact, runs, discrete=_quantizes(model))
+    spread = spread_of(exact, [run[name] for run in runs], discrete=_has_steps(model, name))
     fewer = question.fewer_products
     if check_output(name, exact, mine, form, spread, fewer_products=fewer).passed:
-        return True
+        return "noise"
+    every = [all_exact, *runs]
+    if before and explains(model, name, before, every, mine, form, fewer_products=fewer):
+        return "noise"
     with np.errstate(invalid="ignore", over="ignore"):
         if _distance(exact, found) <= _AS_FAR * _distance(exact, expected):
-            return True
+            return "float64"
     # A literal run that is beyond the bound itself is no yardstick: a sigmoid of ONNX Runtime is
     # off by 1e-7 where it gives less than that.
     literal = expected.astype(exact.dtype)
     theirs = check_output(name, exact, literal, form, spread, fewer_products=fewer)
-    return False if theirs.passed else None
+    return "wrong" if theirs.passed else None
 
 
 def _distance(exact: Array, array: Array) -> float:

@@ -4,6 +4,9 @@
 
 for each operator that rounds, with fresh random factors at each element and in each run. Operators
 that only move data are left as they are: they round nothing.
+
+What lies as good as between two steps of a QuantizeLinear may become either: it is moved across in
+one of the runs, be it in the middle of what is judged, where nobody sees what the program took.
 """
 
 from __future__ import annotations
@@ -18,10 +21,16 @@ import onnx_ir as ir
 from vermilion.ir.arrays import Array
 from vermilion.ir.literal.interpret import interpret
 from vermilion.ir.literal.run import LiteralModel, open_literally
-from vermilion.ir.opset import static_shape
+from vermilion.ir.opset import constant_of, is_operator, static_shape
 from vermilion.proof.bounds import BOUNDS, FormatName
 
 RUNS = 3
+# Of models that quantize, two runs more: all that lies between two steps goes up, or all down.
+_UP, _DOWN = 2.0, -2.0
+
+# As near to the middle of two steps, relative to the value (as in `decisions`), or to the whole
+# range of the quantizer: sums that cancel have roundings of the size of their terms.
+_NEAR, _NEAR_OF_RANGE = 2.0**-18, 2.0**-21
 
 # What gives values that were there already.
 _EXACT = frozenset(
@@ -60,6 +69,7 @@ class NoisyModel:
         work = model.clone()
         self._weights = _as_inputs(work)
         _insert(work, self._bound.result_noise * scale)
+        self._side = _move_ties(work)
         self._literal: LiteralModel = open_literally(work)
 
     def runs(
@@ -68,10 +78,13 @@ class NoisyModel:
         """Return the outputs of several runs. Raises: UnsupportedError where one fails."""
         random = np.random.default_rng(seed)
         found = []
-        for _ in range(count):
+        for side in (*[0.0] * count, *([_UP, _DOWN] if self._side else [])):
             noisy = {**inputs, **self._weights}
-            for name, array in noisy.items():
-                noisy[name] = _shaken(array, self._bound.operand_noise * self._scale, random)
+            if side == 0.0:  # else all ties go one way, and nothing may take them back
+                for name, array in noisy.items():
+                    noisy[name] = _shaken(array, self._bound.operand_noise * self._scale, random)
+            if self._side:
+                noisy[self._side] = np.array(side, np.float32)
             found.append(self._literal.run(noisy, outputs))
         return found
 
@@ -152,8 +165,8 @@ def _shaken(
         wide = random.random(array.shape, dtype=np.float32).astype(np.float64)
         factors = factors * (1.0 + either_way * (2.0 * wide - 1.0))
     with np.errstate(invalid="ignore", over="ignore"):
-        shaken: Array = (array.astype(kind) * factors.astype(kind)).astype(array.dtype)
-    return shaken
+        shaken = array.astype(kind) * np.asarray(factors, kind)
+    return np.asarray(shaken, array.dtype)  # numpy makes a number of what has no dimensions
 
 
 def _as_inputs(work: ir.Model) -> dict[str, Array]:
@@ -186,6 +199,73 @@ def _is_data(value: ir.Value) -> bool:
     )
 
 
+def _move_ties(work: ir.Model) -> str:
+    """Move what enters each QuantizeLinear by as much as makes a tie, up or down.
+
+    Return the name of a new input that says where to, `_UP`, `_DOWN` or 0 for either at random;
+    empty if nothing is quantized.
+    """
+    graph = work.graph
+    nodes = [node for node in graph if is_operator(node, "QuantizeLinear") and node.inputs[0]]
+    if not nodes:
+        return ""
+    side = ir.Value(name="noise/side", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(()))
+    graph.inputs.append(side)
+    for number, node in enumerate(nodes):
+        _move_tie(graph, node, side, number)
+    return str(side.name)
+
+
+def _move_tie(graph: ir.Graph, node: ir.Node, side: ir.Value, number: int) -> None:
+    source = node.inputs[0]
+    assert source is not None, "what is quantized is there"
+    writer = _Writer(f"{node.outputs[0].name}/tie")
+    single = source.dtype == ir.DataType.FLOAT
+    x = source if single else writer.node("Cast", [source], to=int(ir.DataType.FLOAT))
+    seed = float(number + 1)
+    either = writer.node("RandomUniformLike", [x], low=-1.0, high=1.0, seed=seed)
+    way = writer.node("Sign", [writer.node("Add", [either, side])])
+    near = writer.node("Mul", [writer.node("Abs", [x]), writer.constant(graph, _NEAR)])
+    least = _near_of_range(node)
+    if least:
+        near = writer.node("Max", [near, writer.constant(graph, least)])
+    moved = writer.node("Add", [x, writer.node("Mul", [near, way])])
+    if not single:
+        moved = writer.node("Cast", [moved], to=int(source.dtype or ir.DataType.FLOAT))
+    moved.type, moved.shape = source.type, source.shape
+    node.replace_input_with(0, moved)
+    graph.insert_before(node, writer.nodes)
+
+
+def _near_of_range(node: ir.Node) -> float:
+    """Return how far roundings reach in a sum that cancels, 0 if the scale is not one constant."""
+    constant = constant_of(node.inputs[1])
+    bits = node.outputs[0].dtype
+    if constant is None or constant.size != 1 or bits is None or not bits.is_integer():
+        return 0.0
+    return float(abs(constant.numpy().reshape(-1)[0])) * 2.0**bits.bitwidth * _NEAR_OF_RANGE
+
+
+class _Writer:
+    """Writes nodes with names of their own, in order."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self.nodes: list[ir.Node] = []
+
+    def node(self, op_type: str, inputs: list[ir.Value], **attributes: float | int) -> ir.Value:
+        made = ir.node(op_type, inputs, attributes, name=f"{self._label}/{len(self.nodes)}")
+        made.outputs[0].name = f"{self._label}/{len(self.nodes)}"
+        self.nodes.append(made)
+        return made.outputs[0]
+
+    def constant(self, graph: ir.Graph, number: float) -> ir.Value:
+        name = f"{self._label}/{number}"
+        value = ir.val(name, const_value=ir.tensor(np.array(number, np.float32), name=name))
+        graph.register_initializer(value)
+        return value
+
+
 def _insert(work: ir.Model, size: float) -> None:
     """Multiply what each operator that rounds gives by 1 ± `size`."""
     graph = work.graph
@@ -203,26 +283,17 @@ def _shake_output(
 ) -> None:
     name = str(output.name)
     kind = ir.DataType.DOUBLE if output.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
-    label = f"{name}/noise"
-    nodes: list[ir.Node] = []
-
-    def write(op_type: str, inputs: list[ir.Value], **attributes: float | int) -> ir.Value:
-        made = ir.node(op_type, inputs, attributes, name=f"{label}/{op_type}")
-        made.outputs[0].name = f"{label}/{len(nodes)}"
-        nodes.append(made)
-        return made.outputs[0]
-
+    writer = _Writer(f"{name}/noise")
     is_wide = output.dtype == kind
-    source = output if is_wide else write("Cast", [output], to=int(kind))
-    factors = write(
+    source = output if is_wide else writer.node("Cast", [output], to=int(kind))
+    factors = writer.node(
         "RandomUniformLike", [source], low=1.0 - size, high=1.0 + size, seed=float(number + 1)
     )
-    product = write("Mul", [source, factors])
+    result = writer.node("Mul", [source, factors])
     if not is_wide:
-        write("Cast", [product], to=int(output.dtype or kind))
-    result = nodes[-1].outputs[0]
+        result = writer.node("Cast", [result], to=int(output.dtype or kind))
     result.type, result.shape = output.type, output.shape
-    own = {id(one) for one in nodes}
+    own = {id(one) for one in writer.nodes}
     for use in list(output.uses()):
         if id(use.node) not in own:
             use.node.replace_input_with(use.idx, result)
@@ -231,4 +302,4 @@ def _shake_output(
             if value is output:
                 graph.outputs[index] = result
         output.name, result.name = f"{name}/exact", name
-    graph.insert_after(node, nodes)
+    graph.insert_after(node, writer.nodes)

@@ -17,6 +17,7 @@ from vermilion.codegen.lower.context import (
     Border,
     FloatStorage,
     Lowering,
+    beyond_bfloat16,
     converted,
     copy_step,
     refuse,
@@ -82,6 +83,8 @@ def lower_part(
     groups = find_groups(graph, is_elementwise, is_product, extent_of)
     attentions = find_attentions(graph, groups)
     lowering = Lowering(isa, float_storage, groups, {}, _emit, winograd, attentions)
+    if float_storage == "bf16":
+        lowering.always_f32 = beyond_bfloat16(graph)
     if packed is not None:
         lowering.packed = packed
     inside = {attention.softmax for attention in attentions.values()}

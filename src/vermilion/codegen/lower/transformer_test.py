@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from float_graphs import TOLERANCE, WAYS, Array, error_of, families, graph, node, run_native
+from native_text import read
 from vermilion.errors import UnsupportedError
 
 ALL_WAYS = pytest.mark.parametrize("way", WAYS, ids="-".join)
@@ -107,3 +108,33 @@ def test_gather_from_a_transposed_table() -> None:
     model = graph(nodes, inputs, (3, 33))
     assert families(model) == ["check", "gather"]
     assert error_of(model, inputs, "cpu", "fp32") < TOLERANCE["fp32"]
+
+
+MASKS = {
+    "added": "a = Sub (one, m) b = Mul (a, low) c = Unsqueeze (b, at) s = Add (x, c)",
+    "chosen": "n = Equal (m, one) c = Where (n, m, low) d = Unsqueeze (c, at) s = Add (x, d)",
+    "a constant": "a = Mul (x, one) s = Add (a, rows)",
+}
+
+
+@pytest.mark.parametrize("way", [("cpu", "bf16"), ("x86-64-v3", "bf16")], ids="-".join)
+@pytest.mark.parametrize("kind", MASKS)
+def test_a_row_that_is_masked_throughout_is_no_row_of_infinities(
+    kind: str, way: tuple[str, str]
+) -> None:
+    """-3.4e38 is a number in float32, and above the largest one of bfloat16."""
+    low = np.finfo(np.float32).min
+    mask = np.ones((2, 5), np.float32)
+    mask[0] = 0.0
+    text = f"(float[2,5] m, float[2,3,5] x, float low, float one, int64[1] at, float[2,1,5] rows) => (float[2,3,5] y) {{ {MASKS[kind]} y = Softmax (s) }}"  # noqa: E501
+    constants = {
+        "low": low, "one": np.array(1.0, np.float32), "at": np.array([1]),
+        "rows": np.where(mask == 0, low, 0).astype(np.float32)[:, None],
+    }  # fmt: skip
+    model = read(text, **constants)
+    x = normal((2, 3, 5))
+    wanted = {value.name for value in model.graph.inputs}
+    inputs = {name: array for name, array in {"m": mask, "x": x}.items() if name in wanted}
+    got = run_native(model, inputs, *way)["y"]
+    assert np.isfinite(got).all()
+    assert error_of(model, inputs, *way) < TOLERANCE["bf16"]
