@@ -19,6 +19,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
+from vermilion.files import check_writable, write_file
 from vermilion.ir.external_weights import write_model
 from vermilion.ir.literal.run import check_runs
 from vermilion.ir.load import load_model
@@ -142,10 +143,10 @@ def quantize_file(
             given beside it goes before what it says.
         promise: what must hold on samples held out of calibration; precision is raised where it
             has to be. The result says whether it holds.
-        pareto: a JSON file to write a front of models to, from the cheapest to the most exact,
-            each with its recipe; the cheapest is the one that is saved. `promise` then only names
-            a metric that counts beside the SQNR.
-        minutes: how long the front is searched for.
+        pareto: a JSON file to write the Pareto front to: models that no other one beats in both
+            cost and accuracy, the cheapest first, each with its recipe. That one is saved.
+            `promise` then only names a metric that counts beside the SQNR.
+        minutes: how long the Pareto front is searched for.
         labels: for the promise's metric: a file (`.csv`, `.txt`, `.npy`, `.npz`), a folder whose
             folders are classes, or a sequence, one for each sample.
         report: an HTML file to write.
@@ -160,6 +161,8 @@ def quantize_file(
     place = Path(output)
     if place.suffix != ".onnx":
         raise OptionError(f"the output `{place}` does not end in .onnx", hint="name it NAME.onnx")
+    others = [Path(file) for file in (pareto, report) if file is not None]
+    _check_places([place, *others])
     options = make_options(settings)
     source = open_source(model)
     graph = simplify(source, dims=dims, progress=progress).model
@@ -206,14 +209,21 @@ def quantize_file(
         quantized = guarded.quantized
     save_model(quantized.model, place)
     if front is not None and pareto is not None:
-        text = json.dumps(front.as_json(), indent=2) + "\n"
-        Path(pareto).write_text(text, encoding="utf-8")
+        write_file(Path(pareto), json.dumps(front.as_json(), indent=2) + "\n")
     if report is not None:
         title = f"{place.name}: {quantized.scheme}"
-        Path(report).write_text(html_report(quantized, title, guarded), encoding="utf-8")
+        write_file(Path(report), html_report(quantized, title, guarded))
     calibration = str(calib) if isinstance(calib, str | os.PathLike) else "given samples"
     seconds = time.perf_counter() - begin
     return QuantizedFile(place, quantized, seconds, peak_rss_mb(), calibration, guarded, front)
+
+
+def _check_places(places: Sequence[Path]) -> None:
+    """Make sure before long work that all of them can be written, each beside the others."""
+    if len({place.resolve() for place in places}) < len(places):
+        raise OptionError("two of the files to write have one name", hint="give each its own")
+    for place in places:
+        check_writable(place)
 
 
 def _pictures(

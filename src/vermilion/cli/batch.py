@@ -17,6 +17,7 @@ from vermilion.cli.output import Result, console_on
 from vermilion.cli.values import PRECISIONS
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
+from vermilion.files import write_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -273,7 +274,7 @@ def batch(
     if report is not None:
         from vermilion.batch.report import batch_report
 
-        report.write_text(batch_report(done, str(model)), encoding="utf-8")
+        write_file(report, batch_report(done, str(model)))
         data["report"] = report
     return Result(data, lambda: _view(done, report), ok=not done.failed)
 

@@ -15,6 +15,7 @@ from vermilion.cli.options import Dims, Inputs, load_inputs, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
+from vermilion.files import write_file
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -243,7 +244,7 @@ def _profile(
             terminal.warn(f"{case.title}, {label}: its outputs are not the right answers")
     if trace_file is not None:
         words = json.dumps(trace({case.title: case.profiles for case in found}))
-        trace_file.write_text(words, encoding="utf-8")
+        write_file(trace_file, words)
     data = {
         "profiles": [case.as_json() for case in found],
         "trace": trace_file,

@@ -12,6 +12,7 @@ from vermilion.cli.fitted import Column, Facts, FittedTable
 from vermilion.cli.options import CacheDir, Dims, Inputs, Threads, load_inputs, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
+from vermilion.files import write_file
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -87,7 +88,7 @@ def compare(
     if report is not None:
         from vermilion.view.compare_report import compare_report
 
-        report.write_text(compare_report(found), encoding="utf-8")
+        write_file(report, compare_report(found))
     return Result(as_json(found), lambda: _view(found), ok=met)
 
 

@@ -11,6 +11,7 @@ import typer
 from vermilion.cli.output import Result, to_json
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
+from vermilion.files import write_file
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -94,9 +95,9 @@ def hipify(
     )
     report = work.hipify(sources, options, terminal.progress)
     if sarif is not None:
-        sarif.write_text(json.dumps(to_json(as_sarif(report)), indent=2) + "\n", encoding="utf-8")
+        write_file(sarif, json.dumps(to_json(as_sarif(report)), indent=2) + "\n")
     if patch is not None:
-        patch.write_bytes(encode(work.diff(report)))
+        write_file(patch, encode(work.diff(report)))
     return Result(as_json(report), lambda: _view(report), ok=report.ok)
 
 

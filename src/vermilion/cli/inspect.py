@@ -13,6 +13,7 @@ from vermilion.cli.options import Dims, Model, bytes_for_people, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
+from vermilion.files import write_file
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -82,8 +83,7 @@ def inspect(
             progress=terminal.progress,
         )
     if summary is not None and found.prediction is not None:
-        summary.parent.mkdir(parents=True, exist_ok=True)
-        summary.write_text(found.prediction.summary.to_text(), encoding="utf-8")
+        write_file(summary, found.prediction.summary.to_text())
     for operator in found.cost.unpriced:
         terminal.warn(f"the operator table has no rule for `{operator}`; it counts as no work")
     return Result(found.as_json(), lambda: _view(found, every_node=nodes))

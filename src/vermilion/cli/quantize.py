@@ -14,6 +14,7 @@ from vermilion.cli.options import Dims, Model, parse_dims, parse_shape
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
+from vermilion.files import write_file
 
 if TYPE_CHECKING:
     from vermilion.ir.pictures import Layout
@@ -148,8 +149,8 @@ def quantize(
         typer.Option(
             "--pareto",
             metavar="FRONT.json",
-            help="Search formats node by node and write what is worth its cost; pick from it with "
-            "`--recipe FRONT.json --point N`.",
+            help="Search formats node by node and write the Pareto front: models that no other one "
+            "beats in both cost and accuracy. Pick from it with `--recipe FRONT.json --point N`.",
         ),
     ] = None,
     minutes: Annotated[float, typer.Option("--minutes", help="How long to search.")] = 5.0,
@@ -178,12 +179,12 @@ def quantize(
         typer.Option(
             "--recipe",
             metavar="FILE",
-            help="Take the options from a file: a saved recipe, a point of a front, or a "
+            help="Take the options from a file: a saved recipe, a point of a Pareto front, or a "
             "configuration of AMD Quark or Olive.",
         ),
     ] = None,
     point: Annotated[
-        int | None, typer.Option("--point", help="Of a recipe that is a front, this point.")
+        int | None, typer.Option("--point", help="Of a recipe that is a Pareto front, this point.")
     ] = None,
     save_recipe: Annotated[
         Path | None,
@@ -200,7 +201,8 @@ def quantize(
 
     if pareto is not None and (max_drop is not None or min_sqnr is not None):
         raise OptionError(
-            "`--pareto` goes with no promise", hint="pick a point that keeps it from the front"
+            "`--pareto` goes with no promise",
+            hint="pick a point that keeps it from the Pareto front",
         )
     if calib == "random":
         terminal.warn("calibrating on random data: scales and accuracy mean nothing for real data")
@@ -246,7 +248,7 @@ def quantize(
     )
     if save_recipe is not None:
         text = json.dumps(quantized.quantized.options.as_json(), indent=2) + "\n"
-        save_recipe.write_text(text, encoding="utf-8")
+        write_file(save_recipe, text)
     return Result(quantized.as_json(), lambda: view(quantized), ok=quantized.met)
 
 
@@ -255,7 +257,9 @@ def _read_recipe(file: Path | None, point: int | None, terminal: Terminal) -> di
 
     if file is None:
         if point is not None:
-            raise OptionError("`--point` needs a front", hint="give it with `--recipe FRONT.json`")
+            raise OptionError(
+                "`--point` needs a Pareto front", hint="give it with `--recipe FRONT.json`"
+            )
         return {}
     found = read_recipe(file, point)
     for note in found.notes:

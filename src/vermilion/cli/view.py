@@ -13,6 +13,7 @@ from vermilion.cli.options import Dims, bytes_for_people, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
+from vermilion.files import write_file
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -77,8 +78,7 @@ def view(
         things, dims=parse_dims(dim), target=target or "", dump=dump, progress=terminal.progress
     )
     text = view_page(found.data)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text, encoding="utf-8", newline="\n")
+    write_file(place, text)
     if open_it:
         _show(place, terminal)
     size = place.stat().st_size

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from vermilion.cores import usable_cores
 from vermilion.errors import OptionError
+from vermilion.files import write_file
 from vermilion.hipify.check.check import CheckResult, check_sources
 from vermilion.hipify.files import (
     SourceFile,
@@ -187,7 +188,7 @@ def _write(results: Sequence[FileResult], options: Options) -> Iterator[Path]:
     if options.in_place:
         for result in results:
             if result.was_read and result.changed:
-                _write_text(result.file.path, result.text)
+                write_file(result.file.path, encode(result.text))
                 yield result.file.path
         return
     if options.output is None:
@@ -195,7 +196,7 @@ def _write(results: Sequence[FileResult], options: Options) -> Iterator[Path]:
     for result in results:
         if result.was_read and not result.file.is_build_file:
             path = options.output / output_name(result.file.name)
-            _write_text(path, result.text)
+            write_file(path, encode(result.text))
             yield path
     if options.build_files:
         yield from _write_build_files(results, options.output, options.check)
@@ -214,15 +215,5 @@ def _write_build_files(
     gpus = architectures or _DEFAULT_ARCHITECTURES
     for name, make in (("CMakeLists.txt", cmake_fragment), ("hip_setup.py", setup_fragment)):
         path = folder / name
-        _write_text(path, make(sources, libraries, gpus))
+        write_file(path, make(sources, libraries, gpus))
         yield path
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Write aside and rename, so that a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.part")
-    aside.write_bytes(encode(text))
-    if path.exists():
-        aside.chmod(path.stat().st_mode)
-    aside.replace(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
@@ -15,15 +16,67 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
+from vermilion.files import shown
 
 Layout = Literal["nchw", "nhwc"]
 Fit = Literal["stretch", "crop", "letterbox"]
 FITS: tuple[Fit, ...] = get_args(Fit)
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 ORDERS = ("rgb", "bgr")
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """By their numbers in Pillow, which configurations of transformers hold."""
 
 SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+
+# With no number beyond it, and none to divide by below its inverse, every pixel is finite in
+# float32: (255 · 1e12 + 1e12) · 1e12.
+_MOST = 1e12
+
+MOST_SIDE = 16_384
+"""Of a picture for a model, in pixels; a square of them takes 3 GB."""
+
+# What is made of a picture on the way to its size: twice what Pillow opens without a warning.
+_MOST_PIXELS = 2 * 89_478_485
+
+_WORDS = {"fit": FITS, "channels": ORDERS, "filter": FILTERS, "layout": LAYOUTS}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers that a field takes."""
+
+    least: float
+    most: float
+    whole: bool = False
+
+    def hold(self, value: object) -> bool:
+        """Say whether a value is one of them."""
+        is_number = isinstance(value, Integral if self.whole else Real)
+        return is_number and not isinstance(value, bool) and self.least <= value <= self.most  # type: ignore[operator]
+
+    def __str__(self) -> str:
+        kind = "whole numbers" if self.whole else "numbers"
+        return f"{kind} from {self.least:,g} to {self.most:,g}"
+
+
+NUMBERS = {
+    "mean": Numbers(-_MOST, _MOST),
+    "std": Numbers(1.0 / _MOST, _MOST),
+    "factor": Numbers(1.0 / _MOST, _MOST),
+    "resize": Numbers(1, MOST_SIDE, whole=True),
+    "edge": Numbers(0, MOST_SIDE, whole=True),
+    "fill": Numbers(0, 255, whole=True),
+}
+
+
+def check_numbers(field: str, values: Sequence[object], key: str) -> None:
+    """Hold each of `values` against what a field takes.
+
+    Raises: OptionError that names `key`, as the user knows the field.
+    """
+    for value in values:
+        if not NUMBERS[field].hold(value):
+            raise OptionError(f"`{key}` is {shown(value)}", hint=f"it takes {NUMBERS[field]}")
 
 
 @dataclass(frozen=True)
@@ -50,24 +103,22 @@ class PictureOptions:
     filter: str = "bilinear"
 
     def __post_init__(self) -> None:
-        for name, known in (("fit", FITS), ("channels", ORDERS), ("filter", FILTERS)):
+        for name, known in _WORDS.items():
             if getattr(self, name) not in known:
                 raise OptionError(
-                    f"unknown {name} of pictures `{getattr(self, name)}`",
+                    f"unknown {name} `{getattr(self, name)}` of pictures",
                     hint=f"known: {', '.join(f'`{word}`' for word in known)}",
                 )
-        if self.layout not in ("nchw", "nhwc"):
-            raise OptionError(
-                f"unknown layout `{self.layout}`", hint="known layouts: `nchw`, `nhwc`"
-            )
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, 3):
                 raise OptionError(
                     f"`{name}` has {len(values)} values and takes 1 or 3",
                     hint="give one for all channels, or one for each: red, green, blue",
                 )
-        if not all(value > 0 for value in self.std):
-            raise OptionError("every value of `std` must be above 0")
+        for name in NUMBERS:
+            given = getattr(self, name)
+            if given is not None:
+                check_numbers(name, given if isinstance(given, tuple) else (given,), name)
 
 
 class Slot(Protocol):
@@ -127,6 +178,12 @@ def read_picture(file: Path, slot: Slot, options: PictureOptions) -> NDArray[np.
             picture = _fitted(
                 opened.convert("RGB" if channels == 3 else "L"), height, width, options
             )
+    except _TooLarge as error:
+        raise OptionError(
+            f"`{file.name}` is too large: {error}",
+            where=str(file),
+            hint="take it out of the folder",
+        ) from error
     except (unidentified, OSError, SyntaxError, image.DecompressionBombError) as error:
         raise OptionError(
             f"`{file.name}` is not an image that can be read: {error}",
@@ -148,6 +205,10 @@ def read_picture(file: Path, slot: Slot, options: PictureOptions) -> NDArray[np.
     return np.ascontiguousarray(ordered[None], np.float32)
 
 
+class _TooLarge(Exception):
+    """A picture that is, on the way to its size, larger than Pillow would open."""
+
+
 def _fitted(picture: Any, height: int, width: int, options: PictureOptions) -> Any:
     """Bring a picture of Pillow's to this size."""
     from PIL import Image
@@ -159,7 +220,11 @@ def _fitted(picture: Any, height: int, width: int, options: PictureOptions) -> A
     if options.fit == "crop":
         edge = max(height, width) if options.edge is None else options.edge
         if edge:
-            shorter = min(own_width, own_height)
+            shorter, longer = sorted(picture.size)
+            if edge * edge * longer // shorter > _MOST_PIXELS:
+                raise _TooLarge(
+                    f"its side of {shorter} is brought to {edge}, and that of {longer} as far"
+                )
             # The longer side is cut off to a whole number, as in torchvision and transformers.
             size = tuple(edge if n == shorter else int(edge * n / shorter) for n in picture.size)
             picture = picture.resize(size, resample)
@@ -167,7 +232,7 @@ def _fitted(picture: Any, height: int, width: int, options: PictureOptions) -> A
         # What lies outside of a smaller picture is black.
         return picture.crop((left, top, left + width, top + height))
     scale = min(height / own_height, width / own_width)
-    inner = round(own_width * scale), round(own_height * scale)
+    inner = max(1, round(own_width * scale)), max(1, round(own_height * scale))
     whole = Image.new(picture.mode, (width, height), (options.fill,) * len(picture.getbands()))
     whole.paste(
         picture.resize(inner, resample), ((width - inner[0]) // 2, (height - inner[1]) // 2)

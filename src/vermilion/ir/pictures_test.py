@@ -77,7 +77,12 @@ def test_inputs_that_take_no_pictures(slot: Slot, options: Any, message: str) ->
     [
         ({"layout": "hwcn"}, "unknown layout"),
         ({"mean": (1.0, 2.0)}, "has 2 values and takes 1 or 3"),
-        ({"std": (0.0,)}, "must be above 0"),
+        ({"std": (0.0,)}, "`std` is 0.0"),
+        ({"mean": (float("nan"),)}, "`mean` is nan"),
+        ({"resize": (0, 8)}, "`resize` is 0"),
+        ({"resize": (8, 10**9)}, "`resize` is 1000000000"),
+        ({"edge": -1}, "`edge` is -1"),
+        ({"factor": float("inf")}, "`factor` is inf"),
     ],
 )
 def test_options_that_make_no_sense(options: Any, message: str) -> None:

@@ -11,14 +11,22 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vermilion.errors import OptionError
-from vermilion.ir.pictures import FILTERS, PictureOptions
+from vermilion.files import read_object, shown
+from vermilion.ir.pictures import (
+    FILTERS,
+    FITS,
+    LAYOUTS,
+    NUMBERS,
+    ORDERS,
+    PictureOptions,
+    check_numbers,
+)
 
 _NAMES = ("preprocess.json", "preprocessor_config.json", "config.json")
 _OWN = (*("size", "fit", "edge", "fill", "filter", "channels", "factor", "mean", "std", "layout"),)
@@ -26,31 +34,20 @@ _TRANSFORMERS = frozenset(
     {"image_mean", "do_normalize", "do_resize", "do_rescale", "image_processor_type", "crop_size"}
 )
 _TIMM = frozenset({"crop_pct", "interpolation", "input_size"})
+_ANOTHER = "write a file with `size` and `fit`"
 
 
 def read_preprocessing(place: Path) -> PictureOptions:
     """Return what the file says.
 
-    Raises: OptionError where there is none, or it says what is not known.
+    Raises: OptionError where there is none, or it says what is not known or cannot be done.
     """
     file = _file_at(place)
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise OptionError(
-            f"the preprocessing file cannot be read: {error}", where=str(file)
-        ) from error
-    if not isinstance(found, dict):
-        raise OptionError("the preprocessing file is not a JSON object", where=str(file))
+    found = read_object(file, OptionError, hint="write an object, as in docs/quantize.md")
     try:
         return _read(found)
     except OptionError as error:
         raise OptionError(error.message, where=error.where or str(file), hint=error.hint) from error
-    except (TypeError, ValueError, KeyError) as error:
-        raise OptionError(
-            f"the preprocessing file holds a value of another kind than expected: {error}",
-            where=str(file),
-        ) from error
 
 
 def _file_at(place: Path) -> Path:
@@ -82,98 +79,205 @@ def _own(found: Mapping[str, Any]) -> PictureOptions:
     for name in found:
         if name not in _OWN:
             near = difflib.get_close_matches(name, _OWN, n=1, cutoff=0.5) or _OWN
-            raise OptionError(
-                f"pictures have no `{name}`", hint=f"known: {', '.join(f'`{n}`' for n in near)}"
-            )
-    fields = dict(found)
-    if "size" in fields:
-        fields["resize"] = _pair(fields.pop("size"))
-    for name in ("mean", "std"):
-        if name in fields:
-            fields[name] = _row(fields[name])
+            known = ", ".join(f"`{n}`" for n in near)
+            raise OptionError(f"pictures have no `{name[:40]}`", hint=f"known: {known}")
+    words = {"fit": FITS, "filter": FILTERS, "channels": ORDERS, "layout": LAYOUTS}
+    fields: dict[str, Any] = {}
+    for name in found:
+        if name == "size":
+            fields["resize"] = _size(found, name)
+        elif name in words:
+            fields[name] = _word(found, name, words[name])
+        elif name in ("mean", "std"):
+            fields[name] = _row(found, name, name)
+        else:
+            fields[name] = _number(found, name, name)
     return PictureOptions(**fields)
 
 
-def _row(value: Any) -> tuple[float, ...]:
-    return tuple(map(float, value)) if isinstance(value, list) else (float(value),)
+def _error(found: Mapping[str, Any], key: str, takes: str) -> OptionError:
+    if key not in found:
+        return OptionError(f"the file has no `{key}`", hint=f"add it: {takes}")
+    return OptionError(f"`{key}` is {shown(found[key])}", hint=f"it takes {takes}")
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def _word(found: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
+    value = found.get(key)
+    if not isinstance(value, str) or value not in known:
+        raise _error(found, key, ", ".join(f"`{word}`" for word in known))
+    return value
+
+
+def _flag(found: Mapping[str, Any], key: str, default: bool) -> bool:
+    """Return whether something is done; null stands for nothing said."""
+    value = default if found.get(key) is None else found[key]
+    if not isinstance(value, bool):
+        raise _error(found, key, "true or false")
+    return value
+
+
+def _number(found: Mapping[str, Any], key: str, field: str) -> Any:
+    if not NUMBERS[field].hold(found.get(key)):
+        raise _error(found, key, str(NUMBERS[field]))
+    return found[key]
+
+
+def _row(found: Mapping[str, Any], key: str, field: str) -> tuple[float, ...]:
+    """Read one number for all channels, or one for each."""
+    value = found.get(key)
+    values = value if isinstance(value, list) else [value]
+    if value is None or len(values) not in (1, 3):
+        raise _error(found, key, "1 number or 3")
+    check_numbers(field, values, key)
+    return tuple(map(float, values))
+
+
+def _size(found: Mapping[str, Any], key: str) -> tuple[int, int]:
     """Read `224`, `[height, width]` or `{"height": …, "width": …}`."""
-    if isinstance(value, dict):
-        return int(value["height"]), int(value["width"])
-    height, width = value if isinstance(value, list) else (value, value)
-    return int(height), int(width)
+    value = found.get(key)
+    if isinstance(value, dict) and value.keys() == {"height", "width"}:
+        value = [value["height"], value["width"]]
+    pair = value if isinstance(value, list) else [value, value]
+    if value is None or isinstance(value, dict) or len(pair) != 2:
+        raise _error(found, key, 'a number, [height, width] or {"height": …, "width": …}')
+    check_numbers("resize", pair, key)
+    return pair[0], pair[1]
 
 
-def _normalized(mean: Any, std: Any, offset: float = 0.0) -> dict[str, tuple[float, ...]]:
-    return {"mean": tuple(m + offset for m in _row(mean)), "std": _row(std)}
+# Of transformers: for labels and annotations, and what is always done.
+_NOT_OF_PIXELS = frozenset({"do_convert_rgb", "do_reduce_labels", "do_convert_annotations"})
+_DONE = frozenset(
+    {
+        *("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_flip_channel_order"),
+        *_NOT_OF_PIXELS,
+    }
+)
 
 
 def _of_transformers(found: Mapping[str, Any]) -> PictureOptions:
-    fields: dict[str, Any] = {}
-    size, crops = found.get("size"), found.get("do_center_crop", False)
-    if found.get("do_rescale", True):
-        factor = float(found.get("rescale_factor", 1.0 / 255.0))
-        # Written in decimals: 0.00392156862745098 is 1 ÷ 255.
-        fields["factor"] = (
-            1.0 / 255.0 if math.isclose(factor, 1.0 / 255.0, rel_tol=1e-6) else factor
-        )
-    else:
-        fields["factor"] = 1.0
-    offset = 1.0 if found.get("rescale_offset") else 0.0
-    if found.get("do_normalize", True) and "image_mean" in found:
-        fields |= _normalized(found["image_mean"], found["image_std"], offset)
-    elif offset:
-        fields["mean"] = (offset,)
-    if "resample" in found:
-        fields["filter"] = FILTERS[int(found["resample"])]
-    if found.get("do_flip_channel_order"):
+    for key in found:
+        if key.startswith("do_") and key not in _DONE and _flag(found, key, False):
+            raise OptionError(f"`{key}` is not done here", hint=_ANOTHER)
+    fields = _transformers_numbers(found)
+    crops = _flag(found, "do_center_crop", False)
+    if _flag(found, "do_flip_channel_order", False):
         fields["channels"] = "bgr"
-    fields |= _transformers_size(found, size, crops) if found.get("do_resize", True) else {}
-    if crops and not found.get("do_resize", True):
+    if _flag(found, "do_resize", True):
+        fields["filter"] = _filter(found)
+        fields |= _transformers_size(found, crops)
+    elif crops:
         fields |= {"fit": "crop", "edge": 0}
     if crops and found.get("crop_size") is not None:
-        fields["resize"] = _pair(found["crop_size"])
+        size = _size(found, "crop_size")
+        if fields["fit"] == "stretch" and fields["resize"] != size:
+            raise OptionError(
+                "the file stretches pictures to `size` and cuts `crop_size` out of them, which is "
+                "not done here",
+                hint=_ANOTHER,
+            )
+        fields["resize"] = size
     return PictureOptions(**fields)
 
 
-def _transformers_size(found: Mapping[str, Any], size: Any, crops: bool) -> dict[str, Any]:
-    edge = size.get("shortest_edge") if isinstance(size, dict) else size if crops else None
+def _transformers_numbers(found: Mapping[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"factor": 1.0}
+    if _flag(found, "do_rescale", True):
+        factor = 1.0 / 255.0
+        if found.get("rescale_factor") is not None:
+            factor = _number(found, "rescale_factor", "factor")
+        # Written in decimals: 0.00392156862745098 is 1 ÷ 255.
+        is_usual = math.isclose(factor, 1.0 / 255.0, rel_tol=1e-6)
+        fields["factor"] = 1.0 / 255.0 if is_usual else float(factor)
+    offset = 1.0 if _flag(found, "rescale_offset", False) else 0.0
+    if _flag(found, "do_normalize", True):
+        # What a file leaves out, each class of processors fills in otherwise.
+        mean, std = _row(found, "image_mean", "mean"), _row(found, "image_std", "std")
+        return {**fields, "mean": tuple(m + offset for m in mean), "std": std}
+    return {**fields, "mean": (offset,)}
+
+
+def _filter(found: Mapping[str, Any]) -> str:
+    """Return the filter that `resample` numbers as Pillow does, or names."""
+    value = found.get("resample")
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(FILTERS):
+        return FILTERS[value]
+    if isinstance(value, str) and value in FILTERS:
+        return value
+    raise _error(found, "resample", ", ".join(f"{n} ({name})" for n, name in enumerate(FILTERS)))
+
+
+def _transformers_size(found: Mapping[str, Any], crops: bool) -> dict[str, Any]:
+    size, part = found.get("size"), found.get("crop_pct")
+    edge = size if (crops or part is not None) and not isinstance(size, list) else None
+    if isinstance(size, dict):
+        edge = size["shortest_edge"] if size.keys() == {"shortest_edge"} else None
+    if edge is None and part is not None:
+        raise _error(found, "size", 'with `crop_pct` a number or {"shortest_edge": …}')
     if edge is None:
-        return {} if size is None else {"resize": _pair(size)}
-    part = found.get("crop_pct")
-    if part is not None and edge < _CROPPED_BELOW:
-        # ConvNeXt: the size is what is left of a picture that was brought to size ÷ part.
-        return {"fit": "crop", "edge": int(edge / part), "resize": (edge, edge)}
+        return {"fit": "stretch", "resize": _size(found, "size")}
+    check_numbers("resize", [edge], "size")
     if part is not None:
-        return {"resize": (edge, edge)}
+        part = _part(found)
+        if crops or edge < _CROPPED_BELOW:
+            # ConvNeXt: the size is what is left of a picture that was brought to size ÷ part.
+            return {"fit": "crop", "edge": int(edge / part), "resize": (edge, edge)}
+        return {"fit": "stretch", "resize": (edge, edge)}
     if not crops:
         raise OptionError(
             "the file brings pictures to a shorter side alone, which leaves their size open",
-            hint="write a file with `size` and `fit`",
+            hint=_ANOTHER,
         )
-    return {"fit": "crop", "edge": int(edge)}
+    return {"fit": "crop", "edge": edge}
 
 
 # Source: transformers, ConvNextImageProcessor: at 384 and above pictures are stretched.
 _CROPPED_BELOW = 384
 
+# Less would bring a picture to ten times the size that is cut out of it.
+_LEAST_PART = 0.1
 
-def _of_timm(found: Mapping[str, Any]) -> PictureOptions:
-    _, height, width = found["input_size"]
-    fields: dict[str, Any] = {"resize": (int(height), int(width))}
-    if "mean" in found:
-        fields |= _normalized(found["mean"], found["std"])
-    if found.get("interpolation") in FILTERS:
-        fields["filter"] = found["interpolation"]
-    mode, part = found.get("crop_mode") or "center", float(found.get("crop_pct") or 0.875)
-    if mode == "center":
-        fields |= {"fit": "crop", "edge": math.floor(min(height, width) / part)}
+
+def _part(found: Mapping[str, Any]) -> float:
+    """Return `crop_pct`: which part of a picture's side is left."""
+    value = found["crop_pct"]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not _LEAST_PART <= value <= 1.0:
+        raise _error(found, "crop_pct", f"numbers from {_LEAST_PART} to 1")
+    return float(value)
+
+
+# Source: timm, `resolve_data_config`: what a configuration leaves out.
+_TIMM_DEFAULTS = {
+    "mean": [0.485, 0.456, 0.406],
+    "std": [0.229, 0.224, 0.225],
+    "interpolation": "bicubic",
+    "crop_pct": 0.875,
+    "crop_mode": "center",
+}
+
+
+def _of_timm(given: Mapping[str, Any]) -> PictureOptions:
+    said = {name: value for name, value in given.items() if value is not None}
+    found = {**_TIMM_DEFAULTS, **said}
+    sizes = found.get("input_size")
+    if not isinstance(sizes, list) or len(sizes) != 3:
+        raise _error(found, "input_size", "[channels, height, width]")
+    check_numbers("resize", sizes, "input_size")
+    _, height, width = sizes
+    fields: dict[str, Any] = {
+        "resize": (height, width),
+        "mean": _row(found, "mean", "mean"),
+        "std": _row(found, "std", "std"),
+        "filter": _word(found, "interpolation", FILTERS),
+    }
+    mode = _word(found, "crop_mode", ("center", "squash", "border"))
+    part = _part(found)
+    if mode == "center" and height == width:
+        fields |= {"fit": "crop", "edge": math.floor(height / part)}
     elif mode != "squash" or part != 1.0:
+        sides = "" if height == width else f" to {height} × {width}"
         raise OptionError(
-            f"pictures are not cropped by the mode `{mode}` here",
-            hint="write a file with `size` and `fit`",
+            f"pictures are not cropped{sides} by the mode `{mode}` here", hint=_ANOTHER
         )
     return PictureOptions(**fields)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ TIMM = {
 def write(folder: Path, content: Any, name: str = "preprocess.json") -> Path:
     (folder / name).write_text(json.dumps(content), encoding="utf-8")
     return folder / name
+
+
+def read_or_error(file: Path) -> PictureOptions | OptionError:
+    try:
+        return read_preprocessing(file)
+    except OptionError as error:
+        return error
 
 
 def picture(folder: Path, width: int, height: int) -> tuple[Path, np.ndarray]:
@@ -95,20 +103,116 @@ def test_a_small_picture_is_not_resized_before_it_is_cut(tmp_path: Path) -> None
     np.testing.assert_array_equal(found, pixels[1:9, 2:10].transpose(2, 0, 1))
 
 
+# What a file says, and what its error says: the key, and under `hint:` what it takes.
+REFUSED = [
+    ({"sizes": 8}, "no `sizes`", "`size`"),
+    ({"fit": "squeeze"}, "`fit` is 'squeeze'", "`letterbox`"),
+    ({"size": "large"}, "`size` is 'large'", "numbers from 1 to 16,384"),
+    ({"size": [8, 8, 8]}, r"`size` is \[8, 8, 8\]", "height"),
+    ({"fill": 256}, "`fill` is 256", "from 0 to 255"),
+    ({"mean": [0.5, 0.5]}, r"`mean` is \[0.5, 0.5\]", "1 number or 3"),
+    ([1], "holds no object", "docs/quantize.md"),
+    ({**CLIP, "do_center_crop": False}, "leaves their size open", "`fit`"),
+    ({**VIT, "do_normalize": "false"}, "`do_normalize` is 'false'", "true or false"),
+    ({n: v for n, v in VIT.items() if n != "image_mean"}, "no `image_mean`", "1 number or 3"),
+    ({n: v for n, v in VIT.items() if n != "image_std"}, "no `image_std`", "1 number or 3"),
+    ({n: v for n, v in VIT.items() if n != "resample"}, "no `resample`", r"3 \(bicubic\)"),
+    ({n: v for n, v in VIT.items() if n != "size"}, "no `size`", "height"),
+    ({**VIT, "image_mean": None}, "`image_mean` is null", "1 number or 3"),
+    ({**VIT, "resample": -1}, "`resample` is -1", r"5 \(hamming\)"),
+    ({**VIT, "resample": 6}, "`resample` is 6", r"5 \(hamming\)"),
+    ({**VIT, "resample": True}, "`resample` is true", r"5 \(hamming\)"),
+    ({**VIT, "do_pad": True}, "`do_pad` is not done", "`size`"),
+    ({**VIT, "size": {"longest_edge": 8}}, "`size` is an object", "height"),
+    ({**VIT, "do_center_crop": True, "crop_size": 6}, "stretches pictures to", "`fit`"),
+    ({**VIT, "crop_pct": 0.9}, "`size` is an object", "shortest_edge"),
+    ({**CLIP, "size": {"shortest_edge": [8]}}, r"`size` is \[8\]", "whole numbers from 1"),
+    ({"pretrained_cfg": {"input_size": [3, 8, 8], "crop_mode": "border"}}, "`border`", "`size`"),
+    ({"pretrained_cfg": {"input_size": [3, 8, 9]}}, "to 8 × 9", "`size`"),
+    ({"input_size": [3, 8, 8], "interpolation": "cubic"}, "is 'cubic'", "`bicubic`"),
+    ({"input_size": [3, 8, 8], "crop_mode": "middle"}, "is 'middle'", "`squash`"),
+    ({"input_size": 224}, "`input_size` is 224", "channels"),
+    ({"crop_pct": 0.9}, "no `input_size`", "channels"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "words", "hint"), REFUSED)
+def test_what_is_not_understood_is_an_error(
+    tmp_path: Path, content: Any, words: str, hint: str
+) -> None:
+    file = write(tmp_path, content)
+    with pytest.raises(OptionError, match=words) as caught:
+        read_preprocessing(file)
+    assert caught.value.where == str(file)
+    assert re.search(hint, caught.value.hint)
+
+
+DEEP = "[" * 900 + "]" * 900
+NUMBERS = ["0", "-1", "NaN", "Infinity", "-Infinity", "1e300", "1e-300", "1e999", "9" * 400]
+NUMBERS += ["true", '"1"', "[]", "[[1]]", "[NaN, 1, 1]", "[1, -1]", "{}", DEEP, "[1, 1, 1, 1]"]
+# Where some of them make sense.
+SENSE = {
+    "edge": {"0"}, "fill": {"0"}, "mean": {"0", "-1", "1e-300"}, "do_normalize": {"true"},
+    "image_mean": {"0", "-1", "1e-300"}, "do_center_crop": {"true"}, "resample": {"0"},
+}  # fmt: skip
+BASES = {
+    "own": ({"size": 8, "fit": "crop"}, ["size", "edge", "fill", "factor", "mean", "std", "fit"]),
+    "transformers": (
+        {**CLIP, "crop_pct": 0.9, "size": {"shortest_edge": 8}},
+        ["size", "crop_size", "rescale_factor", "image_mean", "image_std", "crop_pct", "resample"],
+    ),
+    "flags": (VIT, ["do_normalize", "do_center_crop", "do_resize", "do_rescale", "size"]),
+    "timm": (TIMM["pretrained_cfg"], ["input_size", "crop_pct", "mean", "std", "interpolation"]),
+}
+
+
 @pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ({"sizes": 8}, "no `sizes`"),
-        ({"fit": "squeeze"}, "unknown fit"),
-        ({**CLIP, "do_center_crop": False}, "leaves their size open"),
-        ({"pretrained_cfg": {"input_size": [3, 8, 8], "crop_mode": "border"}}, "mode `border`"),
-        ({"size": "large"}, "of another kind"),
-        ([1], "not a JSON object"),
-    ],
+    ("form", "key"), [(form, key) for form, (_, keys) in BASES.items() for key in keys]
 )
-def test_what_is_not_understood_is_an_error(tmp_path: Path, content: Any, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        read_preprocessing(write(tmp_path, content))
+def test_numbers_are_checked_at_the_door(tmp_path: Path, form: str, key: str) -> None:
+    base, _ = BASES[form]
+    for number in NUMBERS:
+        rest = json.dumps({n: v for n, v in base.items() if n != key})
+        file = tmp_path / "preprocess.json"
+        file.write_text(f'{rest[:-1]}, "{key}": {number}}}', encoding="utf-8")
+        options = read_or_error(file)
+        if isinstance(options, OptionError):
+            assert key in options.message, number
+            assert options.where == str(file)
+            assert options.hint
+            continue
+        assert number in SENSE.get(key, {"true"} if key.startswith("do_") else set())
+        small, _ = picture(tmp_path, 20, 30)
+        assert np.isfinite(read_picture(small, Slot((1, 3, 8, 12)), options)).all()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"size": 1e', "\xff", ""])
+def test_files_that_are_no_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "preprocess.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(OptionError, match="this is no JSON"):
+        read_preprocessing(tmp_path)
+
+
+def test_the_largest_numbers_stay_finite(tmp_path: Path) -> None:
+    file, _ = picture(tmp_path, 9, 9)
+    options = PictureOptions(mean=(-1e12,), std=(1e-12,), factor=1e12)
+    assert np.isfinite(read_picture(file, Slot((1, 3, 4, 4)), options)).all()
+
+
+def test_narrow_pictures(tmp_path: Path) -> None:
+    file, _ = picture(tmp_path, 3, 4000)
+    boxed = PictureOptions(fit="letterbox", fill=7, factor=1.0)
+    found = read_picture(file, Slot((1, 3, 8, 8)), boxed)[0]
+    assert (found == 7).sum() == 3 * 7 * 8
+    with pytest.raises(OptionError, match=r"`p\.png` is too large"):
+        read_picture(file, Slot((1, 3, 8, 8)), PictureOptions(fit="crop", edge=400))
+
+
+def test_what_timm_does_where_nothing_is_said(tmp_path: Path) -> None:
+    options = read_preprocessing(write(tmp_path, {"input_size": [3, 28, 28], "crop_pct": None}))
+    assert (options.edge, options.filter) == (32, "bicubic")
+    assert options.mean == (0.485, 0.456, 0.406)
+    assert options.std == (0.229, 0.224, 0.225)
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
@@ -122,5 +226,7 @@ def test_convnext_cuts_what_it_brought_to_more(tmp_path: Path) -> None:
     own = {**VIT, "size": {"shortest_edge": 224}, "crop_pct": 0.875}
     options = read_preprocessing(write(tmp_path, own))
     assert (options.fit, options.edge, options.resize) == ("crop", 256, (224, 224))
+    # As older versions of transformers wrote it.
+    assert read_preprocessing(write(tmp_path, {**own, "size": 224})) == options
     own["size"] = {"shortest_edge": 384}
     assert read_preprocessing(write(tmp_path, own)).fit == "stretch"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
+from vermilion.files import read_object
 from vermilion.llm.gguf import GgufHeader
-from vermilion.llm.json_file import read_object
 
 BLOCKS = (16, 32, 64, 128, 256)
 """What MatMulNBits takes. Source: onnxruntime, `docs/ContribOperators.md`."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
+from vermilion.files import read_object
 from vermilion.llm.architecture import (
     BLOCKS,
     Architecture,
@@ -18,7 +19,6 @@ from vermilion.llm.architecture import (
     architecture_of_gguf,
 )
 from vermilion.llm.gguf import GgufHeader, is_gguf, read_gguf
-from vermilion.llm.json_file import read_object
 from vermilion.llm.operators import operators_of
 
 Precision = Literal["int4", "int8", "fp16", "fp32"]

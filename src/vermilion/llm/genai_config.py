@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 from vermilion.errors import ModelError, OptionError
+from vermilion.files import read_object
 from vermilion.hardware.options.option import Option, OptionTable
-from vermilion.llm.json_file import read_object
 
 if TYPE_CHECKING:
     from vermilion.llm.source.published import Source

@@ -11,9 +11,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from vermilion.errors import ModelError, OptionError
+from vermilion.files import read_object
 from vermilion.llm.genai_config import OLD_KEYS, GenaiConfig, read_genai_config
 from vermilion.llm.genai_write import Era, ProviderRequest, with_provider
-from vermilion.llm.json_file import read_object
 from vermilion.llm.plugins.identity import Number, parse_number
 from vermilion.store.namespaces import PROGRAMS
 from vermilion.store.signature import is_signed_here

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError
-from vermilion.llm.json_file import read_object
+from vermilion.files import read_object
 from vermilion.llm.vocabulary import load_library
 
 _FILE = "chat_template.jinja"

@@ -1,10 +1,10 @@
-"""A front of models to pick from: what each format for each node costs, and what it keeps.
+"""The Pareto front of models: what each format for each node costs, and what it keeps.
 
 The search starts at the scheme that was asked for, tries what costs nothing, and then raises
 activations to 16 bits and nodes to bfloat16, at last to float, where that removes most damage at
 the outputs for the least cost, three decibels at a time, until the time is over. Everything is
 measured on samples that were not calibrated on; what costs more and keeps less than another is
-left out of the front.
+left out of the Pareto front.
 
 The cost is modelled: products alone, a product of two 8-bit numbers counting one.
 """
@@ -67,7 +67,7 @@ class Point:
         return -self.drop, self.sqnr_db
 
     def as_json(self) -> dict[str, object]:
-        """Return the row of a front's file: its recipe is one that `--recipe` takes."""
+        """Return the row of a Pareto front's file: its recipe is one that `--recipe` takes."""
         row = dataclasses.asdict(self)
         row.pop("options")
         return {**row, "recipe": self.options.as_json()}
@@ -75,7 +75,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Front:
-    """What is worth its cost, cheapest first, of so many that were `tried`."""
+    """The Pareto front, cheapest first, of so many models that were `tried`."""
 
     points: tuple[Point, ...]
     tried: int
@@ -84,7 +84,7 @@ class Front:
     quantized: Quantized  # as the first point has it
 
     def as_json(self) -> dict[str, object]:
-        """Return what a front's file holds."""
+        """Return what a Pareto front's file holds."""
         return {
             "points": [{"point": n, **point.as_json()} for n, point in enumerate(self.points)],
             "tried": self.tried,
@@ -122,7 +122,7 @@ def find_front(
     ladder = integer_ladder(model, stream, held, options, progress, raises_to="bfloat")
     if not held.samples:
         raise OptionError(
-            "a front needs samples to hold out",
+            "a Pareto front needs samples to hold out",
             hint=f"give at least {HELD_OUT_EVERY}; 32 or more are usual",
         )
     measured = measurement(model, promise, held)
@@ -134,7 +134,7 @@ def find_front(
     points = undominated(search.points)
     if not points:
         raise OptionError(
-            f"no model of the front is of use: {search.points[0].fault}",
+            f"no model of the Pareto front is of use: {search.points[0].fault}",
             hint="look at the samples, or take `--scheme bf16`",
         )
     quantized = ladder.finish(points[0].options, progress, details=details)

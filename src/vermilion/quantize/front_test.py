@@ -1,4 +1,4 @@
-"""A front of models: each costs more and keeps more than the one before it."""
+"""The Pareto front: each model costs more and keeps more than the one before it."""
 
 from __future__ import annotations
 
@@ -100,5 +100,21 @@ def test_the_command_and_picking_from_it(vermilion: Command, tmp_path: Path) -> 
     )  # fmt: skip
     assert picked.code == 0
     assert picked.data["recipe"] != Options(scheme="a8w8").as_json()
+    written = front.read_bytes()
     wrong = vermilion(*words, "-o", tmp_path / "q.onnx", "--pareto", front, "--min-sqnr", "9")
     assert (wrong.code, "goes with no promise" in wrong.err) == (2, True)
+    assert front.read_bytes() == written
+
+
+def test_places_are_checked_before_the_search(vermilion: Command, tmp_path: Path) -> None:
+    ir.save(small_cnn(), tmp_path / "m.onnx")
+    (tmp_path / "file").write_text("as it was")
+    (tmp_path / "q.onnx").write_text("as it was")
+    words = ("quantize", tmp_path / "m.onnx", "--calib", "random", "-o", tmp_path / "q.onnx")
+    for option in ("--pareto", "--report"):
+        done = vermilion(*words, option, tmp_path / "file" / "deep")
+        assert (done.code, "cannot be written" in done.err) == (1, True)
+        done = vermilion(*words, option, tmp_path / "q.onnx")
+        assert (done.code, "have one name" in done.err) == (2, True)
+    assert (tmp_path / "q.onnx").read_text() == "as it was"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "m.onnx", "q.onnx"]

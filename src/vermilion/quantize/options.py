@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, get_args
 
 from vermilion.errors import OptionError
+from vermilion.files import shown
 from vermilion.quantize.ranges import METHODS, Method
 
 Rounding = Literal["nearest", "compensated"]
@@ -126,7 +127,9 @@ def from_json(recipe: Mapping[str, Any]) -> Options:
                 f"a recipe has no `{name}`", hint=f"it has {', '.join(f'`{k}`' for k in known)}"
             )
         if not _fits(name, value, known[name]):
-            raise OptionError(f"`{name}` in the recipe is {value!r}", hint=f"like {known[name]!r}")
+            raise OptionError(
+                f"`{name}` in the recipe is {shown(value)}", hint=f"like {known[name]!r}"
+            )
     return make_options(Settings(**recipe))  # type: ignore[typeddict-item]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from vermilion.errors import OptionError
+from vermilion.files import shown
 from vermilion.quantize.formats import SCHEMES
+from vermilion.quantize.recipe_keys import Keys
 
 Found = dict[str, Any]
 
@@ -65,21 +67,6 @@ _METHODS = {
 }  # fmt: skip
 _POWERS = frozenset({"minmse", "nonoverflow"})
 
-# Change nothing here: how it runs, what it prints, and what is always done.
-_SILENT = frozenset(
-    {
-        *("input_nodes", "output_nodes", "execution_providers", "optimize_model"),
-        *("use_external_data_format", "convert_fp16_to_fp32", "debug_mode", "crypto_mode"),
-        *("print_summary", "ignore_warnings", "log_severity_level", "quant_format"),
-        *("enable_npu_transformer", "include_rotation", "specific_tensor_precision"),
-        *("extra_op_types_to_quantize", "ForceQuantizeNoInputCheck", "AlignSlice", "FoldRelu"),
-        *("AlignConcat", "AlignEltwiseQuantType", "UseRandomData", "QuantizeAllOpTypes"),
-        *("DedicatedQDQPair", "DedicateDQNode", "Int32Bias", "CalibDataSize", "EnableNPUCnn"),
-        *("QuantizeBias", "AddQDQPairToWeight", "TmpDir", "NumWorkers", "OptimizeModel"),
-        *("CLESteps", "CLEScaleAppendBias", "EnableNPUTransformer", "MinMSEModePof2Scale"),
-    }
-)
-
 
 def preset_settings(name: str, notes: list[str]) -> Found:
     """Return the options of a preset.
@@ -111,51 +98,62 @@ def _round_carefully(settings: Found, notes: list[str]) -> None:
     notes.append("weights are rounded with compensation instead of by AdaRound or AdaQuant")
 
 
-def legacy_settings(config: Mapping[str, Any], notes: list[str]) -> Found:
+def legacy_settings(keys: Keys) -> Found:
     """Return what a `QuantizationConfig` asks for: a template, and what goes before it."""
-    template = config.get("config_template")
-    keys = {n: v for n, v in config.items() if v is not None and n != "config_template"}
-    extra = keys.pop("extra_options", {})
-    settings = preset_settings(str(template), notes) if template else _types(keys, extra, notes)
-    method = keys.pop("calibrate_method", None)
-    if template and method is not None and settings["scheme"] in {"a8w8", "a16w8"}:
-        settings["method"] = _method(str(method), notes)
-    if keys.pop("use_dynamic_quant", False):
+    notes, template = keys.notes, keys.word("config_template")
+    extra = keys.inner("extra_options")
+    settings = preset_settings(template, notes) if template else {}
+    method = keys.word("calibrate_method")
+    types = keys.word("activation_type"), keys.word("weight_type")
+    if not template:
+        settings = _types(types, method or "MinMax", extra, notes)
+    else:
+        is_same = not types[0] or _plain(types[0]) == _activation(settings)
+        if not is_same or _plain(types[1] or "QInt8") != "int8":
+            notes.append("the preset says the types, not `activation_type` and `weight_type`")
+        if method and settings["scheme"] in {"a8w8", "a16w8"}:
+            settings["method"] = _method(method, notes)
+        elif method and not (settings["scheme"] == "xint8" and _last(method) == "minmse"):
+            notes.append(f"the preset says how ranges are chosen, not `{method}`")
+    if keys.flag("use_dynamic_quant", False):
         settings = preset_settings("UINT8_DYNAMIC_QUANT", notes)
-    for name in ("activation_type", "weight_type"):
-        keys.pop(name, None)
-    if "per_channel" in keys:
-        settings["per_channel"] = bool(keys.pop("per_channel"))
-    if "include_cle" in keys:
-        settings["equalize"] = bool(keys.pop("include_cle"))
-    if "enable_npu_cnn" in keys:
-        settings["dpu"] = bool(keys.pop("enable_npu_cnn")) and settings["scheme"] == "xint8"
-    if keys.pop("include_sq", False):
+    _taken(settings, "per_channel", keys.flag("per_channel"))
+    _taken(settings, "equalize", keys.flag("include_cle"))
+    enabled = keys.flag("enable_npu_cnn")
+    _taken(settings, "dpu", None if enabled is None else enabled and settings["scheme"] == "xint8")
+    if keys.flag("include_sq", False):
         settings["migrate"] = True
-    if keys.pop("include_fast_ft", False) or "FastFinetune" in extra:
+    if keys.flag("include_fast_ft", False) or "FastFinetune" in extra:
         _round_carefully(settings, notes)
-    if keys.pop("include_auto_mp", False):
+    if keys.flag("include_auto_mp", False):
         notes.append("precision is not mixed by itself; `--min-sqnr` or `--pareto` does it")
-    _exclusions(settings, keys)
-    _extra(settings, extra, notes)
-    _left(keys, notes)
+    exclusions(settings, keys)
+    _extra(settings, extra)
+    keys.finish()
     return settings
 
 
-def _types(keys: Mapping[str, Any], extra: Mapping[str, Any], notes: list[str]) -> Found:
+def _activation(settings: Found) -> str:
+    """Return the type that activations have in another tool's words."""
+    if settings["scheme"] == "a8w8":
+        return "int8" if settings.get("symmetric") else "uint8"
+    return {"xint8": "uint8" if settings.get("middle") else "int8"}.get(settings["scheme"], "int16")
+
+
+def _taken(settings: Found, name: str, value: bool | None) -> None:
+    if value is not None:
+        settings[name] = value
+
+
+def _types(types: tuple[str, str], method: str, extra: Keys, notes: list[str]) -> Found:
     """Choose the scheme of plain types and a method."""
-    activation = _plain(keys.get("activation_type", "QInt8"))
-    weight = _plain(keys.get("weight_type", "QInt8"))
-    method = str(keys.get("calibrate_method", "MinMax")).rpartition(".")[2].lower()
+    activation, weight = (_plain(kind or "QInt8") for kind in types)
     floats = {"bfloat16": "bf16", "float16": "fp16", "bfp": "bfp16"}
     if activation in floats:
         return {"scheme": floats[activation]}
-    if weight not in {"int8", "uint8"}:
-        raise OptionError(f"weights of the type `{weight}` are not made", hint="int8 ones are")
-    if weight == "uint8":
-        notes.append("weights are int8 instead of uint8")
-    symmetric = bool(extra.get("ActivationSymmetric", False))
-    if method in _POWERS:
+    _weights_are_int8(weight, notes)
+    symmetric = extra.flag("ActivationSymmetric", False)
+    if _last(method) in _POWERS:
         settings = {**_PRESETS["XINT8"], "dpu": False, "middle": activation == "uint8"}
     elif activation in {"int16", "uint16"}:
         settings = {**_ALL, "scheme": "a16w8", "method": _method(method, notes)}
@@ -171,54 +169,74 @@ def _types(keys: Mapping[str, Any], extra: Mapping[str, Any], notes: list[str]) 
     return {**settings, "equalize": True}
 
 
-def _plain(kind: Any) -> str:
+def _weights_are_int8(kind: str, notes: list[str]) -> None:
+    if kind not in {"int8", "uint8"}:
+        raise OptionError(f"weights of the type `{kind}` are not made", hint="int8 ones are")
+    if kind == "uint8":
+        notes.append("weights are int8 instead of uint8")
+
+
+def _last(word: str) -> str:
+    """Return `minmse` of `PowerOfTwoMethod.MinMSE`."""
+    return word.rpartition(".")[2].lower()
+
+
+def _plain(kind: str) -> str:
     """Return `int8` of `QInt8`, `QuantType.QInt8` or `int8`."""
-    word = str(kind).rpartition(".")[2]
+    word = kind.rpartition(".")[2]
     return (word[1:] if word[:1] == "Q" else word).lower()
 
 
 def _method(word: str, notes: list[str]) -> str:
-    plain = word.rpartition(".")[2].lower()
-    if plain not in _METHODS:
+    if _last(word) not in _METHODS:
         notes.append(f"ranges are chosen by percentile instead of `{word}`")
         return "percentile"
-    return _METHODS[plain]
+    return _METHODS[_last(word)]
 
 
-def _exclusions(settings: Found, keys: Found) -> None:
-    left_out = list(keys.pop("nodes_to_exclude", ()) or ())
-    only = list(keys.pop("op_types_to_quantize", ()) or ())
+def exclusions(settings: Found, keys: Keys) -> None:
+    """Read which nodes are left out, by name and by kind."""
+    left_out = keys.names("nodes_to_exclude")
+    only, others = keys.names("op_types_to_quantize"), keys.names("op_types_to_exclude")
     if only:
-        left_out.append(f":!{','.join(only)}")
-    for name in ("nodes_to_quantize", "subgraphs_to_exclude"):
-        if keys.pop(name, ()):
-            raise OptionError(
-                f"`{name}` is not read here", hint="name what is left out in `nodes_to_exclude`"
-            )
+        left_out = [*left_out, f":!{','.join(only)}"]
+    elif others:
+        left_out = [*left_out, f":{','.join(others)}"]
     if left_out:
         settings["exclude"] = left_out
 
 
-def _extra(settings: Found, extra: Mapping[str, Any], notes: list[str]) -> None:
-    if "ActivationSymmetric" in extra and settings["scheme"] == "a8w8":
-        settings["symmetric"] = bool(extra["ActivationSymmetric"])
-    if extra.get("WeightSymmetric") is False:
-        notes.append("weights keep zero points of zero")
-    if float(extra.get("Percentile", 99.999)) != 99.999:
-        notes.append(f"the percentile is 99.999 instead of {extra['Percentile']}")
-    blocks = extra.get("MatMulNBitsParams", {})
-    if blocks:
-        symmetric = bool(blocks.get("Symmetric", True))
-        settings |= {"scheme": "int4" if symmetric else "uint4"}
-        settings["block"] = int(blocks.get("GroupSize", 128))
-    read = {"ActivationSymmetric", "WeightSymmetric", "Percentile", "MatMulNBitsParams"}
-    _left({n: v for n, v in extra.items() if n not in read | {"FastFinetune"}}, notes)
+def _extra(settings: Found, extra: Keys) -> None:
+    symmetric = extra.flag("ActivationSymmetric")
+    if settings["scheme"] == "a8w8":
+        _taken(settings, "symmetric", symmetric)
+    if extra.flag("WeightSymmetric") is False:
+        extra.notes.append("weights keep zero points of zero")
+    percentile = extra.number("Percentile", 99.999)
+    if settings.get("method") == "percentile" and percentile != 99.999:
+        extra.notes.append(f"the percentile is 99.999 instead of {percentile:g}")
+    if extra.flag("SmoothQuant", False):
+        settings["migrate"] = True
+    has_wide_biases = settings["scheme"] in {"a8w8", "a16w8"}
+    if extra.flag("Int32Bias", has_wide_biases) is not has_wide_biases:
+        extra.notes.append("biases have the type that the scheme gives them, not `Int32Bias`")
+    if "MatMulNBitsParams" in extra:
+        blocks = extra.inner("MatMulNBitsParams")
+        settings |= {"scheme": "int4" if blocks.flag("Symmetric", True) else "uint4"}
+        settings["block"] = blocks.number("GroupSize", 128)
+        four_bits(blocks.number("Bits", 4))
+        if blocks.word("Algorithm", "DEFAULT").upper() != "DEFAULT":
+            extra.notes.append("weights are rounded with compensation")
+            settings["rounding"] = "compensated"
+        blocks.finish()
+    extra.value("FastFinetune")  # read before: rounding is compensated instead
+    extra.finish()
 
 
-def _left(keys: Mapping[str, Any], notes: list[str]) -> None:
-    for name, value in keys.items():
-        if name not in _SILENT and value not in (False, None, [], {}):
-            notes.append(f"`{name}` is not read")
+def four_bits(bits: object) -> None:
+    """Raise where weights are to have another number of bits."""
+    if bits not in (4, "4", "int4", "uint4"):
+        raise OptionError(f"weights of {shown(bits)} bits are not made", hint="4 bits are")
 
 
 # By data type of the new form: scheme and options.
@@ -234,72 +252,98 @@ _TYPES: Mapping[str, Found] = {
 }
 
 
-def spec_settings(config: Mapping[str, Any], notes: list[str]) -> Found:
+def spec_settings(keys: Keys) -> Found:
     """Return what a `QConfig` asks for, as `to_dict` writes it."""
-    whole = config["global_config"]
-    activation = whole.get("input_tensors") or whole.get("activation") or {}
-    weight = whole.get("weight") or {}
-    kind = str(activation.get("data_type", "Int8"))
+    notes, whole = keys.notes, keys.inner("global_config")
+    activation = whole.inner("input_tensors" if "input_tensors" in whole else "activation")
+    weight, extra = whole.inner("weight"), keys.inner("extra_options")
+    kind = activation.word("data_type", "Int8")
     settings = dict(_TYPES.get(kind, {"scheme": _SIMPLE.get(kind.upper(), "")}))
     if settings["scheme"] not in SCHEMES:
         raise OptionError(f"tensors of the type `{kind}` are not made here")
     scheme = SCHEMES[settings["scheme"]].name
-    is_power = str(activation.get("scale_type", "")).endswith("PowerOf2")
+    is_power = activation.word("scale_type").endswith("PowerOf2")
+    method = activation.word("calibration_method", "MinMax")
+    symmetric = activation.flag("symmetric", kind == "Int8")
+    dpu = extra.flag("EnableNPUCnn", True)
     if is_power and scheme == "a8w8":
-        settings = {**_NEW_PRESETS["XINT8_QCONFIG"], "middle": kind == "UInt8"}
-        settings["dpu"] = config.get("extra_options", {}).get("EnableNPUCnn", True) is not False
+        settings = {**_NEW_PRESETS["XINT8_QCONFIG"], "middle": kind == "UInt8", "dpu": dpu}
     elif scheme in {"a8w8", "a16w8"}:
-        settings["method"] = _method(str(activation.get("calibration_method", "MinMax")), notes)
-        symmetric = bool(activation.get("symmetric", kind == "Int8"))
+        settings["method"] = _method(method, notes)
         if scheme == "a8w8":
             settings |= {"symmetric": symmetric, "middle": symmetric and kind == "UInt8"}
-    if str(weight.get("quant_granularity", "")).endswith("Channel"):
-        settings["per_channel"] = True
-    _layers(config, settings, notes)
-    _algorithms(config.get("algo_config", ()), settings, notes)
-    _extra(settings, config.get("extra_options", {}), notes)
-    known = {"global_config", "layer_type_config", "specific_layer_config", "exclude"}
-    _left(
-        {n: v for n, v in config.items() if n not in known | {"algo_config", "extra_options"}},
-        notes,
-    )
+    _weight_spec(weight, scheme, kind, settings)
+    if not activation.word("quant_granularity", "Tensor").endswith("Tensor"):
+        notes.append("activations have a scale a tensor")
+    for part in (activation, weight, whole):
+        part.finish()
+    _layers(keys, settings)
+    _algorithms(keys, settings)
+    _extra(settings, extra)
+    keys.finish()
     return settings
 
 
-def _layers(config: Mapping[str, Any], settings: Found, notes: list[str]) -> None:
+def _weight_spec(weight: Keys, scheme: str, kind: str, settings: Found) -> None:
+    """Hold what is said of weights against what the scheme makes of them."""
+    own = weight.word("data_type", kind if scheme not in {"a8w8", "a16w8"} else "Int8")
+    if scheme in {"a8w8", "a16w8"}:
+        _weights_are_int8(own.lower(), weight.notes)
+    elif own != kind:
+        raise OptionError(f"weights are `{own}` and activations `{kind}`, which is not made")
+    if weight.word("quant_granularity", "Tensor").endswith("Channel"):
+        settings["per_channel"] = True
+    if weight.flag("symmetric", True) is False:
+        weight.notes.append("weights keep zero points of zero")
+    for name in ("scale_type", "calibration_method"):
+        weight.word(name)  # scales of weights are the scheme's
+
+
+def _layers(keys: Keys, settings: Found) -> None:
     """Read which nodes are left out, and which get a format of their own."""
     exclude: list[str] = []
-    for one in config.get("exclude", ()):
+    for one in keys.rows("exclude"):
         if not isinstance(one, str):
             raise OptionError("parts of a graph between two nodes are not left out by a recipe")
         exclude.append(one)
     bfloat: list[str] = []
     for key, prefix in (("layer_type_config", ":"), ("specific_layer_config", "")):
-        for own, names in config.get(key, ()):
+        for row in keys.rows(key):
+            is_pair = isinstance(row, list) and len(row) == 2 and isinstance(row[1], list)
+            if not is_pair or not all(isinstance(name, str) for name in row[1]):
+                raise keys.error(key, row, "pairs of a configuration, or null, and names")
+            own, names = row
             patterns = [f"{prefix}{name}" for name in names]
-            kind = None if own is None else (own.get("input_tensors") or {}).get("data_type")
             if own is None:
                 exclude += patterns
-            elif kind == "BFloat16":
+                continue
+            layer = Keys(own, keys.notes, key)
+            kind = layer.inner("input_tensors").word("data_type")
+            if kind == "BFloat16":
                 bfloat += patterns
             else:
-                notes.append(f"`{', '.join(names)}` get no {kind} of their own")
+                keys.notes.append(f"`{', '.join(names)}` get no {kind} of their own")
     if exclude:
         settings["exclude"] = exclude
     if bfloat:
         settings["bfloat"] = bfloat
 
 
-def _algorithms(rows: Sequence[Mapping[str, Any]], settings: Found, notes: list[str]) -> None:
-    for row in rows:
-        name = str(row.get("name"))
+def _algorithms(keys: Keys, settings: Found) -> None:
+    for row in keys.rows("algo_config"):
+        one = Keys(row, keys.notes, "algo_config")
+        name = one.word("name")
         if name == "cle":
             settings["equalize"] = True
         elif name == "bias_correction":
             settings["correct_bias"] = True
         elif name == "smooth_quant":
             settings["migrate"] = True
+            if one.number("alpha", 0.5) != 0.5:
+                keys.notes.append("outlying channels are moved as far as `--migrate` does it")
         elif name in {"gptq", "adaround", "adaquant"}:
-            _round_carefully(settings, notes)
+            _round_carefully(settings, keys.notes)
         else:
-            notes.append(f"`{name}` is not done")
+            keys.notes.append(f"`{name}` is not done")
+            continue
+        one.finish()

@@ -48,7 +48,7 @@ def test_our_own_comes_back(tmp_path: Path) -> None:
 def test_a_point_of_a_front(tmp_path: Path) -> None:
     front = {"points": [{"recipe": {"scheme": "a8w8"}}, {"recipe": {"scheme": "a16w8"}}]}
     assert options(read(tmp_path, front, 1)).scheme == "a16w8"
-    with pytest.raises(OptionError, match="front of 2 points"):
+    with pytest.raises(OptionError, match="Pareto front of 2 points"):
         read(tmp_path, front)
     with pytest.raises(OptionError, match="no point 2"):
         read(tmp_path, front, 2)
@@ -106,11 +106,16 @@ def test_the_new_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "scheme"),
-    [("UInt8", "a8w8"), ("Int16", "a16w8"), ("BFP16", "bfp16"), ("MXFP4E2M1", "mxfp4")],
-)
-def test_types_of_the_new_form(kind: str, scheme: str, tmp_path: Path) -> None:
-    assert options(read(tmp_path, new_form({**TENSOR, "data_type": kind}))).scheme == scheme
+    ("kind", "weight", "scheme"),
+    [
+        ("UInt8", "UInt8", "a8w8"), ("Int16", "Int8", "a16w8"), ("BFP16", "BFP16", "bfp16"),
+        ("MXFP4E2M1", "MXFP4E2M1", "mxfp4"),
+    ],
+)  # fmt: skip
+def test_types_of_the_new_form(kind: str, weight: str, scheme: str, tmp_path: Path) -> None:
+    tensors = {"input_tensors": {**TENSOR, "data_type": kind}}
+    tensors["weight"] = {**TENSOR, "data_type": weight}
+    assert options(read(tmp_path, {"global_config": tensors})).scheme == scheme
 
 
 def test_the_old_form(tmp_path: Path) -> None:
@@ -126,6 +131,124 @@ def test_the_old_form(tmp_path: Path) -> None:
     assert options(read(tmp_path, only)).exclude == (":!Conv,MatMul",)
     with pytest.raises(OptionError, match="nodes_to_quantize"):
         read(tmp_path, {"activation_type": "QInt8", "nodes_to_quantize": ["a"]})
+
+
+STATIC = {"type": "OnnxStaticQuantization"}
+BLOCKS = {"type": "OnnxBlockWiseRtnQuantization"}
+NBITS = {"config_template": "MATMUL_NBITS"}
+
+# All fields of a `QuantizationConfig` of Quark, as they are where nobody says anything.
+WHOLE = {
+    "calibrate_method": "PowerOfTwoMethod.MinMSE", "quant_format": "QuantFormat.QDQ",
+    "activation_type": "QuantType.QInt8", "weight_type": "QuantType.QInt8", "input_nodes": [],
+    "output_nodes": [], "op_types_to_quantize": [], "nodes_to_quantize": [],
+    "extra_op_types_to_quantize": [], "nodes_to_exclude": [], "subgraphs_to_exclude": [],
+    "specific_tensor_precision": False, "execution_providers": ["CPUExecutionProvider"],
+    "per_channel": False, "reduce_range": False, "optimize_model": True,
+    "use_dynamic_quant": False, "use_external_data_format": False, "convert_fp16_to_fp32": False,
+    "convert_nchw_to_nhwc": False, "include_sq": False, "include_rotation": False,
+    "include_cle": True, "include_auto_mp": False, "include_fast_ft": False,
+    "enable_npu_cnn": True, "enable_npu_transformer": False, "debug_mode": False,
+    "crypto_mode": False, "print_summary": True, "ignore_warnings": True, "log_severity_level": 1,
+    "extra_options": {"ActivationSymmetric": True, "ForceQuantizeNoInputCheck": True,
+                      "WeightSymmetric": True, "Int32Bias": False, "QuantizeBias": True},
+}  # fmt: skip
+
+
+def test_a_whole_configuration_says_nothing_that_is_not_done(tmp_path: Path) -> None:
+    assert read(tmp_path, {"quant_config": WHOLE}).notes == ()
+    assert read(tmp_path, new_form(TENSOR, use_external_data_format=False)).notes == ()
+
+
+# Where a key that nobody knows stands, and the words that name it.
+UNKNOWN = [
+    ({"quant_config": WHOLE, "Unheard": 1}, "`Unheard`"),
+    ({"quant_config": {**WHOLE, "Unheard": False}}, "`quant_config.Unheard`"),
+    ({"config_template": "A8W8", "per_chanel": True}, "is `per_channel` meant"),
+    ({"config_template": "A8W8", "extra_options": {"Unheard": 0}}, "`extra_options.Unheard`"),
+    ({"config_template": "A8W8", "extra_options": {"FoldRelu": False}}, "`extra_options.FoldRelu`"),
+    ({"config_template": "A8W8", "quant_format": "QOperator"}, "`quant_format`"),
+    ({"config_template": "A8W8", "activation_type": "QUInt8"}, "`activation_type`"),
+    ({"config_template": "A8W8", "reduce_range": True}, "`reduce_range`"),
+    ({"config_template": "A8W8", "include_rotation": True}, "`include_rotation`"),
+    ({"config_template": "A8W8", "extra_options": {"Int32Bias": False}}, "`Int32Bias`"),
+    ({**NBITS, "extra_options": {"MatMulNBitsParams": {"Unheard": 1}}}, "NBitsParams.Unheard`"),
+    (new_form({**TENSOR, "unheard": 1}), "`global_config.input_tensors.unheard`"),
+    (new_form(TENSOR, unheard=1), "`unheard`"),
+    (new_form({**TENSOR, "quant_granularity": "QuantGranularity.Group"}), "a scale a tensor"),
+    (new_form(TENSOR, algo_config=[{"name": "cle", "unheard": 1}]), "`algo_config.unheard`"),
+    (new_form(TENSOR, algo_config=[{"name": "gptq", "bits": 3}]), "`algo_config.bits`"),
+    ({"global_config": {"input_tensors": TENSOR, "weight": TENSOR, "bias": TENSOR}},
+     "`global_config.bias`"),
+    ({**STATIC, "unheard": 1}, "`unheard`"),
+    ({**STATIC, "extra_options": {"CalibMovingAverage": True}}, "CalibMovingAverage`"),
+    ({**STATIC, "MatMulConstBOnly": True}, "`extra_options.MatMulConstBOnly`"),
+    ({"type": "OnnxDynamicQuantization", "unheard": 1}, "`unheard`"),
+    ({"type": "OnnxFloatToFloat16", "unheard": 1}, "`unheard`"),
+    ({"type": "OnnxFloatToFloat16"}, "inputs and outputs keep"),
+    ({**BLOCKS, "accuracy_level": 4}, "`accuracy_level`"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "words"), UNKNOWN)
+def test_what_is_not_read_is_told(content: Any, words: str, tmp_path: Path) -> None:
+    notes = read(tmp_path, content).notes
+    assert len([note for note in notes if words in note]) == 1, notes
+
+
+FLAGS = [
+    *({"config_template": "A8W8", n: "false"} for n in (
+        "per_channel", "include_cle", "enable_npu_cnn", "include_sq", "include_fast_ft",
+        "include_auto_mp", "use_dynamic_quant", "reduce_range", "include_rotation")),
+    *({"config_template": "A8W8", "extra_options": {n: "false"}} for n in (
+        "ActivationSymmetric", "WeightSymmetric", "Int32Bias", "FoldRelu", "SmoothQuant",
+        "ForceQuantizeNoInputCheck")),
+    {"activation_type": "QInt8", "extra_options": {"ActivationSymmetric": 0}},
+    {**NBITS, "extra_options": {"MatMulNBitsParams": {"Symmetric": "false"}}},
+    new_form({**TENSOR, "symmetric": "false"}),
+    new_form(POWER, extra_options={"EnableNPUCnn": "false"}),
+    {**STATIC, "per_channel": "false"},
+    {**STATIC, "ActivationSymmetric": "false"},
+    {"type": "VitisAIQuantization", "enable_dpu": "false"},
+    {"type": "OnnxDynamicQuantization", "per_channel": "false"},
+    {**BLOCKS, "is_symmetric": "false"},
+    {"type": "OnnxFloatToFloat16", "keep_io_types": "false"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", FLAGS)
+def test_true_and_false_are_no_text(content: Any, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"is ('false'|0) \(.*r\.json") as caught:
+        read(tmp_path, content)
+    assert caught.value.hint == "it takes true or false"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("nodes_to_quantize", ["a"]), ("input_nodes", ["a"]), ("output_nodes", ["a"]),
+        ("subgraphs_to_exclude", [["a"], ["b"]]), ("convert_nchw_to_nhwc", True),
+        ("extra_options", {"WeightsOnly": True}),
+    ],
+)  # fmt: skip
+def test_what_would_give_another_model(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="is not done by a recipe"):
+        read(tmp_path, {"config_template": "A8W8", name: value})
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"points": ' * 100_000, "", '{"scheme": 1e'])
+def test_files_that_are_no_json(text: str, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(text, encoding="utf-8")
+    with pytest.raises(OptionError, match="this is no JSON"):
+        read_recipe(tmp_path / "r.json")
+
+
+def test_nodes_left_out_by_olive(tmp_path: Path) -> None:
+    dynamic = {"type": "OnnxDynamicQuantization", "nodes_to_exclude": ["a"]}
+    dynamic |= {"op_types_to_exclude": ["Gemm", "Conv"]}
+    assert options(read(tmp_path, dynamic)).exclude == ("a", ":Gemm,Conv")
+    half = {"type": "OnnxFloatToFloat16", "op_block_list": ["Softmax"], "node_block_list": ["n"]}
+    assert options(read(tmp_path, half)).exclude == ("n", ":Softmax")
 
 
 OLIVE = {
@@ -170,10 +293,24 @@ def test_passes_of_olive(name: str, tmp_path: Path) -> None:
         ({"passes": {}}, "0 passes"),
         ({"schema": 1}, "no `schema`"),
         ({"activation_type": "QFloat8"}, "not made"),
-        ({"global_config": 3}, "of another kind"),
-        (3, "not a JSON object"),
+        ({"global_config": 3}, "`global_config` is 3"),
+        (3, "holds no object"),
+        ({"points": 3}, "`points` is 3"),
+        ({"passes": 3}, "`passes` is 3"),
+        ({"passes": [3]}, "no object"),
+        ({"type": {"a": 1}}, "no `type`"),
+        ({**STATIC, "config": 3}, "`config` is 3"),
+        ({"quant_config": 3}, "`quant_config` is 3"),
+        (new_form(TENSOR, layer_type_config=[[None]]), "`layer_type_config` is"),
+        (new_form(TENSOR, algo_config=["cle"]), "`algo_config` is 'cle'"),
+        ({"global_config": {"input_tensors": TENSOR, "weight": BF16}}, "type `bfloat16` are not"),
+        ({"global_config": {"input_tensors": BF16, "weight": TENSOR}}, "weights are `Int8` and"),
+        ({"config_template": "MATMUL_NBITS", "extra_options": {"MatMulNBitsParams": {"Bits": 8}}},
+         "weights of 8 bits"),
+        ({"config_template": "XINT8", "extra_options": {"Percentile": "99"}}, "`extra_options.Per"),
+        ({"config_template": "A8W8", "nodes_to_exclude": "head"}, "`nodes_to_exclude` is 'head'"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_done_is_an_error(content: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=words):
         read(tmp_path, content)

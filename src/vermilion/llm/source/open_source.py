@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 
 from vermilion.errors import ModelError
+from vermilion.files import read_object
 from vermilion.llm.engine.block_types import block_types
 from vermilion.llm.engine.description import Description, Product
 from vermilion.llm.genai_config import NAME
 from vermilion.llm.gguf import GgufFile, is_gguf, open_gguf
-from vermilion.llm.json_file import read_object
 from vermilion.llm.source.blueprint import Blueprint
 from vermilion.llm.source.describe import describe
 from vermilion.llm.source.families import Family

@@ -13,7 +13,7 @@ from typing import cast
 
 from vermilion.codegen.emit.decoder.row import Source
 from vermilion.errors import ModelError, UnsupportedError
-from vermilion.llm.json_file import read_object
+from vermilion.files import read_object
 from vermilion.llm.source.blueprint import MOST_MEASURE, Blueprint, Layer
 from vermilion.llm.source.families import FAMILIES, Family
 from vermilion.llm.source.mixtures import (

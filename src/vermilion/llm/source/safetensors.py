@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.errors import ModelError, OptionError
-from vermilion.llm.json_file import read_object
+from vermilion.files import read_object
 
 # The format's own limit.
 _MOST_HEADER_BYTES = 100_000_000

@@ -1,0 +1,101 @@
+"""Files that people hand over are read within bounds, and written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from vermilion.errors import DeviceError, ModelError, OptionError
+from vermilion.files import MAX_BYTES, check_writable, read_object, shown, write_file
+
+
+def test_an_object_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbf{"a": [1, "x"]}')
+    assert read_object(tmp_path / "a.json") == {"a": [1, "x"]}
+
+
+@pytest.mark.parametrize("data", [b"[" * 100_000, b"\xff", b"", b"[1]", b"3", b'{"a": 1'])
+def test_what_is_no_object(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(data)
+    with pytest.raises(ModelError, match=r"JSON.*a\.json"):
+        read_object(tmp_path / "a.json")
+    with pytest.raises(OptionError, match="hint: do it otherwise"):
+        read_object(tmp_path / "a.json", OptionError, hint="do it otherwise")
+
+
+def test_what_is_too_large_or_not_there(tmp_path: Path) -> None:
+    with (tmp_path / "a.json").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(ModelError, match="more than 8 MiB"):
+        read_object(tmp_path / "a.json")
+    with pytest.raises(OptionError, match="cannot be read: No such file"):
+        read_object(tmp_path / "b.json")
+
+
+def test_values_in_messages() -> None:
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    assert shown(deep) == "[[]]" or shown(deep) == "a list"
+    assert shown([1, "x", None, True]) == "[1, 'x', null, true]"
+    assert shown(10**400) == "a number of 401 digits"
+    assert shown({"a": deep}) == "an object of 1"
+    assert len(shown("x" * 100)) < 45
+
+
+@contextmanager
+def files_up_to(size_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond so many bytes: a disk that is full."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_midway(tmp_path: Path) -> None:
+    place = tmp_path / "a.json"
+    for before in (None, "as it was"):
+        if before is not None:
+            place.write_text(before)
+        with files_up_to(1000), pytest.raises(DeviceError, match=r"cannot be written.*a\.json"):
+            write_file(place, "x" * 5000)
+        found = [file.name for file in tmp_path.iterdir()]
+        assert found == ([] if before is None else ["a.json"])
+    assert place.read_text() == "as it was"
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    place, link = tmp_path / "deep" / "a.txt", tmp_path / "link"
+    write_file(place, "one\n")
+    place.chmod(0o640)
+    link.symlink_to(place)
+    write_file(link, b"two\n")
+    assert link.is_symlink()
+    assert place.read_bytes() == b"two\n"
+    assert place.stat().st_mode & 0o777 == 0o640
+    assert [file.name for file in place.parent.iterdir()] == ["a.txt"]
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path, tmp_path / "file" / "a.txt"):
+        for attempt in (check_writable, lambda place: write_file(place, "")):
+            with pytest.raises(DeviceError, match="cannot be written"):
+                attempt(place)
+    check_writable(tmp_path / "new.txt")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    write_file(Path(f"/dev/fd/{writer}"), "words")
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        assert stream.read() == "words"
