@@ -1,12 +1,16 @@
+"""Einsum is quantized as the product that `ir.passes.einsum` writes it as."""
+
 from __future__ import annotations
+
+from itertools import product
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from vermilion.quantize import quantize_model
-from vermilion.quantize.einsum import plain_einsums
 from vermilion.quantize.every_graph_test import RNG, decibels, feeds, first, model
+from vermilion.quantize.working_copy import working_copy
 
 
 @pytest.fixture(autouse=True)
@@ -16,73 +20,65 @@ def drawn_anew() -> None:
 
 
 X = (2, 5, 16)
-# Equation, shape of the weight, kinds of nodes.
-WEIGHTED = {
-    "btd,de->bte": ((16, 8), ["MatMul"]),
-    "btd, ed -> bte": ((8, 16), ["MatMul"]),
-    "btd,dhk->bthk": ((16, 2, 4), ["MatMul", "Reshape"]),
-    "btd,de->bet": ((16, 8), ["MatMul", "Transpose"]),
-    "btd,tde->be": ((5, 16, 8), ["Reshape", "MatMul"]),
-    "btd,bde->bte": ((2, 16, 8), ["Einsum"]),  # a weight for each of a batch
-    "btd,d->bt": ((16,), ["Einsum"]),
-    "...d,de->...e": ((16, 8), ["Einsum"]),
-    "btd,de->be": ((16, 8), ["Einsum"]),
-}
+BRANCHES = """c = Constant<value_int = 1>() b = Cast<to = 9>(c) y = If<
+    then_branch = t () => (float[2,5,8] t) { t = Einsum<equation = "btd,de->bte">(x, w) },
+    else_branch = e () => (float[2,5,8] e) { e = Einsum<equation = "de,btd->bte">(w, x) }
+>(b)"""
 
 
-def shape_of(equation: str, weight: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(np.einsum(equation, np.zeros(X), np.zeros(weight)).shape)
-
-
-@pytest.mark.parametrize("equation", WEIGHTED)
-@pytest.mark.parametrize("turned", [False, True])
-def test_it_is_a_product(equation: str, turned: bool) -> None:
-    shape, kinds = WEIGHTED[equation]
-    sizes = ",".join(map(str, shape_of(equation, shape)))
-    names = "x, w"
-    if turned:
-        left, arrow, result = equation.partition("->")
-        equation = ",".join(reversed(left.split(","))) + arrow + result
-        names = "w, x"
-    node = f'Einsum<equation = "{equation}">({names})'
-    text = f"(float[2,5,16] x) => (float[{sizes}] y) {{ y = {node} }}"
-    weight = RNG.standard_normal(shape).astype(np.float32)
-    original = model(text, w=weight)
-    work = original.clone()
-    plain_einsums(work)
-    assert [node.op_type for node in work.graph] == kinds
-    feed = feeds("x", *X, count=1)[0]
-    np.testing.assert_allclose(first(work, feed), first(original, feed), rtol=1e-4, atol=1e-5)
-    assert ("w" in work.graph.initializers) == any(
-        value.name == "w" for node in work.graph for value in node.inputs if value is not None
+@pytest.mark.parametrize(
+    ("words", "scheme"),
+    [
+        *product(['"btd,de->bte">(x, w)', '"de,btd->bte">(w, x)'], ["a8w8", "int4", "bf16"]),
+        (BRANCHES, "a8w8"),  # weights alone are not rounded in branches
+    ],
+)
+def test_its_weights_are_rounded(words: str, scheme: str) -> None:
+    node = words if words == BRANCHES else f"y = Einsum<equation = {words}"
+    original = model(
+        f"(float[2,5,16] x) => (float[2,5,8] y) {{ {node} }}",
+        w=RNG.standard_normal((16, 8)).astype(np.float32),
     )
-
-
-@pytest.mark.parametrize("equation", ["bhid,bhjd->bhij", "bihd,bjhd->bhij", "bhid,bhdj->bihj"])
-def test_two_tensors(equation: str) -> None:
-    a, b = (
-        tuple({"b": 1, "h": 2, "i": 3, "j": 4, "d": 8}[c] for c in t)
-        for t in equation.split("->")[0].split(",")
-    )
-    sizes = [",".join(map(str, s)) for s in (a, b)]
-    result = np.einsum(equation, np.zeros(a), np.zeros(b)).shape
-    outputs = ",".join(map(str, result))
-    text = f"""(float[{sizes[0]}] p, float[{sizes[1]}] q) => (float[{outputs}] y) {{
-        y = Einsum<equation = "{equation}">(p, q) }}"""
-    original = model(text)
-    work = original.clone()
-    plain_einsums(work)
-    assert "Einsum" not in [node.op_type for node in work.graph]
-    feed = {n: RNG.standard_normal(s).astype(np.float32) for n, s in (("p", a), ("q", b))}
-    np.testing.assert_allclose(first(work, feed), first(original, feed), rtol=1e-4, atol=1e-5)
-
-
-def test_its_weights_are_rounded() -> None:
-    text = '(float[2,5,16] x) => (float[2,5,8] y) { y = Einsum<equation = "btd,de->bte">(x, w) }'
-    original = model(text, w=RNG.standard_normal((16, 8)).astype(np.float32))
     data = feeds("x", *X)
-    for scheme, least in {"a8w8": 30.0, "int4": 15.0, "bf16": 40.0}.items():
-        done = quantize_model(original, data, scheme=scheme, block=16)
-        assert decibels(original, done, data) > least
-        weights = done.model.graph.initializers.values()
-        assert not any(v.dtype == ir.DataType.FLOAT and v.name == "w" for v in weights)
+    done = quantize_model(original, data, scheme=scheme, block=16)
+    assert decibels(original, done, data) > {"a8w8": 30.0, "int4": 15.0, "bf16": 40.0}[scheme]
+    weights = done.model.graph.initializers.values()
+    assert not any(v.dtype == ir.DataType.FLOAT and v.name == "w" for v in weights)
+    assert "Einsum" not in {node.op_type for node in done.model.graph.all_nodes()}
+
+
+@pytest.mark.parametrize(
+    ("equation", "weight"),
+    [
+        ("btd,dhk->bthk", (16, 2, 4)),
+        ("btd,bde->bte", (2, 16, 8)),
+        ("btd,tde->be", (5, 16, 8)),
+        ("btd,d->bt", (16,)),
+        ("btd,de->be", (16, 8)),
+    ],
+)
+def test_weights_of_any_form(equation: str, weight: tuple[int, ...]) -> None:
+    sizes = ",".join(map(str, np.einsum(equation, np.zeros(X), np.zeros(weight)).shape))
+    node = f'Einsum<equation = "{equation}">(x, w)'
+    original = model(
+        f"(float[2,5,16] x) => (float[{sizes}] y) {{ y = {node} }}",
+        w=RNG.standard_normal(weight).astype(np.float32),
+    )
+    data = feeds("x", *X)
+    work = working_copy(original)
+    np.testing.assert_allclose(first(work, data[0]), first(original, data[0]), 1e-4, 1e-5)
+    assert all(v.uses() for v in work.graph.initializers.values())
+    done = quantize_model(original, data, scheme="a8w8")
+    assert decibels(original, done, data) > 30.0
+
+
+def test_two_that_read_one_weight_have_names_of_their_own() -> None:
+    text = """(float[2,5,16] x) => (float[2,5,8] y) {
+        a = Einsum<equation = "btd,ed->bte">(x, w) b = Einsum<equation = "ed,btd->bte">(w, x)
+        y = Add(a, b) }"""
+    original = model(text, w=RNG.standard_normal((8, 16)).astype(np.float32))
+    data = feeds("x", *X)
+    done = quantize_model(original, data, scheme="a8w8")
+    assert decibels(original, done, data) > 30.0
+    names = [node.name for node in done.model.graph.all_nodes()]
+    assert len(set(names)) == len(names)

@@ -6,12 +6,13 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from vermilion.errors import ModelError
-from vermilion.ir.opset import opset_of
+from vermilion.ir.opset import is_operator, opset_of
+from vermilion.ir.passes.einsum import write_einsum
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.opset_versions import raise_opset
+from vermilion.ir.passes.redundancy import remove_dead_nodes
 from vermilion.ir.passes.rewrite import Notes
 from vermilion.quantize.addends import settle_addends
-from vermilion.quantize.einsum import plain_einsums
 from vermilion.quantize.operators import QUANTIZED_OPERATORS
 from vermilion.quantize.raised import raise_by_rules
 from vermilion.quantize.widen import widened
@@ -57,15 +58,23 @@ def working_copy(model: ir.Model, oldest: int = WANTED_OPSET) -> ir.Model:
                 f"opset {opset} cannot hold quantized tensors, and raising it fails: {reasons}",
                 hint=f"export the model with opset 17 ({oldest} is the oldest possible)",
             )
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(work)
-    common.NameFixPass()(work)
-    _tell_apart(work.graph)
-    plain_einsums(work)
+    _lift_constants(work)
+    if any(is_operator(node, "Einsum") for node in work.graph.all_nodes()):
+        infer_shapes(work, Notes())
+        write_einsum(work, Notes())  # what products get, it gets
+        _lift_constants(work)
+        remove_dead_nodes(work, Notes())  # weights as they were
     settle_addends(work)
     _read_weights_once(work)
     if any(value.shape is None for node in work.graph.all_nodes() for value in node.outputs):
         infer_shapes(work, Notes())
     return work
+
+
+def _lift_constants(work: ir.Model) -> None:
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(work)
+    common.NameFixPass()(work)
+    _tell_apart(work.graph)
 
 
 def _tell_apart(graph: ir.Graph) -> None:
