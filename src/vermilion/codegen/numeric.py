@@ -26,6 +26,7 @@ class Numeric:
     name: NumericName
     group: int
     activation: Storage
+    weight: Storage
     weight_type: str  # numpy's name of a packed weight
     accumulator: str  # LLVM element type
     parts: int = 1
@@ -45,14 +46,14 @@ class Numeric:
 NUMERICS: dict[NumericName, Numeric] = {
     n.name: n
     for n in (
-        Numeric("f32", 1, "f32", "float32", "float"),
+        Numeric("f32", 1, "f32", "f32", "float32", "float"),
         # vdpbf16ps: pairs of bfloat16, products and sums in float32.
-        Numeric("bf16", 2, "bf16", "uint16", "float"),
+        Numeric("bf16", 2, "bf16", "bf16", "uint16", "float"),
         # vpdpbusd: quads of u8×s8, exact in int32.
-        Numeric("u8s8", 4, "u8", "int8", "i32"),
+        Numeric("u8s8", 4, "u8", "s8", "int8", "i32"),
         # vpmaddwd on values widened to 16 bits, exact in int32: for processors without VNNI, whose
         # own 8-bit multiply-add saturates. Of four values, first the even ones, then the odd.
-        Numeric("u8s8_wide", 4, "u8", "int16", "i32", parts=2),
+        Numeric("u8s8_wide", 4, "u8", "s16", "int16", "i32", parts=2),
     )
 }
 

@@ -137,7 +137,7 @@ def _size(found: Mapping[str, Any], key: str) -> tuple[int, int]:
     value = found.get(key)
     if isinstance(value, dict) and value.keys() == {"height", "width"}:
         value = [value["height"], value["width"]]
-    pair = value if isinstance(value, list) else [value, value]
+    pair: list[Any] = value if isinstance(value, list) else [value, value]
     if value is None or isinstance(value, dict) or len(pair) != 2:
         raise _error(found, key, 'a number, [height, width] or {"height": …, "width": …}')
     check_numbers("resize", pair, key)

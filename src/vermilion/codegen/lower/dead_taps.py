@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.codegen.lower.dequantized import dequantized_constant
-from vermilion.codegen.lower.geometry import explicit_pads
-from vermilion.ir.attributes import flag, integers
+from vermilion.codegen.lower.geometry import pads_of
+from vermilion.ir.attributes import flag, window_of
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 from vermilion.ir.symbolic import is_known
 
@@ -63,9 +63,8 @@ def _cuts(node: ir.Node) -> Sequence[Cut] | None:
 
 def _geometry(node: ir.Node, kernel: Sequence[int]) -> tuple[Sequence[int], ...]:
     """Return kernel, strides, dilations and pads."""
-    rank = len(kernel)
-    strides, dilations = (integers(node, name, [1] * rank) for name in ("strides", "dilations"))
-    return kernel, strides, dilations, explicit_pads(node, kernel, strides, dilations)
+    window = window_of(node, kernel)
+    return kernel, window.strides, window.dilations, pads_of(node, window)
 
 
 def _weights(node: ir.Node) -> bool:

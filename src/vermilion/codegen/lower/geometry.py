@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -10,9 +9,8 @@ import onnx_ir as ir
 from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.lower.context import Border
 from vermilion.codegen.tensor import View
-from vermilion.ir.attributes import integer, integers, text
+from vermilion.ir.attributes import Window, integer, integers, window_of
 from vermilion.ir.opset import static_shape
-from vermilion.ir.symbolic import larger
 
 
 @dataclass(frozen=True)
@@ -34,16 +32,12 @@ class ConvGeometry:
 
 def conv_geometry(node: ir.Node) -> ConvGeometry:
     """Read a Conv's attributes; one-dimensional ones get a height of 1."""
-    weight_shape = node.inputs[1].shape if node.inputs[1] is not None else None
-    assert weight_shape is not None, "a claimed Conv has constant weights"
-    size = [int(d) for d in weight_shape[2:]]  # type: ignore[arg-type]
-    rank = len(size)
-    kernel = integers(node, "kernel_shape", size)
-    strides = integers(node, "strides", [1] * rank)
-    dilations = integers(node, "dilations", [1] * rank)
-    pads = explicit_pads(node, kernel, strides, dilations)
-    group = integer(node, "group", 1)
-    if rank == 1:
+    weights = static_shape(node.inputs[1])
+    assert weights is not None, "a claimed Conv has constant weights"
+    window = window_of(node, integers(node, "kernel_shape", weights[2:]))
+    kernel, strides, dilations = window.kernel, window.strides, window.dilations
+    pads, group = pads_of(node, window), integer(node, "group", 1)
+    if len(kernel) == 1:
         return ConvGeometry(
             (1, kernel[0]), (1, strides[0]), (1, dilations[0]), (0, pads[0], 0, pads[1]), group
         )
@@ -53,30 +47,9 @@ def conv_geometry(node: ir.Node) -> ConvGeometry:
     )  # fmt: skip
 
 
-def explicit_pads(
-    node: ir.Node, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> tuple[int, ...]:
-    """Return begin and end padding for each axis, `auto_pad` worked out.
-
-    Source: ONNX Conv-11, `auto_pad`: SAME keeps ceil(size ÷ stride) outputs.
-    """
-    rank = len(kernel)
-    mode = text(node, "auto_pad", "NOTSET")
-    if mode in ("NOTSET", "VALID"):
-        return integers(node, "pads", [0] * 2 * rank) if mode == "NOTSET" else (0,) * 2 * rank
-    source = node.inputs[0]
-    assert source is not None
-    assert source.shape is not None
-    begin, end = [], []
-    for axis in range(rank):
-        size = (static_shape(source) or ())[2 + axis]
-        outputs = -(-size // strides[axis])
-        reach = (kernel[axis] - 1) * dilations[axis] + 1
-        total = larger(0, (outputs - 1) * strides[axis] + reach - size)
-        small, large = total // 2, total - total // 2
-        begin.append(small if mode == "SAME_UPPER" else large)
-        end.append(large if mode == "SAME_UPPER" else small)
-    return (*begin, *end)
+def pads_of(node: ir.Node, window: Window) -> tuple[int, ...]:
+    """Return begin and end padding of a node's input, `auto_pad` worked out."""
+    return window.explicit_pads((static_shape(node.inputs[0]) or ())[2:])
 
 
 def as_image(view: View) -> View:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from native_text import read
-from vermilion.codegen.lower.geometry import as_image, conv_geometry, explicit_pads
+from vermilion.codegen.lower.geometry import as_image, conv_geometry, pads_of
 from vermilion.codegen.tensor import allocate
+from vermilion.ir.attributes import window_of
 
 
 def conv(attributes: str, size: tuple[int, ...], kernel: tuple[int, ...]):  # type: ignore[no-untyped-def]
@@ -50,7 +51,7 @@ def test_padding_that_is_worked_out(
     mode: str, size: int, kernel: int, stride: int, pads: tuple[int, int]
 ) -> None:
     node = conv(f'auto_pad = "{mode}", strides = [{stride}]', (size,), (kernel,))
-    assert explicit_pads(node, [kernel], [stride], [1]) == pads
+    assert pads_of(node, window_of(node, [kernel])) == pads
 
 
 def test_rows_of_pixels_are_images() -> None:

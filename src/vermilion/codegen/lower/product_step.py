@@ -159,7 +159,7 @@ def product_step(
             weights.reshape(weights.shape[0], kernel_y, taps_x, run),
             numeric, tile.vectors, isa.lanes,
         ),
-        {"f32": "f32", "bf16": "bf16", "u8s8": "s8", "u8s8_wide": "s16"}[numeric.name],  # type: ignore[arg-type]
+        numeric.weight,
     )  # fmt: skip
     top, left, _, _ = geometry.pads
     # A phase of a transposed convolution may begin behind the first pixels: negative padding.

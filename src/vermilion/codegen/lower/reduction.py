@@ -12,10 +12,10 @@ from vermilion.codegen.emit.pool import PoolSpec
 from vermilion.codegen.emit.reduce import ReduceSpec, mean_of
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
-from vermilion.codegen.lower.geometry import as_image, channels_last_order, explicit_pads
+from vermilion.codegen.lower.geometry import as_image, channels_last_order, pads_of
 from vermilion.codegen.lower.shapes import constant_ints
 from vermilion.codegen.tensor import View
-from vermilion.ir.attributes import flag, integer, integers, text
+from vermilion.ir.attributes import flag, integer, integers, text, window_of
 from vermilion.ir.expression import Convert, Expression, Operand, apply
 from vermilion.ir.opset import static_shape
 from vermilion.ir.symbolic import is_known
@@ -86,10 +86,7 @@ def lower_pool(lowering: Lowering, node: ir.Node) -> None:
 
 def _image_pads(node: ir.Node) -> tuple[int, int, int, int]:
     kernel = integers(node, "kernel_shape", [])
-    ones = [1] * len(kernel)
-    pads = explicit_pads(
-        node, kernel, integers(node, "strides", ones), integers(node, "dilations", ones)
-    )
+    pads = pads_of(node, window_of(node, kernel))
     return (pads[0], pads[1], pads[2], pads[3]) if len(kernel) == 2 else (0, pads[0], 0, pads[1])
 
 

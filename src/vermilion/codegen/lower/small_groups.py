@@ -85,7 +85,7 @@ def small_groups_step(
     name = (*key, numeric.name, f"in {geometry.group} groups", str(isa.lanes))
     packed = lowering.weight(
         name, lambda: _packed(weights, spec, numeric, isa),
-        {"f32": "f32", "bf16": "bf16", "u8s8": "s8", "u8s8_wide": "s16"}[numeric.name],  # type: ignore[arg-type]
+        numeric.weight,
     )  # fmt: skip
     places = lowering.weight((*name, "lanes"), lambda: lanes, "i32")
     top, left, _, _ = geometry.pads

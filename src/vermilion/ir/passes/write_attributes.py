@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import onnx_ir as ir
 
-from vermilion.ir.attributes import integers
+from vermilion.ir.attributes import integers, window_of
 from vermilion.ir.opset import is_operator, static_shape
 from vermilion.ir.passes.rewrite import Notes
 
@@ -58,30 +56,14 @@ def _write_pads(node: ir.Node, kernel: tuple[int, ...], notes: Notes) -> int:
     if node.op_type == "ConvTranspose":
         notes.refuse(node.name or "?", "`auto_pad` of ConvTranspose depends on its output's shape")
         return 0
-    pads = _same_pads(node, kernel, upper=auto == "SAME_UPPER")
-    if pads is None:
+    shape = static_shape(node.inputs[0])
+    if shape is None:
         notes.refuse(node.name or "?", "`auto_pad` needs the input's shape, which is not known")
         return 0
+    pads = window_of(node, kernel).explicit_pads(shape[2:])
     del node.attributes["auto_pad"]
     node.attributes.add(ir.AttrInt64s("pads", pads))
     return 1
-
-
-def _same_pads(node: ir.Node, kernel: tuple[int, ...], *, upper: bool) -> tuple[int, ...] | None:
-    """Return the pads with which the output's size is ceil(input ÷ stride)."""
-    shape = static_shape(node.inputs[0])
-    if shape is None:
-        return None
-    strides = node.attributes["strides"].as_ints()
-    steps = integers(node, "dilations", (1,) * len(kernel))
-    before, after = [], []
-    for size, window, stride, step in zip(shape[2:], kernel, strides, steps, strict=True):
-        reach = (window - 1) * step + 1
-        total = max(0, (math.ceil(size / stride) - 1) * stride + reach - size)
-        small, large = total // 2, total - total // 2
-        before.append(small if upper else large)
-        after.append(large if upper else small)
-    return (*before, *after)
 
 
 def _kernel(node: ir.Node) -> tuple[int, ...] | None:

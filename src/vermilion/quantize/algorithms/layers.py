@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.ir.attributes import integer, integers, number, text
+from vermilion.ir.attributes import Window, integer, number, window_of
 from vermilion.ir.execute import Array
 
 Float32 = NDArray[np.float32]
@@ -28,36 +28,6 @@ LONGEST = 160
 the same accuracy, 15.5 and 15.6 dB in XINT8, 22.3 dB in A8W8; single sets differ by half a
 decibel either way.)
 """
-
-
-@dataclass(frozen=True)
-class Window:
-    """How a convolution walks over its input; one number a spatial axis, pads begin then end."""
-
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads: tuple[int, ...] | None  # None: as much as `auto_pad` says
-    auto_pad: str
-
-    def padding(self, lengths: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Return what is added before and behind each axis of these lengths."""
-        if self.pads is not None:
-            half = len(self.kernel)
-            return list(zip(self.pads[:half], self.pads[half:], strict=True))
-        if self.auto_pad == "VALID":
-            return [(0, 0)] * len(self.kernel)
-        pads: list[tuple[int, int]] = []
-        for length, kernel, stride, dilation in zip(
-            lengths, self.kernel, self.strides, self.dilations, strict=True
-        ):
-            steps = -(-length // stride)
-            total = max(0, (steps - 1) * stride + (kernel - 1) * dilation + 1 - length)
-            small = total // 2
-            pads.append(
-                (small, total - small) if self.auto_pad == "SAME_UPPER" else (total - small, small)
-            )
-        return pads
 
 
 @dataclass(frozen=True)
@@ -206,21 +176,6 @@ def _blocks(width: int, channels: int, longest: int) -> int:
     )
 
 
-def window_of(node: ir.Node, kernel: Sequence[int]) -> Window:
-    """Return how a convolution or a pooling with this kernel walks."""
-    axes = len(kernel)
-    words = text(node, "auto_pad", "NOTSET")
-    pads = tuple(integers(node, "pads", (0,) * (2 * axes))) if words == "NOTSET" else None
-    ones = (1,) * axes
-    return Window(
-        tuple(kernel),
-        tuple(integers(node, "strides", ones)),
-        tuple(integers(node, "dilations", ones)),
-        pads,
-        words,
-    )
-
-
 # Places for each one that is drawn, from which on drawing one twice is rare.
 _MANY = 16
 
@@ -252,16 +207,22 @@ def _drawn(places: int, limit: int, turn: int) -> NDArray[np.intp]:
 def _draw(shape: tuple[int, ...], window: Window, limit: int, turn: int) -> _Draw:
     """Draw patches of images (N, …): a network's layers share few shapes and windows."""
     pictures, *lengths = shape
-    padding = window.padding(tuple(lengths))
+    pads, axes = window.explicit_pads(lengths), len(lengths)
     steps = [
-        (length + sum(pad) - (kernel - 1) * dilation - 1) // stride + 1
-        for length, pad, kernel, dilation, stride in zip(
-            lengths, padding, window.kernel, window.dilations, window.strides, strict=True
+        (length + before + after - (kernel - 1) * dilation - 1) // stride + 1
+        for length, before, after, kernel, dilation, stride in zip(
+            lengths,
+            pads[:axes],
+            pads[axes:],
+            window.kernel,
+            window.dilations,
+            window.strides,
+            strict=True,
         )
     ]
     chosen = _drawn(pictures * int(np.prod(steps)), limit, turn)
     picture, *corner = np.unravel_index(chosen, (pictures, *steps))
-    inside, at = _places(corner, lengths, window, padding)
+    inside, at = _places(corner, lengths, window, pads)
     return _Draw(picture, inside, at, bool(inside.all()))
 
 
@@ -315,14 +276,14 @@ def _places(
     corner: Sequence[NDArray[np.intp]],
     lengths: Sequence[int],
     window: Window,
-    padding: Sequence[tuple[int, int]],
+    pads: Sequence[int],
 ) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
     """Return where patches lie in a flat image, (rows, kernel), and which of it is in the image."""
     rows = len(corner[0])
     inside = np.ones((rows, 1), np.bool_)
     at = np.zeros((rows, 1), np.intp)
     for axis, length in enumerate(lengths):
-        first = corner[axis] * window.strides[axis] - padding[axis][0]
+        first = corner[axis] * window.strides[axis] - pads[axis]
         here = first[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
         within = (here >= 0) & (here < length)
         inside = (inside[:, :, None] & within[:, None, :]).reshape(rows, -1)

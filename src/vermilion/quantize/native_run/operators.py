@@ -13,11 +13,10 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.ir.attributes import integer, number, text
+from vermilion.ir.attributes import integer, number, text, window_of
 from vermilion.ir.execute import Array
 from vermilion.ir.literal.call import Call
 from vermilion.ir.literal.table import find_row
-from vermilion.quantize.algorithms.layers import window_of
 from vermilion.quantize.native_run.epilogue import bounds_of
 from vermilion.quantize.native_run.pools import average_pool, max_pool
 from vermilion.quantize.native_run.tensors import Shape

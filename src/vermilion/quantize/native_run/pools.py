@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.ir.attributes import integer
+from vermilion.ir.attributes import integer, window_of
 from vermilion.ir.execute import Array
-from vermilion.quantize.algorithms.layers import window_of
 from vermilion.quantize.native_run.tensors import Shape
 
 Fill = Callable[[Sequence[Array], Array], None]
@@ -79,14 +78,14 @@ def _walks(node: ir.Node, shapes: Sequence[Shape], result: Shape) -> tuple[_Walk
         return None
     window = window_of(node, tuple(node.attributes["kernel_shape"].as_ints()))
     lengths = shapes[0][2:]
-    padding = window.padding(lengths)
+    pads = window.explicit_pads(lengths)
     rows, columns = (
         _Walk(
             2 + axis,
             window.kernel[axis],
             window.strides[axis],
             window.dilations[axis],
-            padding[axis][0],
+            pads[axis],
             lengths[axis],
             result[2 + axis],
         )

@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from vermilion.ir.attributes import integer, number
-from vermilion.quantize.algorithms.layers import Window, window_of
+from vermilion.ir.attributes import Window, integer, number, window_of
 from vermilion.quantize.native_run.tensors import Border, Picture, Shape, pixels_of
 
 
@@ -47,7 +46,7 @@ class Product:
         """What has to be around the source."""
         if self.window is None:
             return (0, 0, 0, 0)
-        (top, bottom), (left, right) = self.window.padding(self.lengths)
+        top, left, bottom, right = self.window.explicit_pads(self.lengths)
         return top, left, bottom, right
 
     def weights(self) -> NDArray[np.float32]:
