@@ -162,7 +162,7 @@ def _of_transformers(found: Mapping[str, Any]) -> PictureOptions:
     crops = _flag(found, "do_center_crop", False)
     if _flag(found, "do_flip_channel_order", False):
         fields["channels"] = "bgr"
-    if _flag(found, "do_resize", True):
+    if _flag(found, "do_resize", "size" in found):
         fields["filter"] = _filter(found)
         fields |= _transformers_size(found, crops)
     elif crops:
@@ -189,8 +189,9 @@ def _transformers_numbers(found: Mapping[str, Any]) -> dict[str, Any]:
         is_usual = math.isclose(factor, 1.0 / 255.0, rel_tol=1e-6)
         fields["factor"] = 1.0 / 255.0 if is_usual else float(factor)
     offset = 1.0 if _flag(found, "rescale_offset", False) else 0.0
-    if _flag(found, "do_normalize", True):
-        # What a file leaves out, each class of processors fills in otherwise.
+    if _flag(found, "do_normalize", not found.keys().isdisjoint({"image_mean", "image_std"})):
+        # What a file leaves out of a step, each class of processors fills in otherwise. A step that
+        # it does not speak of is none of its class: MobileViT's does not normalize.
         mean, std = _row(found, "image_mean", "mean"), _row(found, "image_std", "std")
         return {**fields, "mean": tuple(m + offset for m in mean), "std": std}
     return {**fields, "mean": (offset,)}

@@ -186,6 +186,36 @@ def test_numbers_are_checked_at_the_door(tmp_path: Path, form: str, key: str) ->
         assert np.isfinite(read_picture(small, Slot((1, 3, 8, 12)), options)).all()
 
 
+# As they are published, by the name of the model.
+PUBLISHED = {
+    "microsoft/resnet-50": (
+        {"crop_pct": 0.875, "do_normalize": True, "do_resize": True, "size": 224, "resample": 3,
+         "feature_extractor_type": "ConvNextFeatureExtractor", "image_mean": [0.485, 0.456, 0.406],
+         "image_std": [0.229, 0.224, 0.225]},
+        PictureOptions((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), resize=(224, 224), fit="crop",
+                       edge=256, filter="bicubic"),
+    ),
+    "apple/mobilevit-small": (
+        {"crop_size": 256, "do_center_crop": True, "do_flip_channel_order": True, "size": 288,
+         "do_resize": True, "feature_extractor_type": "MobileViTFeatureExtractor", "resample": 2},
+        PictureOptions(channels="bgr", resize=(256, 256), fit="crop", edge=288),
+    ),
+    "openai/clip-vit-base-patch32": (
+        {"crop_size": 224, "do_center_crop": True, "do_normalize": True, "do_resize": True,
+         "feature_extractor_type": "CLIPFeatureExtractor", "image_mean": [0.48, 0.46, 0.41],
+         "image_std": [0.27, 0.26, 0.28], "resample": 3, "size": 224},
+        PictureOptions((0.48, 0.46, 0.41), (0.27, 0.26, 0.28), resize=(224, 224), fit="crop",
+                       edge=224, filter="bicubic"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_files(name: str, tmp_path: Path) -> None:
+    content, wanted = PUBLISHED[name]
+    assert read_preprocessing(write(tmp_path, content)) == wanted
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"size": 1e', "\xff", ""])
 def test_files_that_are_no_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "preprocess.json").write_bytes(text.encode("latin-1"))
