@@ -208,6 +208,9 @@ def _filter(found: Mapping[str, Any]) -> str:
 
 
 def _transformers_size(found: Mapping[str, Any], crops: bool) -> dict[str, Any]:
+    kind = found.get("image_processor_type") or found.get("feature_extractor_type")
+    if found.get("crop_pct") is None and str(kind).startswith("ConvNext"):
+        found = {**found, "crop_pct": 224 / 256}  # what that class takes null for
     size, part = found.get("size"), found.get("crop_pct")
     edge = size if (crops or part is not None) and not isinstance(size, list) else None
     if isinstance(size, dict):
