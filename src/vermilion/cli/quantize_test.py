@@ -201,7 +201,7 @@ WRONG = {
     "drop": (["--max-drop", "little"], "`--max-drop little` is not a part"),
     "two promises": (["--max-drop", "1%", "--min-sqnr", "9"], "either a largest drop or"),
     "lone metric": (["--metric", "a:b"], "`--metric` needs `--max-drop`"),
-    "recipe": (["--recipe", "no.json"], "there is no such recipe"),
+    "recipe": (["--recipe", "no.json"], "cannot be read: No such file"),
     "layout": (["--layout", "hwcn"], "unknown layout `hwcn`"),
     "mean": (["--mean", "a,b"], "`--mean a,b` is not a list of numbers"),
     "resize": (["--resize", "224"], "`--resize 224` is not HEIGHTxWIDTH"),

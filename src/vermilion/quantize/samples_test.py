@@ -230,7 +230,7 @@ def test_one_array_for_two_inputs_is_refused(tmp_path: Path) -> None:
     [
         ({"layout": "chw"}, "unknown layout `chw`"),
         ({"mean": (0.1, 0.2)}, "`mean` has 2 values"),
-        ({"std": (0.0,)}, "above 0"),
+        ({"std": (0.0,)}, "`std` is 0.0"),
         ({"limit": 0}, "at least 1"),
         ({"layout": "nhwc"}, "6 channels in layout `nhwc`"),
     ],
