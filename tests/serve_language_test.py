@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from served import Asker, serving
+from served import Asker, serving, value
 from tiny_llama import Tiny, write_folder
 from vermilion.llm.decoder import EngineOptions
 from vermilion.llm.open_model import OwnModel, open_own_model, read_model_config
+from vermilion.serve import language as language_module
 from vermilion.serve.run import ModelServer
 
 pytestmark = pytest.mark.needs("starlette", "uvicorn", "prometheus_client", "openai", "tokenizers")
@@ -291,16 +293,77 @@ def test_what_is_wrong_is_told(client: Any, ask: Asker) -> None:
     assert (status, told["error"]["type"]) == (400, "invalid_request_error")
 
 
+SCHEMAS: tuple[Any, ...] = (
+    {}, {"type": 3}, {"type": "object", "required": ["a"]}, {"enum": []}, {"$ref": "#"},
+    {"const": float("nan")}, {"enum": ["\ud800"]}, {"pattern": "("}, {"minimum": 10**400},
+    {"type": "string", "minLength": 10**9}, {"type": "array", "minItems": 2, "maxItems": 1},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, {"not": {}}, {"multipleOf": 0},
+)  # fmt: skip
+
+
+def test_a_process_that_ends_with_nothing_to_do_is_started_again(
+    server: ModelServer, ask: Asker
+) -> None:
+    def state() -> tuple[str, str]:
+        (row,) = ask("/v2/repository/index", b"")[1]
+        return row["state"], row["reason"]
+
+    served: Any = server.catalog.version(MODEL).served
+    old = served.process
+    psutil.Process(old).kill()
+    until(lambda: served.process != old)  # and nobody has asked
+    until(lambda: state() == ("READY", ""))
+    assert ask("/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1})[0] == 200
+
+
+def test_a_model_whose_process_is_gone_is_not_ready(
+    folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(language_module, "MOST_DEATHS", 1)
+    own = Path(shutil.copytree(folder, tmp_path / "lost"))
+    with serving(own, cache_dir=cache, threads=1, cache_tokens=256) as server:
+        ask = Asker(server)
+        assert value(server, 'vermilion_model_ready{model="lost"}') == 1
+        shutil.rmtree(own)
+        psutil.Process(server.catalog.version("lost").served.process).kill()  # type: ignore[union-attr]
+        until(lambda: server.catalog.version("lost").state == "UNAVAILABLE")
+        assert "its processes end" in server.catalog.version("lost").reason
+        assert value(server, 'vermilion_model_ready{model="lost"}') == 0
+        assert (ask("/v2/health/ready")[0], ask("/v1/models")[1]["data"]) == (503, [])
+        asked = {"model": "lost", "prompt": "a", "max_tokens": 1}
+        assert ask("/v1/completions", asked)[0] == 503
+        ask.close()
+
+
+def test_what_goes_wrong_costs_one_request_and_no_thread(
+    server: ModelServer, ask: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise KeyError("events")
+
+    asked = {"model": MODEL, "prompt": "a", "max_tokens": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(language_module.LanguageModel, "_hand_over", broken)
+        status, told, _ = ask("/v1/completions", asked)
+    assert (status, told["error"]["message"]) == (500, "this is a fault of the server")
+    assert ask("/v1/completions", asked)[0] == 200
+    assert server.catalog.version(MODEL).state == "READY"
+
+
 @pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.long)])
-def test_bodies_of_all_kinds(count: int, ask: Asker) -> None:
+def test_bodies_of_all_kinds(count: int, ask: Asker, server: ModelServer) -> None:
     draw = random.Random(3)
     values: list[Any] = [None, -1, 0, 1, 2.5, 1e300, True, "", "a", [], [1], ["a"], {}, {"a": 1}]
-    values += [[[1], [2]], [{"role": "user", "content": "b"}], float("nan"), 10**30]
+    values += [[[1], [2]], [{"role": "user", "content": "b"}], float("nan"), 10**30, 10**400]
+    values += ["\ud800", "\0", [{"role": ["user"], "content": "b"}], {"role": "user"}, 1e-300]
+    values += [[{"role": "user", "content": "\udcff"}], [{"function": {"name": "f"}}], "[" * 99]
     names = ("messages", "prompt", "model", "temperature", "top_p", "n", "stop", "logprobs",
              "top_logprobs", "logit_bias", "seed", "stream", "stream_options", "response_format",
              "tools", "max_tokens", "presence_penalty", "echo", "top_k", "min_p", "input",
              "documents", "query", "user")  # fmt: skip
     counts: dict[int, int] = {}
+    restarts = 'vermilion_worker_restarts_total{model="tiny"}'
+    before = value(server, restarts)
     for number in range(count):
         is_chat = number % 3 != 0
         base: dict[str, Any] = {"model": MODEL, "max_tokens": 1}
@@ -315,8 +378,14 @@ def test_bodies_of_all_kinds(count: int, ask: Asker) -> None:
         told = ask(path, base)
         counts[told[0]] = counts.get(told[0], 0) + 1
         assert told[0] in (200, 400, 404), (path, base, told)
+    for schema in SCHEMAS:
+        form = {"type": "json_schema", "json_schema": {"schema": schema}}
+        base = {"model": MODEL, "messages": messages("a"), "max_tokens": 9}
+        told = ask("/v1/chat/completions", {**base, "response_format": form})
+        assert told[0] in (200, 400), (schema, told)
     assert counts[200] > count // 60
     assert counts[400] > count // 4
+    assert value(server, restarts) == before
     assert ask("/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1})[0] == 200
 
 

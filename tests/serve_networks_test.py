@@ -12,12 +12,22 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from served import Asker, network, serving
+from served import (
+    Asker,
+    body,
+    mutated,
+    network,
+    pid_of,
+    process_of,
+    serving,
+    until,
+    value,
+    waiting,
+)
 from vermilion.api import compile_model
 from vermilion.serve.metrics import Log
 from vermilion.serve.run import ModelServer
@@ -57,10 +67,6 @@ def ask(server: ModelServer) -> Iterator[Asker]:
     asker.close()
 
 
-def body(values: Any, shape: list[int], name: str = "x", datatype: str = "FP32") -> dict[str, Any]:
-    return {"inputs": [{"name": name, "shape": shape, "datatype": datatype, "data": values}]}
-
-
 def test_what_the_server_says_of_itself(ask: Asker) -> None:
     assert ask("/v2/health/live")[0] == 200
     assert ask("/v2/health/ready")[0] == 200
@@ -85,6 +91,16 @@ def test_what_the_server_says_of_itself(ask: Asker) -> None:
         status, told, _ = ask(path)
         assert status == 404
         assert "error" in told
+
+
+def test_an_answer_waits_for_no_acknowledgement(ask: Asker) -> None:
+    asked = body([[1, 2, 3, 4]], [1, 4])
+    took = []
+    for _ in range(30):
+        begin = time.perf_counter()
+        assert ask("/v2/models/twice/infer", asked)[0] == 200
+        took.append(time.perf_counter() - begin)
+    assert min(took) < 0.03  # a client acknowledges after 40 ms what it has no answer to
 
 
 def test_json_in_and_out(ask: Asker) -> None:
@@ -226,29 +242,6 @@ def test_bodies_of_all_kinds(count: int, ask: Asker) -> None:
     assert ask("/v2/models/twice/infer", b" " * (1 << 17))[0] == 413
 
 
-PIECES = (
-    b"null", b"-1", b"1e999", b"{}", b"[]", b'"x"', b"true", b"NaN", b"9" * 30, b"\xff",
-    b'"binary_data_size":4', b'"parameters":{"binary_data_size":4}', b"[[1,2],[3]]",
-)  # fmt: skip
-
-
-def mutated(data: bytes, draw: random.Random) -> bytes:
-    text = bytearray(data)
-    for _ in range(draw.randint(1, 3)):
-        at = draw.randrange(len(text) + 1)
-        end = min(len(text), at + draw.choice((0, 1, 1, 2, 5, 20)))
-        match draw.randrange(4):
-            case 0:
-                del text[at:end]
-            case 1:
-                text[at:end] = draw.choice(PIECES)
-            case 2:
-                text[at:at] = text[at:end]
-            case _:
-                text[at:end] = bytes(draw.randrange(256) for _ in range(end - at))
-    return bytes(text)
-
-
 def test_pages_of_other_places_are_refused(ask: Asker, server: ModelServer) -> None:
     local = {"Origin": server.url}
     assert ask("/v2", headers=local)[0] == 200
@@ -309,34 +302,3 @@ def test_what_was_accepted_is_answered_before_the_end(folder: Path, cache: Path)
             assert [future.result()[0] for future in futures] == [200, 200]
         for asker in askers:
             asker.close()
-
-
-def process_of(server: ModelServer, name: str) -> Any:
-    import psutil
-
-    return psutil.Process(pid_of(server, name))
-
-
-def pid_of(server: ModelServer, name: str) -> int:
-    served: Any = server.catalog.version(name).served
-    return int(served.processes[0])
-
-
-def numbers(server: ModelServer) -> str:
-    return server.metrics.text()[0].decode()
-
-
-def value(server: ModelServer, name: str) -> float:
-    lines = [line for line in numbers(server).splitlines() if line.startswith(f"{name} ")]
-    return float(lines[0].split()[-1]) if lines else 0.0
-
-
-def waiting(server: ModelServer, name: str) -> float:
-    return value(server, f'vermilion_queue_length{{model="{name}"}}')
-
-
-def until(holds: Any, limit_s: float = 60.0) -> None:
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import random
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 
 import onnx
 import onnx.parser
+import psutil
 
 from vermilion.serve.catalog import find_models
 from vermilion.serve.metrics import Log
@@ -81,18 +83,81 @@ class Asker:
 
     def __call__(
         self, path: str, body: Any = None, headers: Mapping[str, str] | None = None,
-        method: str = "",
+        method: str = "", raw: bool = False,
     ) -> tuple[int, Any, Mapping[str, str]]:  # fmt: skip
-        """Return status, what was answered (JSON where it is), and headers."""
+        """Return status, what was answered (read, where it is JSON and not `raw`), and headers."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         method = method or ("GET" if body is None else "POST")
         self._connection.request(method, path, data, {**self._headers, **(headers or {})})
         reply = self._connection.getresponse()
         text = reply.read()
         told = {name.lower(): value for name, value in reply.getheaders()}
-        if told.get("content-type", "") == "application/json":
+        if told.get("content-type", "") == "application/json" and not raw:
             return reply.status, json.loads(text), told
         return reply.status, text, told
 
+    def send(self, path: str, body: Any) -> None:
+        """Ask without waiting for an answer."""
+        self._connection.request("POST", path, json.dumps(body).encode(), self._headers)
+
     def close(self) -> None:
         self._connection.close()
+
+
+def body(values: Any, shape: list[int], name: str = "x", datatype: str = "FP32") -> dict[str, Any]:
+    return {"inputs": [{"name": name, "shape": shape, "datatype": datatype, "data": values}]}
+
+
+def process_of(server: ModelServer, name: str) -> Any:
+    return psutil.Process(pid_of(server, name))
+
+
+def pid_of(server: ModelServer, name: str) -> int:
+    served: Any = server.catalog.version(name).served
+    return int(served.processes[0])
+
+
+def numbers(server: ModelServer) -> str:
+    return server.metrics.text()[0].decode()
+
+
+def value(server: ModelServer, name: str) -> float:
+    lines = [line for line in numbers(server).splitlines() if line.startswith(f"{name} ")]
+    return float(lines[0].split()[-1]) if lines else 0.0
+
+
+def waiting(server: ModelServer, name: str) -> float:
+    return value(server, f'vermilion_queue_length{{model="{name}"}}')
+
+
+def until(holds: Any, limit_s: float = 60.0) -> None:
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+# What is put in a body's place.
+_PIECES = (
+    b"null", b'"\\ud800"', b"1" * 400, b"-1", b"1e999", b"{}", b"[]", b'"x"', b"true", b"NaN",
+    b"9" * 30, b"\xff",
+    b'"binary_data_size":4', b'"parameters":{"binary_data_size":4}', b"[[1,2],[3]]",
+)  # fmt: skip
+
+
+def mutated(data: bytes, draw: random.Random) -> bytes:
+    """Return a body that was damaged in one to three places."""
+    text = bytearray(data)
+    for _ in range(draw.randint(1, 3)):
+        at = draw.randrange(len(text) + 1)
+        end = min(len(text), at + draw.choice((0, 1, 1, 2, 5, 20)))
+        match draw.randrange(4):
+            case 0:
+                del text[at:end]
+            case 1:
+                text[at:end] = draw.choice(_PIECES)
+            case 2:
+                text[at:at] = text[at:end]
+            case _:
+                text[at:end] = bytes(draw.randrange(256) for _ in range(end - at))
+    return bytes(text)

@@ -66,20 +66,26 @@ def serve(
         typer.Option(
             "--max-queue",
             metavar="N",
-            help="Requests that wait; more are told 429.",
+            help="Requests that wait for a model; more get HTTP 429.",
             rich_help_panel=_LIMITS,
         ),
     ] = 256,
     max_body: Annotated[
         float,
         typer.Option(
-            "--max-body", metavar="MIB", help="MiB of a request.", rich_help_panel=_LIMITS
+            "--max-body",
+            metavar="MIB",
+            help="MiB of a request's body; larger ones get HTTP 413.",
+            rich_help_panel=_LIMITS,
         ),
     ] = 64.0,
     time_limit: Annotated[
         float,
         typer.Option(
-            "--time-limit", metavar="SECONDS", help="Seconds of a request.", rich_help_panel=_LIMITS
+            "--time-limit",
+            metavar="SECONDS",
+            help="Seconds of a request to a network, or between two tokens; then HTTP 504.",
+            rich_help_panel=_LIMITS,
         ),
     ] = 120.0,
     drain: Annotated[
@@ -123,22 +129,36 @@ def serve(
         typer.Option(
             "--keys",
             metavar="FILE",
-            help="API keys, one a line; without it, everybody who reaches the port may ask.",
+            help="API keys, one a line: `Authorization: Bearer KEY`, else HTTP 401. Without it, "
+            "everybody who reaches the port may ask.",
             rich_help_panel=_DOOR,
         ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", metavar="FILE", rich_help_panel=_DOOR)
+        Path | None,
+        typer.Option(
+            "--tls-cert",
+            metavar="FILE",
+            help="Serve HTTPS with this certificate (PEM, with its chain); needs `--tls-key`.",
+            rich_help_panel=_DOOR,
+        ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", rich_help_panel=_DOOR)
+        Path | None,
+        typer.Option(
+            "--tls-key",
+            metavar="FILE",
+            help="The certificate's private key (PEM, without a password).",
+            rich_help_panel=_DOOR,
+        ),
     ] = None,
     cors: Annotated[
         list[str] | None,
         typer.Option(
             "--cors",
             metavar="ORIGIN",
-            help="A web page's place that may ask.",
+            help="Let web pages of this origin ask, `https://example.org` say; `*`: of any. "
+            "May be repeated. Without it, browsers' requests from other origins get HTTP 403.",
             rich_help_panel=_DOOR,
         ),
     ] = None,
@@ -165,13 +185,13 @@ def serve(
     check_packages()
     from vermilion.serve.catalog import find_models
     from vermilion.serve.run import serve as run_server
-    from vermilion.serve.settings import MIB, Settings
+    from vermilion.serve.settings import Settings
 
     if load not in ("all", "none"):
         raise OptionError(f"`--load {load}`", hint="`all` or `none`")
     settings = Settings(
         host=host, port=port, instances=instances, threads=threads, max_batch=max_batch,
-        max_delay_s=max_delay / 1e3, max_queue=max_queue, max_body_bytes=int(max_body * MIB),
+        max_delay_s=max_delay / 1e3, max_queue=max_queue, max_body_bytes=_bytes_of(max_body),
         time_limit_s=time_limit, drain_s=drain, keys=keys, tls_certificate=tls_cert,
         tls_key=tls_key, cors=tuple(cors or ()), cache_dir=cache_dir, dims=parse_dims(dim),
         load_all=load == "all", cache_tokens=cache_tokens, max_sequences=max_sequences,
@@ -188,6 +208,14 @@ def serve(
     served = run_server(found, settings, _log(log), started)
     data = {"url": served.url, "models": list(served.models), "seconds": served.seconds}
     return Result(data, lambda: f"served {', '.join(served.models)} for {served.seconds:.0f} s")
+
+
+def _bytes_of(max_body: float) -> int:
+    from vermilion.serve.settings import MIB, MOST
+
+    if not 0 < max_body <= MOST:  # NaN is neither
+        raise OptionError(f"`--max-body` is {max_body:g}: it is more than 0, and {MOST:,} or less")
+    return max(1, int(max_body * MIB))
 
 
 def _log(word: str) -> Log:

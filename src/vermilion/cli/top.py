@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from vermilion.serve.top import Row
 
 
+_MOST_S = 1_000_000
+
+
 @verb("top")
 def top(
     terminal: Terminal,
@@ -40,17 +43,21 @@ def top(
 ) -> Result:
     """Show what a server's models are doing: rates, times, queues, tokens, the cache.
 
+    Of the times, `p50 ≤` and `p99 ≤` are upper bounds: those of the buckets of the server's
+    histogram that the requests are in.
+
     Where nobody watches, or with `--json`, one reading is taken.
     """
     check_packages()
     from vermilion.serve.top import read, rows
 
-    if not every > 0:
-        raise OptionError("`--every` is more than 0 seconds")
+    if not 0 < every <= _MOST_S:
+        raise OptionError(f"`--every` is more than 0 seconds, and {_MOST_S:,} or less")
+    if count < 0:
+        raise OptionError("`--count` is 0 or more")
     key = ""
     if key_file is not None:
-        lines = key_file.read_text(encoding="utf-8").splitlines()
-        key = next((line for line in lines if line and not line.startswith("#")), "")
+        key = _key_of(key_file)
     is_watched = sys.stderr.isatty() and not terminal.as_json
     most = count or (0 if is_watched else 1)
     before, found, done = read(url, key), [], 0
@@ -71,6 +78,18 @@ def top(
     return Result({"url": url, "models": [row.as_json() for row in found]}, lambda: view(found))
 
 
+def _key_of(file: Path) -> str:
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        words = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise OptionError(f"the key cannot be read: {words}", where=str(file)) from error
+    key = next((line for line in lines if line and not line.startswith("#")), "")
+    if not (key and key.isascii() and key.isprintable()):
+        raise OptionError("the file holds no key", where=str(file))
+    return key
+
+
 def view(rows: list[Row]) -> Table:
     """Return a table of models."""
     from rich.table import Table
@@ -79,7 +98,7 @@ def view(rows: list[Row]) -> Table:
     table.add_column("model")
     table.add_column("state")
     for column in (
-        "requests/s", "failed/s", "p50 ms", "p99 ms", "waiting", "batch", "tokens/s", "cache",
+        "requests/s", "failed/s", "p50 ≤ ms", "p99 ≤ ms", "waiting", "batch", "tokens/s", "cache",
         "restarts",
     ):  # fmt: skip
         table.add_column(column, justify="right")
@@ -89,18 +108,16 @@ def view(rows: list[Row]) -> Table:
             "ready" if row.is_ready else "not ready",
             f"{row.requests_per_s:,.1f}",
             f"{row.failed_per_s:,.1f}",
-            _time(row.p50_ms),
-            _time(row.p99_ms),
+            _time(row.p50_at_most_ms),
+            _time(row.p99_at_most_ms),
             f"{row.waiting:,}",
             f"{row.batch:.1f}",
             f"{row.tokens_per_s:,.1f}",
-            "" if row.cache is None else f"{row.cache:.0%}",
+            "-" if row.cache is None else f"{row.cache:.0%}",
             f"{row.restarts}",
         )
     return table
 
 
 def _time(milliseconds: float | None) -> str:
-    if milliseconds is None:
-        return ""
-    return "over 120,000" if milliseconds == float("inf") else f"≤ {milliseconds:,g}"
+    return "-" if milliseconds is None else f"{milliseconds:,g}"

@@ -8,12 +8,13 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from vermilion.errors import VermilionError
 from vermilion.serve import page
+from vermilion.serve.bodies import JsonResponse
 from vermilion.serve.catalog import Catalog, Place, Served
 from vermilion.serve.encoder import Encoder
 from vermilion.serve.guard import Guard, error_response
@@ -72,4 +73,4 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _no_such_page(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": str(error.detail)}, error.status_code)
+    return JsonResponse({"error": str(error.detail)}, error.status_code)

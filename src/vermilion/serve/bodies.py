@@ -1,14 +1,19 @@
-"""A request's body: read up to a limit, unpacked, and taken for JSON."""
+"""What comes from a client and goes to it: bodies up to a limit, JSON, and whether it is there."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import zlib
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
-from vermilion.serve.refusals import TooLargeError, WrongRequestError
+from vermilion.serve.refusals import ClientGone, TooLargeError, WrongRequestError
+
+Result = TypeVar("Result")
 
 # What zlib is told of the two forms that HTTP names.
 _WINDOW = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -33,11 +38,11 @@ async def body_of(request: Request, most_bytes: int) -> bytes:
 def _unpacked(data: bytes, encoding: str, most_bytes: int) -> bytes:
     if encoding in ("", "identity"):
         return data
-    if encoding not in _WINDOW:
+    if encoding.lower() not in _WINDOW:
         raise WrongRequestError(
             f"the body is packed as `{encoding[:40]}`", hint="`gzip` and `deflate` are read"
         )
-    unpack = zlib.decompressobj(_WINDOW[encoding])
+    unpack = zlib.decompressobj(_WINDOW[encoding.lower()])
     try:
         found = unpack.decompress(data, most_bytes + 1)
     except zlib.error as error:
@@ -57,27 +62,73 @@ def _too_large(most_bytes: int) -> TooLargeError:
 
 def object_of(data: bytes | memoryview) -> dict[str, Any]:
     """Return the JSON object that a body is. Raises: WrongRequestError."""
-    text = bytes(data)
-    try:
-        found = json.loads(text)
-    except RecursionError as error:
-        raise WrongRequestError("the JSON is nested too deeply") from error
-    except ValueError as error:
-        raise WrongRequestError(f"the body is no JSON: {error}") from error
+    found = json_of(bytes(data), "the body")
     if not isinstance(found, dict):
         raise WrongRequestError("the body is no JSON object")
-    if text.count(b"[") + text.count(b"{") > _MOST_DEPTH and _depth(text) > _MOST_DEPTH:
-        raise WrongRequestError("the JSON is nested too deeply")
     return found
 
 
-def _depth(text: bytes) -> int:
-    """Return how deep brackets are nested, at most: those in strings count too."""
-    depth = most = 0
-    for letter in text:
-        if letter in b"[{":
-            depth += 1
-            most = max(most, depth)
-        elif letter in b"]}":
-            depth -= 1
-    return most
+def json_of(text: bytes | str, what: str) -> Any:
+    """Return what JSON says, nested only so deep that it can be written again.
+
+    Raises: WrongRequestError that names `what` it is.
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError as error:
+        raise WrongRequestError(f"{what} is nested too deeply") from error
+    except ValueError as error:
+        raise WrongRequestError(f"{what} is no JSON: {error}") from error
+    if _is_deep(found):
+        raise WrongRequestError(f"{what} is nested too deeply")
+    return found
+
+
+def _is_deep(found: Any) -> bool:
+    """Say whether lists and objects lie in one another more than `_MOST_DEPTH` deep."""
+    level = [found] if isinstance(found, list | dict) else []
+    for _ in range(_MOST_DEPTH):
+        rows = (row.values() if isinstance(row, dict) else row for row in level)
+        level = [one for row in rows for one in row if isinstance(one, list | dict)]
+        if not level:
+            return False
+    return True
+
+
+def json_bytes(content: Any) -> bytes:
+    """Return content as JSON, in UTF-8. Raises: ValueError for NaN and infinities.
+
+    A lone surrogate, which a client may have sent, is written as its escape: UTF-8 has no other
+    form of it.
+    """
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")
+
+
+class JsonResponse(Response):
+    """An answer in JSON, whatever texts are in it."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes of the body."""
+        return json_bytes(content)
+
+
+async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
+    """Wait for work as long as the client does; then it is ended. Raises: ClientGone."""
+    doing = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise ClientGone("the client left")
+        return doing.result()
+    finally:
+        for task in (doing, gone):
+            task.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

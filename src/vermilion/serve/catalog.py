@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from vermilion.errors import OptionError, VermilionError
+from vermilion.errors import OptionError, VermilionError, first_line
 from vermilion.serve.refusals import NotReadyError, NotServedError
 
 Kind = Literal["network", "language", "encoder"]
 State = Literal["UNAVAILABLE", "LOADING", "READY", "UNLOADING"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_NETWORK_FILES = ("model.onnx", "model.rai")
 _CLOSING_S = 1.0
 _SUFFIXES = (".onnx", ".rai", ".gguf")
 
@@ -31,6 +30,7 @@ class Place:
     kind: Kind
     path: Path
     target: str = ""
+    is_compiled: bool = False
 
 
 class Served(Protocol):
@@ -38,7 +38,17 @@ class Served(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it answers."""
+        """Whether it answers: a process of it lives, and has run the model."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests: those that come while a process is started again wait."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why it is not ready; nothing where it is."""
         ...
 
     def close(self) -> None:
@@ -48,15 +58,31 @@ class Served(Protocol):
 
 @dataclass(eq=False)
 class Version:
-    """One version of a model."""
+    """One version of a model: `doing` says what is done to it, `refused` why it did not load."""
 
     name: str
     number: str
     place: Place
-    state: State = "UNAVAILABLE"
-    reason: str = ""
+    doing: Literal["", "LOADING", "UNLOADING"] = ""
+    refused: str = ""
     served: Served | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def state(self) -> State:
+        """What the model itself says now: no word that is kept outlives its processes."""
+        served = self.served
+        if self.doing:
+            return self.doing
+        if served is None or not served.is_open:
+            return "UNAVAILABLE"
+        return "READY" if served.is_ready else "LOADING"
+
+    @property
+    def reason(self) -> str:
+        """Why it is not ready, where that is known."""
+        served = self.served
+        return self.refused if served is None else served.reason
 
 
 Open = Callable[[str, Place], Served]
@@ -65,14 +91,9 @@ Open = Callable[[str, Place], Served]
 class Catalog:
     """All models. For several threads."""
 
-    def __init__(
-        self,
-        places: Mapping[str, Mapping[str, Place]],
-        open_place: Open,
-        on_ready: Callable[[str, bool], None] = lambda name, is_ready: None,
-    ) -> None:
+    def __init__(self, places: Mapping[str, Mapping[str, Place]], open_place: Open) -> None:
         """Take places by name and version; nothing is loaded yet."""
-        self._open, self._on_ready = open_place, on_ready
+        self._open = open_place
         self._models = {
             name: {number: Version(name, number, place) for number, place in versions.items()}
             for name, versions in places.items()
@@ -102,10 +123,10 @@ class Catalog:
         return found
 
     def served(self, name: str, number: str = "") -> Served:
-        """Return a model that answers. Raises: NotServedError, NotReadyError."""
+        """Return a model that takes requests. Raises: NotServedError, NotReadyError."""
         version = self.version(name, number)
         served = version.served
-        if served is None or not served.is_ready:
+        if served is None or not served.is_open:
             reason = version.reason or version.state.lower()
             raise NotReadyError(f"`{name}` is not ready: {reason}")
         return served
@@ -118,30 +139,29 @@ class Catalog:
     def is_ready(self) -> bool:
         """Whether every model that was to be loaded answers."""
         wanted = [one for one in self.all() if one.state != "UNAVAILABLE" or one.reason]
-        return all(one.served is not None and one.served.is_ready for one in wanted)
+        return all(one.state == "READY" for one in wanted)
 
     def expect_all(self) -> None:
         """Note that all models are about to be loaded: until they are, the server is not ready."""
         for version in self.all():
-            version.state = "LOADING"
+            version.doing = "LOADING"
 
     def load(self, name: str) -> None:
         """Load all versions of a model that are not. Raises: NotServedError, VermilionError."""
         failed: VermilionError | None = None
         for version in self.versions(name):
             with version.lock:
-                if version.served is not None and version.served.is_ready:
-                    continue
-                _close(version)
-                version.state, version.reason = "LOADING", ""
                 try:
-                    version.served = self._open(name, version.place)
+                    if version.served is None or not version.served.is_open:
+                        self._load(version)
                 except VermilionError as error:
-                    version.state, version.reason = "UNAVAILABLE", error.message
+                    version.refused = error.message
                     failed = failed or error
-                    continue
-                version.state = "READY"
-                self._on_ready(name, True)
+                except Exception as error:
+                    version.refused = f"a fault of the server: {first_line(error)}"
+                    raise
+                finally:
+                    version.doing = ""
         if failed is not None:
             raise failed
 
@@ -149,10 +169,16 @@ class Catalog:
         """Unload all versions of a model. Raises: NotServedError."""
         for version in self.versions(name):
             with version.lock:
-                version.state = "UNLOADING"
-                _close(version)
-                version.state, version.reason = "UNAVAILABLE", ""
-                self._on_ready(name, False)
+                version.doing = "UNLOADING"
+                try:
+                    _close(version)
+                finally:
+                    version.doing, version.refused = "", ""
+
+    def _load(self, version: Version) -> None:
+        version.doing, version.refused = "LOADING", ""
+        _close(version)
+        version.served = self._open(version.name, version.place)
 
     def close(self) -> None:
         """Let go of all of them; one that is being loaded ends with the process."""
@@ -257,21 +283,59 @@ def _place(path: Path, target: str) -> Place | None:
     """Return what a path is; None where it is no model."""
     if path.is_file():
         if path.suffix == ".gguf":
-            return Place("language", path)
+            return _language(path, target)
+        if path.suffix == ".rai":
+            return _compiled(path, target)
         return Place("network", path, target) if path.suffix in _SUFFIXES else None
     if not path.is_dir():
         return None
     if (path / "manifest.json").is_file():
-        return Place("network", path, target)
+        return _compiled(path, target)
     if (path / "genai_config.json").is_file():
-        return Place("language", path)
+        return _language(path, target)
     has_tokenizer = (path / "tokenizer.json").is_file()
     for file in ("model.onnx", "onnx/model.onnx"):
         if has_tokenizer and (path / file).is_file():
             return Place("encoder", path, target)
     if (path / "config.json").is_file() and any(path.glob("*.safetensors")):
-        return Place("language", path)
-    for file in _NETWORK_FILES:
-        if (path / file).is_file():
-            return Place("network", path / file, target)
+        return _language(path, target)
+    if (path / "model.onnx").is_file():
+        return Place("network", path / "model.onnx", target)
+    if (path / "model.rai").is_file():
+        return _compiled(path / "model.rai", target)
     return None
+
+
+def _language(path: Path, target: str) -> Place:
+    if target:
+        raise OptionError(
+            f"a language model runs on this machine's CPU, not on `{target}`",
+            where=str(path),
+            hint=f"leave `@{target}` out",
+        )
+    return Place("language", path)
+
+
+def _compiled(path: Path, target: str) -> Place:
+    if target:
+        raise OptionError(
+            f"the model is compiled, and runs where it was compiled for, not on `{target}`",
+            where=str(path),
+            hint=f"leave `@{target}` out, or serve the ONNX file",
+        )
+    return Place("network", path, is_compiled=True)
+
+
+def check_dims(places: Mapping[str, Mapping[str, Place]], dims: Mapping[str, object]) -> None:
+    """Raise OptionError where sizes are given (`--dim`) and a model has no dynamic ones."""
+    if not dims:
+        return
+    for name, versions in places.items():
+        for place in versions.values():
+            if place.kind == "language" or place.is_compiled:
+                what = "a language model" if place.kind == "language" else "compiled"
+                raise OptionError(
+                    f"`--dim {next(iter(dims))}` is for ONNX files, and `{name}` is {what}",
+                    where=str(place.path),
+                    hint="serve it without `--dim`; a server of its own can have the others",
+                )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vermilion.errors import ModelError, OptionError
-from vermilion.serve.catalog import Catalog, Place, Served, find_models
+from vermilion.serve.catalog import Catalog, Place, Served, check_dims, find_models
 from vermilion.serve.refusals import NotReadyError, NotServedError
 
 
@@ -67,10 +67,11 @@ def test_what_is_no_model(tmp_path: Path) -> None:
 
 
 class Opened:
-    is_ready = True
+    is_ready = is_open = True
+    reason = ""
 
     def close(self) -> None:
-        self.is_ready = False
+        self.is_ready = self.is_open = False
 
 
 def test_loading_and_unloading() -> None:
@@ -110,3 +111,63 @@ def test_loading_and_unloading() -> None:
     catalog.unload("good")
     assert not served.is_ready
     assert [one.state for one in catalog.versions("good")] == ["UNAVAILABLE", "UNAVAILABLE"]
+
+
+def test_the_state_is_what_the_model_says_now() -> None:
+    opened = Opened()
+    catalog = Catalog({"m": {"1": Place("network", Path("m"))}}, lambda name, place: opened)
+    version = catalog.version("m")
+    catalog.load("m")
+    assert (version.state, version.reason, catalog.is_ready()) == ("READY", "", True)
+    opened.is_ready, opened.reason = False, "its process ended, and is started again"
+    assert (version.state, version.reason) == ("LOADING", opened.reason)
+    assert not catalog.is_ready()
+    assert catalog.served("m") is opened  # requests wait meanwhile
+    opened.is_open, opened.reason = False, "its processes end"
+    assert (version.state, version.reason) == ("UNAVAILABLE", "its processes end")
+    assert not catalog.is_ready()
+    with pytest.raises(NotReadyError, match="its processes end"):
+        catalog.served("m")
+    catalog.unload("m")
+    assert (version.state, version.reason) == ("UNAVAILABLE", "")
+    assert catalog.is_ready()  # nobody wants it
+
+
+def test_a_fault_while_loading_is_no_loading_without_end() -> None:
+    def open_place(name: str, place: Place) -> Served:
+        raise ZeroDivisionError
+
+    catalog = Catalog({"m": {"1": Place("network", Path("m"))}}, open_place)
+    catalog.expect_all()
+    with pytest.raises(ZeroDivisionError):
+        catalog.load("m")
+    version = catalog.version("m")
+    assert (version.state, version.reason) == (
+        "UNAVAILABLE", "a fault of the server: ZeroDivisionError"
+    )  # fmt: skip
+
+
+def test_places_and_sizes_for_models_that_take_none(tmp_path: Path) -> None:
+    touch(
+        tmp_path / "m.gguf",
+        tmp_path / "oga" / "genai_config.json",
+        tmp_path / "hf" / "config.json",
+        tmp_path / "hf" / "model.safetensors",
+        tmp_path / "done.rai",
+        tmp_path / "folder" / "manifest.json",
+        tmp_path / "several" / "1" / "model.rai",
+        tmp_path / "net.onnx",
+    )
+    for name in ("m.gguf", "oga", "hf"):
+        with pytest.raises(OptionError, match="CPU, not on `hip`") as raised:
+            find_models([f"{tmp_path / name}@hip"])
+        assert (raised.value.exit_code, raised.value.hint) == (2, "leave `@hip` out")
+    for name in ("done.rai", "folder", "several"):
+        with pytest.raises(OptionError, match="is compiled"):
+            find_models([f"{tmp_path / name}@zen4"])
+    for name, words in (("m.gguf", "a language model"), ("done.rai", "compiled")):
+        places = find_models([str(tmp_path / name), str(tmp_path / "net.onnx")])
+        check_dims(places, {})
+        with pytest.raises(OptionError, match=f"`--dim batch` is for ONNX files, .* is {words}"):
+            check_dims(places, {"batch": 4})
+    check_dims(find_models([f"{tmp_path / 'net.onnx'}@zen4"]), {"batch": 4})

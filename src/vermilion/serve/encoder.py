@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +24,17 @@ from vermilion.llm.tokenizer import check_library
 from vermilion.serve.metrics import Metrics
 from vermilion.serve.network import Network
 from vermilion.serve.openai_forms import Given
-from vermilion.serve.refusals import NotServedError, WrongRequestError
+from vermilion.serve.refusals import FaultError, NotServedError, WrongRequestError
 from vermilion.serve.settings import Settings
 
 Floats = NDArray[np.float32]
+Result = TypeVar("Result")
 
 MOST_TEXTS = 2048
 # Sequences are padded to a multiple of so many tokens, so that they share batches.
 _STEP = 16
 _MOST_TOKENS = 512  # where the folder does not say it
+_LEAST_SCORE = 700.0  # below its negative, `exp` of the opposite is no float
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ class Encoder:
         from tokenizers import Tokenizer
 
         self.name, self._metrics = name, metrics
+        self._at_a_time = min(settings.max_batch, settings.max_queue)
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # the library raises bare Exception
@@ -134,6 +138,16 @@ class Encoder:
         """Whether texts are encoded."""
         return self.network.is_ready
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests."""
+        return self.network.is_open
+
+    @property
+    def reason(self) -> str:
+        """Why it is not ready; nothing where it is."""
+        return self.network.reason
+
     def close(self) -> None:
         """End the network's processes."""
         self.network.close()
@@ -141,11 +155,18 @@ class Encoder:
     async def embeddings(self, asked: EmbeddingsAsked) -> dict[str, Any]:
         """Return what `/v1/embeddings` answers."""
         rows = [self._encoded(text) for text in asked.inputs]
-        found = await asyncio.gather(*(self._vector(*row) for row in rows))
+        found = await self._all_of(self._vector, rows)
         data = []
         for at, vector in enumerate(found):
+            if asked.dimensions is not None and asked.dimensions > len(vector):
+                raise WrongRequestError(f"a vector has {len(vector)} dimensions, no more")
             if asked.dimensions is not None:
                 vector = _unit(vector[: asked.dimensions])
+            if not (asked.is_base64 or np.isfinite(vector).all()):
+                raise WrongRequestError(
+                    f"the vector of text {at} has NaN or infinities, which are no JSON",
+                    hint="`encoding_format` `base64` has them",
+                )
             plain = vector.astype("<f4")
             value = (
                 base64.b64encode(plain.tobytes()).decode("ascii")
@@ -161,7 +182,7 @@ class Encoder:
     async def rerank(self, asked: RerankAsked) -> dict[str, Any]:
         """Return what `/v1/rerank` answers."""
         rows = [self._encoded(asked.query, text) for text in asked.documents]
-        scores = await asyncio.gather(*(self._score(*row) for row in rows))
+        scores = await self._all_of(self._score, rows)
         order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))[: asked.top]
         results = [
             {
@@ -194,6 +215,23 @@ class Encoder:
             raise WrongRequestError("a text has no tokens")
         return found.ids, found.type_ids
 
+    async def _all_of(
+        self, one: Callable[..., Coroutine[Any, Any, Result]], rows: Sequence[Sequence[Any]]
+    ) -> list[Result]:
+        """Await one for each row, as many at a time as a batch has: a request is not a queue."""
+        room = asyncio.Semaphore(self._at_a_time)
+
+        async def within(row: Sequence[Any]) -> Result:
+            async with room:
+                return await one(*row)
+
+        tasks = [asyncio.ensure_future(within(row)) for row in rows]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
     async def _run(self, tokens: Sequence[int], types: Sequence[int]) -> Mapping[str, Any]:
         length = min(-(-len(tokens) // _STEP) * _STEP, max(self._most, len(tokens)))
         rows = {"input_ids": tokens, "attention_mask": [1] * len(tokens), "token_type_ids": types}
@@ -222,7 +260,10 @@ class Encoder:
         name = self.network.about.outputs[0].name
         if found[name].size != 1:
             raise NotServedError(f"`{self.name}` gives no score for two texts")
-        return float(1 / (1 + np.exp(-found[name].reshape(-1)[0].astype(np.float64))))
+        score = float(found[name].reshape(-1)[0])
+        if math.isnan(score):
+            raise FaultError("the model's score of a document is NaN")
+        return 1 / (1 + math.exp(-score)) if score > -_LEAST_SCORE else 0.0
 
 
 def _unit(vector: Floats) -> Floats:

@@ -12,12 +12,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vermilion.errors import OptionError, VermilionError
+from vermilion.serve.bodies import JsonResponse
 from vermilion.serve.metrics import Log, Metrics, stopwatch
 from vermilion.serve.refusals import (
+    FaultError,
     NoKeyError,
     QueueFullError,
     RequestRefused,
@@ -45,9 +46,13 @@ class OriginError(RequestRefused):
 def read_keys(path: Path) -> tuple[bytes, ...]:
     """Return the digests of a file's keys, one a line; `#` begins a remark.
 
-    Raises: OptionError where there are none, or one is short enough to be guessed.
+    Raises: OptionError where the file cannot be read, holds none, or one that can be guessed.
     """
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        words = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise OptionError(f"the keys cannot be read: {words}", where=str(path)) from error
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise OptionError("the file holds no key", where=str(path))
@@ -72,7 +77,7 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def error_response(error: VermilionError, path: str) -> JSONResponse:
+def error_response(error: VermilionError, path: str) -> JsonResponse:
     """Return what a client is told, in the form of the API that it asked."""
     status, words = status_of(error), words_of(error)
     headers = {}
@@ -81,11 +86,11 @@ def error_response(error: VermilionError, path: str) -> JSONResponse:
     if isinstance(error, NoKeyError):
         headers["WWW-Authenticate"] = "Bearer"
     if not path.startswith("/v1/"):
-        return JSONResponse({"error": words}, status, headers)
+        return JsonResponse({"error": words}, status, headers)
     kind = "invalid_request_error" if status < 500 and status != 429 else "server_error"
     code = {404: "model_not_found", 429: "rate_limit_exceeded", 401: "invalid_api_key"}.get(status)
     body = {"error": {"message": words, "type": kind, "param": None, "code": code}}
-    return JSONResponse(body, status, headers)
+    return JsonResponse(body, status, headers)
 
 
 class Guard:
@@ -123,10 +128,8 @@ class Guard:
         except Exception:  # the last door: a fault of ours is told as one, and logged
             self._log.write("fault", id=identity, path=path, traceback=traceback.format_exc())
             if not status:
-                words = RequestRefused("this is a fault of the server", hint=f"its log, {identity}")
-                response = error_response(words, path)
-                response.status_code = 500
-                await response(scope, receive, answer)
+                words = FaultError("this is a fault of the server", hint=f"its log, {identity}")
+                await error_response(words, path)(scope, receive, answer)
         finally:
             seconds = elapsed()
             if path not in _OPEN_PATHS and path != "/metrics":

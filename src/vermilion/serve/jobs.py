@@ -7,7 +7,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,8 +53,8 @@ class Job:
         self.done.set_result(outputs)
 
     def refuse(self, error: VermilionError) -> None:
-        """Hand over why there are none."""
-        if not self.done.done():
+        """Hand over why there are none; whoever has left meanwhile is not told."""
+        with suppress(InvalidStateError):
             self.done.set_exception(error)
 
 
@@ -99,8 +100,12 @@ class JobQueue:
                 self._waiting.appendleft(job)
             self._tell()
 
-    def take(self) -> list[Job]:
-        """Wait for jobs that run together; none, once the queue is closed and empty."""
+    def take(self, patience_s: float) -> list[Job] | None:
+        """Wait for jobs that run together; return none of them where none come for so long.
+
+        Return None once the queue is closed and empty.
+        """
+        until = time.monotonic() + patience_s
         with self._changed:
             while True:
                 self._drop_unwanted()
@@ -110,9 +115,11 @@ class JobQueue:
                         self._tell()
                         return jobs
                 elif not self._is_open:
+                    return None
+                elif time.monotonic() >= until:
                     return []
                 else:
-                    self._changed.wait()
+                    self._changed.wait(until - time.monotonic())
 
     def note_run(self, seconds: float) -> None:
         """Note how long a batch took."""

@@ -11,6 +11,8 @@ import pytest
 from vermilion.serve.jobs import Job, JobQueue
 from vermilion.serve.refusals import NotReadyError, QueueFullError
 
+PATIENCE_S = 60.0
+
 
 def job(rows: int = 1, form: Hashable | None = "a", left_s: float = 60.0) -> Job:
     return Job({}, rows, form, time.monotonic() + left_s)
@@ -25,9 +27,9 @@ def test_jobs_of_one_form_run_together() -> None:
     waiting = queue()
     for one in jobs:
         waiting.put(one)
-    assert waiting.take() == [jobs[0], jobs[2]]  # a fifth row is too much
-    assert waiting.take() == [jobs[1], jobs[3]]
-    assert waiting.take() == [jobs[4]]
+    assert waiting.take(PATIENCE_S) == [jobs[0], jobs[2]]  # a fifth row is too much
+    assert waiting.take(PATIENCE_S) == [jobs[1], jobs[3]]
+    assert waiting.take(PATIENCE_S) == [jobs[4]]
 
 
 def test_who_is_tried_again_runs_alone() -> None:
@@ -35,15 +37,15 @@ def test_who_is_tried_again_runs_alone() -> None:
     first, second = job(), job()
     waiting.put(first)
     waiting.put(second)
-    waiting.put_back(waiting.take())
+    waiting.put_back(waiting.take(PATIENCE_S) or [])
     waiting.put(job())
-    assert waiting.take() == [first]
-    assert waiting.take() == [second]
-    assert len(waiting.take()) == 1
+    assert waiting.take(PATIENCE_S) == [first]
+    assert waiting.take(PATIENCE_S) == [second]
+    assert len(waiting.take(PATIENCE_S) or []) == 1
     alone = job(form=None)
     waiting.put(alone)
     waiting.put(job(form=None))
-    assert waiting.take() == [alone]
+    assert waiting.take(PATIENCE_S) == [alone]
 
 
 def test_too_many_are_told_when_to_come_back() -> None:
@@ -66,13 +68,13 @@ def test_a_job_waits_for_others_only_so_long() -> None:
     first = job()
     waiting.put(first)
     begin = time.monotonic()
-    assert waiting.take() == [first]
+    assert waiting.take(PATIENCE_S) == [first]
     assert time.monotonic() - begin > 0.02
     waiting = queue(delay_s=60.0, rows=2)  # a full batch waits no longer
     waiting.put(job())
     timer = threading.Timer(0.01, waiting.put, [job()])
     timer.start()
-    assert len(waiting.take()) == 2
+    assert len(waiting.take(PATIENCE_S) or []) == 2
     timer.join()
 
 
@@ -81,6 +83,28 @@ def test_a_closed_queue_takes_nothing() -> None:
     left = job()
     waiting.put(left)
     assert waiting.close() == [left]
-    assert waiting.take() == []
+    assert waiting.take(PATIENCE_S) is None
     with pytest.raises(NotReadyError):
         waiting.put(job())
+
+
+def test_who_has_nothing_to_do_is_told_after_a_while() -> None:
+    waiting = queue()
+    begin = time.monotonic()
+    assert waiting.take(0.02) == []
+    assert 0.01 < time.monotonic() - begin < 30
+    one = job()
+    timer = threading.Timer(0.02, waiting.put, [one])
+    timer.start()
+    assert waiting.take(PATIENCE_S) == [one]
+    timer.join()
+
+
+def test_who_has_left_is_refused_without_a_word() -> None:
+    gone = job()
+    gone.done.cancel()
+    gone.refuse(NotReadyError("the model was unloaded"))
+    answered = job()
+    answered.answer({})
+    answered.refuse(NotReadyError("the model was unloaded"))
+    assert answered.done.result() == {}

@@ -7,15 +7,14 @@ binary tensors, model configuration, the model repository and classification.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from vermilion.serve.bodies import body_of, object_of
+from vermilion.serve.bodies import JsonResponse, body_of, json_bytes, object_of, unless_gone
 from vermilion.serve.catalog import Catalog, Version
 from vermilion.serve.network import Network
 from vermilion.serve.refusals import NotServedError, WrongRequestError
@@ -63,32 +62,32 @@ class KServe:
     async def server(self, request: Request) -> Response:
         """Say what the server is."""
         del request
-        return JSONResponse({"name": "vermilion", "version": VERSION, "extensions": _EXTENSIONS})
+        return JsonResponse({"name": "vermilion", "version": VERSION, "extensions": _EXTENSIONS})
 
     async def live(self, request: Request) -> Response:
         """Say that the server runs."""
         del request
-        return JSONResponse({"live": True})
+        return JsonResponse({"live": True})
 
     async def ready(self, request: Request) -> Response:
         """Say whether all models are loaded and have run."""
         del request
         is_ready = self._catalog.is_ready()
-        return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
+        return JsonResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     async def model_ready(self, request: Request) -> Response:
         """Say whether a model answers."""
         name, version = named(request)
         found = self._catalog.version(name, version)
-        is_ready = found.served is not None and found.served.is_ready
-        return JSONResponse({"name": name, "ready": is_ready}, 200 if is_ready else 503)
+        is_ready = found.state == "READY"
+        return JsonResponse({"name": name, "ready": is_ready}, 200 if is_ready else 503)
 
     async def model(self, request: Request) -> Response:
         """Describe a model's inputs and outputs."""
         name, number = named(request)
         network = self._network(name, number)
         versions = [one.number for one in self._catalog.versions(name)]
-        return JSONResponse(
+        return JsonResponse(
             {
                 "name": name,
                 "versions": versions,
@@ -106,8 +105,9 @@ class KServe:
     async def config(self, request: Request) -> Response:
         """Describe how a model is served, in Triton's words."""
         name, number = named(request)
-        about = self._network(name, number).about
-        skipped = 1 if about.is_batched else 0
+        network = self._network(name, number)
+        about, is_batched = network.about, network.is_batched
+        skipped = 1 if is_batched else 0
 
         def row(tensor: Tensor) -> dict[str, object]:
             metadata = tensor.metadata()
@@ -121,16 +121,16 @@ class KServe:
 
         delay_us = int(self._settings.max_delay_s * 1e6)
         batching = {"dynamic_batching": {"max_queue_delay_microseconds": delay_us}}
-        return JSONResponse(
+        return JsonResponse(
             {
                 "name": name,
                 "platform": "vermilion",
                 "backend": "vermilion",
-                "max_batch_size": self._settings.max_batch if about.is_batched else 0,
+                "max_batch_size": self._settings.max_batch if is_batched else 0,
                 "input": list(map(row, about.inputs)),
                 "output": list(map(row, about.outputs)),
                 "instance_group": [{"count": self._settings.instances, "kind": "KIND_CPU"}],
-                **(batching if about.is_batched else {}),
+                **(batching if is_batched else {}),
             }
         )
 
@@ -149,7 +149,7 @@ class KServe:
         identity = asked.get("id", "")
         if not isinstance(identity, str):
             raise WrongRequestError("`id` is a string")
-        found = await network.infer(inputs)
+        found = await unless_gone(request, network.infer(inputs))
         version = self._catalog.version(name, number).number
         about = {"model_name": name, "model_version": version}
         if identity:
@@ -163,7 +163,7 @@ class KServe:
         if not isinstance(ready_only, bool):
             raise WrongRequestError("`ready` is true or false")
         rows = [_row(one) for one in self._catalog.all()]
-        return JSONResponse([row for row in rows if not ready_only or row["state"] == "READY"])
+        return JsonResponse([row for row in rows if not ready_only or row["state"] == "READY"])
 
     async def load(self, request: Request) -> Response:
         """Load a model that the server was started with."""
@@ -278,9 +278,7 @@ def answer(
         else:
             row["data"] = write_list(array, tensor)
         rows.append(row)
-    text = json.dumps({**about, "outputs": rows}, ensure_ascii=False).encode(
-        "utf-8", "surrogateescape"
-    )
+    text = json_bytes({**about, "outputs": rows})
     if not pieces:
         return Response(text, media_type="application/json")
     headers = {HEADER_LENGTH: str(len(text))}

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vermilion.errors import VermilionError
+from vermilion.errors import DeviceError, VermilionError
 from vermilion.process.child import Child, ChildError
 from vermilion.serve.metrics import Metrics
-from vermilion.serve.network import OPEN_LIMIT_S
+from vermilion.serve.network import LOOK_S, MOST_DEATHS, OPEN_LIMIT_S, YOUNG_S
 from vermilion.serve.refusals import (
+    FaultError,
     NotReadyError,
     QueueFullError,
     TooLateError,
@@ -28,7 +29,6 @@ from vermilion.serve.settings import Settings
 Event = dict[str, Any]
 
 _WORKER = ("vermilion.serve.language_worker",)
-_MOST_DEATHS = 5
 # How often a process may end while a request is the only one in it: then it is to blame.
 _MOST_TRIES = 2
 
@@ -70,25 +70,45 @@ class LanguageModel:
         self._streams: dict[str, Stream] = {}
         self._left: list[str] = []
         self._running = 0
-        self._is_open = True
-        self.process = 0  # its number
+        self._is_closing = False
         self._folder = tempfile.TemporaryDirectory(prefix="vermilion-serve-")
-        child, self.about = self._open()
-        self._thread = threading.Thread(target=self._advance, args=(child,), name=name, daemon=True)
+        try:
+            self._child, self.about = self._open()
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        self._thread = threading.Thread(target=self._advance, name=name, daemon=True)
         self._thread.start()
 
     @property
+    def is_open(self) -> bool:
+        """Whether it takes requests; while its process does not live, they wait for the next."""
+        return not (self._is_closing or self.failure)
+
+    @property
     def is_ready(self) -> bool:
-        """Whether texts are written."""
-        return self._is_open and not self.failure
+        """Whether a process is there that writes texts."""
+        return self.is_open and self._child.is_alive
+
+    @property
+    def reason(self) -> str:
+        """Why it is not ready; nothing where it is."""
+        if self._is_closing:
+            return "the model is being unloaded"
+        return self.failure or ("" if self.is_ready else "its process ended, and is started again")
+
+    @property
+    def process(self) -> int:
+        """The number of its process."""
+        return self._child.process
 
     def begin(self, asked: Mapping[str, Any]) -> Stream:
         """Let a request join. Raises: NotReadyError, QueueFullError."""
         stream = Stream(asked, asyncio.get_running_loop())
         stream.writing = int(asked["wish"].get("count", 1))
         with self._changed:
-            if not self.is_ready:
-                raise NotReadyError(self.failure or "the model is being unloaded")
+            if not self.is_open:
+                raise NotReadyError(self.reason)
             waiting = len(self._streams) - self._running
             if waiting >= self._settings.max_queue:
                 raise QueueFullError(f"{waiting} requests wait for the model", retry_after_s=2)
@@ -124,64 +144,60 @@ class LanguageModel:
     def close(self) -> None:
         """End the process; requests that are not done are refused."""
         with self._changed:
-            self._is_open = False
+            self._is_closing = True
             self._changed.notify_all()
         self._thread.join()
         self._folder.cleanup()
 
     def _open(self) -> tuple[Child, dict[str, Any]]:
         s = self._settings
-        child = Child(_WORKER, Path(self._folder.name) / "log", who=self.name)
+        try:
+            child = Child(_WORKER, Path(self._folder.name) / "log", who=self.name)
+        except OSError as error:
+            raise DeviceError(f"no process can be started: {error.strerror}") from error
         details = {
             "path": str(self._path), "threads": s.threads, "cache_tokens": s.cache_tokens,
             "most": s.max_sequences, "chunk": s.prompt_chunk, "keeps": s.prefix_cache,
             "cache_dir": None if s.cache_dir is None else str(s.cache_dir),
         }  # fmt: skip
         try:
-            said = child.ask("open", details, limit_s=OPEN_LIMIT_S, stage="opening")
-            self.process = child.process
-            return child, said
+            return child, child.ask("open", details, limit_s=OPEN_LIMIT_S, stage="opening")
         except ChildError as error:
             child.stop()
             raise (error.raised or error) from error
 
-    def _advance(self, child: Child | None) -> None:
+    def _advance(self) -> None:
         """Let the process carry out steps as long as there is something to write."""
-        deaths = 0
+        opened, deaths, is_lost = time.monotonic(), 0, False
         while (work := self._work()) is not None:
-            if child is None:
-                child = self._again()
-                deaths = 0 if child is not None else deaths + 1
-                if deaths >= _MOST_DEATHS:
-                    self.failure = "its processes end as soon as they are started"
-                    break
-            if child is None:
-                time.sleep(0.1 * 2**deaths)
-                continue
-            new, left = work
-            details = {"new": [stream.message() for stream in new], "left": left}
             try:
-                said = child.ask(
-                    "advance", details, limit_s=self._settings.time_limit_s, stage="writing"
-                )
+                if not (is_lost or self._child.is_alive):
+                    is_young = time.monotonic() - opened < YOUNG_S
+                    deaths = deaths + 1 if is_young and not self._streams else 0
+                    is_lost = self._lost("its process ended")
+                if is_lost:
+                    if not self._start_again(deaths):
+                        break
+                    opened, is_lost = time.monotonic(), False
+                    continue  # what was to be sent was for the process before
+                if self._streams or any(work):
+                    self._step(*work)
+                    deaths = 0
             except ChildError as error:
-                child.stop()
-                child = None
-                self._lost(error)
-                continue
-            for stream in new:
-                stream.is_sent = True
-            self._hand_over(said)
-        if child is not None:
-            child.stop()
+                is_lost = self._lost(error.message)
+            except Exception:  # the last door: no thread ends while the model says it is ready
+                self._metrics.fault(self.name)
+                self._refuse_all(FaultError("this is a fault of the server"))
+                is_lost = self._lost("a fault of the server")
+        self._child.stop()
         self._refuse_all(NotReadyError(self.failure or "the model was unloaded"))
 
     def _work(self) -> tuple[list[Stream], list[str]] | None:
         """Wait for something to do; return who joins and who left, None at the end."""
         with self._changed:
-            while self._is_open and not self._streams and not self._left:
-                self._changed.wait()
-            if not self._is_open:
+            if not (self._is_closing or self._streams or self._left):
+                self._changed.wait(LOOK_S)
+            if self._is_closing:
                 return None
             left, self._left = self._left, []
             streams = list(self._streams.values())
@@ -190,17 +206,42 @@ class LanguageModel:
             new = suspects[:1] or streams
             return [stream for stream in new if not stream.is_sent], left
 
-    def _again(self) -> Child | None:
-        try:
-            return self._open()[0]
-        except VermilionError as error:
-            self._metrics.note(f"{self.name}: its process could not be started: {error.message}")
-            return None
+    def _step(self, new: Sequence[Stream], left: Sequence[str]) -> None:
+        """Let the process take requests in and out, and write a token of each.
 
-    def _lost(self, error: ChildError) -> None:
+        Raises: ChildError.
+        """
+        details = {"new": [stream.message() for stream in new], "left": list(left)}
+        limit_s = self._settings.time_limit_s
+        said = self._child.ask("advance", details, limit_s=limit_s, stage="writing")
+        for stream in new:
+            stream.is_sent = True
+        self._hand_over(said)
+
+    def _start_again(self, deaths: int) -> bool:
+        """Start a process, later the more often it ended. Say whether there is one."""
+        why = "it ended with nothing to do"
+        while deaths < MOST_DEATHS:
+            with self._changed:
+                if deaths:
+                    self._changed.wait_for(lambda: self._is_closing, 0.1 * 2**deaths)
+                if self._is_closing:
+                    return False
+            try:
+                self._child, self.about = self._open()
+                return True
+            except VermilionError as error:
+                deaths, why = deaths + 1, error.message
+                self._metrics.note(f"{self.name}: its process could not be started: {why}")
+        self.failure = f"its processes end as soon as they are started: {why}"
+        return False
+
+    def _lost(self, words: str) -> bool:
         """Let who was in the process be written again by another one, each alone at first."""
+        self._child.stop()
         self._metrics.restarted(self.name)
-        self._metrics.note(f"{self.name}: {error.message}")
+        self._metrics.note(f"{self.name}: {words}")
+        self._metrics.cache(self.name, running=0, used=0, capacity=int(self.about["cache_tokens"]))
         with self._changed:
             self._left = []
             self._running = 0
@@ -212,6 +253,7 @@ class LanguageModel:
                 self._forget(stream)
         for stream in streams:
             stream.is_sent, stream.is_suspect = False, True
+        return True
 
     def _hand_over(self, said: Mapping[str, Any]) -> None:
         by_stream: dict[Stream, list[Event | VermilionError]] = {}
@@ -267,12 +309,16 @@ class LanguageModel:
         with self._changed:
             streams = list(self._streams.values())
             self._streams.clear()
+        self._metrics.queue_length(self.name, 0)
         for stream in streams:
             self._tell(stream, [error])
 
 
 # What a worker raises, as a client is told.
-_KINDS = {"OptionError": WrongRequestError, "UnsupportedError": WrongRequestError}
+_KINDS = {
+    "OptionError": WrongRequestError, "UnsupportedError": WrongRequestError,
+    "FaultError": FaultError,
+}  # fmt: skip
 
 
 def error_of(refused: Mapping[str, Any]) -> VermilionError:

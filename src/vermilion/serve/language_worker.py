@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from vermilion.errors import ModelError, OptionError, VermilionError
 from vermilion.llm.decoder import EngineOptions
 from vermilion.llm.open_model import OwnModel, open_own_model, read_model_config
 from vermilion.llm.pool import open_pool, token_bytes
-from vermilion.serve.scheduler import Scheduler, refusal
+from vermilion.serve.scheduler import Scheduler, fault_of, refusal
 from vermilion.serve.sequence import Event, Text, Wish, check_bias
 
 # Of the memory that is free, the cache may take so much; and no more texts of the whole context.
@@ -24,6 +25,8 @@ _SHARE = 0.25
 _MOST_CONTEXTS = 64
 # Where an engine does not say what a token takes.
 _PLAIN_TOKENS = 1 << 15
+# Tokens of the prompt that it is tried with.
+_TRIED = 20
 # What a text may become where its request does not say it.
 _DEFAULT_NEW = 1024
 
@@ -70,6 +73,9 @@ class Worker:
                 texts = self._texts(request, asked)
             except VermilionError as error:
                 events.append(refusal(request, error))
+                continue
+            except Exception as error:  # what a library raises costs this request alone
+                events.append(refusal(request, fault_of(error)))
                 continue
             events.append({"request": request, "prompt_tokens": len(texts[0].prompt)})
             self._scheduler.add(texts)
@@ -139,19 +145,23 @@ class Worker:
         return list(asked["prompt"])
 
     def _try(self) -> None:
-        """Read a prompt of many tokens and write two, so that all programs have run."""
-        wish = Wish(new=2, temperature=0.0, ignore_end=True)
-        length = min(20, self._model.decoder.context_length - 2)
-        first = self._model.ends.ends[0]
-        model = self._model
-        text = Text(
-            "", 0, [first] * length, wish, model.ends.ends, model.tokenizer.create_stream(),
-            model.tokenizer.decode,
-        )  # fmt: skip
-        trial = Scheduler(self._pool, most=1, chunk=length, keeps=False)
-        trial.add([text])
-        while trial.running or trial.waiting:
-            trial.advance()
+        """Read a prompt of many tokens and one more, so that all programs have run.
+
+        Raises: ModelError where it makes no numbers; OptionError where the cache is too small.
+        """
+        length = max(1, min(_TRIED, self._model.decoder.context_length - 1))
+        token = self._model.ends.ends[0]
+        room = self._pool.take(length, 1)
+        try:
+            rows = [self._pool.read(room, [token] * length, is_last=True)]
+            rows.append(self._pool.step([room], [token])[0])
+        finally:
+            self._pool.give_back(room)
+        if any(row is None or np.isnan(row).any() for row in rows):
+            raise ModelError(
+                "its trial run failed: what it makes of a prompt is not a number",
+                hint="`vermilion llm chat` shows what it writes; copy the model again",
+            )
 
 
 def wish_of(given: Mapping[str, Any], room: int) -> Wish:

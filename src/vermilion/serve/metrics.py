@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
@@ -28,6 +29,7 @@ class Log:
             return
         moment = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": moment, "event": event, **details}, ensure_ascii=False)
+        line = line.encode("utf-8", "backslashreplace").decode("utf-8")  # lone surrogates
         try:
             self._stream.write(line + "\n")
             self._stream.flush()
@@ -113,9 +115,9 @@ class Metrics:
         """Note how many operators are not ours."""
         self._gauges["vermilion_fallback_operators"].labels(model).set(operators)
 
-    def ready(self, model: str, is_ready: bool) -> None:
-        """Note whether a model answers."""
-        self._gauges["vermilion_model_ready"].labels(model).set(is_ready)
+    def ready_when(self, model: str, is_ready: Callable[[], bool]) -> None:
+        """Take what says whether a model answers: it is asked whenever the numbers are read."""
+        self._gauges["vermilion_model_ready"].labels(model).set_function(is_ready)
 
     def restarted(self, model: str) -> None:
         """Count a process that ended."""
@@ -124,6 +126,10 @@ class Metrics:
     def note(self, text: str) -> None:
         """Log what somebody should know."""
         self._log.write("note", text=text)
+
+    def fault(self, where: str) -> None:
+        """Log the exception that is being handled: nothing of ours should have raised it."""
+        self._log.write("fault", where=where, traceback=traceback.format_exc())
 
     def text(self) -> tuple[bytes, str]:
         """Return all numbers in Prometheus's form, and its content type."""

@@ -20,9 +20,11 @@ from vermilion.cores import allowed_cores, usable_cores
 from vermilion.errors import DeviceError, VermilionError
 from vermilion.process.arrays import read_values, write_values
 from vermilion.process.child import Child, ChildError
+from vermilion.runtime.feeds import shape_text
 from vermilion.serve.jobs import Job, JobQueue, Outputs
 from vermilion.serve.metrics import Metrics
 from vermilion.serve.refusals import (
+    FaultError,
     NotReadyError,
     TooLateError,
     WorkerLostError,
@@ -34,8 +36,12 @@ from vermilion.serve.tensors import Array, Tensor, tensor_of
 _WORKER = ("vermilion.serve.network_worker",)
 # Compiling a large model takes minutes.
 OPEN_LIMIT_S = 1800.0
-# So often a process may end without having computed anything before no other is started.
-_MOST_DEATHS = 5
+# So often in a row a process may fail to open, or end unasked while it is young, before no other
+# is started.
+MOST_DEATHS = 5
+YOUNG_S = 10.0
+# How often a thread that has nothing to do looks whether its process is still there.
+LOOK_S = 0.25
 _LEAST_MEMORY = 1 << 30
 # A request is computed so often more where its process ended; then it is to blame.
 _MOST_TRIES = 3
@@ -97,8 +103,11 @@ class Network:
         )
         self._threads: list[threading.Thread] = []
         self._children: dict[int, Child] = {}
+        self._left = settings.instances  # threads that have not given up
+        self._counting = threading.Lock()
         self._closing = threading.Event()
-        self.failure = ""
+        self.failure = self._why = ""
+        self.is_batched = False
         self.about: About
         try:
             children = self._started()
@@ -114,9 +123,21 @@ class Network:
         metrics.fallback(name, self.about.fallback)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether requests are computed."""
+    def is_open(self) -> bool:
+        """Whether it takes requests; while no process of it lives, they wait for the next one."""
         return not self.failure and not self._closing.is_set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a process is there that computes requests."""
+        return self.is_open and any(child.is_alive for child in list(self._children.values()))
+
+    @property
+    def reason(self) -> str:
+        """Why it is not ready; nothing where it is."""
+        if self._closing.is_set():
+            return "the model is being unloaded"
+        return self.failure or ("" if self.is_ready else "its process ended, and is started again")
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -128,8 +149,8 @@ class Network:
 
         Raises: RequestRefused, or what the model raises.
         """
-        if not self.is_ready:
-            raise NotReadyError(self.failure or "the model is being unloaded")
+        if not self.is_open:
+            raise NotReadyError(self.reason)
         job = self._job(inputs)
         self._queue.put(job)
         try:
@@ -143,15 +164,14 @@ class Network:
     def close(self) -> None:
         """End the processes; what waits is refused."""
         self._closing.set()
-        for job in self._queue.close():
-            job.refuse(NotReadyError("the model was unloaded"))
+        self._refuse_all(self._queue.close(), "the model was unloaded")
         for thread in self._threads:
             thread.join()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _job(self, inputs: Mapping[str, Array]) -> Job:
         until = time.monotonic() + self._settings.time_limit_s
-        if not self.about.is_batched:
+        if not self.is_batched:
             return Job(inputs, 1, None, until)
         rows = {array.shape[0] for array in inputs.values()}
         if len(rows) > 1:
@@ -171,6 +191,7 @@ class Network:
                 children.append(child)
                 if number == 0:
                     self.about = about_of(said)
+                    self.is_batched = self.about.is_batched
         except BaseException:
             for child in children:
                 child.stop()
@@ -181,7 +202,10 @@ class Network:
         self, number: int, cores: Sequence[int], threads: int
     ) -> tuple[Child, Mapping[str, Any]]:
         cache = self._settings.cache_dir
-        child = Child(_WORKER, self._folder / f"log{number}", who=self.name, cores=cores)
+        try:
+            child = Child(_WORKER, self._folder / f"log{number}", who=self.name, cores=cores)
+        except OSError as error:
+            raise DeviceError(f"no process can be started: {error.strerror}") from error
         details = {
             "path": str(self._path), "place": self._place, "dims": self._settings.dims,
             "threads": threads, "cache_dir": None if cache is None else str(cache),
@@ -195,46 +219,72 @@ class Network:
             child.stop()
             raise (error.raised or error) from error
 
-    def _serve(self, number: int, child: Child | None) -> None:
-        """Carry out batches, until the queue is closed."""
-        deaths = 0
-        while jobs := self._queue.take():
-            # One that opens has run the model: it is no process that ends at once.
-            while child is None and deaths < _MOST_DEATHS and not self._closing.is_set():
-                child = self._again(number)
-                deaths = 0 if child is not None else deaths + 1
-                self._closing.wait(0.0 if child is not None else 0.1 * 2**deaths)
-            if child is None:
-                self._give_up(jobs)
-                return
+    def _serve(self, number: int, child: Child) -> None:
+        """Carry out batches until the queue is closed; start the process again when it ends."""
+        own: Child | None = child
+        opened, deaths = time.monotonic(), 0
+        while (jobs := self._queue.take(LOOK_S)) is not None:
             try:
-                self._run(number, child, jobs)
-            except ChildError as error:
-                if error.raised is not None:
-                    self._refuse(jobs, error.raised)
-                    continue
-                child.stop()
-                child = None
-                self._metrics.restarted(self.name)
-                self._try_again(jobs, error)
-            except OSError as error:  # no room for the values
-                for job in jobs:
-                    job.refuse(
-                        DeviceError(f"the values could not be handed over: {error.strerror}")
-                    )
-        if child is not None:
-            child.stop()
+                if own is not None and not own.is_alive:
+                    is_young = time.monotonic() - opened < YOUNG_S
+                    deaths = deaths + 1 if is_young else 0
+                    self._ended(own, "its process ended while it had nothing to do")
+                    own = None
+                if own is None:
+                    own, opened = self._again(number, deaths), time.monotonic()
+                if own is None:
+                    break
+                if jobs and self._carried_out(number, own, jobs):
+                    deaths = 0
+                elif jobs:
+                    own = None
+            except Exception:  # the last door: no thread ends while the model says it is ready
+                self._metrics.fault(self.name)
+                self._refuse(jobs, FaultError("this is a fault of the server"))
+        if own is not None:
+            own.stop()
+        if jobs is not None:
+            self._give_up(jobs)
 
-    def _again(self, number: int) -> Child | None:
-        cores, threads = shares(self._settings.instances, self._settings.threads)[number]
+    def _carried_out(self, number: int, child: Child, jobs: Sequence[Job]) -> bool:
+        """Compute jobs, or say why not; a process that broke is stopped."""
         try:
-            return self._open(number, cores, threads)[0]
-        except VermilionError as error:
-            self._metrics.note(f"{self.name}: a process could not be started: {error.message}")
-            return None
+            self._run(number, child, jobs)
+        except ChildError as error:
+            if error.raised is not None:
+                self._refuse(jobs, error.raised)
+                return True
+            self._ended(child, error.message)
+            self._try_again(jobs, error)
+            return False
+        except OSError as error:  # no room for the values
+            for job in jobs:
+                job.refuse(DeviceError(f"the values could not be handed over: {error.strerror}"))
+        return True
+
+    def _ended(self, child: Child, words: str) -> None:
+        child.stop()
+        self._why = words
+        self._metrics.restarted(self.name)
+        self._metrics.note(f"{self.name}: {words}")
+
+    def _again(self, number: int, deaths: int) -> Child | None:
+        """Start a process again, later the more often it ended; None where there is none to be."""
+        cores, threads = shares(self._settings.instances, self._settings.threads)[number]
+        while deaths < MOST_DEATHS and not self._closing.wait(0.1 * 2**deaths * bool(deaths)):
+            try:
+                return self._open(number, cores, threads)[0]
+            except VermilionError as error:
+                deaths += 1
+                self._why = error.message
+                self._metrics.note(f"{self.name}: a process could not be started: {error.message}")
+        return None
 
     def _run(self, number: int, child: Child, jobs: Sequence[Job]) -> None:
         begin = time.monotonic()
+        if len(jobs) > 1 and not self.is_batched:  # they came before that was known
+            self._queue.put_back(jobs)
+            return
         if len(jobs) == 1:
             inputs = jobs[0].inputs
         else:
@@ -246,11 +296,12 @@ class Network:
             stage="running",
         )  # fmt: skip
         found: dict[str, Array] = read_values(said["rows"], self._folder / f"out{number}")
-        seconds = time.monotonic() - begin
+        seconds, count = time.monotonic() - begin, sum(job.rows for job in jobs)
+        if len(jobs) > 1 and any(array.shape[:1] != (count,) for array in found.values()):
+            self._share_no_more(jobs, found)
+            return
         self._queue.note_run(seconds)
-        self._metrics.ran(self.name, sum(job.rows for job in jobs), seconds, [
-            begin - job.entered for job in jobs
-        ])  # fmt: skip
+        self._metrics.ran(self.name, count, seconds, [begin - job.entered for job in jobs])
         at = 0
         for job in jobs:
             own = found
@@ -258,6 +309,13 @@ class Network:
                 own = {name: array[at : at + job.rows] for name, array in found.items()}
             at += job.rows
             job.answer(own)
+
+    def _share_no_more(self, jobs: Sequence[Job], found: Mapping[str, Array]) -> None:
+        """Compute each alone from now on: the outputs of a batch have not one row for each row."""
+        shapes = ", ".join(f"{name} {shape_text(array.shape)}" for name, array in found.items())
+        self._metrics.note(f"{self.name}: its requests share no batch any more: it made {shapes}")
+        self.is_batched = False
+        self._queue.put_back(jobs)
 
     def _refuse(self, jobs: Sequence[Job], error: VermilionError) -> None:
         """Tell of an error; of a batch, each is tried alone, for it may be one of them only."""
@@ -268,7 +326,6 @@ class Network:
 
     def _try_again(self, jobs: Sequence[Job], error: ChildError) -> None:
         """Let each be computed alone by another process; who was alone twice has failed."""
-        self._metrics.note(f"{self.name}: {error.message}")
         late = error.kind == "hung"
         kept = [job for job in jobs if job.tries < _MOST_TRIES and not (late and len(jobs) == 1)]
         for job in jobs:
@@ -278,9 +335,20 @@ class Network:
         self._queue.put_back(kept)
 
     def _give_up(self, jobs: Sequence[Job]) -> None:
-        self.failure = self.failure or "its processes end as soon as they are started"
-        for job in (*jobs, *self._queue.close()):
-            job.refuse(NotReadyError(self.failure))
+        """Leave the jobs to the other processes, if there are any; else the model has failed."""
+        with self._counting:
+            self._left -= 1
+        if self._closing.is_set():
+            self._refuse_all(jobs, "the model was unloaded")
+        elif self._left:
+            self._queue.put_back(jobs)
+        else:
+            self.failure = f"its processes end as soon as they are started: {self._why}"
+            self._refuse_all((*jobs, *self._queue.close()), self.failure)
+
+    def _refuse_all(self, jobs: Sequence[Job], words: str) -> None:
+        for job in jobs:
+            job.refuse(NotReadyError(words))
 
 
 def _memory_folder() -> str | None:

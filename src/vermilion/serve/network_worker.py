@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vermilion.errors import VermilionError, first_line
+from vermilion.errors import (
+    ModelError,
+    OptionError,
+    Refusal,
+    UnsupportedError,
+    VermilionError,
+    first_line,
+)
 from vermilion.process.arrays import read_values, write_values
 from vermilion.serve.tensors import Array, Tensor, tensor_of
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from vermilion.ir.passes.bind_dimensions import Dimensions
 
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]
@@ -39,27 +48,37 @@ class Worker:
         """Open a model, compile it where it is not, and run it once.
 
         `values` is a folder for arrays. Returns what the model is, and where it runs.
+
+        Raises: VermilionError of the kind that says why it cannot be; ModelError where no inputs
+        run it.
         """
         self._folder = Path(values)
         sizes = {name: tuple(n) if isinstance(n, list) else n for name, n in dims.items()}
-        self._run, about = _opened(Path(path), place, sizes, threads, cache_dir)
+        self._run, about, model = _opened(Path(path), place, sizes, threads, cache_dir)
         inputs = [tensor_of(row) for row in about["inputs"]]
         outputs = [tensor_of(row) for row in about["outputs"]]
         self._names = [tensor.name for tensor in outputs]
-        batched, note = _tried(self._run, inputs, outputs)
+        batched, note = _tried(self._run, inputs, outputs, model)
         return {**about, "batched": batched, "note": note}
 
     def run(self, rows: dict[str, Any], number: int) -> dict[str, Any]:
         """Run the model on the values of a file, and write what comes out to another."""
         inputs = read_values(rows, self._folder / f"in{number}", mapped=True)
-        found = self._run(inputs)
+        try:
+            found = self._run(inputs)
+        except (VermilionError, MemoryError):
+            raise
+        except Exception as error:  # it has run: these inputs are what it does not take
+            words = first_line(error)
+            raise OptionError(f"the model does not run with these inputs: {words}") from error
         named = dict(zip(self._names, found, strict=True))
         return {"rows": write_values(named, self._folder / f"out{number}")}
 
 
 def _opened(
     path: Path, place: str, dims: Dimensions, threads: int, cache_dir: str | None
-) -> tuple[Run, dict[str, Any]]:
+) -> tuple[Run, dict[str, Any], Callable[[], ir.Model]]:
+    """Return what runs the model, what it is, and what returns its graph."""
     if place:
         from vermilion.runtime.placement_line import ONNX_RUNTIME
 
@@ -86,30 +105,42 @@ def _opened(
         "placement": session.placement,
         "fallback": total - native,
     }
-    return lambda inputs: session.run(names, inputs), about
+    return lambda inputs: session.run(names, inputs), about, session.model
 
 
-def _open_onnx(path: Path, dims: Dimensions, threads: int) -> tuple[Run, dict[str, Any]]:
+def _open_onnx(
+    path: Path, dims: Dimensions, threads: int
+) -> tuple[Run, dict[str, Any], Callable[[], ir.Model]]:
     import onnxruntime as ort
 
     from vermilion.ir.execute import open_session, run_session
     from vermilion.ir.load import load_model
     from vermilion.ir.passes.bind_dimensions import bind_dimensions
 
-    session = open_session(bind_dimensions(load_model(path), dims), threads=threads)
+    model = bind_dimensions(load_model(path), dims)
+    session = open_session(model, threads=threads)
     names = [one.name for one in session.get_outputs()]
 
     def run(inputs: Mapping[str, Array]) -> Sequence[Array]:
         found = run_session(session, inputs, names)
         return [found[name] for name in names]
 
-    return run, {
-        "inputs": [_row(one.name, one.type, one.shape) for one in session.get_inputs()],
-        "outputs": [_row(one.name, one.type, one.shape) for one in session.get_outputs()],
+    # ONNX Runtime says of a tensor of any rank that it is a scalar.
+    values = (*model.graph.inputs, *model.graph.outputs)
+    ranked = {value.name for value in values if value.shape is not None}
+
+    def rows(known: Sequence[ort.NodeArg]) -> list[dict[str, Any]]:
+        shapes = {one.name: one.shape if one.name in ranked else None for one in known}
+        return [_row(one.name, one.type, shapes[one.name]) for one in known]
+
+    about = {
+        "inputs": rows(session.get_inputs()),
+        "outputs": rows(session.get_outputs()),
         "runs_on": f"CPU (ONNX Runtime {ort.__version__})",
         "placement": "",
         "fallback": 0,
     }
+    return run, about, lambda: model
 
 
 def _row(name: str, type_: str, shape: Sequence[int | str | None] | None) -> dict[str, Any]:
@@ -122,27 +153,69 @@ def batch_axis(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
     return bool(inputs) and len(firsts) == 1 and isinstance(firsts.pop(), str)
 
 
-def _tried(run: Run, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[bool, str]:
+def _tried(
+    run: Run,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    model: Callable[[], ir.Model],
+) -> tuple[bool, str]:
     """Run the model, so that what is made at the first run is made.
 
     Say whether requests may share a batch: the first axis is one open size of all, and rows that
     are joined give what each gives alone. The other says why not, where that is not plain.
+
+    Raises: ModelError where it runs neither with plain inputs nor with those that its graph allows.
     """
-    wanted, why = batch_axis(inputs, outputs), ""
+    is_wanted = batch_axis(inputs, outputs)
     for size in _SIZES:
+        first, second = _drawn(inputs, size, 1), _drawn(inputs, size, 2)
         try:
-            first, second = _drawn(inputs, size, 1), _drawn(inputs, size, 2)
             apart = [run(first), run(second)]
-            if not wanted:
-                return False, ""
-            joined = run({n: np.concatenate([first[n], second[n]]) for n in first})
-        except (VermilionError, ValueError, RuntimeError, IndexError) as error:
-            why = f"it could not be tried: {first_line(error)}"
+        except Exception:  # a library may raise anything; other inputs may do
             continue
-        if all(_alike(a, b, c) for a, b, c in zip(*apart, joined, strict=True)):
-            return True, ""
-        return False, "requests share no batch: its rows depend on each other"
-    return False, why
+        return _shares(run, (first, second), apart) if is_wanted else (False, "")
+    batch = inputs[0].shape[0] if is_wanted and inputs[0].shape else None
+    rows = _allowed(run, model(), {str(batch): 1} if is_wanted else {})
+    return _shares(run, rows, [run(row) for row in rows]) if is_wanted else (False, "")
+
+
+def _shares(
+    run: Run, rows: Sequence[Mapping[str, Array]], apart: Sequence[Sequence[Array]]
+) -> tuple[bool, str]:
+    """Say whether two rows give the same in one batch as `apart`, and if not why."""
+    first, second = rows
+    try:
+        joined = run({name: np.concatenate([first[name], second[name]]) for name in first})
+    except Exception as error:  # of a library
+        return False, f"requests share no batch: two rows do not run: {first_line(error)}"
+    if all(_alike(a, b, c) for a, b, c in zip(*apart, joined, strict=True)):
+        return True, ""
+    return False, "requests share no batch: its rows depend on each other"
+
+
+def _allowed(
+    run: Run, model: ir.Model, sizes: Mapping[str, int]
+) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+    """Return two samples of one size that the graph allows and the model runs.
+
+    Raises: ModelError where there are none.
+    """
+    from vermilion.ir.samples import draw_accepted, draw_sample
+
+    def tried(inputs: Mapping[str, Array]) -> None:
+        try:
+            run(inputs)
+        except Exception as error:  # of a library
+            raise UnsupportedError(first_line(error)) from error
+
+    found = draw_accepted(model, "ordinary", tried, seed=1, sizes=sizes)
+    if isinstance(found, Refusal):
+        raise ModelError(
+            f"its trial run failed: {found.reason}",
+            hint="`vermilion run MODEL` shows how it runs; `--dim` fixes dynamic sizes",
+        )
+    sample, _ = found
+    return sample.inputs, draw_sample(model, seed=2, sizes=sample.sizes).inputs
 
 
 def _drawn(inputs: Sequence[Tensor], size: int, seed: int) -> dict[str, Array]:

@@ -6,6 +6,7 @@ Source: OpenAI's API reference, as published.
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 import time
@@ -13,11 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vermilion.serve.bodies import json_of
+from vermilion.serve.refusals import WrongRequestError
+
 Event = Mapping[str, Any]
 
 # How models that were trained to call tools write a call: in tags, or as an object by itself.
 _TAGGED = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _NAMES = ("name", "function")
+# As OpenAI's reference has it for a token that is very unlikely.
+_UNLIKELY = -9999.0
 _ARGUMENTS = ("arguments", "parameters")
 
 
@@ -160,8 +166,8 @@ def tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
 
 def _call(text: str) -> dict[str, Any] | None:
     try:
-        given = json.loads(text)
-    except (ValueError, RecursionError):
+        given = json_of(text, "a call")
+    except WrongRequestError:
         return None
     if not isinstance(given, dict):
         return None
@@ -186,7 +192,15 @@ def _chat_logprobs(chances: Sequence[Event]) -> dict[str, Any]:
 
 def _token(row: Sequence[Any]) -> dict[str, Any]:
     _, text, logprob = row
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
+    letters = list(text.encode("utf-8", "replace"))
+    return {"token": text, "logprob": _likelihood(logprob), "bytes": letters}
+
+
+def _likelihood(logprob: float) -> float | None:
+    """Return the logarithm of a likelihood: OpenAI's number for none at all, null for NaN."""
+    if math.isfinite(logprob):
+        return logprob
+    return _UNLIKELY if logprob < 0 else None
 
 
 def _plain_logprobs(chances: Sequence[Event], offset: int) -> dict[str, Any]:
@@ -197,9 +211,10 @@ def _plain_logprobs(chances: Sequence[Event], offset: int) -> dict[str, Any]:
         offset += len(token)
     return {
         "tokens": tokens,
-        "token_logprobs": [chance["token"][2] for chance in chances],
+        "token_logprobs": [_likelihood(chance["token"][2]) for chance in chances],
         "top_logprobs": [
-            {text: logprob for _, text, logprob in chance["likeliest"]} for chance in chances
+            {text: _likelihood(logprob) for _, text, logprob in chance["likeliest"]}
+            for chance in chances
         ],
         "text_offset": offsets,
     }

@@ -6,35 +6,27 @@ Source: OpenAI's API reference, as published; `/v1/rerank` has the form of Jina'
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from vermilion.errors import VermilionError
-from vermilion.serve.bodies import body_of, object_of
+from vermilion.serve.bodies import JsonResponse, body_of, json_bytes, object_of, unless_gone
 from vermilion.serve.catalog import Catalog
 from vermilion.serve.encoder import Encoder, read_embeddings, read_rerank
 from vermilion.serve.language import LanguageModel
 from vermilion.serve.openai_answers import Answer, Choice
 from vermilion.serve.openai_forms import Asked, read_chat, read_completion
-from vermilion.serve.refusals import NotServedError, RequestRefused, words_of
+from vermilion.serve.refusals import NotServedError, words_of
 from vermilion.serve.settings import Settings
 
 Event = Mapping[str, Any]
-Result = TypeVar("Result")
 
 _DONE = b"data: [DONE]\n\n"
-
-
-class ClientGone(RequestRefused):
-    """Nobody waits for the answer any more."""
-
-    status = 499
 
 
 class OpenAI:
@@ -60,13 +52,13 @@ class OpenAI:
         del request
         names = [one.name for one in self._catalog.all() if one.state == "READY"]
         rows = [self._row(name) for name in dict.fromkeys(names)]
-        return JSONResponse({"object": "list", "data": rows})
+        return JsonResponse({"object": "list", "data": rows})
 
     async def model(self, request: Request) -> Response:
         """Describe a model."""
         name = request.path_params["model"]
         self._catalog.versions(name)
-        return JSONResponse(self._row(name))
+        return JsonResponse(self._row(name))
 
     async def chat(self, request: Request) -> Response:
         """Write the next message of a conversation."""
@@ -81,14 +73,14 @@ class OpenAI:
         asked = read_embeddings(await self._body(request))
         encoder = self._served(request, asked.model, Encoder, "no encoder")
         assert isinstance(encoder, Encoder)
-        return JSONResponse(await encoder.embeddings(asked))
+        return JsonResponse(await unless_gone(request, encoder.embeddings(asked)))
 
     async def rerank(self, request: Request) -> Response:
         """Return how well documents answer a question."""
         asked = read_rerank(await self._body(request))
         encoder = self._served(request, asked.model, Encoder, "no encoder")
         assert isinstance(encoder, Encoder)
-        return JSONResponse(await encoder.rerank(asked))
+        return JsonResponse(await unless_gone(request, encoder.rerank(asked)))
 
     async def _write(self, request: Request, asked: Asked, *, is_chat: bool) -> Response:
         model = self._served(request, asked.model, LanguageModel, "no language model")
@@ -98,7 +90,7 @@ class OpenAI:
         events = _events(model, asked, answer)
         if asked.is_stream:
             # What refuses a request is told with its status, before anything is sent.
-            first = await _unless_gone(request, anext(events, None))
+            first = await unless_gone(request, anext(events, None))
             pieces = _pieces(answer, asked, first, events)
             return StreamingResponse(pieces, media_type="text/event-stream")
 
@@ -106,8 +98,8 @@ class OpenAI:
             async for _ in events:
                 pass
 
-        await _unless_gone(request, collected())
-        return JSONResponse(answer.whole())
+        await unless_gone(request, collected())
+        return JsonResponse(answer.whole())
 
     async def _body(self, request: Request) -> dict[str, Any]:
         return object_of(await body_of(request, self._settings.max_body_bytes))
@@ -187,24 +179,4 @@ async def _pieces(
 
 
 def _sent(piece: Mapping[str, Any]) -> bytes:
-    text = json.dumps(piece, ensure_ascii=False, separators=(",", ":"))
-    return b"data: " + text.encode("utf-8", "replace") + b"\n\n"
-
-
-async def _unless_gone(request: Request, work: Awaitable[Result]) -> Result:
-    """Wait for work as long as the client does; then it is ended. Raises: ClientGone."""
-    doing = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(request))
-    try:
-        await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            raise ClientGone("the client left")
-        return doing.result()
-    finally:
-        for task in (doing, gone):
-            task.cancel()
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    return b"data: " + json_bytes(piece) + b"\n\n"

@@ -7,12 +7,12 @@ send those of their own.
 from __future__ import annotations
 
 import json
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vermilion.serve.bodies import json_of
 from vermilion.serve.refusals import WrongRequestError
 
 MOST_CHOICES = 128
@@ -52,7 +52,7 @@ class Given:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise WrongRequestError(f"`{name}` is a number")
-        if not (math.isfinite(value) and low <= value <= high):
+        if not low <= value <= high:  # neither is NaN, nor what no float can hold
             raise WrongRequestError(f"`{name}` is a number from {low:g} to {high:g}")
         return float(value)
 
@@ -195,10 +195,11 @@ def _messages(value: Any) -> list[dict[str, Any]]:
 
 
 def _message(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or value.get("role") not in _ROLES:
+    role = value.get("role") if isinstance(value, dict) else None
+    if not isinstance(role, str) or role not in _ROLES:
         roles = ", ".join(sorted(_ROLES))
         raise WrongRequestError(f"a message is an object with a `role`: {roles}")
-    role = "system" if value["role"] == "developer" else value["role"]
+    role = "system" if role == "developer" else role
     found: dict[str, Any] = {"role": role, "content": _content(value.get("content"))}
     for name in ("name", "tool_call_id"):
         if isinstance(value.get(name), str):
@@ -216,10 +217,7 @@ def _call(value: Any) -> dict[str, Any]:
         raise WrongRequestError("a call in `tool_calls` has a `function` with a `name`")
     arguments = function.get("arguments", "{}")
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            raise WrongRequestError("the `arguments` of a call are no JSON") from None
+        arguments = json_of(arguments or "{}", "`arguments` of a call")
     return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 

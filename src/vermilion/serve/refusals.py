@@ -58,6 +58,18 @@ class WorkerLostError(RequestRefused):
     status = 500
 
 
+class ClientGone(RequestRefused):
+    """Nobody waits for the answer any more."""
+
+    status = 499
+
+
+class FaultError(RequestRefused):
+    """Something in the server or the model went wrong that is not the request's fault."""
+
+    status = 500
+
+
 class NotReadyError(RequestRefused):
     """The model is not loaded, or the server is being stopped."""
 

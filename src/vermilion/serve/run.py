@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import uvicorn
 
-from vermilion.errors import DeviceError, VermilionError
+from vermilion.errors import DeviceError, OptionError, first_line
 from vermilion.serve.app import build_app, opener
-from vermilion.serve.catalog import Catalog, Place
+from vermilion.serve.catalog import Catalog, Place, Version, check_dims
 from vermilion.serve.metrics import Log, Metrics
 from vermilion.serve.settings import Settings
 
@@ -35,10 +37,14 @@ class ModelServer:
     """Listens from `start` on; models are loaded meanwhile."""
 
     def __init__(self, places: Places, settings: Settings, log: Log) -> None:
-        """Bind the port. Raises: DeviceError where it is taken; OptionError for wrong keys."""
+        """Bind the port. Raises: DeviceError where it is taken; OptionError for what is wrong."""
         self.metrics = Metrics(log)
         self._settings, self._log = settings, log
-        self.catalog = Catalog(places, opener(settings, self.metrics), self.metrics.ready)
+        check_dims(places, settings.dims)
+        _check_tls(settings)
+        self.catalog = Catalog(places, opener(settings, self.metrics))
+        for name in self.catalog.names():
+            self.metrics.ready_when(name, partial(_answers, self.catalog.version(name)))
         if settings.load_all:
             self.catalog.expect_all()
         app = build_app(self.catalog, settings, self.metrics, log)
@@ -57,7 +63,7 @@ class ModelServer:
                 ssl_keyfile=None if key is None else str(key),
             )
         )
-        self.error: VermilionError | None = None
+        self.error: Exception | None = None
         self.is_loaded = threading.Event()
         self._loading = threading.Thread(target=self._load, name="loading", daemon=True)
 
@@ -94,7 +100,7 @@ class ModelServer:
             for name in self.catalog.names():
                 self.catalog.load(name)
                 self._log.write("loaded", model=name)
-        except VermilionError as error:
+        except Exception as error:  # whatever it is, who started the server is told
             self.error = error
             self.stop()
             return
@@ -127,13 +133,41 @@ def _nothing(number: int, frame: FrameType | None) -> None:
     """Go on: the server has ended by itself."""
 
 
+def _answers(version: Version) -> bool:
+    return version.state == "READY"
+
+
+def _check_tls(settings: Settings) -> None:
+    """Raise OptionError where the certificate and its key are none that can be used."""
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return
+    try:
+        # A key that wants a password is not asked for one: nobody may be there to type it.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            settings.tls_certificate, settings.tls_key, password=lambda: ""
+        )
+    except (OSError, ValueError) as error:
+        words = (
+            error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+        )
+        raise OptionError(
+            f"the certificate and its key cannot be used: {words}",
+            where=f"{settings.tls_certificate}, {settings.tls_key}",
+            hint="both in PEM form, the key without a password",
+        ) from error
+
+
 def _bound(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        found = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
         raise DeviceError(
             f"port {settings.port} of {settings.host} cannot be listened at: {error.strerror}",
             where="--port",
             hint="another one, or 0 for any that is free",
         ) from error
+    # An answer is its head and its body, two writes: without this the second waits until the client
+    # has acknowledged the first, 40 ms later. asyncio sets it only on sockets that name TCP.
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return found

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vermilion.errors import VermilionError
+from vermilion.errors import VermilionError, first_line
 from vermilion.llm.pool import Pool
+from vermilion.serve.refusals import FaultError
 from vermilion.serve.sequence import Event, Text
 
 # Rooms of texts that have ended, kept for what others begin with alike.
@@ -78,7 +79,8 @@ class Scheduler:
             begin = time.perf_counter()
             rows = self._pool.step([text.room for text in ready], [text.made[-1] for text in ready])
             for text, row in zip(ready, rows, strict=True):
-                self._take(text, row, events)
+                if text in self._running:  # no other text of its request was refused meanwhile
+                    self._take(text, row, events)
             counts.step, counts.step_s = len(ready), time.perf_counter() - begin
         return events, counts
 
@@ -129,11 +131,23 @@ class Scheduler:
         return self._pool.copy(best, text.room, min(most, len(text.prompt) - 1)) if best else 0
 
     def _take(self, text: Text, row: Any, events: list[Event]) -> None:
-        event = text.take(row)
+        try:
+            event = text.take(row)
+        except VermilionError as error:
+            self._refuse(text, error, events)
+            return
+        except Exception as error:  # of its form, say: it costs this request alone
+            self._refuse(text, fault_of(error), events)
+            return
         if event is not None:
             events.append(event)
         if text.finish:
             self._leave(text)
+
+    def _refuse(self, text: Text, error: VermilionError, events: list[Event]) -> None:
+        """Write no more for a text's request."""
+        self.remove(text.request)
+        events.append(refusal(text.request, error))
 
     def _leave(self, text: Text) -> None:
         self._running.remove(text)
@@ -149,6 +163,11 @@ def alike(first: Sequence[int], second: Sequence[int], most: int) -> int:
     """Return how many tokens two prompts begin with alike, at most so many."""
     most = min(most, len(first), len(second))
     return next((at for at in range(most) if first[at] != second[at]), most)
+
+
+def fault_of(error: Exception) -> FaultError:
+    """Return what is told of an exception that nothing of ours should have raised."""
+    return FaultError(f"the text cannot be written: {type(error).__name__}: {first_line(error)}")
 
 
 def refusal(request: str, error: VermilionError) -> Event:

@@ -9,6 +9,8 @@ from pathlib import Path
 from vermilion.errors import OptionError
 
 MIB = 1 << 20
+# Of any number on the command line: eleven days, a terabyte. No clock takes times without end.
+MOST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,10 @@ class Settings:
         for name, (value, smallest) in least.items():
             if not value >= smallest:
                 raise OptionError(f"`{name}` is {value:g}: it is {smallest} or more")
-        if not self.time_limit_s > 0:
-            raise OptionError("`--time-limit` is more than 0 seconds")
+            if value > MOST and name != "--max-body":
+                raise OptionError(f"`{name}` is {value:g}: it is {MOST:,} or less")
+        if not 0 < self.time_limit_s <= MOST:
+            raise OptionError(f"`--time-limit` is more than 0 seconds, and {MOST:,} or less")
         if not 0 <= self.port < 1 << 16:
             raise OptionError(f"there is no port {self.port}", hint="0 takes one that is free")
         if (self.tls_certificate is None) != (self.tls_key is None):

@@ -40,6 +40,8 @@ _TYPES: Mapping[str, tuple[str, Any]] = {
     "tensor(string)": ("BYTES", np.object_),
 }
 _LENGTH = struct.Struct("<I")
+_MOST_AXES = 32
+_MOST_ELEMENTS = 1 << 31
 # What numpy makes of JSON numbers may become each kind of type.
 _FROM = {"b": "biu", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}
 
@@ -137,8 +139,11 @@ def _named(name: object, wanted: Mapping[str, Tensor]) -> Tensor:
 
 
 def _shape(given: object, tensor: Tensor) -> tuple[int, ...]:
-    if not isinstance(given, list) or not all(type(n) is int and 0 <= n < 1 << 40 for n in given):
+    if not isinstance(given, list) or not all(type(n) is int and n >= 0 for n in given):
         raise WrongRequestError(f"input `{tensor.name}` needs a `shape`, a list of sizes")
+    # An empty array has no bytes that would keep its other sizes small.
+    if len(given) > _MOST_AXES or math.prod(max(n, 1) for n in given) > _MOST_ELEMENTS:
+        raise WrongRequestError(f"the `shape` of input `{tensor.name}` is too large")
     return tuple(given)
 
 
@@ -188,12 +193,19 @@ def _texts(data: list[Any], name: str) -> Array:
         if isinstance(one, list):
             left += reversed(one)
         elif isinstance(one, str):
+            if not _is_text(one):
+                raise WrongRequestError(f"a text of input `{name}` has a lone surrogate")
             texts.append(one)
         else:
             raise WrongRequestError(f"`data` of input `{name}` is not all strings")
     found = np.empty(len(texts), object)
     found[:] = texts
     return found
+
+
+def _is_text(text: str) -> bool:
+    """Say whether a text has an encoding: JSON's escapes can name halves of letters."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _of_bytes(data: memoryview, shape: tuple[int, ...], tensor: Tensor) -> Array:
@@ -256,20 +268,42 @@ def write_bytes(array: Array, tensor: Tensor) -> bytes:
 
 
 def write_list(array: Array, tensor: Tensor) -> list[Any]:
-    """Return an output's numbers or texts, side by side."""
+    """Return an output's numbers or texts, side by side; NaN is null, which NumPy reads as NaN.
+
+    Raises: WrongRequestError for infinities, which JSON has no words for.
+    """
     if tensor.dtype.kind == "O":
-        return [str(item) for item in array.reshape(-1).tolist()]
-    plain = array.astype(np.float32) if tensor.dtype.kind in "fV" and array.itemsize < 4 else array
-    found: list[Any] = plain.reshape(-1).tolist()
-    return found
+        return [_text_of(item) for item in array.reshape(-1).tolist()]
+    flat = array.reshape(-1)
+    if tensor.dtype.kind not in "fV":
+        return list(flat.tolist())
+    plain = flat.astype(np.float32) if array.itemsize < 4 else flat
+    if np.isfinite(plain).all():
+        return list(plain.tolist())
+    if np.isinf(plain).any():
+        raise WrongRequestError(
+            f"output `{tensor.name}` has infinities, which JSON has no words for",
+            hint="ask for its bytes: `binary_data`",
+        )
+    return [None if number != number else number for number in plain.tolist()]
+
+
+def _text_of(item: object) -> str:
+    return item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
 
 
 def classes_of(array: Array, count: int) -> Array:
     """Return the `count` largest of each row as `value:index` texts, the largest first."""
-    rows = array.reshape(1, -1) if array.ndim < 2 else array.reshape(len(array), -1)
-    count = min(count, rows.shape[1])
-    order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
+    count_of_rows = array.shape[0] if array.ndim > 1 else 1
+    rows = array.reshape(count_of_rows, math.prod(array.shape[1:]) if array.ndim > 1 else -1)
+    if rows.dtype.kind == "b":
+        rows = rows.astype(np.uint8)
+    if rows.dtype.kind not in "iu":
+        rows = rows.astype(np.float64)
+    # `~` turns the order of whole numbers around, whatever their type, as `-` does that of others.
+    turned = ~rows if rows.dtype.kind in "iu" else -rows
+    order = np.argsort(turned, axis=1, kind="stable")[:, :count]
     texts = np.empty(order.shape, object)
     for at, picked in enumerate(order):
-        texts[at] = [f"{rows[at, index]:f}:{index}" for index in picked]
+        texts[at] = [f"{float(rows[at, index]):f}:{index}" for index in picked]
     return texts[0] if array.ndim < 2 else texts

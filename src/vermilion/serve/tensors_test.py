@@ -71,6 +71,11 @@ def test_bytes_lie_behind_one_another() -> None:
         (WHOLE, {"shape": [1], "data": [256]}, "no UINT8"),
         (WHOLE, {"shape": [1], "data": [1.5]}, "not all numbers"),
         (TEXTS, {"shape": [1], "data": [1]}, "not all strings"),
+        (TEXTS, {"shape": [1], "data": ["a\ud800"]}, "lone surrogate"),
+        (TEXTS, {"shape": [1] * 65, "data": ["a"]}, "too large"),
+        (TEXTS, {"shape": [1 << 62, 1 << 62, 0], "data": []}, "too large"),
+        (TEXTS, {"shape": [10**30], "data": []}, "too large"),
+        (NUMBERS, {"shape": [0, 1 << 39], "data": []}, "too large"),
     ],
 )
 def test_what_does_not_fit_is_told(tensor: Tensor, row: dict[str, Any], words: str) -> None:
@@ -102,3 +107,38 @@ def test_what_is_written() -> None:
     found = classes_of(np.array([[0.5, 3, 1], [9, 0, -1]], np.float32), 2)
     assert found.tolist() == [["3.000000:1", "1.000000:2"], ["9.000000:0", "0.000000:1"]]
     assert classes_of(np.array([1, 2]), 5).tolist() == ["2.000000:1", "1.000000:0"]
+
+
+@pytest.mark.parametrize(
+    ("array", "wanted"),
+    [
+        (np.zeros((0, 3), np.float32), (0, 2)),
+        (np.zeros((0, 3, 4), np.float32), (0, 2)),
+        (np.zeros((3, 0), np.float32), (3, 0)),
+        (np.zeros(0, np.float32), (0,)),
+        (np.array(3.0, np.float32), ["3.000000:0"]),
+        (np.array([False, True]), ["1.000000:1", "0.000000:0"]),
+        (np.array([1.5, 2.5], ml_dtypes.bfloat16), ["2.500000:1", "1.500000:0"]),
+        (np.array([2**60, 2**60 + 1, -5]), [f"{float(2**60):f}:1", f"{float(2**60):f}:0"]),
+        (np.array([0, 255, 7], np.uint8), ["255.000000:1", "7.000000:2"]),
+        (np.array([np.nan, 1, np.inf]), ["inf:2", "1.000000:1"]),
+    ],
+)
+def test_largest_numbers_of_any_array(array: Any, wanted: Any) -> None:
+    found = classes_of(array, 2)
+    if isinstance(wanted, tuple):
+        assert found.shape == wanted
+    else:
+        assert found.tolist() == wanted
+
+
+def test_what_json_has_no_words_for() -> None:
+    plain = Tensor("y", "tensor(float)", None)
+    assert write_list(np.array([np.nan, 1], np.float32), plain) == [None, 1.0]
+    assert write_list(np.array([np.nan], ml_dtypes.bfloat16), HALF) == [None]
+    for wrong in (np.inf, -np.inf):
+        with pytest.raises(WrongRequestError, match="`y` has infinities") as raised:
+            write_list(np.array([1, wrong, np.nan], np.float32), plain)
+        assert "binary_data" in raised.value.hint
+    texts = np.array([b"a\xff", "b"], object)
+    assert write_list(texts, TEXTS) == ["a\N{REPLACEMENT CHARACTER}", "b"]
