@@ -201,9 +201,10 @@ class ThreadPool:
         self._team = self._new_team()
         self._team.is_closing = closed
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         team = getattr(self, "_team", None)
-        if team is not None:
+        # When the interpreter ends, modules may be gone already, and threads end with it.
+        if team is not None and not is_ending():
             team.close(wait=False)  # may be called anywhere, by a worker even
 
     def _new_team(self) -> _Team:

@@ -3,6 +3,8 @@
 The TorchScript exporter writes opset 17 itself; PyTorch calls it deprecated and still ships it.
 The exporter on `torch.export` writes 18 and later, and reaches 17 only by converting back, which
 may fail. So up to 17 the first is tried first, from 18 on the second, and the other one after.
+Where sizes stay open the second is always first: the tracer freezes sizes that Python computes
+with, those of MultiheadAttention among them, and `torch.export` follows them or refuses.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ def convert(job: Job, folder: Path) -> Converted:
     Raises: UnsupportedError with what each of them said.
     """
     attempts = [(TORCHSCRIPT, job.opset), (TORCH_EXPORT, job.opset)]
-    if job.opset > LAST_TORCHSCRIPT_OPSET:
+    if job.opset > LAST_TORCHSCRIPT_OPSET or any(job.open_axes):
         attempts.reverse()
     return convert_by(attempts, job, folder)
 
@@ -140,6 +142,10 @@ def convert_by(attempts: Sequence[tuple[str, int]], job: Job, folder: Path) -> C
         if reached != opset:
             reasons.append(f"{name}: it gave opset {reached}")
             continue
+        fixed = _fixed_sizes(job, model)
+        if fixed:
+            reasons.append(f"{name}: it made a number of {', '.join(fixed)}")
+            continue
         return Converted(model, name, _tracer_notes(heard))
     opsets = " or ".join(dict.fromkeys(str(opset) for _, opset in attempts))
     raise UnsupportedError(
@@ -147,6 +153,18 @@ def convert_by(attempts: Sequence[tuple[str, int]], job: Job, folder: Path) -> C
         where=type(job.module).__name__,
         hint="try `--opset 18` or later, or rewrite the operation that is named above",
     )
+
+
+def _fixed_sizes(job: Job, model: ir.Model) -> list[str]:
+    """Return the open sizes that are numbers in the inputs of the graph."""
+    shapes = {str(value.name): value.shape for value in model.graph.inputs}
+    found = []
+    for name, axes in zip(job.input_names, job.open_axes, strict=False):
+        shape = shapes.get(name)
+        for axis, size in axes.items() if shape is not None else ():
+            if shape is not None and isinstance(shape[axis], int):
+                found.append(f"`{size}`")
+    return list(dict.fromkeys(found))
 
 
 def _with_torchscript(job: Job, folder: Path) -> ir.Model:

@@ -44,6 +44,11 @@ _TRACE_SEED, _CHECK_SEED = 0, 1_000
 
 _STEPS = 4  # import, run in PyTorch, convert, check
 
+_MAY_BE_FROZEN = (
+    "the file is not right at other sizes than it was traced at: a size with a name may be a "
+    "number in it; `--opset 18` goes by another exporter first"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -80,8 +85,7 @@ class ExportReport:
     @property
     def agrees(self) -> bool:
         """Whether every output was compared and is as PyTorch's, up to rounding."""
-        compared = len(self.agreements) == len(self.outputs)
-        return compared and all(a.sqnr_db >= AGREES_DB and not a.has_nan for a in self.agreements)
+        return _agree(self.agreements, len(self.outputs))
 
     def as_json(self) -> dict[str, object]:
         """Return the keys of `vermilion export --json`."""
@@ -137,6 +141,8 @@ def export_model(
         converted = convert(_job(call, expected_names, opset), Path(folder))
         progress("export", 3, _STEPS)
         agreements, notes = _check(call, converted.model)
+        if call.open_sizes and not _agree(agreements, len(converted.model.graph.outputs)):
+            notes = (*notes, _MAY_BE_FROZEN)
         _write(converted.model, path, Path(folder))
     progress("export", _STEPS, _STEPS)
     return ExportReport(
@@ -149,6 +155,11 @@ def export_model(
         notes=(*converted.notes, *notes),
         seconds=time.perf_counter() - start,
     )
+
+
+def _agree(agreements: Sequence[Agreement], outputs: int) -> bool:
+    compared = len(agreements) == outputs
+    return compared and all(a.sqnr_db >= AGREES_DB and not a.has_nan for a in agreements)
 
 
 def _checked_output(path: Path, opset: int) -> Path:
@@ -193,7 +204,7 @@ def _check(call: Call, model: ir.Model) -> tuple[tuple[Agreement, ...], tuple[st
     ]
     found: dict[str, Agreement] = {}
     try:
-        session = open_session(model)
+        session = open_session(model, quiet=True)
         for one in (call, *_at_other_sizes(call, notes)):
             for name, said in _compared(one, session, kept).items():
                 if isinstance(said, str):
