@@ -87,14 +87,15 @@ def _elements(expression: Expression) -> Iterator[Element]:
 
 
 def product(s: ProductSpec, isa: Isa) -> Sequence[Reach]:
-    """Source, weights, result, operands; the last group of a run is read whole."""
+    """Source, weights, result, operands; of integers the last group of a run is read whole."""
     numeric = NUMERICS[s.numeric]
+    run = s.run if s.has_odd_value else s.groups * numeric.group
     source = span(
         (
             (s.images, s.in_image), (s.rows, s.in_row), (s.columns, s.in_column),
             (s.taps_y, s.in_tap_y), (s.taps_x, s.in_tap_x),
         ),
-        numeric.activation_bytes, s.groups * numeric.group,
+        numeric.activation_bytes, run,
     )  # fmt: skip
     vectors = -(-s.channels // isa.lanes)
     sets = s.images if s.weights_per_image else 1

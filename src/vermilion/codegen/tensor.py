@@ -36,13 +36,15 @@ SLACK_BYTES = 64
 class Buffer:
     """A piece of memory. Arena buffers get an offset from the memory plan.
 
-    `data` holds the bytes of a weight; `name` is the tensor's, for people.
+    `data` holds the bytes of a weight; `name` is the tensor's, for people. A weight that is
+    `by_channel` has one number for each channel of a product's result, whatever its rank.
     """
 
     name: str
     size_bytes: int
     place: Place
     data: NDArray[np.uint8] | None = None
+    by_channel: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,10 @@ def allocate(
     return View(Buffer(name, size, place), storage, tuple(shape), tuple(strides))
 
 
-def weight(name: str, array: NDArray[np.generic], storage: Storage) -> View:
+def weight(
+    name: str, array: NDArray[np.generic], storage: Storage, *, by_channel: bool = False
+) -> View:
     """Return a view of a constant."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    buffer = Buffer(name, max(1, flat.size), "weights", flat)
+    buffer = Buffer(name, max(1, flat.size), "weights", flat, by_channel)
     return View(buffer, storage, array.shape, contiguous_strides(array.shape))

@@ -73,6 +73,11 @@ class ProductSpec:
         return -(-self.run // NUMERICS[self.numeric].group)
 
     @property
+    def has_odd_value(self) -> bool:
+        """Whether the last pair of floats of a run is half a pair; integers are read whole."""
+        return self.numeric == "bf16" and self.run % 2 == 1
+
+    @property
     def steps(self) -> int:
         """Iterations of the inner loop for one patch."""
         return self.taps_y * self.taps_x * self.groups
@@ -328,13 +333,15 @@ class _Writer:
             with f.loop(0, counts[1]) as tap_x:
                 run = f.at(line, f.multiply(tap_x, s.in_tap_x * size))
                 panel = weights.get()
-                tile.multiply_steps(
+                sides = (
                     Side(run, offsets=offsets),
                     Side(panel, tile.step_bytes, align=min(64, isa.vector_bytes)),
-                    s.groups,
-                    prefetch=self._prefetch(f, panel, tile.step_bytes),
-                    in_runs=False,
                 )
+                whole = s.groups - s.has_odd_value
+                prefetch = self._prefetch(f, panel, tile.step_bytes)
+                tile.multiply_steps(*sides, whole, prefetch=prefetch, in_runs=False)
+                if s.has_odd_value:
+                    tile.multiply_last(*sides, whole)
                 weights.set(f.at(panel, tap_bytes))
             if s.window_x is not None:  # over the taps of this row that are left out
                 left = f.subtract(s.taps_x, counts[1])

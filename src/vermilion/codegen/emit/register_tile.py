@@ -142,11 +142,21 @@ class RegisterTile:
         if group == 1:
             return
         with f.when(f.compare("ne", f.remainder(count, group), constant("i64", 0))):
-            group_bytes = group * self.numeric.activation_bytes
-            a = f.at(left.pointer, f.multiply(steps, left.depth_bytes or group_bytes))
-            b = f.at(right.pointer, f.multiply(steps, right.depth_bytes or right.step_bytes))
-            here, there = replace(left, pointer=a), replace(right, pointer=b)
-            self._step(self.accumulators, here, there, masks, True)
+            self.multiply_last(left, right, steps, masks)
+
+    def multiply_last(
+        self, left: Side, right: Side, steps: Index, masks: Sequence[Value | None] = ()
+    ) -> None:
+        """Add the product of a last odd value, which so many whole groups precede.
+
+        What lies behind it is not read: 0 times an infinity is no number.
+        """
+        f = self.f
+        group_bytes = self.numeric.group * self.numeric.activation_bytes
+        a = f.at(left.pointer, f.multiply(steps, left.depth_bytes or group_bytes))
+        b = f.at(right.pointer, f.multiply(steps, right.depth_bytes or right.step_bytes))
+        here, there = replace(left, pointer=a), replace(right, pointer=b)
+        self._step(self.accumulators, here, there, masks or [None] * self.vectors, True)
 
     def multiply_steps(
         self,

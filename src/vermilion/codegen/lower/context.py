@@ -200,10 +200,19 @@ class Lowering:
         self.add(Step(spec, (view,), (view,), (str(value.name),)))
         return view
 
-    def weight(self, key: tuple[str, ...], make: Callable[[], Array], storage: Storage) -> View:
+    def weight(
+        self,
+        key: tuple[str, ...],
+        make: Callable[[], Array],
+        storage: Storage,
+        *,
+        by_channel: bool = False,
+    ) -> View:
         """Return a constant made from others, once for each key."""
+        if by_channel:
+            key = (*key, "by channel")
         if key not in self.packed:
-            self.packed[key] = weight("/".join(key), make(), storage)
+            self.packed[key] = weight("/".join(key), make(), storage, by_channel=by_channel)
         return self.packed[key]
 
     def add(self, step: Step) -> None:

@@ -6,12 +6,16 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from float_graphs import run_native
 from random_graphs.native_parts import Way
 from random_graphs.trial import try_model
+from vermilion.ir.execute import open_session, run_session
+from vermilion.ir.passes.pipeline import simplify
 
 Array = NDArray[Any]
 
@@ -61,3 +65,37 @@ def test_a_product_of_halves_is_generated_and_right(name: str, kind: Any, target
     found = try_model(model, {"x": x}, Way(target, "auto", 1, True), number_format)
     assert (found.kind, found.detail) == ("right", "")
     assert found.native_nodes == found.nodes == 3
+
+
+# What lies beside a run of odd length: of the next pixel, of another group, of the next row.
+BESIDE: dict[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {
+    "image": ("Conv", {}, (1, 5, 4, 4), (8, 5, 1, 1)),
+    "odd groups": ("Conv", {"group": 4}, (1, 12, 4, 4), (8, 3, 1, 1)),
+    "even groups": ("Conv", {"group": 4}, (1, 8, 4, 4), (8, 2, 1, 1)),
+    "rows": ("MatMul", {}, (7, 5), (5, 9)),
+}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "auto"])
+@pytest.mark.parametrize("name", BESIDE)
+def test_an_infinity_beside_an_odd_run_stays_where_it_is(name: str, precision: str) -> None:
+    operator, attributes, shape, weights = BESIDE[name]
+    random = np.random.default_rng(3)
+    x = random.standard_normal(shape).astype(np.float32)
+    x.reshape(-1)[7::31] = np.inf
+    w = random.standard_normal(weights).astype(np.float32)
+    nodes = [
+        helper.make_node("Neg", ["x"], ["t"]),
+        helper.make_node(operator, ["t", "w"], ["y"], **attributes),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, shape)],
+        [helper.make_tensor_value_info("y", 1, None)], [numpy_helper.from_array(w, "w")],
+    )  # fmt: skip
+    model = ir.from_proto(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
+    model = simplify(model).model
+    wanted = run_session(open_session(model, threads=1), {"x": x})["y"]
+    got = run_native(model, {"x": x}, "cpu", "bf16" if precision == "bf16" else "fp32")["y"]
+    assert np.array_equal(np.isfinite(got), np.isfinite(wanted))

@@ -31,7 +31,7 @@ from vermilion.codegen.lower.grouped import (
 )
 from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.product_step import plan_product, product_step
-from vermilion.codegen.lower.quantized import IntegerProduct
+from vermilion.codegen.lower.quantized import IntegerProduct, channel_axis
 from vermilion.codegen.lower.small_groups import is_of_small_groups
 from vermilion.codegen.numeric import integer_numeric
 from vermilion.codegen.tensor import Storage, View, allocate
@@ -146,11 +146,11 @@ def _start(
     build = GroupExpression(lowering, group, Operand(0), form)
     name = _name(integer, "i32")
     if counted:
-        key = (*name[:-1], f"of {counted} taps", "bias")
-        sums = lowering.weight(key, lambda: _of_taps(integer, counted), "i32")
+        key = (*name, f"of {counted} taps")
+        sums = lowering.weight(key, lambda: _of_taps(integer, counted), "i32", by_channel=True)
         build.views.append(replace(sums, shape=(integer.initial.size,), strides=(1,)))
     else:
-        build.views.append(lowering.weight(name, lambda: integer.initial, "i32"))
+        build.views.append(lowering.weight(name, lambda: integer.initial, "i32", by_channel=True))
     return build
 
 
@@ -203,12 +203,14 @@ def _depthwise_start(lowering: Lowering, group: Group, integer: IntegerProduct) 
     build = GroupExpression(lowering, group, Operand(0), form)
     kind = np.float32 if storage == "f32" else np.int32
     initial = integer.initial.astype(kind)
-    build.views.append(lowering.weight(_name(integer, storage), lambda: initial, storage))
+    build.views.append(
+        lowering.weight(_name(integer, storage), lambda: initial, storage, by_channel=True)
+    )
     return build
 
 
 def _name(integer: IntegerProduct, storage: str) -> tuple[str, ...]:
-    return (str(integer.node.name), str(integer.node.outputs[0].name), "initial", storage, "bias")
+    return (str(integer.node.name), str(integer.node.outputs[0].name), "initial", storage)
 
 
 def _with_initial(step: Step, row: int = 0) -> Step:
@@ -224,4 +226,5 @@ def _with_initial(step: Step, row: int = 0) -> Step:
 def _key(integer: IntegerProduct) -> tuple[str, ...]:
     kernel = integer.node.inputs[1]
     assert kernel is not None
-    return (str(kernel.name), integer.node.op_type, "integer")
+    axis = channel_axis(integer.node)
+    return (str(kernel.name), integer.node.op_type, f"channels at {axis}", "integer")

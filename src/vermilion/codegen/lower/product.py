@@ -215,13 +215,13 @@ def _biased(lowering: Lowering, bias: ir.Value | None) -> tuple[Expression, list
     array = _constant(bias).astype(np.float32)
     if array.size == 1:
         return apply("add", Operand(0), Constant(float(array.reshape(-1)[0]))), []
-    view = lowering.weight((str(bias.name), "bias"), lambda: array.reshape(-1), "f32")
+    view = lowering.weight((str(bias.name),), lambda: array.reshape(-1), "f32", by_channel=True)
     return apply("add", Operand(0), Operand(1)), [view]
 
 
 def _as_operand(lowering: Lowering, view: View, result: View) -> View:
     """Return an epilogue operand as an image that broadcasts to the result's, channels dense."""
-    if len(view.shape) == 1 and view.buffer.name.endswith("/bias"):
+    if len(view.shape) == 1 and view.buffer.by_channel:
         return replace(view, shape=(1, view.shape[0], 1, 1), strides=(0, 1, 0, 0))
     wide = view.broadcast(result.shape)
     channels = wide.strides[1]

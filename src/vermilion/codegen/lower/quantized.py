@@ -346,8 +346,8 @@ class QuantizedValues:
         assert anchor is not None, "only a product has a factor for each channel"
         array = factor.astype(np.float32)
         digest = hashlib.sha256(array.tobytes()).hexdigest()[:16]
-        key = (str(anchor.name), str(anchor.outputs[0].name), digest, "bias")
-        return self.build.operand(self.lowering.weight(key, lambda: array, "f32"))
+        key = (str(anchor.name), str(anchor.outputs[0].name), digest)
+        return self.build.operand(self.lowering.weight(key, lambda: array, "f32", by_channel=True))
 
 
 def _scalar(value: ir.Value) -> float | None:

@@ -66,3 +66,29 @@ def test_triangles_without_names() -> None:
         node.name = ""
     assert isinstance(model, ir.Model)
     assert max(differences(model, {"x": normal(5, 6)}).values()) == 0.0
+
+
+def test_a_row_of_numbers_is_no_bias_whatever_its_name_is() -> None:
+    """Added to an image it lies along the width, as ONNX broadcasts."""
+    text = "(float[1,4,3,4] x, float[4,4,1,1] w, float[4] r) => (float[1,4,3,4] y) { c = Conv (x, w) y = Add (c, r) }"  # noqa: E501
+    model = read(text, w=normal(4, 4, 1, 1), r=normal(4, seed=1))
+    for value in list(model.graph.initializers.values()):
+        if tuple(value.shape or ()) == (4,):
+            value.name = "norm/bias"
+    assert max(differences(model, {"x": normal(1, 4, 3, 4)}).values()) < 1e-5
+
+
+@pytest.mark.parametrize("bits", ["uint8", "uint16"])
+def test_a_quantized_weight_is_read_along_either_axis(bits: str) -> None:
+    text = f"""({bits}[3,8] q, float s, {bits} z, int8[8,8] v, float t) =>
+      (float[3,8] y, float[3,8] u) {{
+      x = DequantizeLinear (q, s, z) w = DequantizeLinear (v, t)
+      y = Gemm (x, w) u = Gemm <transB = 1> (x, w) }}"""
+    random = np.random.default_rng(0)
+    weights = {
+        "s": np.array(0.25, np.float32), "z": np.array(3, bits), "t": np.array(0.5, np.float32),
+        "v": random.integers(-9, 9, (8, 8)).astype(np.int8),
+    }  # fmt: skip
+    model = read(text, 21, **weights)
+    inputs = {"q": random.integers(0, 255, (3, 8)).astype(bits)}
+    assert max(differences(model, inputs).values()) < 1e-6

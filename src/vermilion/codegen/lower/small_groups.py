@@ -28,6 +28,8 @@ def is_of_small_groups(geometry: ConvGeometry, weights: Array, numeric: Numeric,
     outputs = weights.shape[0] // geometry.group
     if geometry.group == 1 or outputs * 2 > isa.lanes:
         return False
+    if numeric.name == "bf16" and weights.shape[3] % 2:
+        return False  # a pair would hold another group's number: 0 times an infinity is no number
     return _span(weights.shape[0], outputs, weights.shape[3], numeric, isa) <= isa.lanes
 
 

@@ -133,8 +133,8 @@ def emit_wide_product(lowering: Lowering, group: Group, product: WideProduct) ->
     add_sums(lowering, product, (high, low))
     build = GroupExpression(lowering, group, Operand(0, "int"), _form(product))
     build.views.append(low)
-    name = (str(product.node.name), str(product.node.outputs[0].name), "initial", "i64", "bias")
-    build.views.append(lowering.weight(name, lambda: product.initial, "i64"))
+    name = (str(product.node.name), str(product.node.outputs[0].name), "initial", "i64")
+    build.views.append(lowering.weight(name, lambda: product.initial, "i64", by_channel=True))
     expression = build.of(root)
     result = lowering.output(root, order)
     channels = (1, shape[1], *(1 for _ in shape[2:])) if is_image else None
@@ -153,7 +153,7 @@ def _form(product: WideProduct) -> Affine:
 
 def _along_channels(view: View, shape: tuple[int, ...] | None) -> View:
     """Return what has one number a channel so that it broadcasts over images."""
-    if shape is None or len(view.shape) != 1 or not view.buffer.name.endswith("/bias"):
+    if shape is None or len(view.shape) != 1 or not view.buffer.by_channel:
         return view
     fitted = view.reshaped(shape)
     assert fitted is not None, "one dimension of more than one element needs no copy"
@@ -251,4 +251,5 @@ def _is_exact_in_float(taps: Array) -> bool:
 def _key(product: WideProduct) -> tuple[str, ...]:
     kernel = product.node.inputs[1]
     assert kernel is not None
-    return (str(kernel.name), product.node.op_type, "integer")
+    axis = channel_axis(product.node)
+    return (str(kernel.name), product.node.op_type, f"channels at {axis}", "integer")
