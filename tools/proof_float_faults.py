@@ -44,7 +44,7 @@ FAULTS: tuple[Fault, ...] = (
     ]),
     *in_file(EMIT + "product.py", _BOTH, [
         ("tail", "last group of a run dropped", "conv",
-         "s.groups,\n                    prefetch", "max(1, s.groups - 1),\n                    prefetch"),
+         "(*sides, whole, prefetch", "(*sides, max(1, whole - 1), prefetch"),
         ("tap", "last row of taps dropped", "conv",
          "with f.loop(0, counts[0]) as tap_y:", "with f.loop(0, f.add(counts[0], -1)) as tap_y:"),
     ]),

@@ -67,7 +67,7 @@ FAULTS: tuple[Fault, ...] = (
          "f.load(tile.sum_type, f.arguments[3], at, align=4)",
          "f.load(tile.sum_type, f.arguments[3], 0, align=4)"),
         ("tail", "last group of an integer run dropped", "q_matmul",
-         "s.groups,\n                    prefetch", "max(1, s.groups - 1),\n                    prefetch"),
+         "(*sides, whole, prefetch", "(*sides, max(1, whole - 1), prefetch"),
     ]),
     *in_file(EMIT + "register_tile.py", _INT8, [
         ("mask", "even bytes lose their highest bit", "q_conv",

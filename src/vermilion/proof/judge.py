@@ -17,11 +17,11 @@ from vermilion.errors import VermilionError
 from vermilion.ir.arrays import Array
 from vermilion.ir.literal.interpret import interpret
 from vermilion.ir.literal.run import open_literally
+from vermilion.proof.activation import before_activation, explains
 from vermilion.proof.bounds import FEWER_PRODUCTS_NOISE, FormatName, coarser, format_of
 from vermilion.proof.check import OutputCheck, Spread, check_output, spread_of
 from vermilion.proof.cut import CutModel, node_names, piece_of
 from vermilion.proof.decisions import TIE, deciders, is_tie
-from vermilion.proof.monotone import before_limits, explains
 from vermilion.proof.noise import NoisyModel, wide_runs
 from vermilion.proof.parted import in_parts
 
@@ -260,7 +260,7 @@ def _in_float64(
     form = _form(question, name)
     if seconds <= 0:
         return None
-    before = before_limits(model, name)
+    before = before_activation(model, name)
     names = [name, before] if before else [name]
     try:
         begin = time.thread_time()
@@ -280,7 +280,7 @@ def _in_float64(
     if check_output(name, exact, mine, form, spread, fewer_products=fewer).passed:
         return "noise"
     every = [all_exact, *runs]
-    if before and explains(model, name, before, every, mine, form, fewer_products=fewer):
+    if before and explains(model, name, before, inputs, every, mine, form, fewer_products=fewer):
         return "noise"
     with np.errstate(invalid="ignore", over="ignore"):
         if _distance(exact, found) <= _AS_FAR * _distance(exact, expected):

@@ -78,12 +78,13 @@ def test_noise_is_put_into_models_with_constants_of_no_dimensions() -> None:
 
 
 LIMITED = """g (float[1,8,1,64] x, float[16,8,1,1] w, float[16] b) => (float[1,16,1,64] y)
-  <float low = {0.0}, float high = {6.0}> { p = Conv (x, w, b) y = LIMIT }"""
+  <float low = {0.0}, float high = {6.0}> { p = Conv (x, w, b) g = Sigmoid (p) y = LIMIT }"""
 FUNCTIONS = {
     "Clip (p, low, high)": lambda p: np.clip(p, 0, 6),
     "Relu (p)": lambda p: np.maximum(p, 0),
     "Sigmoid (p)": lambda p: 0.5 + 0.5 * np.tanh(0.5 * p),
     "Tanh (p)": np.tanh,
+    "Mul (p, g)": lambda p: p * (0.5 + 0.5 * np.tanh(0.5 * p)),
 }
 
 

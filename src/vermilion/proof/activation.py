@@ -1,0 +1,107 @@
+"""What an activation makes of a sum is judged by the sum.
+
+    y = Clip (Conv (x, w), 0, 6)
+
+A row that the Clip takes nearly all of has no size of its own, and where the numbers before it are
+thousands, a rounding turns 0 into 6. Before it, roundings are of the size of the numbers: they give
+an interval, and what the activation makes of that is what may be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from vermilion.ir.arrays import Array
+from vermilion.ir.literal.interpret import interpret
+from vermilion.ir.opset import constant_of, is_operator, static_shape
+from vermilion.proof.bounds import FormatName, bound_of
+from vermilion.proof.check import allowed_errors, check_output, rows, spread_of
+from vermilion.proof.cut import cut_at, piece_of
+
+# What is computed number by number, without a step on the way.
+_SMOOTH = (
+    "Abs", "Add", "Celu", "Clip", "Div", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish",
+    "LeakyRelu", "Max", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow", "Relu", "Selu", "Sigmoid",
+    "Softplus", "Softsign", "Sqrt", "Sub", "Swish", "Tanh",
+)  # fmt: skip
+# Where in the interval the activation is computed: most rise or fall, or turn once.
+_PLACES = (-1.0, -0.5, 0.0, 0.5, 1.0)
+
+
+def before_activation(model: ir.Model, name: str) -> str:
+    """Return the one computed result that an output is a function of, number by number.
+
+    Constants and inputs of the model may enter it too. Empty where there is no such result.
+    """
+    value = next((one for one in model.graph.outputs if one.name == name), None)
+    if value is None or static_shape(value) is None:
+        return ""
+    leaves: dict[ir.Value, None] = {value: None}
+    while True:
+        further = next((one for one in leaves if _is_smooth(one)), None)
+        if further is None:
+            break
+        del leaves[further]
+        node = further.producer()
+        assert node is not None, "an operator gives it"
+        leaves |= dict.fromkeys(
+            one for one in node.inputs if one is not None and constant_of(one) is None
+        )
+    computed = [one for one in leaves if one.producer() is not None]
+    if len(computed) != 1 or computed[0] is value:
+        return ""
+    return str(computed[0].name) if static_shape(computed[0]) == static_shape(value) else ""
+
+
+def _is_smooth(value: ir.Value) -> bool:
+    return is_operator(value.producer(), *_SMOOTH)
+
+
+def explains(
+    model: ir.Model,
+    name: str,
+    before: str,
+    inputs: Mapping[str, Array],
+    runs: Sequence[Mapping[str, Array]],
+    found: Array,
+    form: FormatName,
+    *,
+    fewer_products: bool = False,
+) -> bool:
+    """Say whether roundings of `before` explain what was found of an output.
+
+    `runs` are in float64: the exact one, then those with noise, both results in each.
+
+    Raises: UnsupportedError where the interpreter does not know an operator.
+    """
+    exact = runs[0][before]
+    arrays = [run[key] for run in runs for key in (before, name)]
+    if exact.shape != found.shape or not all(np.isfinite(a).all() for a in (*arrays, found)):
+        return False
+    bound = bound_of(form, fewer_products=fewer_products)
+    spread = spread_of(exact, [run[before] for run in runs[1:]])
+    whole = spread_of(runs[0][name], [run[name] for run in runs[1:]])
+    if spread is None or whole is None:
+        return False
+    sizes = rows(np.abs(exact)).max(axis=1, initial=0.0)
+    allowed = allowed_errors(sizes, bound, spread)[:, None]
+    width = np.broadcast_to(allowed, rows(exact).shape).reshape(exact.shape)
+    tail = piece_of(cut_at(model, [before, name]), name)
+    given = {str(value.name) for value in tail.graph.inputs}
+    (moved,) = given - inputs.keys()
+    fixed = {key: array for key, array in inputs.items() if key in given}
+    ends = [
+        interpret(tail, {**fixed, moved: exact + place * width}, [name], wide=True)[name]
+        for place in _PLACES
+    ]
+    nearest = np.clip(found, np.minimum.reduce(ends), np.maximum.reduce(ends))
+    energy = float(np.sum(np.square(found - runs[0][name])))
+    explained = max(
+        whole.allowed_energy(bound.factor),
+        float(np.sum(np.square(runs[0][name]))) * 10.0 ** (-bound.sqnr_db / 10.0),
+    )
+    within = check_output(name, nearest, found, form, fewer_products=fewer_products)
+    return energy <= explained and within.passed
