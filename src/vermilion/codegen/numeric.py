@@ -36,6 +36,10 @@ class Numeric:
         """Bytes of one activation."""
         return {"f32": 4, "bf16": 2}.get(self.activation, 1)
 
+    def has_odd_value(self, run: int) -> bool:
+        """Say whether the last pair of floats of a run is half a pair; integers are read whole."""
+        return self.accumulator == "float" and run % self.group == 1
+
     def to_weights(self, weights: NDArray[np.generic]) -> NDArray[np.generic]:
         """Round weights to what is packed."""
         if self.name == "bf16":

@@ -89,7 +89,7 @@ def _elements(expression: Expression) -> Iterator[Element]:
 def product(s: ProductSpec, isa: Isa) -> Sequence[Reach]:
     """Source, weights, result, operands; of integers the last group of a run is read whole."""
     numeric = NUMERICS[s.numeric]
-    run = s.run if s.has_odd_value else s.groups * numeric.group
+    run = s.run if numeric.has_odd_value(s.run) else s.groups * numeric.group
     source = span(
         (
             (s.images, s.in_image), (s.rows, s.in_row), (s.columns, s.in_column),

@@ -73,11 +73,6 @@ class ProductSpec:
         return -(-self.run // NUMERICS[self.numeric].group)
 
     @property
-    def has_odd_value(self) -> bool:
-        """Whether the last pair of floats of a run is half a pair; integers are read whole."""
-        return self.numeric == "bf16" and self.run % 2 == 1
-
-    @property
     def steps(self) -> int:
         """Iterations of the inner loop for one patch."""
         return self.taps_y * self.taps_x * self.groups
@@ -333,14 +328,12 @@ class _Writer:
             with f.loop(0, counts[1]) as tap_x:
                 run = f.at(line, f.multiply(tap_x, s.in_tap_x * size))
                 panel = weights.get()
-                sides = (
-                    Side(run, offsets=offsets),
-                    Side(panel, tile.step_bytes, align=min(64, isa.vector_bytes)),
-                )
-                whole = s.groups - s.has_odd_value
-                prefetch = self._prefetch(f, panel, tile.step_bytes)
+                right = Side(panel, tile.step_bytes, align=min(64, isa.vector_bytes))
+                sides = (Side(run, offsets=offsets), right)
+                is_odd = self.numeric.has_odd_value(s.run)
+                whole, prefetch = s.groups - is_odd, self._prefetch(f, panel, tile.step_bytes)
                 tile.multiply_steps(*sides, whole, prefetch=prefetch, in_runs=False)
-                if s.has_odd_value:
+                if is_odd:
                     tile.multiply_last(*sides, whole)
                 weights.set(f.at(panel, tap_bytes))
             if s.window_x is not None:  # over the taps of this row that are left out
