@@ -9,8 +9,8 @@ its quartiles. The peer is starlette, uvicorn and one session of ONNX Runtime th
 processors, in a thread: `--peer-runs` is how many of its runs may go on at a time (one is the
 fastest on few processors). Both servers' answers are held against each other first. `direct` is the
 library's own rate, `Session.run` with as many rows as connections, at most 32: what a server could
-reach that costs nothing; it has its turn in each round. `--chats` writes texts of unequal lengths
-with SmolLM2.
+reach that costs nothing; it has its turn in each round. A model may be a file too, of one float
+input whose first axis is the batch. `--chats` writes texts of unequal lengths with SmolLM2.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,21 @@ uvicorn.run(app, port=int(port), log_level="error")
 """
 
 
-def shape_of(model: str) -> tuple[int, ...]:
-    """Return the shape of a request."""
-    return (1, 3, 224, 224) if model == "resnet50" else (1, TOKENS)
-
-
-def feeds_of(model: str, names: list[str], rows: int) -> dict[str, np.ndarray]:
-    """Return inputs of a model, the same every time."""
-    random, shape = np.random.default_rng(1), (rows, *shape_of(model)[1:])
+def shape_of(model: str, declared: Sequence[int | str | None]) -> tuple[int, ...]:
+    """Return the shape of a request: of a file's input, dynamic sizes are 1."""
     if model == "resnet50":
+        return (1, 3, 224, 224)
+    if model == "minilm":
+        return (1, TOKENS)
+    return (1, *(size if isinstance(size, int) else 1 for size in declared[1:]))
+
+
+def feeds_of(
+    model: str, names: list[str], shape: tuple[int, ...], rows: int
+) -> dict[str, np.ndarray]:
+    """Return inputs of a model, the same every time."""
+    random, shape = np.random.default_rng(1), (rows, *shape[1:])
+    if model != "minilm":
         return {names[0]: random.standard_normal(shape).astype(np.float32)}
     whole = {name: np.ones(shape, np.int64) for name in names}
     whole[names[0]] = random.integers(1000, 20000, shape)
@@ -81,7 +88,7 @@ def feeds_of(model: str, names: list[str], rows: int) -> dict[str, np.ndarray]:
 @contextmanager
 def running(words: list[str], port: int) -> Iterator[None]:
     """Run a server until the block ends."""
-    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(2400):
             assert process.poll() is None, words
@@ -126,37 +133,65 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-async def answer_of(port: int, request: bytes) -> tuple[bytes, bytes]:
-    """Return the head and the body of one answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
-    head, body = await one_answer(reader)
-    writer.close()
-    return head, body
+class Client:
+    """One connection, opened again where it was closed."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+        self._streams[1].write(data)
+        await self._streams[1].drain()
+
+    def leave(self) -> None:
+        """Close the connection, whatever is under way."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Return an answer: status, headers, body."""
+        assert self._streams is not None
+        reader = self._streams[0]
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        pairs = [line.partition(":") for line in lines[1:] if ":" in line]
+        headers = {name.lower(): value.strip() for name, _, value in pairs}
+        if "content-length" in headers:
+            body = await reader.readexactly(int(headers["content-length"]))
+        else:
+            body = b""
+            while size := int((await reader.readline()).strip(), 16):
+                body += (await reader.readexactly(size + 2))[:-2]
+            await reader.readline()
+        if headers.get("connection") == "close":
+            self.leave()
+        return int(lines[0].split()[1]), headers, body
 
 
-async def one_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Read an answer, which has to be 200."""
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    assert head.startswith(b"http/1.1 200"), head
-    return head, await reader.readexactly(header(head, b"content-length"))
-
-
-def header(head: bytes, name: bytes) -> int:
-    """Return a number of an answer's head."""
-    line = next(line for line in head.split(b"\r\n") if line.startswith(name + b":"))
-    return int(line.split(b":")[1])
+async def answer_of(port: int, request: bytes) -> tuple[dict[str, str], bytes]:
+    """Return the headers and the body of one answer, which has to be 200."""
+    client = Client(port)
+    await client.send(request)
+    status, headers, body = await client.answer()
+    client.leave()
+    assert status == 200, (status, body[:500])
+    return headers, body
 
 
 async def asked(port: int, request: bytes, until: float, took: list[float]) -> None:
     """Ask over one connection until the time is over."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    client = Client(port)
     while time.perf_counter() < until:
         begin = time.perf_counter()
-        writer.write(request)
-        await one_answer(reader)
+        await client.send(request)
+        status, _, body = await client.answer()
+        assert status == 200, (status, body[:500])
         took.append(time.perf_counter() - begin)
-    writer.close()
+    client.leave()
 
 
 def load(port: int, request: bytes, connections: int, seconds: float, out: Any) -> None:
@@ -187,15 +222,14 @@ def measured(
 class Direct:
     """The library itself, in this process."""
 
-    def __init__(self, path: Path, model: str, names: list[str]) -> None:
+    def __init__(self, path: Path, feeds: Callable[[int], dict[str, np.ndarray]]) -> None:
         from vermilion.api import compile_model
 
-        self._session = compile_model(path).session()
-        self._model, self._names = model, names
+        self._session, self._feeds = compile_model(path).session(), feeds
 
     def rate(self, rows: int, seconds: float) -> float:
         """Return rows a second."""
-        feeds = feeds_of(self._model, self._names, rows)
+        feeds = self._feeds(rows)
         self._session.run(None, feeds)
         begin, count = time.perf_counter(), 0
         while time.perf_counter() - begin < seconds:
@@ -206,8 +240,8 @@ class Direct:
 
 def check_same(requests: dict[str, tuple[int, bytes]]) -> float:
     """Return how far the servers' answers are apart, of the largest number; at most 2 %."""
-    head, body = asyncio.run(answer_of(*requests["vermilion"]))
-    ours = np.frombuffer(body[header(head, b"inference-header-content-length") :], np.float32)
+    headers, body = asyncio.run(answer_of(*requests["vermilion"]))
+    ours = np.frombuffer(body[int(headers["inference-header-content-length"]) :], np.float32)
     theirs = np.frombuffer(asyncio.run(answer_of(*requests["onnxruntime"]))[1], np.float32)
     ours = ours[: theirs.size]  # the peer gives the first output alone
     apart = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
@@ -258,24 +292,25 @@ def networks(options: argparse.Namespace) -> None:
     from vermilion.busy import Neighbours
     from vermilion.cores import usable_cores
 
-    for model in options.models.split(","):
-        path = model_file(model, default_cache())
-        one = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        names = [value.name for value in one.get_inputs()]
-        del one
-        feeds = feeds_of(model, names, 1)
-        port, other = free_port(), free_port()
+    for word in options.models.split(","):
+        is_file = word.endswith(".onnx")
+        path, model = (Path(word), Path(word).stem) if is_file else (None, word)
+        path = path or model_file(model, default_cache())
+        inputs = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).get_inputs()
+        shape = shape_of(model, inputs[0].shape)
+        feeds_for = partial(feeds_of, model, [one.name for one in inputs], shape)
+        feeds, port, other = feeds_for(1), free_port(), free_port()
         ours = [sys.executable, "-m", "vermilion", "serve", f"{model}={path}", "--port", str(port),
                 "--log", "off"]  # fmt: skip
         kinds = ",".join(array.dtype.name for array in feeds.values())
         theirs = [sys.executable, "-c", PEER, str(path), str(other), str(usable_cores()),
-                  "x".join(map(str, shape_of(model))), kinds, str(options.peer_runs)]  # fmt: skip
+                  "x".join(map(str, shape)), kinds, str(options.peer_runs)]  # fmt: skip
         plain = b"".join(array.tobytes() for array in feeds.values())
         requests = {
             "vermilion": (port, kserve_request(model, port, feeds)),
             "onnxruntime": (other, request_of("/infer", other, plain)),
         }
-        direct = Direct(path, model, names)
+        direct = Direct(path, feeds_for)
         with running(ours, port), running(theirs, other):
             print(json.dumps({"model": model, "apart": check_same(requests)}), flush=True)
             for connections in map(int, options.connections.split(",")):

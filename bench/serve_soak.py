@@ -9,7 +9,8 @@ answer or in the middle of a body, some bodies are malformed, and worker process
 - what was accepted is answered, and rightly: rows as NumPy computes them, texts as they were before
 - no request takes more than a minute, what is wrong is told 4xx, and nothing is told 5xx
 - more than may wait is told 429 with `Retry-After`, and comes again
-- the server's memory, threads and open files do not grow from the first quarter to the last
+- the server's memory, threads and open files do not grow from the second quarter to the last, nor
+  do those of a worker's life
 - at the end nothing waits, SIGTERM ends the server with exit code 0, and nothing is left behind
 
 Exit code 1 where one of these does not hold. The last line is a JSON object.
@@ -29,6 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,7 @@ import psutil
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests")]
 
-from serve_bench import free_port, kserve_request, request_of  # noqa: E402
+from serve_bench import Client, free_port, kserve_request, request_of  # noqa: E402
 
 from served import mutated, network  # noqa: E402
 from tiny_llama import Tiny, write_folder  # noqa: E402
@@ -52,6 +54,8 @@ _MODELS = 3
 _MORE_BYTES = 16 << 20
 _MORE_SHARE = 0.05
 _MORE_FILES = 4
+_LEAST_READINGS = 5
+_STARTING_S = 6.0  # a process imports and opens, and has all that it will have
 
 
 class BrokenError(Exception):
@@ -62,51 +66,14 @@ class BrokenError(Exception):
 class Tally:
     """What happened, by kind and status; what does not hold; what the server had, and when."""
 
+    weights: np.ndarray
     counts: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
     texts: dict[tuple[str, int], str] = field(default_factory=dict)
-    readings: list[tuple[int, int, int]] = field(default_factory=list)  # bytes, threads, files
+    # Bytes, threads and files of each process, by its number, from time to time.
+    readings: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     kills: int = 0
     left: int = 0  # requests that are still to be begun
-
-
-class Client:
-    """One connection, opened again where it was closed."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def send(self, data: bytes) -> None:
-        """Send bytes."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        self._streams[1].write(data)
-        await self._streams[1].drain()
-
-    def leave(self) -> None:
-        """Close the connection, whatever is under way."""
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
-
-    async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        """Return an answer: status, headers, body."""
-        assert self._streams is not None
-        reader = self._streams[0]
-        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        pairs = [line.partition(":") for line in lines[1:] if ":" in line]
-        headers = {name.lower(): value.strip() for name, _, value in pairs}
-        if "content-length" in headers:
-            body = await reader.readexactly(int(headers["content-length"]))
-        else:
-            body = b""
-            while size := int((await reader.readline()).strip(), 16):
-                body += (await reader.readexactly(size + 2))[:-2]
-            await reader.readline()
-        if headers.get("connection") == "close":
-            self.leave()
-        return int(lines[0].split()[1]), headers, body
 
 
 class Soak:
@@ -163,8 +130,8 @@ class Soak:
     async def _bytes(self) -> None:
         name, rows = self._rows()
         headers, body = await self._asked("bytes", kserve_request(name, self._port, {"x": rows}))
-        found = np.frombuffer(body[int(headers["inference-header-content-length"]) :], np.float32)
-        self._check(name, rows, found)
+        start = int(headers["inference-header-content-length"])
+        self._check(name, rows, np.frombuffer(body[start:], np.float32))
 
     async def _json(self) -> None:
         name, rows = self._rows()
@@ -180,7 +147,7 @@ class Soak:
         if name == "twice":
             is_right = np.array_equal(found.reshape(rows.shape), rows + rows)
         else:
-            powers = np.exp(rows.astype(np.float64) @ WEIGHTS)
+            powers = np.exp(rows.astype(np.float64) @ self._tally.weights)
             wanted = powers / powers.sum(axis=1, keepdims=True)
             is_right = np.allclose(found.reshape(wanted.shape), wanted, atol=1e-5)
         if not is_right:
@@ -242,20 +209,24 @@ class Soak:
 
 def workers(server: psutil.Process) -> list[psutil.Process]:
     """Return the processes that models run in."""
-    return [p for p in server.children() if any("_worker" in word for word in p.cmdline())]
+    with suppress(psutil.Error):  # one that ends at this moment
+        return [p for p in server.children() if any("_worker" in word for word in p.cmdline())]
+    return []
 
 
 async def watched(server: psutil.Process, tally: Tally, requests: int, kills: int) -> None:
-    """Kill workers at even distances, and note what the server has."""
+    """Kill workers at even distances, and note what all processes have."""
     draw = random.Random(7)
     while tally.left > 0:
         await asyncio.sleep(0.2)
-        with server.oneshot():
-            memory, threads = server.memory_info().rss, server.num_threads()
-        tally.readings.append((memory, threads, server.num_fds()))
+        found = workers(server)
+        for one in (server, *found):
+            with suppress(psutil.Error), one.oneshot():
+                row = (one.memory_info().rss, one.num_threads(), one.num_fds())
+                if time.time() - one.create_time() > _STARTING_S:
+                    tally.readings.setdefault(one.pid, []).append(row)
         is_due = requests - tally.left > requests * (tally.kills + 1) / (kills + 2)
-        found = workers(server) if is_due and tally.kills < kills else []
-        if len(found) == _MODELS:  # all of them are there again
+        if is_due and tally.kills < kills and len(found) == _MODELS:  # all of them are there again
             draw.choice(found).kill()
             tally.kills += 1
 
@@ -268,18 +239,27 @@ async def soak(port: int, server: int, tally: Tally, options: argparse.Namespace
     await asyncio.gather(*clients, watching)
 
 
+def quarters(rows: list[tuple[int, int, int]]) -> np.ndarray | None:
+    """Return the medians of the second quarter and of the last; None of few readings."""
+    size = len(rows) // 4
+    if size < _LEAST_READINGS:
+        return None
+    return np.array([np.median(part, axis=0) for part in (rows[size : 2 * size], rows[-size:])])
+
+
 def check_growth(tally: Tally) -> None:
-    """Note what grew from the first quarter to the last."""
-    quarter = len(tally.readings) // 4
-    if quarter < 2:
-        return
-    first = np.median(tally.readings[quarter : 2 * quarter], axis=0)
-    last = np.median(tally.readings[-quarter:], axis=0)
-    if last[0] - first[0] > max(_MORE_BYTES, _MORE_SHARE * first[0]):
-        tally.broken.append(f"memory grew from {first[0] / 1e6:.1f} to {last[0] / 1e6:.1f} MB")
-    for at, what in ((1, "threads"), (2, "files")):
-        if last[at] - first[at] > _MORE_FILES:
-            tally.broken.append(f"{what} grew from {first[at]:g} to {last[at]:g}")
+    """Note what grew from the second quarter of a process's life to the last."""
+    for number, rows in tally.readings.items():
+        found = quarters(rows)
+        if found is None:
+            continue
+        first, last = found
+        if last[0] - first[0] > max(_MORE_BYTES, _MORE_SHARE * first[0]):
+            words = f"memory of {number} grew from {first[0] / 1e6:.1f} to {last[0] / 1e6:.1f} MB"
+            tally.broken.append(words)
+        for at, what in ((1, "threads"), (2, "files")):
+            if last[at] - first[at] > _MORE_FILES:
+                tally.broken.append(f"{what} of {number}: from {first[at]:g} to {last[at]:g}")
 
 
 async def rest(port: int) -> dict[str, float]:
@@ -311,19 +291,17 @@ def write_models(folder: Path) -> list[str]:
     return [*words, str(folder / "chat")]
 
 
-def _weights() -> np.ndarray:
-    with tempfile.TemporaryDirectory() as folder:
-        model = onnx.load(network(Path(folder), "layer"))
-    return onnx.numpy_helper.to_array(model.graph.initializer[0]).astype(np.float64)
-
-
-WEIGHTS = _weights()
+def weights_of(folder: Path) -> np.ndarray:
+    """Return what `layer` multiplies with."""
+    (weights,) = onnx.load(folder / "layer.onnx").graph.initializer
+    return onnx.numpy_helper.to_array(weights).astype(np.float64)
 
 
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Start the server, ask it, end it; return what came of it."""
-    port, tally = free_port(), Tally()
-    words = [sys.executable, "-m", "vermilion", "serve", *write_models(folder), "--port", str(port),
+    port, models = free_port(), write_models(folder)
+    tally = Tally(weights_of(folder))
+    words = [sys.executable, "-m", "vermilion", "serve", *models, "--port", str(port),
              "--threads", "1", "--max-queue", str(MOST_WAITING), "--max-batch", "16",
              "--cache-tokens", "8192", "--cache-dir", str(folder / "cache")]  # fmt: skip
     environment = {**os.environ, "TMPDIR": str(folder)}
@@ -331,7 +309,9 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with log.open("wb") as file:
         process = subprocess.Popen(words, stderr=file, stdout=subprocess.DEVNULL, env=environment)
     try:
-        wait_until_ready(port, process, log)
+        while b'"event": "ready"' not in log.read_bytes():
+            assert process.poll() is None, log.read_bytes()[-2000:]
+            time.sleep(0.1)
         begin = time.monotonic()
         asyncio.run(soak(port, process.pid, tally, options))
         seconds = time.monotonic() - begin
@@ -351,30 +331,22 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if faults:
         tally.broken.append(f"{faults} faults in the log")
     check_growth(tally)
-    return report(tally, options, seconds)
+    return report(tally, options, seconds, process.pid)
 
 
-def wait_until_ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until all models answer."""
-    while b'"event": "ready"' not in log.read_bytes():
-        assert process.poll() is None, log.read_bytes()[-2000:]
-        time.sleep(0.1)
-
-
-def report(tally: Tally, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """Return what happened."""
-    quarter = max(1, len(tally.readings) // 4)
+def report(
+    tally: Tally, options: argparse.Namespace, seconds: float, server: int
+) -> dict[str, Any]:
+    """Return what happened; memory as it was in the second quarter and in the last."""
     told = sum(n for name, n in tally.counts.items() if "gone" not in name)
+    found = {number: quarters(rows) for number, rows in tally.readings.items()}
+    memory = {n: [round(mb, 1) for mb in q[:, 0] / 1e6] for n, q in found.items() if q is not None}
     return {
         "requests": options.requests, "answers": told, "kills": tally.kills,
         "seconds": round(seconds, 1), "answers_per_s": round(told / seconds, 1),
         "counts": dict(sorted(tally.counts.items())),
-        "memory_mb": [
-            round(float(np.median([row[0] for row in rows])) / 1e6, 1)
-            for rows in (tally.readings[quarter : 2 * quarter], tally.readings[-quarter:])
-            if rows
-        ],
-        "peak_memory_mb": round(max((row[0] for row in tally.readings), default=0) / 1e6, 1),
+        "server_mb": memory.pop(server, None),
+        "workers_mb": sorted(memory.values(), key=lambda pair: pair[0] - pair[1])[:3],
         "broken": Counter(tally.broken).most_common(20),
     }  # fmt: skip
 
