@@ -32,7 +32,7 @@ MASKS = {
     "date": (r"\b20\d\d-\d\d-\d\d(?: \d\d:\d\d)?\b", "DATE"),
     "time": (r" *\d[\d,]*\.\d+(?= ?(?:ms|s|second)\b)", " TIME"),
     "figure": (r" *(?<![\w.])\d[\d,]*\.\d+(?:e-?\d+)?", " FIGURE"),
-    "machine": (r"\b(?:zen\d|x86-64-v[\w-]+)(?: \([^)]*\))?|\b\d+ threads?\b", "CPU"),
+    "machine": (r"\b(?:zen\d|znver\d|x86-64-v[\w-]+)(?: \((?:[^()]|\([^()]*\))*\))?|\b\d+ threads?\b", "CPU"),
     "size": (r"\b\d+(?:\.\d+)? [KM]?B\b", "SIZE"),
 }
 
@@ -180,7 +180,10 @@ def check_golden(name: str, texts: dict[int, str], update: bool) -> None:
             GOLDEN.mkdir(exist_ok=True)
             file.write_text(text, encoding="utf-8")
         assert file.exists(), f"there is no {file.name}: run with --update-golden and look at it"
-        assert text == file.read_text(encoding="utf-8"), f"--update-golden if {file.name} is right"
+        kept = file.read_text(encoding="utf-8")
+        if name in CASES and "machine" in CASES[name].masks:  # a longer name breaks lines elsewhere
+            text, kept = " ".join(text.split()), " ".join(kept.split())
+        assert text == kept, f"--update-golden if {file.name} is right"
 
 
 def check_lines(texts: dict[int, str]) -> None:

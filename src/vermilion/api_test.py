@@ -301,7 +301,7 @@ def test_an_open_batch_on_a_device_is_refused_with_the_option_that_binds_it(
 ) -> None:
     compiled = compile_model(small_cnn(batch="batch"), target="strix", cache_dir=tmp_path)
     reasons: Sequence[object] = [row["reason"] for row in compiled.report.nodes]
-    assert set(reasons) == {"strix needs fixed shapes; batch is open"}
+    assert set(reasons) == {"strix needs fixed shapes; batch is dynamic"}
     assert all("--dim batch=1" in str(row["hint"]) for row in compiled.report.nodes)
     bound = compile_model(
         small_cnn(batch="batch"), target="strix", dims={"batch": 1}, cache_dir=tmp_path

@@ -95,7 +95,7 @@ def estimate_memory(
         left = open_dimensions(made)
         if left:
             raise OptionError(
-                f"`{', '.join(left)}` is open, so sizes are not known",
+                f"`{', '.join(left)}` is dynamic, so sizes are not known",
                 hint=" ".join(f"--dim {one}=…" for one in left),
             )
         found.append(_need(made, batch or _fixed_batch(made), bits, gpu))

@@ -49,7 +49,7 @@ def test_a_fixed_batch_counts_as_it_is_and_open_sizes_are_refused() -> None:
     assert four.batch == 4
     model = chain()
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "k"
-    with pytest.raises(OptionError, match="is open"):
+    with pytest.raises(OptionError, match="is dynamic"):
         estimate_memory(model)
 
 

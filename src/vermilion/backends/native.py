@@ -85,7 +85,7 @@ class NativeBackend:
         if refused is not None and facts.symbolic_dimensions and facts.model is not None:
             refused = self._at_open_sizes(facts.model, node)
         if refused is not None and refused.reason == OPEN_SHAPE and facts.symbolic_dimensions:
-            return replace(refused, hint=f"bind what is open: `{facts.bind}`")
+            return replace(refused, hint=f"fix what is dynamic: `{facts.bind}`")
         return refused or Claim()
 
     def _at_open_sizes(self, model: ir.Model, node: ir.Node) -> Refusal | None:

@@ -325,6 +325,14 @@ def test_sizes_that_meet_must_be_equal_in_a_run(tmp_path: Path) -> None:
         program.run({"x": np.ones((2, 41, 4), np.float32)})
 
 
+def test_a_size_of_one_that_makes_the_rank_is_refused(tmp_path: Path) -> None:
+    text = "g (float[1,N,4] x) => (float[N,M] z) { s = Squeeze(x) z = Softplus(s) }"
+    program = compiled(model(text), tmp_path)
+    assert program.run({"x": np.ones((1, 3, 4), np.float32)})["z"].shape == (3, 4)
+    with pytest.raises(OtherSizesError, match="cannot be run at the sizes N = 1"):
+        program.run({"x": np.ones((1, 1, 4), np.float32)})
+
+
 def test_pictures_that_are_halved_and_joined_again(tmp_path: Path) -> None:
     text = """g (float[N,3,H,W] x) => (float[N,8,A,B] z)
      <float[8,3,3,3] a, float[8,8,3,3] b, float[4] scales = {1, 1, 2, 2}> {

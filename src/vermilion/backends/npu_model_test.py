@@ -33,7 +33,7 @@ REFUSED = {
     "domain": (claim("Gelu", domain="com.microsoft"), "`com.microsoft::Gelu` is not a standard"),
     "open shape": (
         claim("Conv", replace(FACTS, symbolic_dimensions=("batch",))),
-        "strix needs fixed shapes; batch is open",
+        "strix needs fixed shapes; batch is dynamic",
     ),
     "format": (claim("Conv", replace(FACTS, number_format="int4")), "this model is int4"),
     "old resize": (claim("Resize", replace(FACTS, opset=10)), "Resize of opset 10"),

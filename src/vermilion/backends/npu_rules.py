@@ -76,8 +76,8 @@ def _whole_model(node: ir.Node, facts: ModelFacts, target: Target) -> Refusal | 
     if facts.symbolic_dimensions:
         names = ", ".join(facts.symbolic_dimensions)
         return Refusal(
-            f"{target.name} needs fixed shapes; {names} is open",
-            f"bind it: `{facts.bind}`",
+            f"{target.name} needs fixed shapes; {names} is dynamic",
+            f"fix it: `{facts.bind}`",
         )
     limits = target.limits
     if facts.convolutions < limits.min_convolutions:

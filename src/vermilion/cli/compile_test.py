@@ -168,7 +168,7 @@ def test_a_name_that_held_another_model_says_so(
 def test_open_dimensions_get_the_option_that_binds_them(vermilion: Command, tmp_path: Path) -> None:
     ir.save(small_cnn(batch="batch"), tmp_path / "open.onnx")
     out = vermilion("compile", tmp_path / "open.onnx", "--target", "strix").words
-    assert "strix needs fixed shapes; batch is open" in out
+    assert "strix needs fixed shapes; batch is dynamic" in out
     assert "--dim batch=1" in out
     bound = vermilion("compile", tmp_path / "open.onnx", "--target", "strix", "--dim", "batch=1")
     assert "every node is placed on the NPU" in bound.out

@@ -206,7 +206,7 @@ def test_the_vendors_partial_example_comes_out_figure_by_figure() -> None:
     ("target", "batch", "reason"),
     [
         ("phoenix", 1, "phoenix takes a8w8, xint8; this model is fp32"),
-        ("strix", "N", "strix needs fixed shapes; N is open"),
+        ("strix", "N", "strix needs fixed shapes; N is dynamic"),
     ],
 )
 def test_whole_models_are_refused_with_a_reason(target: str, batch: object, reason: str) -> None:

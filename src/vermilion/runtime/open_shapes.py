@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # What tells such a note from others.
 _SIGN = "need fixed sizes"
 # How the backends word it that a node was left to the CPU for this.
-_OPEN = (" is open", " are open", "for one size")
+_OPEN = (" is dynamic", " are dynamic", "for one size")
 # A share of nodes from which it is worth telling.
 _MUCH = 0.5
 
@@ -32,8 +32,8 @@ def open_shape_note(model: ir.Model, nodes: Sequence[NodePlace], backend: str) -
     names = ", ".join(f"`{name}`" for name in open_dimensions(model))
     options = dimension_options(model)
     note = (
-        f"{compiled} of {len(nodes)} nodes are compiled by `{backend}`, the others {_SIGN}: open "
-        f"is {names}. Bind it, with the sizes that you run: `{options}` (a bundle for each "
+        f"{compiled} of {len(nodes)} nodes are compiled by `{backend}`, the others {_SIGN}: dynamic "
+        f"is {names}. Fix it to the size that you run: `{options}` (a bundle for each "
         "size is run with `--bucket`)"
     )
     return (note,)

@@ -42,7 +42,7 @@ def model(sizes: str) -> ir.Model:
     ],
 )
 def test_the_note_has_the_options_that_fix_it(sizes: str, options: str) -> None:
-    place = NodePlace("a", "Trilu", 0, False, "cpu", "cpu_par_0", "ort", "a dimension is open", "")
+    place = NodePlace("a", "Trilu", 0, False, "cpu", "cpu_par_0", "ort", "a size is dynamic", "")
     (note,) = open_shape_note(model(sizes), [place] * 3, "native")
     assert note.startswith("0 of 3 nodes")
     assert f"`{options}`" in note

@@ -85,7 +85,7 @@ def claim(node: ir.Node, facts: ModelFacts) -> Claim | Refusal:
     if facts.symbolic_dimensions:
         return Refusal(
             "the provider compiles anew for every shape; "
-            f"{', '.join(facts.symbolic_dimensions)} is open",
-            f"bind it: `{facts.bind}`",
+            f"{', '.join(facts.symbolic_dimensions)} is dynamic",
+            f"fix it: `{facts.bind}`",
         )
     return Claim()

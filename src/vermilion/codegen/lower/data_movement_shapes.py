@@ -93,7 +93,8 @@ def squeezed(node: ir.Node) -> Results:
     data = shape_of(node, 0)
     axes = axes_of(node, len(data))
     if axes is None:
-        axes = [at for at, size in enumerate(data) if size == 1]
+        # Not `size == 1`, which elsewhere is no matter of right and wrong: here it makes the rank.
+        axes = [at for at, size in enumerate(data) if size - 1 == 0]
     require(all(data[axis] == 1 for axis in axes), f"{list(data)} without the axes {axes}")
     return [tuple(size for at, size in enumerate(data) if at not in axes)]
 

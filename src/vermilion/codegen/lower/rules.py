@@ -111,7 +111,7 @@ class Rule:
     check: Check = _any
 
 
-OPEN_SHAPE = "generated code needs fixed shapes; a dimension here is open"
+OPEN_SHAPE = "generated code needs fixed shapes; a size here is dynamic"
 
 
 def refusal(node: ir.Node) -> Refusal | None:

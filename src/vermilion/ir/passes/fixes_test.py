@@ -177,7 +177,7 @@ def test_an_open_batch_becomes_1_and_the_rest_is_the_users() -> None:
     step = run_pass(freeze_batch, model)
     assert step.fired
     assert str(model.graph.inputs[0].shape) == str(ir.Shape([1, 3, "H", 8]))
-    assert "axis 2 is open" in reasons(step)[0]
+    assert "axis 2 is dynamic" in reasons(step)[0]
     tokens = parse("(int64[seq] x) => (int64[seq] y) { y = Identity(x) }")
     step = run_pass(freeze_batch, tokens)
     assert (step.fired, len(step.refusals)) == (0, 1)
