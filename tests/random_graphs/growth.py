@@ -29,8 +29,7 @@ _OFTEN = (
     "Transpose", "Reshape", "Concat", "AveragePool", "MaxPool", "Resize", "LSTM", "GRU",
 )  # fmt: skip
 # Integers are made by other number formats' graphs too, but need not be.
-_QUANTIZED = ("QuantizeLinear", "QuantizeLinear each", "DequantizeLinear", "QLinearMatMul",
-              "QLinearConv")  # fmt: skip
+_QUANTIZED = tuple(quantized.BUILDERS)
 
 HAS_BF16 = isa_of(find_target("cpu")).has_bf16
 

@@ -189,8 +189,91 @@ def linear_conv(w: GraphWriter) -> object:
     return w.op("DequantizeLinear", y, y_scale, y_zero)
 
 
+def _codes(w: GraphWriter, shape: tuple[int, ...], kind: Any) -> Array:
+    info = np.iinfo(kind)
+    return w.integers(shape, kind, info.min, info.max)
+
+
+def _given(w: GraphWriter, array: Array, fixed: float = 0.8) -> Value:
+    """Return an array as a constant, or as an input."""
+    return w.constant(array) if w.maybe(fixed) else w.input(array)
+
+
+def _zero_points(w: GraphWriter, kind: Any, each: int) -> list[Value]:
+    """Return no zero point, one, or one for each of `each`; near the middle or anywhere."""
+    shape = (each,) if w.maybe(0.4) else ()
+    if w.maybe(0.2):
+        return []
+    if w.maybe(0.3):
+        return [_given(w, np.full(shape, 0 if kind == np.int8 else 128, kind))]
+    return [_given(w, _codes(w, shape, kind))]
+
+
+def _left(w: GraphWriter, x: Value | None, shape: tuple[int, ...]) -> list[Value]:
+    """Return integers and their zero point: codes of `x` with their scale behind, or inputs."""
+    if x is not None:
+        return w.ops("DynamicQuantizeLinear", 3, x)
+    kind = np.dtype(w.one_of([np.uint8, np.uint8, np.int8]))
+    point = _given(w, _codes(w, (), kind))
+    return [w.input(_codes(w, shape, kind)), w.number(0.01), point]
+
+
+def _scaled(w: GraphWriter, total: Value, scale: Value, axis: int) -> object:
+    """Mostly go back to floats as quantizers write it: Cast, Mul, at times Add."""
+    if w.maybe(0.2):
+        return total
+    channels = total.shape[axis]
+    along = (channels, *(1,) * (total.rank - 1 - axis)) if w.maybe(0.4) else ()
+    weight_scale = w.constant(np.asarray(0.01 + 0.01 * w.random.random(along), np.float32))
+    factor = w.op("Mul", scale, weight_scale)
+    y = w.op("Mul", w.op("Cast", total, to=1), factor)
+    if w.maybe(0.5):
+        bias = w.floats((channels, *(1,) * (total.rank - 1 - axis)))
+        y = w.op("Add", y, w.constant(bias.astype(np.float32)))
+    return y
+
+
+def dynamic_quantize(w: GraphWriter) -> object:
+    x = w.float_value()
+    if x.array.dtype != np.float32:
+        raise IllegalError("DynamicQuantizeLinear takes float32")
+    return w.ops("DynamicQuantizeLinear", 3, x)
+
+
+def matmul_integer(w: GraphWriter) -> object:
+    x = w.float_value(2, 3, 4) if w.float_type == np.float32 and w.maybe(0.7) else None
+    codes, scale, point = _left(w, x, w.shape(w.whole(1, 3), 33))
+    kind = np.dtype(w.one_of([np.int8, np.uint8]))
+    shape = (codes.shape[-1], w.size(33))
+    if codes.rank > 2 and w.maybe(0.3):
+        shape = (*codes.shape[:-2], *shape)
+    zeros = _zero_points(w, kind, shape[-1])
+    total = w.op("MatMulInteger", codes, _given(w, _codes(w, shape, kind), 0.7), point, *zeros)
+    return _scaled(w, total, scale, total.rank - 1)
+
+
+def conv_integer(w: GraphWriter) -> object:
+    from random_graphs.products import image, windows
+
+    x = image(w, 3, 4) if w.float_type == np.float32 and w.maybe(0.7) else None
+    channels = w.one_of([1, 3, 4, 8, 16, 17])
+    codes, scale, point = _left(w, x, (w.one_of([1, 2]), channels, *w.shape(2, 17)))
+    channels = codes.shape[1]
+    group = w.one_of([1, 1, 1, channels, 2 if channels % 2 == 0 else 1])
+    outputs = group * w.one_of([1, 2, 5, 8]) if group < channels else channels
+    named = windows(w, codes.shape[2:])
+    kind = np.dtype(w.one_of([np.int8, np.uint8]))
+    shape = (outputs, channels // group, *named["kernel_shape"])
+    zeros = _zero_points(w, kind, outputs)
+    if group > 1:
+        named["group"] = group
+    weights = w.constant(_codes(w, shape, kind))
+    return _scaled(w, w.op("ConvInteger", codes, weights, point, *zeros, **named), scale, 1)
+
+
 BUILDERS: Mapping[str, tuple[int, Build]] = {
     "QuantizeLinear": (10, quantize), "QuantizeLinear each": (13, quantize_each),
     "DequantizeLinear": (10, dequantize), "QLinearMatMul": (10, linear_matmul),
-    "QLinearConv": (10, linear_conv),
+    "QLinearConv": (10, linear_conv), "DynamicQuantizeLinear": (11, dynamic_quantize),
+    "MatMulInteger": (11, matmul_integer), "ConvInteger": (11, conv_integer),
 }  # fmt: skip

@@ -32,7 +32,7 @@ from vermilion.codegen.emit.pack import PackSpec
 from vermilion.codegen.emit.pool import PoolSpec
 from vermilion.codegen.emit.product import ProductSpec
 from vermilion.codegen.emit.recurrent import RecurrentSpec
-from vermilion.codegen.emit.reduce import ReduceSpec
+from vermilion.codegen.emit.reduce import ExtremesSpec, ReduceSpec
 from vermilion.codegen.emit.resize import ResizeSpec
 from vermilion.codegen.emit.scan import ScanSpec
 from vermilion.codegen.emit.softmax import SoftmaxSpec
@@ -169,6 +169,12 @@ def _reduce(s: ReduceSpec, isa: Isa) -> Sequence[Reach]:
     ]
 
 
+def _extremes(s: ExtremesSpec, isa: Isa) -> Sequence[Reach]:
+    come = span([*((size, stride) for size, stride, _ in s.kept), *s.reduced], s.storage)
+    kept = [(size, stride) for size, _, stride in s.kept]
+    return [come] * (2 if s.is_pair else 1) + [span(kept, storage) for storage in s.out_storages]
+
+
 def _gather(s: GatherSpec, isa: Isa) -> Sequence[Reach]:
     size, come, go = s.inner
     return [
@@ -250,7 +256,8 @@ def _largest_offset(view: View) -> int:
 
 
 def _border(s: BorderSpec, isa: Isa) -> Sequence[Reach]:
-    return [dense(s.images * s.height * s.width * s.pixel_bytes, 1)]
+    whole = dense(s.images * s.height * s.width * s.pixel_bytes, 1)
+    return [whole, dense(1, "u8")] if s.is_read else [whole]
 
 
 def _words(s: CheckSpec, isa: Isa) -> Sequence[Reach]:
@@ -264,6 +271,7 @@ _REACHES: Mapping[type, Callable[[Any, Isa], Sequence[Reach]]] = {
     CheckSpec: _words,
     DepthwiseSpec: reach.depthwise,
     ExtremePlaceSpec: _extreme_place,
+    ExtremesSpec: _extremes,
     GatherSpec: _gather,
     GroupedSpec: reach.grouped,
     InputTransformSpec: reach.winograd_input,

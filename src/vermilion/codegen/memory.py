@@ -81,6 +81,10 @@ def plan_memory(steps: Sequence[Step], *, keep_borders: bool = True) -> MemoryPl
     return MemoryPlan(tuple(placed), total, tuple(once), rest)
 
 
+# Families that write what lies around an image, and nothing of it.
+BORDERS = ("border", "border_of_run")
+
+
 def _kept_borders(steps: Sequence[Step]) -> set[int]:
     return {
         id(step)
@@ -172,8 +176,10 @@ def plan_barriers(steps: Sequence[Step], offsets: Mapping[int, int]) -> list[boo
             if view.buffer.place in ("weights", "checks"):  # read by all, or by nobody in a run
                 continue
             low, high = _span(view.buffer, offsets)
-            use = Use(low, high, id(view.buffer), step.spec.family == "border")
-            (writes if id(view.buffer) in written else reads).append(use)
+            is_written = id(view.buffer) in written
+            is_border = is_written and step.spec.family in BORDERS
+            use = Use(low, high, id(view.buffer), is_border)
+            (writes if is_written else reads).append(use)
         uses.append((reads, writes))
     return barriers_between(uses)
 

@@ -18,6 +18,7 @@ from vermilion.codegen.extents import check_extents, extents_of
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step, size_name
 from vermilion.codegen.lower.part import LoweredPart
+from vermilion.codegen.memory import BORDERS
 from vermilion.codegen.program import (
     compiled_objects,
     module_text,
@@ -182,7 +183,7 @@ def _call(
     return {
         "function": step.function,
         "label": step.nodes[-1] if step.nodes else step.spec.family,
-        "border": step.spec.family == "border",
+        "border": step.spec.family in BORDERS,
         "units": formulas.number(_units(step)),
         "operations": formulas.number(step.operations),
         "moved": formulas.number(_moved_bytes(step)),

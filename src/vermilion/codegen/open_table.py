@@ -150,10 +150,11 @@ class OpenTable:
                 place, offset = argument["place"], numbers[argument["offset"]]
                 index = argument.get("index", 0)
                 kind = writes if argument["written"] else reads
+                is_border = call["border"] and argument["written"]
                 if place == "arena":
                     low = offsets[index]
                     high = low + buffers[index].size_bytes + SLACK_BYTES
-                    kind.append(Use(low, high, index, call["border"]))
+                    kind.append(Use(low, high, index, is_border))
                     addresses.append((ARENA, low + offset))
                 elif place == "weights":
                     addresses.append((ports["weights"], argument["base"] + offset))
@@ -161,7 +162,7 @@ class OpenTable:
                     addresses.append((ports["checks"], check_offsets[index] + offset))
                 else:
                     number = ports[f"{place} {index}"]
-                    kind.append(Use(-number - 1, -number, -number - 1, call["border"]))
+                    kind.append(Use(-number - 1, -number, -number - 1, is_border))
                     addresses.append((number, offset))
             addresses += [(SIZE, numbers[size]) for size in call["sizes"]]
             uses.append((reads, writes))

@@ -24,6 +24,7 @@ from vermilion.codegen.extents import check_extents
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.memory import (
+    BORDERS,
     aligned,
     chunk_of,
     offsets_of,
@@ -127,7 +128,7 @@ def _step_tensors(
     """Return where tensors lie that some step writes; a buffer is whole after its last writer."""
     whole: dict[int, int] = {}
     for at, step in enumerate(steps):
-        if step.spec.family != "border":
+        if step.spec.family not in BORDERS:
             whole |= {id(view.buffer): at for view in step.writes}
     return tuple(
         StepTensor(

@@ -161,11 +161,14 @@ def _right(
 
 def matmul(s: MatmulSpec, isa: Isa) -> Sequence[Reach]:
     """Left, right, result, operands; the second left and right."""
-    panel_bytes = s.steps * s.vectors * isa.vector_bytes
+    numeric = NUMERICS[s.numeric]
+    panel_bytes = s.steps * s.vectors * numeric.parts * isa.vector_bytes
     right = _right(s.right, s.outer, (s.depth, s.columns), panel_bytes)
+    # Of pairs the last odd value is read alone, quads are read whole.
+    depth = s.steps * numeric.group if numeric.group > 2 else s.depth
     second = [] if s.second is None else [walked(s.second, (*s.outer, s.rows, s.depth)), right]
     return [
-        walked(s.left, (*s.outer, s.rows, s.depth)),
+        walked(s.left, (*s.outer, s.rows, depth)),
         right,
         *(walked(access, (*s.outer, s.rows, s.columns)) for access in (s.output, *s.operands)),
         *second,

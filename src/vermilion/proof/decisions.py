@@ -19,6 +19,9 @@ from vermilion.ir.opset import constant_of, is_operator
 # Ties are as wide as this, of the largest score in the tensor, in float32: sums in another order.
 TIE = 2.0**-18
 
+# Steps of what DynamicQuantizeLinear gives.
+_LEVELS = 255
+
 Decided = Callable[[ir.Node, Mapping[str, Array], Array, Array, float], "Array | None"]
 
 
@@ -93,6 +96,35 @@ def _quantized(
     return tied
 
 
+def _dynamically_quantized(
+    node: ir.Node, scores: Mapping[str, Array], expected: Array, found: Array, width: float
+) -> Array | None:
+    """Codes and zero point of DynamicQuantizeLinear, whose scale follows from the numbers too.
+
+    A zero point that is a tie moves all codes by one: they are right by one of both.
+    """
+    data = _score(node, scores, 0)
+    if data is None or not np.isfinite(data).all():
+        return None
+    x = data.astype(np.float64)
+    low, high = min(0.0, float(x.min(initial=0.0))), max(0.0, float(x.max(initial=0.0)))
+    scale = (high - low) / _LEVELS or 1.0
+    exact = -low / scale
+    below = np.floor(exact)
+    is_tied = bool(abs(exact - below - 0.5) <= width * max(1.0, exact))
+    points = [below, below + 1] if is_tied else [np.rint(exact)]
+    apart = np.abs(expected.astype(np.float64) - found.astype(np.float64))
+    tied = np.zeros(found.shape, np.bool_)
+    if not found.ndim:
+        tied |= np.isin(found, points)
+    if found.shape == x.shape:
+        steps = x / scale
+        room = 0.5 + np.maximum(width * np.abs(steps), width)
+        right = [np.abs(np.clip(steps + p, 0, _LEVELS) - found) <= room for p in points]
+        tied |= max(right, key=np.count_nonzero) & (apart <= 1)
+    return tied
+
+
 def _compared(
     node: ir.Node, scores: Mapping[str, Array], expected: Array, found: Array, width: float
 ) -> Array | None:
@@ -127,6 +159,7 @@ _DECIDED: Mapping[str, Decided] = {
     "ArgMax": _extreme,
     "ArgMin": _extreme,
     "QuantizeLinear": _quantized,
+    "DynamicQuantizeLinear": _dynamically_quantized,
     "Greater": _compared,
     "GreaterOrEqual": _compared,
     "Less": _compared,

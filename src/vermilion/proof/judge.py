@@ -36,6 +36,8 @@ _ARBITRATION_SECONDS = 20.0
 # Of a tie, in formats with few bits: one rounding of the scores.
 _TIE_IN = {"bf16": 2.0**-7, "bfp16": 2.0**-6, "fp16": 2.0**-9}
 
+# What decides integers by numbers and a scale: a rounding turned over is a whole step.
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 
 # Two runs in float32 that add in other orders are off from float64 by as much, give or take chance:
 # PP-OCR's detector 5.4e-5 unoptimized and 6.3e-5 with its batch norms folded, noise of one rounding
@@ -124,13 +126,13 @@ def judge(question: Question, cut: CutModel | None = None) -> Answer:
 def _has_steps(model: ir.Model, name: str) -> bool:
     """Say whether numbers are rounded to steps before the operator that gives an output."""
     return any(
-        node.op_type == "QuantizeLinear" and all(value.name != name for value in node.outputs)
+        node.op_type in _QUANTIZERS and all(value.name != name for value in node.outputs)
         for node in model.graph.all_nodes()
     )
 
 
 def _quantizes(model: ir.Model) -> bool:
-    return any(node.op_type == "QuantizeLinear" for node in model.graph.all_nodes())
+    return any(node.op_type in _QUANTIZERS for node in model.graph.all_nodes())
 
 
 def _form(question: Question, name: str) -> FormatName:
@@ -192,7 +194,7 @@ def _is_certain(question: Question, name: str) -> bool:
     value = next((v for v in question.model.graph.outputs if v.name == name), None)
     node = None if value is None else value.producer()
     wanted = deciders(node)
-    if node is None or not wanted or node.op_type == "QuantizeLinear":
+    if node is None or not wanted or node.op_type in _QUANTIZERS:
         return False
     return question.form not in _TIE_IN and all(key in question.inputs for key in wanted)
 

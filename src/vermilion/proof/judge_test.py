@@ -92,6 +92,41 @@ def test_a_code_of_a_quantizer_may_be_either_at_a_tie(step: int, is_right: bool)
     assert judge(Question(plain.model, x, plain.expected, {"y": shifted})).wrong
 
 
+FOUND_IN_THE_RUN = """g (float[64] x, float s) => (uint8[64] y, float t, uint8 z) { a = Mul (x, s) y, t, z = DynamicQuantizeLinear (a) }"""  # noqa: E501
+
+
+def judged(low: float, high: float, **moved: Any) -> bool:
+    """Say whether codes of 62 halves between two ends are accepted, with some of them moved."""
+    x = np.concatenate([[low, high], np.arange(62) + 0.5]).astype(np.float32)
+    asked = question(FOUND_IN_THE_RUN, {"x": x, "s": np.array(0.3, np.float32)}, {})
+    found = {**asked.expected, **{name: move(asked.expected[name]) for name, move in moved.items()}}
+    return not judge(replace(asked, found=found)).wrong
+
+
+def test_codes_of_a_range_found_in_the_run_may_be_either_at_a_tie() -> None:
+    halves = np.arange(62) + 0.5
+
+    def other(right: np.ndarray, places: int, step: int = 1) -> np.ndarray:
+        """Move the first codes of halves to the other side, `step` numbers further."""
+        wide = right.astype(np.int64)
+        up = np.where(wide[2:] < halves, step, -step)
+        wide[2 : 2 + places] += up[:places]
+        return wide.astype(np.uint8)
+
+    assert judged(0.0, 255.0)
+    assert judged(0.0, 255.0, y=lambda y: other(y, 62))
+    assert not judged(0.0, 255.0, y=lambda y: other(y, 1, step=2))
+    assert not judged(0.0, 255.0, y=lambda y: np.where(np.arange(64) == 1, y - 1, y))
+    assert not judged(0.0, 255.0, z=lambda z: z + np.uint8(1))
+    assert not judged(0.0, 255.0, t=lambda t: t * np.float32(1.001))
+
+
+def test_a_zero_point_that_is_a_tie_moves_all_codes_by_one() -> None:
+    assert judged(-64.5, 190.5, y=lambda y: y + np.uint8(1), z=lambda z: z + np.uint8(1))
+    assert not judged(-64.5, 190.5, y=lambda y: y + np.uint8(2))
+    assert not judged(-64.25, 190.75, y=lambda y: y + np.uint8(1))
+
+
 WHOLE_PRODUCTS = {
     "Conv": (
         "g (uint8[1,2,3,3] x) => (uint8[1,4,3,3] y)"

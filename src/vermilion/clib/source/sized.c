@@ -150,7 +150,8 @@ static bool vm_set_barriers(const vm_program *program, vm_sized *sized, const in
     for (uint32_t k = 0; k < call->argument_count; k++) {
       const vm_argument *argument = &call->arguments[k];
       int64_t port = argument->place == VM_INPUT ? argument->index : (int64_t)program->input_count + argument->index;
-      vm_use use = {-port - 1, -port, (int32_t)(-port - 1), call->is_border, argument->is_written};
+      vm_use use = {-port - 1, -port, (int32_t)(-port - 1), call->is_border && argument->is_written,
+                    argument->is_written};
       if (argument->place == VM_IN_ARENA) {
         use.low = offsets[argument->index];
         use.high = use.low + numbers[program->buffers[argument->index]] + VM_SLACK_BYTES;

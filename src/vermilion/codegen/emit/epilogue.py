@@ -13,7 +13,7 @@ from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.register_tile import RegisterTile
 from vermilion.codegen.emit.values import Index, Value
 from vermilion.codegen.emit.walk import Access
-from vermilion.ir.expression import Apply, Convert, Expression
+from vermilion.ir.expression import Apply, Convert, Expression, Operand
 from vermilion.ir.symbolic import is_known
 
 # Operations from which on an expression is written once, in a loop over a tile's rows, rather than
@@ -96,6 +96,19 @@ class Epilogue:
     @staticmethod
     def _origin(access: Access) -> tuple[int, ...]:
         return (0,) * len(access.strides)
+
+
+def reads_sums_as_integers(expression: Expression) -> bool:
+    """Say whether an expression takes the sums of integers, its operand 0, as they are."""
+    match expression:
+        case Operand():
+            return expression.index == 0 and expression.kind == "int"
+        case Apply():
+            return any(map(reads_sums_as_integers, expression.arguments))
+        case Convert():
+            return reads_sums_as_integers(expression.argument)
+        case _:
+            return False
 
 
 def weight_of(expression: Expression) -> int:

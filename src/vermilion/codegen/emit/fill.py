@@ -18,7 +18,8 @@ class BorderSpec:
     """Write `byte` around the inside of each of `images` (height × width × pixel bytes).
 
     `top`, `bottom`, `left` and `right` count pixels of border; height and width include them.
-    A value is the same in each of its bytes: 0 in any format, or an 8-bit zero point.
+    A value is the same in each of its bytes: 0 in any format, or an 8-bit zero point. One that
+    only the run has is read from memory (`is_read`).
     """
 
     images: int
@@ -30,8 +31,12 @@ class BorderSpec:
     left: int
     right: int
     byte: int
+    is_read: bool = False
 
-    family = "border"
+    @property
+    def family(self) -> str:
+        """A border that is known is written once for all runs."""
+        return "border_of_run" if self.is_read else "border"
 
     @property
     def units(self) -> int:
@@ -40,31 +45,29 @@ class BorderSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        f, (base,), units = begin_kernel(module, name, 1)
-        row = self.width * self.pixel_bytes
+        f, pointers, units = begin_kernel(module, name, 2 if self.is_read else 1)
+        base, row = pointers[0], self.width * self.pixel_bytes
+        byte = f.load("i8", pointers[1], align=1) if self.is_read else Value("i8", str(self.byte))
         with f.loop(*units) as image:
             start = f.at(base, f.multiply(image, self.height * row))
             # The right border of a row and the left of the next lie side by side.
             first = self.top * row + self.left * self.pixel_bytes
-            self._set(f, start, first)
+            self._set(f, byte, start, first)
             inside = self.height - self.top - self.bottom
             gap = (self.left + self.right) * self.pixel_bytes
             if (not is_known(gap) or gap) and not is_one(inside):
                 with f.loop(0, inside - 1) as y:
                     end_of_row = f.add(f.multiply(y, row), first + row - gap)
-                    self._set(f, f.at(start, end_of_row), gap)
+                    self._set(f, byte, f.at(start, end_of_row), gap)
             last = first + inside * row - gap
-            self._set(f, f.at(start, last), self.height * row - last)
+            self._set(f, byte, f.at(start, last), self.height * row - last)
         f.finish()
 
-    def _set(self, f: Function, pointer: Value, count: int) -> None:
+    def _set(self, f: Function, byte: Value, pointer: Value, count: int) -> None:
         if is_known(count) and count <= 0:
             return
         name = f.module.declare("llvm.memset.p0.i64", "void", ["ptr", "i8", "i64", "i1"])
-        f.call_void(
-            name,
-            [pointer, Value("i8", str(self.byte)), f.index(count), Value("i1", "false")],
-        )
+        f.call_void(name, [pointer, byte, f.index(count), Value("i1", "false")])
 
 
 @dataclass(frozen=True)

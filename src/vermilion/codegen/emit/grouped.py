@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.depthwise import channel_parts
-from vermilion.codegen.emit.epilogue import Epilogue
+from vermilion.codegen.emit.epilogue import Epilogue, reads_sums_as_integers
 from vermilion.codegen.emit.register_tile import RegisterTile
 from vermilion.codegen.emit.values import Value, splat_integer
 from vermilion.codegen.emit.walk import Access, begin_kernel, has_sizes, patches
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
-from vermilion.ir.expression import Expression, Operand
+from vermilion.ir.expression import Expression
 from vermilion.ir.symbolic import is_known
 
 # Taps of a row that are written out; longer rows are a loop over parts of them.
@@ -178,7 +178,7 @@ class _Writer:
         mask = arithmetic.tail_mask(tail) if tail else None
         pointers = f.arguments[3 : 4 + len(s.operands)]
         epilogue = Epilogue(arithmetic, (s.expression,), (s.output,), s.operands, pointers)
-        to_float = self.numeric.accumulator == "i32" and s.expression != Operand(0, "int")
+        to_float = self.numeric.accumulator == "i32" and not reads_sums_as_integers(s.expression)
         for pixel, (slot,) in enumerate(tile.accumulators):
             total = slot.get()
             if to_float:

@@ -120,7 +120,8 @@ class _Writer:
 
     @property
     def _vector_bytes(self) -> int:
-        return self.isa.vector_bytes
+        """Bytes of the right side's values of one group, for one vector of columns."""
+        return NUMERICS[self.spec.numeric].parts * self.isa.vector_bytes
 
     @property
     def _block_bytes(self) -> int:
@@ -306,5 +307,10 @@ class _Writer:
         """Return a block of packed columns."""
         if is_known(self.spec.columns):
             return Side(pointer, vectors * self._vector_bytes)
-        strip = self.spec.steps * self._vector_bytes
-        return Side(pointer, self._vector_bytes, offsets=[n * strip for n in range(vectors)])
+        strip, parts = self.spec.steps * self._vector_bytes, NUMERICS[self.spec.numeric].parts
+        offsets = [
+            n * strip + part * self.isa.vector_bytes
+            for n in range(vectors)
+            for part in range(parts)
+        ]
+        return Side(pointer, self._vector_bytes, offsets=offsets)

@@ -6,11 +6,12 @@ The result has the order of `MatmulSpec`'s panels. A unit packs one vector of co
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
-from vermilion.codegen.emit.values import Index, Value, constant
+from vermilion.codegen.emit.values import Index, Value, constant, splat_integer
 from vermilion.codegen.emit.walk import begin_kernel, positions
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
@@ -23,7 +24,8 @@ class PackSpec:
     """Matrices (depth × columns) with any strides → panels of `tile_vectors` vectors of columns.
 
     `outer` are the sizes and strides of the batch's dimensions. 16-bit storage is packed in pairs
-    along the depth; what has no pair stands beside a zero.
+    along the depth, 8-bit storage in quads; what has no pair or quad stands beside zeros. Numbers
+    without a sign are packed 128 lower. Columns of 8-bit storage lie side by side.
     """
 
     numeric: NumericName
@@ -56,7 +58,7 @@ class PackSpec:
     @property
     def matrix_elements(self) -> int:
         """32-bit elements of a packed matrix."""
-        return self.steps * self.vectors * self.lanes
+        return self.steps * self.vectors * self.lanes * NUMERICS[self.numeric].parts
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
@@ -74,17 +76,18 @@ class PackSpec:
 
     def _strip(self, f: Function, isa: Isa, come: Value, go: Value, vector: Value) -> None:
         """Pack one vector of columns; it is `step_bytes` from one group to the next."""
+        vector_bytes = NUMERICS[self.numeric].parts * isa.vector_bytes
         if self.tile_vectors == 1:
-            start = f.at(go, f.multiply(vector, self.steps * isa.vector_bytes))
+            start = f.at(go, f.multiply(vector, self.steps * vector_bytes))
             left = f.subtract(self.columns, f.multiply(vector, self.lanes))
-            _Strip(self, f, isa, isa.vector_bytes, left).write(come, start)
+            _Strip(self, f, isa, vector_bytes, left).write(come, start)
             return
         whole = self.vectors - self.vectors % self.tile_vectors
         block = f.divide(vector, self.tile_vectors)
         within = f.remainder(vector, self.tile_vectors)
-        block_bytes = self.steps * self.tile_vectors * isa.vector_bytes
+        block_bytes = self.steps * self.tile_vectors * vector_bytes
         start = f.at(go, f.multiply(block, block_bytes))
-        start = f.at(start, f.multiply(within, isa.vector_bytes))
+        start = f.at(start, f.multiply(within, vector_bytes))
         left = f.subtract(self.columns, f.multiply(vector, self.lanes))
         for first, is_there, width in (
             ("slt", whole > 0, self.tile_vectors),
@@ -92,7 +95,7 @@ class PackSpec:
         ):
             if is_there:
                 with f.when(f.compare(first, vector, constant("i64", whole))):
-                    _Strip(self, f, isa, width * isa.vector_bytes, left).write(come, start)
+                    _Strip(self, f, isa, width * vector_bytes, left).write(come, start)
 
 
 class _Strip:
@@ -111,7 +114,9 @@ class _Strip:
         """Choose the way that suits the strides."""
         s = self.spec
         mask = self.arithmetic.tail_mask(self.left) if self._has_tail else None
-        if is_one(s.column_stride) or is_one(s.columns):
+        if NUMERICS[s.numeric].group == 4:
+            self._quads(come, go, mask)
+        elif is_one(s.column_stride) or is_one(s.columns):
             self._rows(come, go, mask)
         elif is_one(s.depth_stride) and is_known(s.depth):
             self._transposed(come, go)
@@ -171,6 +176,57 @@ class _Strip:
         self._store(self._pair(low, Value(low.type, "zeroinitializer")), go, s.depth // 2)
 
     _strided = _rows
+
+    def _quads(self, come: Value, go: Value, mask: Value | None) -> None:
+        """Four rows of columns side by side; behind the last row stand zeros."""
+        f, s = self.f, self.spec
+        with f.loop(0, s.depth // 4) as step:
+            first = f.at(come, f.multiply(step, 4 * s.depth_stride))
+            rows = [self._byte(f.at(first, k * s.depth_stride), mask) for k in range(4)]
+            self._store_quad(rows, go, step)
+        if is_known(s.depth):
+            if s.depth % 4:
+                self._last_quad(come, go, mask)
+            return
+        with f.when(f.compare("ne", f.index(s.depth % 4), constant("i64", 0))):
+            self._last_quad(come, go, mask)
+
+    def _last_quad(self, come: Value, go: Value, mask: Value | None) -> None:
+        f, s = self.f, self.spec
+        whole = s.depth // 4
+        rest, last = f.index(s.depth % 4), f.at(come, f.multiply(whole, 4 * s.depth_stride))
+        zero = Value(self.arithmetic.type("int"), "zeroinitializer")
+        rows = [self._byte(last, mask)]
+        for k in range(1, 4):
+            at = f.minimum(k, f.subtract(rest, 1))  # a row that is there
+            row = self._byte(f.at(last, f.multiply(at, s.depth_stride)), mask)
+            is_there = f.compare("slt", constant("i64", k), rest)
+            rows.append(f.select(is_there, row, zero))
+        self._store_quad(rows, go, whole)
+
+    def _byte(self, place: Value, mask: Value | None) -> Value:
+        """Load a vector of 8-bit columns as int32, 128 lower where they have no sign."""
+        storage = self.spec.storage
+        value = self.arithmetic.load(storage, place, mask=mask)
+        if storage == "s8":
+            return value
+        return self.f.binary("sub", value, splat_integer(128, self.lanes))
+
+    def _store_quad(self, rows: Sequence[Value], go: Value, step: Index) -> None:
+        """Store four rows as the bytes of each lane, or as two pairs of 16 bits: (0, 2), (1, 3)."""
+        f = self.f
+        place = f.at(go, f.multiply(step, self.step_bytes))
+        bits = 32 // 4 * NUMERICS[self.spec.numeric].parts
+        kept = splat_integer((1 << bits) - 1, self.lanes)
+        parts = [rows[0::2], rows[1::2]] if bits == 16 else [rows]
+        for number, members in enumerate(parts):
+            word = f.binary("and", members[0], kept)
+            for at, member in enumerate(members[1:], 1):
+                low = f.binary("and", member, kept)
+                word = f.binary(
+                    "or", word, f.binary("shl", low, splat_integer(at * bits, self.lanes))
+                )
+            f.store(word, place, number * self.lanes * 4, align=4)
 
     def _as_float(self, value: Value) -> Value:
         """Widen 16-bit bits of a bfloat16 where the product is in float32."""

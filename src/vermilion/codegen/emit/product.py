@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
-from vermilion.codegen.emit.epilogue import Epilogue
+from vermilion.codegen.emit.epilogue import Epilogue, reads_sums_as_integers
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
 from vermilion.codegen.emit.values import Index, Value
 from vermilion.codegen.emit.walk import Access, begin_kernel, has_sizes, patches
@@ -25,7 +25,7 @@ from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS, NumericName
 from vermilion.codegen.tile import Tile
 from vermilion.codegen.window import Window
-from vermilion.ir.expression import Expression, Operand
+from vermilion.ir.expression import Expression
 from vermilion.ir.symbolic import is_known
 
 # Weights up to this size stay in the second-level cache while pixels pass by.
@@ -42,8 +42,8 @@ class ProductSpec:
     """A product over `images × rows × columns` pixels and `channels` outputs.
 
     Strides count elements. `run` values are contiguous in the input at each of
-    `taps_y × taps_x` taps. The expression's operand 0 is the accumulator, as float32; the integer
-    operand 0 alone is an int32 as it is. `output` and `operands` are walked by image, row, column
+    `taps_y × taps_x` taps. The expression's operand 0 is the accumulator, as float32 where it is
+    not read as an integer. `output` and `operands` are walked by image, row, column
     and channel.
     """
 
@@ -389,7 +389,7 @@ class _Writer:
         arithmetic = Arithmetic(f, self.isa.lanes)
         pointers = f.arguments[2 : 3 + len(s.operands)]
         epilogue = Epilogue(arithmetic, (s.expression,), (s.output,), s.operands, pointers)
-        to_float = self.numeric.accumulator == "i32" and s.expression != Operand(0, "int")
+        to_float = self.numeric.accumulator == "i32" and not reads_sums_as_integers(s.expression)
         for (y, x), row in zip(pixels, tile.accumulators, strict=True):
             for n, slot in enumerate(row):
                 total = slot.get()

@@ -244,6 +244,75 @@ class ReduceSpec:
         return arithmetic.splat(total)
 
 
+@dataclass(frozen=True)
+class ExtremesSpec:
+    """`outputs[kept] = expressions(least, greatest)` of what is reduced, NaN left out.
+
+    Dimensions as in `ReduceSpec`. Of a pair of tensors that lie alike, the first has the least
+    numbers and the second the greatest: those of an earlier step's rows.
+    """
+
+    storage: Storage
+    kept: tuple[tuple[int, int, int], ...]
+    reduced: tuple[tuple[int, int], ...]
+    is_pair: bool
+    expressions: tuple[Expression, Expression]
+    out_storages: tuple[Storage, Storage]
+
+    family = "extremes"
+
+    @property
+    def units(self) -> int:
+        """One unit a row of kept dimensions."""
+        return math.prod(size for size, _, _ in self.kept)
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function."""
+        count = 2 if self.is_pair else 1
+        f, pointers, units = begin_kernel(module, name, count + 2)
+        item = STORAGE_BYTES[self.storage]
+        sizes = [item] * count + [STORAGE_BYTES[storage] for storage in self.out_storages]
+        dims = [(size, (come,) * count + (go, go)) for size, come, go in self.kept]
+        with f.loop(*units) as unit:
+            moved = outer_rows(f, unit, dims, pointers, sizes)
+            self._row(Arithmetic(f, isa.lanes), moved[:count], moved[count:])
+        f.finish()
+
+    def _row(self, arithmetic: Arithmetic, come: Sequence[Value], go: Sequence[Value]) -> None:
+        f, m = arithmetic.f, arithmetic.math
+        low = [f.slot(m.number(math.inf)) for _ in range(SUMS)]
+        high = [f.slot(m.number(-math.inf)) for _ in range(SUMS)]
+        *outer, (size, stride) = self.reduced
+
+        def gather(places: Sequence[Value], dims: Sequence[tuple[int, int]]) -> None:
+            if dims:
+                (count, step), *inner = dims
+                with f.loop(0, count) as i:
+                    offset = f.multiply(i, step * STORAGE_BYTES[self.storage])
+                    gather([f.at(place, offset) for place in places], inner)
+                return
+            for_vectors(f, arithmetic, size, lambda at, mask, n: take(places, at, mask, n))
+
+        def take(places: Sequence[Value], at: Value, mask: Value | None, number: int) -> None:
+            loaded = [load(arithmetic, self.storage, p, at, stride, mask) for p in places]
+            for slots, value, join in ((low, loaded[0], m.minimum), (high, loaded[-1], m.maximum)):
+                slot = slots[number]
+                known = slot.get()
+                joined = join(value, known)
+                slot.set(joined if mask is None else f.select(mask, joined, known))
+
+        gather(come, outer)
+        ends = []
+        for slots, join, word in ((low, m.minimum, "min"), (high, m.maximum, "max")):
+            whole = slots[0].get()
+            for slot in slots[1:]:
+                whole = join(whole, slot.get())
+            ends.append(across(arithmetic, word, whole))
+        for expression, storage, place in zip(self.expressions, self.out_storages, go, strict=True):
+            result = arithmetic.evaluate(expression, lambda index: ends[index])
+            arithmetic.store(storage, result, place, mask=arithmetic.tail_mask(1))
+
+
 def mean_of(count: int) -> Expression:
     """Return the finish that makes a mean of a sum. 1 ÷ count is exact for powers of two alone."""
     if not is_known(count):

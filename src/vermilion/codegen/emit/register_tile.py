@@ -244,7 +244,8 @@ class RegisterTile:
         for other in sets[1:]:
             for slots, more in zip(sets[0], other, strict=True):
                 for slot, extra in zip(slots, more, strict=True):
-                    slot.set(self._arithmetic.math.add(slot.get(), extra.get()))
+                    operation = "fadd" if self.numeric.accumulator == "float" else "add"
+                    slot.set(self.f.binary(operation, slot.get(), extra.get()))
 
     def _step(
         self,
@@ -275,12 +276,13 @@ class RegisterTile:
     def _broadcast(self, pointer: Value, offset: Index, half: bool) -> list[Value]:
         """Load one group of the left side into all lanes, once for each part.
 
-        Of a last odd pair only its first.
+        Of a last odd pair only its first. A last quad that is not whole is read as a whole: what
+        it has too much meets zeros in the panel.
         """
         f = self.f
         if self.numeric.group == 1:
             return [self._arithmetic.splat(f.load("float", pointer, offset, align=4))]
-        if half:
+        if half and self.numeric.group == 2:
             word = f.convert("zext", f.load("i16", pointer, offset, align=2), "i32")
         else:
             word = f.load("i32", pointer, offset, align=self.numeric.activation_bytes)

@@ -241,6 +241,7 @@ _RULES: Mapping[str, Callable[[ir.Node, Carries], bool]] = {
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Slice"), _axes),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantized),
     "Concat": _concat, "Gemm": _gemm, "MatMul": _matmul, "Transpose": _transpose,
+    "DynamicQuantizeLinear": lambda node, carries: False,  # one range for all entries
 }  # fmt: skip
 
 

@@ -45,6 +45,8 @@ MIXED = [
     f"a = Mul(g, apart) {HEAD.replace('g', 'a')}",  # a constant of its own for each entry
     "h = Flatten(g) t = Transpose<perm = [1, 0]>(h) k = MatMul(h, t) j = MatMul(k, h) "
     "y = MatMul(j, m)",
+    "h = Flatten(g) q, t, z = DynamicQuantizeLinear(h) i = Cast<to = 1>(q) j = Mul(i, t) "
+    "y = MatMul(j, m)",
 ]
 
 

@@ -244,16 +244,27 @@ class Lowering:
         self.views[name] = view
         return view
 
-    def bordered(self, name: str, storage: Storage, shape: Sequence[int], border: Border) -> View:
-        """Allocate images, channels last, inside a border; write the border; give the inside."""
+    def bordered(
+        self,
+        name: str,
+        storage: Storage,
+        shape: Sequence[int],
+        border: Border,
+        byte: View | None = None,
+    ) -> View:
+        """Allocate images, channels last, inside a border; write the border; give the inside.
+
+        `byte` is what fills the border where only a run has it.
+        """
         n, c, h, w = shape
         height, width = h + border.top + border.bottom, w + border.left + border.right
         whole = allocate(name, storage, (n, c, height, width), CHANNELS_LAST)
         spec = BorderSpec(
             n, height, width, c * STORAGE_BYTES[storage],
-            border.top, border.bottom, border.left, border.right, border.byte,
+            border.top, border.bottom, border.left, border.right, border.byte, byte is not None,
         )  # fmt: skip
-        self.add(Step(spec, (whole,), (whole,), (f"border of {name}",)))
+        arguments = (whole,) if byte is None else (whole, byte)
+        self.add(Step(spec, arguments, (whole,), (f"border of {name}",)))
         return whole.sliced(2, border.top, h).sliced(3, border.left, w)
 
     def channels_last(

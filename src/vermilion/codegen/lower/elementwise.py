@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -188,13 +189,23 @@ def emit_elementwise(lowering: Lowering, group: Group) -> None:
     nodes = [str(node.name) for node in group.nodes]
     order = layout_like(build.views, len(static_shape(value) or ()))
     output = lowering.output(value, order)
-    # Planes that become pixels are computed as planes: vectors run along rows.
-    planes = allocate(f"{value.name} as planes", output.storage, output.shape)
-    is_woven = len(output.shape) == 4 and _are_planes(build.views)
+    add_map(lowering, build.views, output, expression, nodes, operations_of(group.nodes))
+
+
+def add_map(
+    lowering: Lowering,
+    views: list[View],
+    output: View,
+    expression: Expression,
+    nodes: Sequence[str],
+    operations: int,
+) -> None:
+    """Add one loop nest. Planes that become pixels are computed as planes: vectors along rows."""
+    planes = allocate(f"{output.buffer.name} as planes", output.storage, output.shape)
+    is_woven = len(output.shape) == 4 and _are_planes(views)
     woven = interleave_step(planes, output, tuple(nodes[:1])) if is_woven else None
     target = output if woven is None else planes
-    step = map_step(build.views, [target], [expression], nodes, operations_of(group.nodes))
-    lowering.add(step)
+    lowering.add(map_step(views, [target], [expression], nodes, operations))
     if woven is not None:
         lowering.add(woven)
 

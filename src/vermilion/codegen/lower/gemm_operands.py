@@ -16,7 +16,7 @@ from vermilion.codegen.emit.packed_weights import pack_weights
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, converted
 from vermilion.codegen.numeric import NUMERICS, Numeric, numeric_for, stored_weights
-from vermilion.codegen.tensor import Storage, View, allocate
+from vermilion.codegen.tensor import STORAGE_BYTES, View, allocate
 from vermilion.codegen.tile import Tile
 from vermilion.ir.opset import constant_of
 from vermilion.ir.symbolic import is_known
@@ -123,7 +123,7 @@ def packed(lowering: Lowering, right: RightSide, numeric: Numeric, tile: Tile) -
     """Return the right side as panels: a weight, or the result of a step that packs it."""
     if right.panels is not None:
         return right.panels
-    storage: Storage = "bf16" if numeric.name == "bf16" else "f32"
+    storage = numeric.weight
     if right.array is not None:
         array = right.array
 
@@ -150,7 +150,7 @@ def packed(lowering: Lowering, right: RightSide, numeric: Numeric, tile: Tile) -
         tile_vectors=min(tile.vectors, -(-view.shape[-1] // lowering.isa.lanes))
         if is_known(view.shape[-1]) else 1,
     )  # fmt: skip
-    elements = spec.matrix_elements * (2 if storage == "bf16" else 1)
+    elements = spec.matrix_elements * (4 // STORAGE_BYTES[storage])
     panels = allocate(
         f"panels of {view.buffer.name}", storage, (math.prod(view.shape[:-2]), elements)
     )

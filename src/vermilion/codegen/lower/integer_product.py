@@ -86,7 +86,7 @@ def _emit_conv(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
         lowering, source, taps, key, geometry, output, operands, expression, members,
         integer_numeric(lowering.isa), skips=counted > 0,
     ):  # fmt: skip
-        lowering.add(_with_initial(step, row))
+        lowering.add(with_initial(step, row))
 
 
 def _line_of(lowering: Lowering, value: ir.Value, border: Border) -> View:
@@ -107,25 +107,29 @@ def _emit_rows(lowering: Lowering, group: Group, integer: IntegerProduct) -> Non
     expression = build.of(group.root.outputs[0])
     result = lowering.output(group.root.outputs[0])
     target = result if result.is_contiguous else allocate("rows", result.storage, result.shape)
-    operands = [_operand_rows(lowering, view, result.shape, outputs) for view in build.views]
+    operands = [operand_rows(lowering, view, result.shape, outputs) for view in build.views]
     geometry = ConvGeometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
     step = product_step(
         lowering, source, integer.weights[:, None, None, :], _key(integer), geometry,
         as_rows(target, outputs), operands, expression, group.nodes,
         integer_numeric(lowering.isa),
     )  # fmt: skip
-    lowering.add(_with_initial(step))
+    lowering.add(with_initial(step))
     if target is not result:
         lowering.add(map_step([target], [result], [identity(target)], [str(integer.node.name)]))
 
 
-def _operand_rows(lowering: Lowering, view: View, shape: tuple[int, ...], width: int) -> View:
+def operand_rows(lowering: Lowering, view: View, shape: tuple[int, ...], width: int) -> View:
     """Return an epilogue operand that broadcasts to (…, width) as an image like `as_rows`."""
     wide = view.broadcast(shape)
     rows = wide.elements // width if wide.elements else 0
     outer = wide.strides[:-1]
     if all(stride == 0 or size == 1 for stride, size in zip(outer, shape[:-1], strict=True)):
         return replace(view, shape=(1, width, 1, rows), strides=(0, wide.strides[-1], 0, 0))
+    if wide.strides[-1] == 0 or width == 1:  # one number for each row
+        column = replace(wide, shape=wide.shape[:-1], strides=outer).reshaped((rows,))
+        if column is not None:
+            return replace(column, shape=(1, width, 1, rows), strides=(0, 0, 0, column.strides[0]))
     flat = wide.reshaped((rows, width)) if wide.strides[-1] == 1 else None
     if flat is None:
         flat = lowering.copied(wide).reshaped((rows, width))
@@ -213,7 +217,7 @@ def _name(integer: IntegerProduct, storage: str) -> tuple[str, ...]:
     return (str(integer.node.name), str(integer.node.outputs[0].name), "initial", storage)
 
 
-def _with_initial(step: Step, row: int = 0) -> Step:
+def with_initial(step: Step, row: int = 0) -> Step:
     """Let the accumulators start from the first operand; `row`: from sums of taps, so far apart."""
     assert isinstance(step.spec, ProductSpec | GroupedSpec)
     spec: Spec = replace(step.spec, has_initial=True)

@@ -253,10 +253,10 @@ def test_wide_activations_are_computed_in_floats(target: str, tmp_path: Path) ->
     assert np.abs(got - theirs).max() <= 1.01e-3
 
 
-def test_a_scale_that_is_not_constant_is_refused() -> None:
-    graph = Graph()
-    graph.op("DequantizeLinear", "x", "s", name="y")
-    x, s = np.zeros(4, np.uint8), np.ones((), F32)
+def test_scales_of_blocks_are_refused() -> None:
+    graph = Graph(is_wide=True)
+    graph.op("DequantizeLinear", "x", "s", name="y", axis=1, block_size=2)
+    x, s = np.zeros((3, 4), np.uint8), np.ones((3, 2), F32)
     model = graph.model({"x": x, "s": s}, {"y": TensorProto.FLOAT})
     (node,) = model.graph
     found = refusal(node)

@@ -26,6 +26,8 @@ from vermilion.codegen.lower.dead_taps import drop_dead_taps
 from vermilion.codegen.lower.elementwise import emit_elementwise, extent_of
 from vermilion.codegen.lower.geometry import conv_geometry, conv_shape
 from vermilion.codegen.lower.groups import Group, find_groups
+from vermilion.codegen.lower.integer_convolution import emit_conv_integer
+from vermilion.codegen.lower.integer_matmul import emit_matmul_integer
 from vermilion.codegen.lower.integer_product import emit_integer_product
 from vermilion.codegen.lower.integers import keep_integers
 from vermilion.codegen.lower.patterns.definitions import write_definitions
@@ -160,12 +162,16 @@ def _can_be_output(lowering: Lowering, results: Sequence[tuple[View, View]], num
 
 
 def _emit(lowering: Lowering, group: Group) -> None:
-    integer = None if group.anchor is None else integer_product(group.anchor)
-    if group.anchor is None:
+    node = group.anchor
+    if node is None:
         emit_elementwise(lowering, group)
-    elif integer is not None:
+    elif node.op_type == "MatMulInteger":
+        emit_matmul_integer(lowering, group, node)
+    elif node.op_type == "ConvInteger":
+        emit_conv_integer(lowering, group, node)
+    elif (integer := integer_product(node)) is not None:
         emit_integer_product(lowering, group, integer)
-    elif (wide := wide_product(group.anchor)) is not None:
+    elif (wide := wide_product(node)) is not None:
         emit_wide_product(lowering, group, wide)
     else:
         emit_product(lowering, group)

@@ -73,14 +73,6 @@ def grid_of(node: ir.Node | None) -> Grid | None:
     return Grid(float(scale.numpy().astype(np.float32).reshape(-1)[0]), zero, storage)
 
 
-def check_quantization(node: ir.Node) -> str:
-    """Say what keeps a QuantizeLinear or DequantizeLinear from being generated."""
-    if constant_of(node.inputs[0]) is not None:
-        known = all(constant_of(value) is not None for value in node.inputs if value is not None)
-        return "" if known else f"{node.op_type} whose scale is not constant"
-    return "" if grid_of(node) else f"{node.op_type} without one constant scale for 8 or 16 bits"
-
-
 def check_linear(node: ir.Node) -> str:
     """Say what keeps a QLinearConv or QLinearMatMul from being generated."""
     sizes = {

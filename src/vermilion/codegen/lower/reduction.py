@@ -14,7 +14,7 @@ from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
 from vermilion.codegen.lower.geometry import as_image, channels_last_order, pads_of
 from vermilion.codegen.lower.shapes import constant_ints
-from vermilion.codegen.tensor import View
+from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.attributes import flag, integer, integers, text, window_of
 from vermilion.ir.expression import Convert, Expression, Operand, apply
 from vermilion.ir.opset import static_shape
@@ -127,6 +127,24 @@ def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
         count if form == "mean" and not is_known(count) else 1,
     )  # fmt: skip
     lowering.add(Step(spec, (source, wide), (target,), (str(node.name),), operations_of([node])))
+
+
+def integer_sums(lowering: Lowering, view: View, axis: int) -> View:
+    """Return the sums of 8-bit integers along one axis, which is kept, in int32.
+
+    They are exact: of so few numbers as float32 adds up exactly.
+    """
+    at = axis % len(view.shape)
+    shape = [1 if other == at else size for other, size in enumerate(view.shape)]
+    label = f"sums of {view.buffer.name}"
+    target = allocate(label, "i32", shape)
+    kept = _dims(view, target, [other for other in range(len(shape)) if other != at])
+    spec = ReduceSpec(
+        "add", view.storage, "i32", kept, ((view.shape[at], view.strides[at]),),
+        Convert(Operand(0, "int"), "float"), Convert(Operand(0), "int"),
+    )  # fmt: skip
+    lowering.add(Step(spec, (view, target), (target,), (label,)))
+    return target
 
 
 def _axes(node: ir.Node, rank: int) -> tuple[list[int], bool]:

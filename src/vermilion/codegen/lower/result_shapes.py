@@ -107,18 +107,28 @@ def _dtype_of(node: ir.Node, value: ir.Value) -> ir.DataType | None:
             return ir.DataType.INT64
         if kind == "Dropout":
             return ir.DataType.BOOL
+        if kind == "DynamicQuantizeLinear":
+            return ir.DataType.FLOAT if value is node.outputs[1] else ir.DataType.UINT8
         if kind in ("LayerNormalization", "RMSNormalization"):
             return ir.DataType(integer(node, "stash_type", ir.DataType.FLOAT))
     row = elementwise(node)
     if row is not None and row.gives_bool:
         return ir.DataType.BOOL
-    if kind in ("ArgMax", "ArgMin"):
-        return ir.DataType.INT64
+    fixed = _TYPES.get(kind)
+    if fixed is not None:
+        return fixed
     if kind == "Cast":
         return ir.DataType(integer(node, "to"))
     if kind in ("QuantizeLinear", "DequantizeLinear"):
         return _quantized_dtype(node)
     return _dtype_at(node, {"Where": 1, "QLinearConv": 7, "QLinearMatMul": 7}.get(kind, 0))
+
+
+_TYPES = {
+    "ArgMax": ir.DataType.INT64, "ArgMin": ir.DataType.INT64,
+    "MatMulInteger": ir.DataType.INT32, "ConvInteger": ir.DataType.INT32,
+    "DynamicQuantizeLinear": ir.DataType.UINT8,
+}  # fmt: skip
 
 
 def _quantized_dtype(node: ir.Node) -> ir.DataType | None:
@@ -301,5 +311,6 @@ _RULES: Mapping[str, Rule] = {
     "GatherElements": picked, "Pad": padded, "Tile": tiled, "DepthToSpace": to_space,
     "SpaceToDepth": to_depth, "Trilu": _triangle, "Gemm": _gemm, "MatMul": _product,
     "QLinearMatMul": lambda node: _product(node, 3), "Attention": _attended,
-    "RotaryEmbedding": _turned,
+    "RotaryEmbedding": _turned, "MatMulInteger": _product, "ConvInteger": convolution,
+    "DynamicQuantizeLinear": lambda node: [shape_of(node, 0), (), ()],
 }  # fmt: skip

@@ -28,7 +28,8 @@ ELSEWHERE = {"RoundToBlocks", "CumProd", "Range"}
 
 def _resized(change: Callable[[list[int]], list[int]]) -> Callable[[ir.Value], None]:
     def lie(value: ir.Value) -> None:
-        value.shape = ir.Shape(change(list(static_shape(value) or ())))
+        sizes = list(static_shape(value) or ())
+        value.shape = ir.Shape(change(sizes) if sizes else [2])  # of a number there is no axis
 
     return lie
 

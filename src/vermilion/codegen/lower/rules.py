@@ -19,16 +19,17 @@ from vermilion.codegen.lower import (
 from vermilion.codegen.lower.cells import check_recurrent
 from vermilion.codegen.lower.context import STORAGE_OF, Lowering, refuse
 from vermilion.codegen.lower.dequantized import is_constant
+from vermilion.codegen.lower.dynamic_quantize import lower_dynamic_quantize
+from vermilion.codegen.lower.integer_convolution import check_conv_integer
+from vermilion.codegen.lower.integer_matmul import check_matmul_integer
 from vermilion.codegen.lower.padding import check_pad, lower_pad
 from vermilion.codegen.lower.patterns.definitions import (
     DEFINITIONS,
     check_definition,
     does_nothing_without_axes,
 )
-from vermilion.codegen.lower.quantized import (
-    check_linear,
-    check_quantization,
-)
+from vermilion.codegen.lower.patterns.linear import check_linear_of_run, is_linear_of_run
+from vermilion.codegen.lower.quantized import check_linear
 from vermilion.codegen.lower.recurrent import lower_recurrent
 from vermilion.codegen.lower.resize import check_resize, lower_resize
 from vermilion.codegen.lower.result_shapes import contradiction
@@ -208,7 +209,7 @@ def is_elementwise(node: ir.Node) -> bool:
     return elementwise(node) is not None
 
 
-PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger")
 
 
 def is_product(node: ir.Node) -> bool:
@@ -290,15 +291,22 @@ def _slice(node: ir.Node) -> str:
     return "" if min(steps) > 0 else "Slice that runs backwards"
 
 
+def _linear(node: ir.Node) -> str:
+    return check_linear_of_run(node) if is_linear_of_run(node) else ""
+
+
 _EXPRESSION = Rule("expression", check=_elementwise)
 
 RULES: Mapping[str, Rule] = {
     **{name: _EXPRESSION for domain, name in ELEMENTWISE if not domain},
-    "QuantizeLinear": Rule("expression", check=check_quantization),
-    "DequantizeLinear": Rule("expression", check=check_quantization),
+    "QuantizeLinear": Rule("expression", check=_linear),
+    "DequantizeLinear": Rule("expression", check=_linear),
     "QLinearConv": Rule("integers", check=check_linear),
     "QLinearMatMul": Rule("integers", check=check_linear),
     "Conv": Rule("product", "floats", _conv),
+    "ConvInteger": Rule("product", check=check_conv_integer),
+    "MatMulInteger": Rule("product", check=check_matmul_integer),
+    "DynamicQuantizeLinear": Rule(lower_dynamic_quantize, "floats"),
     "ConvTranspose": Rule("product", "floats", check_transposed),
     "Gemm": Rule("product", "floats", _gemm),
     "MatMul": Rule("product", "floats", _matmul),

@@ -70,7 +70,7 @@ def needed(node: ir.Node, index: int) -> list[int]:
 
 
 def convolution(node: ir.Node, weights: int = 1) -> list[Shape]:
-    """Conv, and QLinearConv with its weights at another place."""
+    """Conv, ConvInteger, and QLinearConv with its weights at another place."""
     data, kernel = shape_of(node, 0), shape_of(node, weights)
     rank = len(data) - 2
     require(rank > 0 and len(kernel) == len(data), "data and weights differ in rank")
@@ -84,8 +84,8 @@ def convolution(node: ir.Node, weights: int = 1) -> list[Shape]:
         integers(node, "kernel_shape", kernel[2:]) == kernel[2:],
         f"`kernel_shape` is not that of the weights, {list(kernel[2:])}",
     )
-    bias = 2 if weights == 1 else 8
-    if given(node, bias):
+    bias = {"Conv": 2, "QLinearConv": 8}.get(node.op_type)
+    if bias is not None and given(node, bias):
         require(math.prod(shape_of(node, bias)) == kernel[0], f"a bias not of {kernel[0]} channels")
     return [(data[0], kernel[0], *_slid(node, data[2:], kernel[2:], ceil=False))]
 

@@ -16,6 +16,7 @@ from vermilion.codegen.lower.patterns.attention import (
     check_attention,
     rotary_embedding,
 )
+from vermilion.codegen.lower.patterns.linear import is_linear_of_run, write_linear
 from vermilion.codegen.lower.patterns.writer import (
     DefinitionWriter,
     Shape,
@@ -47,7 +48,7 @@ def _is_composite(node: ir.Node) -> bool:
     if node.domain not in ("", "ai.onnx"):
         return False
     is_long = node.op_type in _JOINED and len(node.inputs) > _MOST_ADDENDS
-    return is_long or node.op_type in DEFINITIONS
+    return is_long or node.op_type in DEFINITIONS or is_linear_of_run(node)
 
 
 def check_definition(node: ir.Node) -> str:
@@ -245,7 +246,7 @@ DEFINITIONS: Mapping[str, Callable[[DefinitionWriter, ir.Node], ir.Value]] = {
 
 def _replace(graph: ir.Graph, node: ir.Node) -> None:
     output = node.outputs[0]
-    write = DEFINITIONS.get(node.op_type, _joined)
+    write = write_linear if is_linear_of_run(node) else DEFINITIONS.get(node.op_type, _joined)
     result = write(DefinitionWriter(graph, node), node)
     name, output.name = output.name, None
     result.name, result.type = name, output.type
