@@ -5,7 +5,7 @@
 writes them (all, if none is named) and lists them. A file is made once; its folder is named after
 the code that makes it. Float models have an open batch (and sequence). `NAME-int8` is ONNX
 Runtime's own static quantization, u8 activations and s8 weights by channel; `NAME-s8s8` has
-symmetric s8 activations.
+symmetric s8 activations; `NAME-dynamic` is its dynamic one, s8 weights, all sizes open.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ WORKLOADS: dict[str, Workload] = {
     ),
 }
 
-FORMATS = ("int8", "s8s8")
+FORMATS = ("int8", "s8s8", "dynamic")
 """The ways in which a model of the set is quantized."""
 
 
@@ -243,7 +243,9 @@ def model_file(name: str, cache: Path) -> Path:
     base, dash, kind = name.rpartition("-")
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         aside = Path(scratch) / path.name
-        if dash and kind in FORMATS:
+        if dash and kind == "dynamic":
+            _quantize_dynamic(base, model_file(base, cache), aside)
+        elif dash and kind in FORMATS:
             _quantize(base, kind, model_file(base, cache), aside)
         else:
             ir.save(WORKLOADS[name].build(), aside)
@@ -290,6 +292,19 @@ def _quantize(name: str, kind: str, float_model: Path, output: Path) -> None:
             "MatMulConstBOnly": True,
         },
     )
+
+
+def _quantize_dynamic(name: str, float_model: Path, output: Path) -> None:
+    """Quantize weights alone: activations are rounded by the range that they have in a run."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    prepared = output.with_suffix(".float.onnx")
+    ir.save(simplify(load_model(float_model)).model, prepared)
+    kinds = [kind for kind in WORKLOADS[name].quantize if kind in ("Conv", "MatMul")]
+    quantize_dynamic(
+        prepared, output, op_types_to_quantize=kinds, weight_type=QuantType.QInt8,
+        extra_options={"MatMulConstBOnly": True},
+    )  # fmt: skip
 
 
 class _Samples:

@@ -120,10 +120,34 @@ def _opened(trial: Trial, folder: Path, *, is_right: bool) -> tuple[list[str], A
     )
 
 
+def _fresh_inputs(model: Any, seed: int) -> dict[str, Any]:
+    """Return inputs that are none of the proof's: of another generator, small, middling, large."""
+    import numpy as np
+
+    random = np.random.default_rng(1000 + seed)
+    scale = (1.0, 0.05, 12.0)[seed % 3]
+    found: dict[str, Any] = {}
+    for value in model.graph.inputs:
+        assert value.shape is not None
+        assert value.dtype is not None
+        shape = tuple(int(size) for size in value.shape)  # type: ignore[arg-type]
+        kind = value.dtype.numpy()
+        if kind.kind == "f":
+            found[str(value.name)] = (scale * random.standard_normal(shape)).astype(kind)
+        elif kind.itemsize == 1:
+            found[str(value.name)] = random.integers(
+                np.iinfo(kind).min, np.iinfo(kind).max + 1, shape
+            ).astype(kind)
+        else:
+            low, high = (0, 4) if value.name == "k" and len(shape) == 1 else (-1000, 1000)
+            found[str(value.name)] = random.integers(low, high, shape).astype(kind)
+    return found
+
+
 def _found(trial: Trial, base: Path, folder: Path, *, is_right: bool) -> tuple[Outcome, str]:
     """Compile with the fault in place and say what came of it."""
     import numpy as np
-    from proof_models import fresh_inputs, model_of
+    from proof_models import model_of
 
     from vermilion.errors import VermilionError
 
@@ -140,7 +164,7 @@ def _found(trial: Trial, base: Path, folder: Path, *, is_right: bool) -> tuple[O
     wrong = ""
     for seed in range(_FRESH):
         file = base / f"{trial.label}-{seed}.npz"
-        outputs = run(fresh_inputs(model, seed))
+        outputs = run(_fresh_inputs(model, seed))
         if is_right:
             np.savez(file, **outputs)
         with np.load(file) as right:

@@ -80,6 +80,40 @@ FAULTS: tuple[Fault, ...] = (
         ("zero", "zero point of 16 bits left out", "q_sixteen",
          "initial = on_grid - (grid.zero + _OFFSETS[grid.storage]) * sums", "initial = on_grid + 0 * sums"),
     ]),
+    *in_file(LOWER + "dynamic_quantize.py", _INT8, [
+        ("rounding", "codes found in the run are rounded down", "q_dynamic",
+         "whole = Convert(apply(\"round\", apply(\"div\"", "whole = Convert(apply(\"floor\", apply(\"div\""),
+        ("scale", "steps of the run a 256th of the range", "q_dynamic", "_LEVELS = 255", "_LEVELS = 256"),
+        ("bound", "range of the run without zero", "q_dynamic",
+         "low = apply(\"min\", Constant(0.0), Operand(0))", "low = Operand(0)"),
+        ("zero", "zero point of the run rounded down", "q_dynamic_conv",
+         "return Convert(apply(\"round\", bounded), \"int\")", "return Convert(apply(\"floor\", bounded), \"int\")"),
+    ]),
+    *in_file(LOWER + "integer_operators.py", _INT8, [
+        ("zero", "zero point of the run with the other sign", "q_dynamic",
+         "less = apply(\"sub\", Constant(0, \"int\"), apply(\"mul\", _A, _B))", "less = apply(\"mul\", _A, _B)"),
+        ("zero", "correction of the rows without the depth", "q_dynamic",
+         "rest = apply(\"sub\", apply(\"mul\", _A, _B), _C)", "rest = apply(\"sub\", _B, _C)"),
+        ("offset", "unsigned weights 127 lower", "q_dynamic_conv", "(wide - 128).astype", "(wide - 127).astype"),
+    ]),
+    *in_file(LOWER + "integer_matmul.py", _INT8, [
+        ("zero", "sums of columns of unsigned numbers as they are", "q_dynamic",
+         "if view.storage == \"s8\":\n                return sums", "if True:\n                return sums"),
+    ]),
+    *in_file(LOWER + "integer_convolution.py", _INT8, [
+        ("zero", "a window of one tap fewer", "q_dynamic_conv",
+         "math.prod(taps.shape[1:]),", "math.prod(taps.shape[1:]) - 1,"),
+    ]),
+    *in_file(EMIT + "fill.py", _INT8, [
+        ("border", "a border of the run is one too high", "q_dynamic_conv",
+         "f.load(\"i8\", pointers[1], align=1)", "f.load(\"i8\", pointers[1], 1, align=1)"),
+    ]),
+    *in_file(EMIT + "pack.py", _INT8, [
+        ("offset", "unsigned columns packed 127 lower", "q_dynamic",
+         "splat_integer(128, self.lanes)", "splat_integer(127, self.lanes)"),
+        ("tail", "a last quad of two rows twice", "q_dynamic",
+         "rows.append(f.select(is_there, row, zero))", "rows.append(row)"),
+    ]),
     *in_file(LOWER + "dequantized.py", _INT8, [
         ("zero", "weights' zero points left out", "q_weights",
          "wide = wide - along(tensors[2].astype(np.int64), integers.ndim, axis)", "pass"),

@@ -328,6 +328,27 @@ TEXTS |= {  # type: ignore[operator]
         {}, {"s": _scalar(0.0003), "t": _scalar(0.0007), "zero": np.array(30000, np.uint16),
              "w": _quantized_weights((22, 20)), "ws": _CHANNEL_SCALES}, opset=21,
     ),
+    "q_dynamic": Text(
+        "float[3,5,22] x, uint8[2,7,22] k, uint8 kz", "float[3,5,20] y, int32[2,7,7] z",
+        "q, s, p = DynamicQuantizeLinear (x) i = MatMulInteger (q, w, p, wz)"
+        "f = Cast <to = 1> (i) c = Mul (s, ws) m = Mul (f, c) n = Add (m, b) a = Relu (n)"
+        "r = Add (a, xs) t, u, v = DynamicQuantizeLinear (r) j = MatMulInteger (t, k20, v)"
+        "g = Cast <to = 1> (j) h = Mul (u, xs) e = Mul (g, h) y = Add (e, r)"
+        "kt = Transpose <perm = [0,2,1]> (k) z = MatMulInteger (k, kt, kz, kz)",
+        {"b": (20,)},
+        {"xs": _scalar(0.02), "w": _quantized_weights((22, 20), np.uint8), "wz": _byte(117),
+         "ws": _CHANNEL_SCALES, "k20": _quantized_weights((20, 20))},
+    ),
+    "q_dynamic_conv": Text(
+        "float[1,6,9,11] x", "float[1,20,9,11] y, float[1,20,9,11] z",
+        "q, s, p = DynamicQuantizeLinear (x) i = ConvInteger <pads = [1,1,1,1]> (q, w, p, wz)"
+        "f = Cast <to = 1> (i) c = Mul (s, xs) y = Mul (f, c)"
+        "t, u, v = DynamicQuantizeLinear (y)"
+        "j = ConvInteger <pads = [1,1,1,1], group = 20> (t, d, v, wz)"
+        "g = Cast <to = 1> (j) h = Mul (u, xs) z = Mul (g, h)",
+        {}, {"xs": _scalar(0.02), "w": _quantized_weights((20, 6, 3, 3), np.uint8),
+             "wz": _byte(117), "d": _quantized_weights((20, 1, 3, 3), np.uint8)},
+    ),
     "q_weights": Text(
         "uint8[5,22] x", "uint8[5,20] y",
         "d = DequantizeLinear (x, xs, xz) e = DequantizeLinear <axis = 1> (w, ws, wz)"
@@ -376,25 +397,3 @@ def model_of(name: str) -> ir.Model:
     from models import SMALL_MODELS
 
     return SMALL_MODELS[name]()
-
-
-def fresh_inputs(model: ir.Model, seed: int) -> dict[str, Array]:
-    """Return inputs that are none of the proof's: of another generator, small, middling, large."""
-    random = np.random.default_rng(1000 + seed)
-    scale = (1.0, 0.05, 12.0)[seed % 3]
-    found: dict[str, Array] = {}
-    for value in model.graph.inputs:
-        assert value.shape is not None
-        assert value.dtype is not None
-        shape = tuple(int(size) for size in value.shape)  # type: ignore[arg-type]
-        kind = value.dtype.numpy()
-        if kind.kind == "f":
-            found[str(value.name)] = (scale * random.standard_normal(shape)).astype(kind)
-        elif kind.itemsize == 1:
-            found[str(value.name)] = random.integers(
-                np.iinfo(kind).min, np.iinfo(kind).max + 1, shape
-            ).astype(kind)
-        else:
-            low, high = (0, 4) if value.name == "k" and len(shape) == 1 else (-1000, 1000)
-            found[str(value.name)] = random.integers(low, high, shape).astype(kind)
-    return found
