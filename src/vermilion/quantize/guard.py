@@ -29,9 +29,9 @@ from vermilion.quantize.hold_out import (
     HELD_OUT_BYTES,
     HELD_OUT_EVERY,
     HELD_OUT_SAMPLES,
+    MOST_HELD_OUT,
     HeldOut,
     hold_out,
-    most_for,
     samples_for,
 )
 from vermilion.quantize.judge import Judge, Verdict
@@ -166,7 +166,7 @@ def quantize_guarded(
     labels = as_labels(promise.labels)
     metric = _metric_of(model, promise, labels)
     held = HeldOut()
-    most = HELD_OUT_SAMPLES if promise.max_drop is None else most_for(promise.max_drop)
+    most = HELD_OUT_SAMPLES if promise.max_drop is None else MOST_HELD_OUT
     stream = hold_out(checked(samples, input_slots(model)), held, most)
     scheme = any_scheme_named(options.scheme)
     start = integer_ladder if isinstance(scheme, Scheme) else other_ladder

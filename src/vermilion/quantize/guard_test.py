@@ -180,6 +180,18 @@ def test_a_promise_that_few_samples_cannot_show_is_not_kept() -> None:
     assert done.met == (done.ladder[-1].bound <= 0.1)
 
 
+def test_all_samples_that_are_given_count() -> None:
+    """What an accuracy of two thirds, or losses beside gains, need is more than 7 ÷ drop."""
+
+    def right(outputs: dict[str, np.ndarray], index: int) -> float:
+        return float(index % 3 > 0)
+
+    promise = Promise(max_drop=0.1, metric=right, direction="larger", bounds=(0.0, 1.0))
+    done = quantize_guarded(models.small_cnn(), many_images(200), promise, A8W8)
+    assert done.held_out > 140
+    assert done.met
+
+
 def test_choices_that_mean_nothing_are_told_from_damage() -> None:
     """Numbers along the last axis are all but equal: which is largest says nothing."""
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,8,32] x) => (float[1,8,32] y)

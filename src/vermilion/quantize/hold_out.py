@@ -20,10 +20,11 @@ HELD_OUT_SAMPLES = 32
 HELD_OUT_EVERY = 4  # of the first samples, every fourth is not calibrated on
 _CALIBRATED_FIRST = 32  # then ranges hardly widen any more, and all but every eighth is held out
 _CALIBRATED_EVERY = 8
-# For a largest drop: what shows it although two samples lost all, at the confidence that the first
-# trial of a search has. (Clopper and Pearson's bound of 2 among n is 6.9 ÷ n.)
-_HELD_OUT_TIMES_DROP = 7.0
-_MOST_HELD_OUT = 1 << 14
+
+MOST_HELD_OUT = 1 << 14
+"""Held out for a largest drop at most. How many show it depends on what they lose, and is not known
+before: all that are given are taken."""
+
 HELD_OUT_BYTES = 512 * 1024 * 1024  # of samples; and of what the model gives for them
 
 # Without a promise, of the first samples so many are compared on where there are as many at least.
@@ -39,12 +40,6 @@ class HeldOut:
 
     samples: list[dict[str, Array]] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
-
-
-def most_for(max_drop: float) -> int:
-    """Return how many samples are held out at most where so large a drop has to be shown."""
-    wanted = _HELD_OUT_TIMES_DROP / max(max_drop, 1e-9)
-    return max(HELD_OUT_SAMPLES, min(_MOST_HELD_OUT, math.ceil(wanted)))
 
 
 def held_out_of(
@@ -78,7 +73,12 @@ def hold_out(
 
 
 def samples_for(held_out: int) -> int:
-    """Return how many samples there must be for so many to be held out of them."""
+    """Return how many samples there must be for so many to be held out of them.
+
+    0 where no number is large enough.
+    """
+    if held_out > MOST_HELD_OUT:
+        return 0
     early = _CALIBRATED_FIRST * HELD_OUT_EVERY // (HELD_OUT_EVERY - 1)
     held_early = early - _CALIBRATED_FIRST
     if held_out <= held_early:

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from vermilion.quantize.hold_out import (
-    HELD_OUT_SAMPLES,
+    MOST_HELD_OUT,
     HeldOut,
     drained,
     held_out_of,
     hold_out,
-    most_for,
     samples_for,
     some_held_out,
 )
@@ -45,10 +44,9 @@ def test_few_are_held_out_of_few_and_many_of_many() -> None:
     assert max(float(sample["x"][0]) for sample in rest[:80]) > 300
 
 
-def test_smaller_drops_take_more_samples() -> None:
-    assert most_for(0.5) == HELD_OUT_SAMPLES
-    assert most_for(0.02) == 350
-    assert most_for(0.0) == most_for(1e-6) == 1 << 14
+def test_what_can_never_be_held_out_is_not_asked_for() -> None:
+    assert samples_for(MOST_HELD_OUT) > MOST_HELD_OUT
+    assert samples_for(MOST_HELD_OUT + 1) == 0
 
 
 def test_a_few_are_compared_on_and_not_calibrated_on() -> None:
