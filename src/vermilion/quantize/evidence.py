@@ -35,6 +35,9 @@ _MOST_SAMPLES = 1_000_000
 # Losses nearer to each other than this part of their spread are taken as one, the larger.
 _ALIKE = 3e-3
 
+# Losses that stand for all others where it is estimated how many samples would do.
+_OUTLINE = 64
+
 _NODES = 512
 _STEPS = 60
 _EXACT = 1e-7  # of a probability
@@ -85,7 +88,7 @@ def samples_needed(
     highest = max(highest, *losses)
     if float(np.mean(losses)) >= most or most <= 0.0 or math.isinf(highest):
         return 0
-    values, counts = _together(losses)
+    values, counts = _outline(losses)
 
     def shown(number: int) -> bool:
         return _weighed_bound(values, counts * (number / count), highest, confidence) <= most
@@ -118,6 +121,15 @@ def _together(losses: Sequence[float]) -> tuple[Float64, Float64]:
             counts.append(0)
         counts[-1] += 1
     return np.asarray(values[::-1]), np.asarray(counts[::-1], np.float64)
+
+
+def _outline(losses: Sequence[float]) -> tuple[Float64, Float64]:
+    """Return few losses with the same mean, and how many there are of each: for an estimate."""
+    given = np.asarray(losses, np.float64)
+    counts, ends = np.histogram(given, _OUTLINE)
+    sums, _ = np.histogram(given, ends, weights=given)
+    filled = counts > 0
+    return sums[filled] / counts[filled], counts[filled].astype(np.float64)
 
 
 def _weighed_bound(values: Float64, counts: Float64, highest: float, confidence: float) -> float:

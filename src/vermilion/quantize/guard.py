@@ -30,6 +30,7 @@ from vermilion.quantize.hold_out import (
     HELD_OUT_EVERY,
     HELD_OUT_SAMPLES,
     MOST_HELD_OUT,
+    MOST_TOGETHER,
     HeldOut,
     hold_out,
     samples_for,
@@ -166,7 +167,7 @@ def quantize_guarded(
     labels = as_labels(promise.labels)
     metric = _metric_of(model, promise, labels)
     held = HeldOut()
-    most = HELD_OUT_SAMPLES if promise.max_drop is None else MOST_HELD_OUT
+    most = HELD_OUT_SAMPLES if metric is None else _most_for(metric)
     stream = hold_out(checked(samples, input_slots(model)), held, most)
     scheme = any_scheme_named(options.scheme)
     start = integer_ladder if isinstance(scheme, Scheme) else other_ladder
@@ -190,6 +191,10 @@ def quantize_guarded(
         promise,
         measured.metric,
     )
+
+
+def _most_for(metric: Metric) -> int:
+    return MOST_HELD_OUT if metric.is_mean else MOST_TOGETHER
 
 
 def _metric_of(model: ir.Model, promise: Promise, labels: Labels | None) -> Metric | None:
@@ -235,6 +240,8 @@ class Measurement:
     ) -> None:
         self._held = held
         self.metric = "" if metric is None else metric.name
+        self.most = HELD_OUT_SAMPLES if metric is None else _most_for(metric)
+        """How many samples would be measured on at most."""
         exact = self._run(model, len(held.samples))
         self.held_out = len(exact)
         """How many samples are measured on."""
@@ -334,7 +341,7 @@ class _AccuracySearch:
             bound = verdict.bound(confidence)
             met = not verdict.fault and bound <= most
             needed = verdict.needed(most, _FIRST)
-            total = samples_for(needed) if needed else 0
+            total = samples_for(needed, self._measured.most) if needed else 0
         seconds = time.perf_counter() - begin
         return Trial(
             what,

@@ -25,6 +25,9 @@ MOST_HELD_OUT = 1 << 14
 """Held out for a largest drop at most. How many show it depends on what they lose, and is not known
 before: all that are given are taken."""
 
+MOST_TOGETHER = 1 << 11
+"""The same where a metric sees all samples at once: its time grows with the square of them."""
+
 HELD_OUT_BYTES = 512 * 1024 * 1024  # of samples; and of what the model gives for them
 
 # Without a promise, of the first samples so many are compared on where there are as many at least.
@@ -72,12 +75,12 @@ def hold_out(
             yield sample
 
 
-def samples_for(held_out: int) -> int:
+def samples_for(held_out: int, most: int = MOST_HELD_OUT) -> int:
     """Return how many samples there must be for so many to be held out of them.
 
-    0 where no number is large enough.
+    0 where that would be more than are held out at `most`.
     """
-    if held_out > MOST_HELD_OUT:
+    if held_out > most:
         return 0
     early = _CALIBRATED_FIRST * HELD_OUT_EVERY // (HELD_OUT_EVERY - 1)
     held_early = early - _CALIBRATED_FIRST
