@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ WORDS = ("[PAD]", "[UNK]", "a", "cat", "dog", "sleeps", "runs", "far", "away", "
 TABLE = np.random.default_rng(3).standard_normal((len(WORDS), 8)).astype(np.float32)
 INPUTS = "int64[n,s] input_ids, int64[n,s] attention_mask"
 VECTORS = f"""e ({INPUTS}) => (float[n,s,8] states) {{ states = Gather(table, input_ids) }}"""
+# Infinities of all texts.
+NO_NUMBERS = f"""e ({INPUTS}) => (float[n,s,8] states) {{
+    t = Gather(table, input_ids) z = Sub(t, t) states = Log(z) }}"""
 # A score is how much of the second text is the word `cat`.
 SCORES = f"""e ({INPUTS}) => (float[n,1] score) {{
     t = Gather(table, input_ids) one = Cast<to = 1>(attention_mask)
@@ -60,7 +64,8 @@ def write(folder: Path, text: str) -> Path:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
     folder = tmp_path_factory.mktemp("encoders")
-    words = (write(folder / "vectors", VECTORS), write(folder / "scores", SCORES))
+    words = [write(folder / "vectors", VECTORS), write(folder / "scores", SCORES)]
+    words += [f"{write(folder / 'none', NO_NUMBERS)}@onnxruntime"]  # type: ignore[list-item]
     with serving(*words, cache_dir=folder / "cache", threads=1) as server:
         yield server
 
@@ -105,4 +110,31 @@ def test_documents_in_order(server: ModelServer) -> None:
     assert ask("/v1/rerank", {**asked, "model": "vectors"})[0] == 404
     # Networks of encoders answer tensors, too.
     assert ask("/v2/models/vectors")[1]["outputs"][0]["shape"] == [-1, -1, 8]
+    ask.close()
+
+
+def test_more_texts_than_may_wait(server: ModelServer) -> None:
+    ask = Asker(server)
+    texts = ["a cat", "dog"] * 200
+    status, found, _ = ask("/v1/embeddings", {"model": "vectors", "input": texts})
+    assert (status, len(found["data"])) == (200, 400)
+    assert np.allclose(found["data"][399]["embedding"], vector("dog"), atol=1e-6)
+    status, found, _ = ask(
+        "/v1/rerank", {"model": "scores", "query": "a", "documents": ["cat", "dog"] * 200}
+    )
+    assert (status, len(found["results"])) == (200, 400)
+    ask.close()
+
+
+def test_vectors_that_there_are_not(server: ModelServer) -> None:
+    ask = Asker(server)
+    asked = {"model": "none", "input": ["a cat", "dog"]}
+    status, told, _ = ask("/v1/embeddings", asked)
+    assert (status, "vector of text 0" in told["error"]["message"]) == (400, True)
+    assert "base64" in told["error"]["message"]
+    status, found, _ = ask("/v1/embeddings", {**asked, "encoding_format": "base64"})
+    numbers = np.frombuffer(base64.b64decode(found["data"][0]["embedding"]), np.float32)
+    assert (status, bool(np.isnan(numbers).all())) == (200, True)
+    status, told, _ = ask("/v1/embeddings", {"model": "vectors", "input": "a", "dimensions": 9})
+    assert (status, "8 dimensions" in told["error"]["message"]) == (400, True)
     ask.close()

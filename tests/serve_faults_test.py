@@ -25,6 +25,7 @@ from commands import Command, command_line
 from served import Asker, body, pid_of, process_of, serving, until, value, waiting
 from tiny_llama import Tiny, write_folder
 from vermilion.errors import ModelError, OptionError
+from vermilion.serve import kserve as kserve_module
 from vermilion.serve import network as network_module
 from vermilion.serve.catalog import find_models
 from vermilion.serve.metrics import Log
@@ -177,6 +178,11 @@ def test_outputs_that_have_not_a_row_for_each_are_not_shared_out(server: ModelSe
 def test_no_thread_ends_without_a_word(
     server: ModelServer, ask: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with monkeypatch.context() as patch:  # of what is done for a request itself, too
+        patch.setattr(kserve_module, "wanted_outputs", lambda *_: 1 / 0)
+        status, told, headers = ask("/v2/models/twice/infer", body([1] * 4, [1, 4]))
+    words = f"this is a fault of the server; its log, {headers['x-request-id']}"
+    assert (status, told["error"]) == (500, words)
     for error in (ValueError("rows and file do not fit"), KeyError("y"), TypeError()):
 
         def broken(*_: Any, error: Exception = error, **__: Any) -> Any:

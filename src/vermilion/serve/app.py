@@ -17,7 +17,7 @@ from vermilion.serve import page
 from vermilion.serve.bodies import JsonResponse
 from vermilion.serve.catalog import Catalog, Place, Served
 from vermilion.serve.encoder import Encoder
-from vermilion.serve.guard import Guard, error_response
+from vermilion.serve.guard import Guard, error_response, fault_response
 from vermilion.serve.kserve import KServe
 from vermilion.serve.language import LanguageModel
 from vermilion.serve.metrics import Log, Metrics
@@ -55,7 +55,11 @@ def build_app(catalog: Catalog, settings: Settings, metrics: Metrics, log: Log) 
     ]
     application = Starlette(
         routes=routes,
-        exception_handlers={VermilionError: _refused, HTTPException: _no_such_page},
+        exception_handlers={
+            VermilionError: _refused,
+            HTTPException: _no_such_page,
+            Exception: _fault,
+        },
     )
     application.router.redirect_slashes = False
     inner: ASGIApp = application
@@ -69,6 +73,11 @@ def build_app(catalog: Catalog, settings: Settings, metrics: Metrics, log: Log) 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, VermilionError)
     return error_response(error, request.url.path)
+
+
+def _fault(request: Request, error: Exception) -> Response:
+    del error  # the guard logs it
+    return fault_response(request.scope)
 
 
 def _no_such_page(request: Request, error: Exception) -> Response:

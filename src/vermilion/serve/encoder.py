@@ -207,7 +207,8 @@ class Encoder:
                 raise WrongRequestError(f"a token is outside 0 to {most - 1}")
             return list(text), [0] * len(text)
         try:
-            text.encode()
+            for one in (text, second or ""):
+                one.encode()
             found = self._tokenizer.encode(text, second)
         except UnicodeEncodeError as error:
             raise WrongRequestError("a text has half of a letter (a lone surrogate)") from error
@@ -268,8 +269,9 @@ class Encoder:
 
 def _unit(vector: Floats) -> Floats:
     plain = vector.astype(np.float32)
-    length = float(np.linalg.norm(plain))
-    return plain / np.float32(length) if length else plain
+    with np.errstate(all="ignore"):  # what is no number is told where the vector is written
+        length = float(np.linalg.norm(plain))
+        return plain / np.float32(length) if length else plain
 
 
 def _json_of(file: Path) -> dict[str, Any]:

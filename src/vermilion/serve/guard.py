@@ -93,6 +93,12 @@ def error_response(error: VermilionError, path: str) -> JsonResponse:
     return JsonResponse(body, status, headers)
 
 
+def fault_response(scope: Scope) -> JsonResponse:
+    """Return what a client is told of an exception, and where the log has it."""
+    where = f"its log, {scope['vermilion']['id']}"
+    return error_response(FaultError("this is a fault of the server", hint=where), scope["path"])
+
+
 class Guard:
     """The outermost application."""
 
@@ -128,8 +134,7 @@ class Guard:
         except Exception:  # the last door: a fault of ours is told as one, and logged
             self._log.write("fault", id=identity, path=path, traceback=traceback.format_exc())
             if not status:
-                words = FaultError("this is a fault of the server", hint=f"its log, {identity}")
-                await error_response(words, path)(scope, receive, answer)
+                await fault_response(scope)(scope, receive, answer)
         finally:
             seconds = elapsed()
             if path not in _OPEN_PATHS and path != "/metrics":
