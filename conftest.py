@@ -6,17 +6,21 @@ fails where that is more than hardware and systems: a test that a package would 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import os
 import shutil
+import threading
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from llvmlite.binding import llvm_version_info
 
 from vermilion.clib.build import NoCompilerError, compiler
 from vermilion.codegen import object as object_code
@@ -55,27 +59,50 @@ def missing(thing: str) -> str:
     return "" if find_spec(thing) is not None else f"the package `{thing}` is not installed"
 
 
-_compile, _known = object_code.compile_object, dict[bytes, bytes]()
-_MOST_KNOWN = 2000  # objects, of 10 kB as a rule
+# The folder of objects that the processes of a run, and later runs, have in common.
+OBJECTS = "VERMILION_TEST_OBJECTS"
+_MOST_BYTES = 500 << 20  # of objects, of 10 kB as a rule, that later runs find
+_COMPILER = hashlib.sha256(f"{llvm_version_info}".encode())
+_COMPILER.update(Path(object_code.__file__).read_bytes())
+# Tests put others in their places.
+_open, _replace = open, os.replace
 
 
-def compile_once(text: str, isa: Isa) -> bytes:
-    """Return the object of a text that this process of tests may have compiled before.
+def compiled_once(compile_text: Callable[[str, Isa], bytes]) -> Callable[[str, Isa], bytes]:
+    """Return a function that compiles a text unless some process of these tests has compiled it.
 
-    The same small networks stand in hundreds of tests: half of LLVM's time in those of the API and
-    of the command line was of texts that it had seen. That a text gives the same bytes in every
-    process is held by `reproducible_test.py`, which does not come by here.
+    The same small networks stand in hundreds of tests. What LLVM makes of a text depends on its
+    version and on `object.py`, which are part of the name that the object has in the folder. That
+    a text gives the same bytes in every process is held by `reproducible_test.py`, which does not
+    come by here.
     """
-    key = hashlib.sha256(f"{isa}\n{text}".encode()).digest()
-    if key not in _known:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[key] = _compile(text, isa)
-    return _known[key]
+
+    @wraps(compile_text)
+    def compile_or_find(text: str, isa: Isa) -> bytes:
+        folder = os.environ.get(OBJECTS)
+        if folder is None:
+            return compile_text(text, isa)
+        key = _COMPILER.copy()
+        key.update(f"{isa}\n{text}".encode())
+        path = Path(folder, key.hexdigest())
+        try:
+            with _open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            data = compile_text(text, isa)
+        aside = f"{path}.{os.getpid()}.{threading.get_ident()}"
+        with contextlib.suppress(OSError):  # a test may have taken all of the disk
+            with _open(aside, "wb") as file:
+                file.write(data)
+            _replace(aside, path)
+        return data
+
+    return compile_or_find
 
 
 # Before any module takes it by its name.
-object_code.compile_object = compile_once
+object_code.compile_object = compiled_once(object_code.compile_object)
+object_code._compile_apart = compiled_once(object_code._compile_apart)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -94,6 +121,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("numprocesses", None):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    kept = getattr(config, "cache", None)  # not with `-p no:cacheprovider`
+    if kept is not None and OBJECTS not in os.environ:
+        os.environ[OBJECTS] = str(folder_of_objects(kept))
+
+
+def folder_of_objects(kept: pytest.Cache) -> Path:
+    """Return the folder of objects among what pytest keeps between runs, empty if it is large."""
+    folder = kept.mkdir("objects")
+    with os.scandir(folder) as entries:
+        total = sum(entry.stat().st_size for entry in entries)
+    if total > _MOST_BYTES:
+        shutil.rmtree(folder)
+        folder.mkdir()
+    return folder
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

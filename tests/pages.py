@@ -68,7 +68,7 @@ class Reader:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="vermilion-")
         announced(Path(self._folder.name))
-        paths = [self._folder.name, str(ROOT / "src"), str(ROOT / "tests")]
+        paths = [self._folder.name, str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
         paths.append(os.environ.get("PYTHONPATH", ""))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pages"],
@@ -162,7 +162,12 @@ def answered(request: dict[str, Any]) -> int:
 
 
 def serve() -> None:
-    """Answer requests, a line of JSON each, until there are no more."""
+    """Answer requests, a line of JSON each, until there are no more.
+
+    What these tests have compiled is not compiled again.
+    """
+    import conftest  # noqa: F401
+
     replies = os.fdopen(os.dup(1), "w")
     sys.path.insert(0, "")
     for line in sys.stdin:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,12 @@ from vermilion.errors import DeviceError
 from vermilion.hardware.targets.find import find_target
 
 ISA = isa_of(find_target("x86-64-v3"))
+OBJECTS = "VERMILION_TEST_OBJECTS"  # where tests look for what was compiled (`conftest.py`)
+
+
+@pytest.fixture(autouse=True)
+def is_compiled_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(OBJECTS, raising=False)
 
 
 def text(name: str, factor: int) -> str:
@@ -94,3 +101,18 @@ def test_assembly_is_what_is_encoded() -> None:
 def test_an_object_without_the_function_is_refused() -> None:
     with pytest.raises(DeviceError):
         link_object(compile_object(text("f", 9), ISA), ["absent"], ISA)
+
+
+def test_tests_compile_a_text_once_for_each_core(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wide = isa_of(find_target("zen4"))
+    here = {isa: compile_object(text("f", 9), isa) for isa in (ISA, wide)}
+    monkeypatch.setenv(OBJECTS, str(tmp_path))
+    for isa, data in here.items():
+        assert compile_object(text("f", 9), isa) == data
+    assert {file.read_bytes() for file in tmp_path.iterdir()} == set(here.values())
+    for file in tmp_path.iterdir():
+        file.write_bytes(b"found")
+    assert compile_objects([text("g", 9), text("f", 9)], ISA)[1] == b"found"
+    assert len(list(tmp_path.iterdir())) == 3
