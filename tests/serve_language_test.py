@@ -350,7 +350,7 @@ def test_what_goes_wrong_costs_one_request_and_no_thread(
     assert server.catalog.version(MODEL).state == "READY"
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [300, pytest.param(2000, marks=pytest.mark.long)])
 def test_bodies_of_all_kinds(count: int, ask: Asker, server: ModelServer) -> None:
     draw = random.Random(3)
     values: list[Any] = [None, -1, 0, 1, 2.5, 1e300, True, "", "a", [], [1], ["a"], {}, {"a": 1}]

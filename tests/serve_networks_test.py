@@ -222,7 +222,7 @@ def test_a_worker_that_is_killed_costs_nothing(server: ModelServer) -> None:
 RESTARTS = 'vermilion_worker_restarts_total{model="layer"}'
 
 
-@pytest.mark.parametrize("count", [600, pytest.param(5000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [600, pytest.param(2000, marks=pytest.mark.long)])
 def test_bodies_of_all_kinds(count: int, ask: Asker) -> None:
     """What is wrong is told as such: never a fault of the server, never a worker that is gone."""
     draw = random.Random(5)
