@@ -28,7 +28,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="this system has no g
 
 # Twice as many are drawn as are tried: first those with an operator that none before them has. On
 # two idle cores all of them fit into the time; on a busy machine some are tried anyhow.
-DRAWN, GRAPHS, ANYHOW, SECONDS = 200, 100, 40, 75.0
+DRAWN, GRAPHS, ANYHOW, SECONDS = 200, 100, 60, 75.0
 FILES = 100
 
 
