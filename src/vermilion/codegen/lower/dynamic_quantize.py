@@ -18,7 +18,7 @@ from vermilion.codegen.lower.elementwise import add_map, layout_like
 from vermilion.codegen.lower.integer_convolution import convolved_border
 from vermilion.codegen.tensor import View, allocate, contiguous_strides
 from vermilion.ir.expression import Apply, Constant, Convert, Expression, Operand, apply
-from vermilion.ir.opset import static_shape
+from vermilion.ir.opset import constant_of, is_operator, static_shape
 from vermilion.ir.symbolic import is_known, is_one, typical
 
 _LEVELS = 255
@@ -34,8 +34,7 @@ def lower_dynamic_quantize(lowering: Lowering, node: ir.Node) -> None:
     assert data is not None
     source = lowering.demand(data)
     codes, scale, point = node.outputs
-    # In float32 whatever the precision: the codes follow from it as it is.
-    scale_view = lowering.output(scale, storage="f32")
+    scale_view = lowering.output(scale)
     point_view = lowering.output(point)
     name = str(node.name)
     _add_range(lowering, source, (scale_view, point_view), name)
@@ -49,6 +48,22 @@ def lower_dynamic_quantize(lowering: Lowering, node: ir.Node) -> None:
         target = lowering.output(codes, order)
     operands = [source, scale_view, point_view]
     add_map(lowering, operands, target, _code(), [name], operations_of([node]))
+
+
+def scales_of_run(graph: ir.Graph) -> frozenset[str]:
+    """Return the scales that are found in a run, their products with constants, and these.
+
+    They are numbers in float32 whatever the precision: codes and sums follow from them as they are.
+    """
+    found: set[str] = set()
+    for node in graph:
+        if is_operator(node, "DynamicQuantizeLinear"):
+            found.add(str(node.outputs[1].name))
+        elif is_operator(node, "Mul"):
+            names = {str(v.name) for v in node.inputs if v is not None and constant_of(v) is None}
+            if names and names <= found:
+                found.update(str(v.name) for v in (*node.inputs, *node.outputs) if v is not None)
+    return frozenset(found)
 
 
 def _scale(low: Expression, high: Expression) -> Expression:

@@ -57,6 +57,20 @@ def test_what_is_read_in_bfloat16_has_its_scale_in_float32() -> None:
     assert np.abs(back - x).max() <= 0.51 * got["s"] + np.abs(x).max() * 2.0**-8
 
 
+def test_products_of_scales_stay_float32_in_bfloat16() -> None:
+    x, w = normal(6, 64), codes(np.int8, 64, 48)
+    v = np.random.default_rng(0).uniform(0.01, 0.02, 48).astype(np.float32)
+    text = """(float[6,64] x, int8[64,48] w, float[48] v) => (float[6,48] y, float[48] c) {
+        q, s, z = DynamicQuantizeLinear (x)  i = MatMulInteger (q, w, z)
+        f = Cast <to = 1> (i)  c = Mul (s, v)  y = Mul (f, c) }"""
+    model = read(text, 13, w=w, v=v)
+    rounded = (x.view(np.uint32) & 0xFFFF0000).view(np.float32)  # a bfloat16 already
+    got = run_native(model, {"x": rounded}, "cpu", "bf16")
+    wanted = run_session(open_session(model, threads=1), {"x": rounded})
+    np.testing.assert_allclose(got["c"], wanted["c"], rtol=1e-6)
+    np.testing.assert_allclose(got["y"], wanted["y"], rtol=2.0**-8, atol=1e-6)
+
+
 CONVOLUTION = """(float[2,{c},9,10] x, {kind}[24,{c},3,3] w, {kind} t, float v)
     => (float[2,24,9,10] y) {{
     q, s, z = DynamicQuantizeLinear (x)

@@ -23,6 +23,7 @@ from vermilion.codegen.lower.context import (
     refuse,
 )
 from vermilion.codegen.lower.dead_taps import drop_dead_taps
+from vermilion.codegen.lower.dynamic_quantize import scales_of_run
 from vermilion.codegen.lower.elementwise import emit_elementwise, extent_of
 from vermilion.codegen.lower.geometry import conv_geometry, conv_shape
 from vermilion.codegen.lower.groups import Group, find_groups
@@ -86,7 +87,7 @@ def lower_part(
     attentions = find_attentions(graph, groups)
     lowering = Lowering(isa, float_storage, groups, {}, _emit, winograd, attentions)
     if float_storage == "bf16":
-        lowering.always_f32 = beyond_bfloat16(graph)
+        lowering.always_f32 = beyond_bfloat16(graph) | scales_of_run(graph)
     if packed is not None:
         lowering.packed = packed
     inside = {attention.softmax for attention in attentions.values()}
