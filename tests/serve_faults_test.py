@@ -116,7 +116,7 @@ def test_a_model_whose_processes_are_gone_is_not_ready(
         file.unlink()
         process_of(server, "lost").kill()
         until(lambda: states(ask)["lost"][0] == "UNAVAILABLE")
-        assert "its processes end as soon as they are started" in states(ask)["lost"][1]
+        assert "none of its processes is left" in states(ask)["lost"][1]
         assert value(server, 'vermilion_model_ready{model="lost"}') == 0
         assert ask("/v1/models")[1]["data"] == []
         for path in ("/v2/health/ready", "/v2/models/lost/ready"):
@@ -193,6 +193,13 @@ def test_no_thread_ends_without_a_word(
             status, told, _ = ask("/v2/models/twice/infer", body([1] * 4, [1, 4]))
         assert (status, told["error"]) == (500, "this is a fault of the server")
         assert ask("/v2/models/twice/infer", body([1] * 4, [1, 4]))[0] == 200
+    with monkeypatch.context() as patch:  # where nothing can be told of one request
+        patch.setattr(network_module.JobQueue, "take", broken)
+        until(lambda: states(ask)["twice"][0] == "UNAVAILABLE")
+    assert states(ask)["twice"][1] == "none of its processes is left: a fault of the server"
+    for name in NETWORKS:
+        assert ask(f"/v2/repository/models/{name}/load", b"")[0] == 200
+    assert ask("/v2/models/twice/infer", body([1] * 4, [1, 4]))[0] == 200
 
 
 def test_a_model_that_fails_its_trial_run_is_not_ready(tmp_path: Path) -> None:

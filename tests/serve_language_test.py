@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from served import Asker, serving, value
+from served import Asker, serving, until, value
 from tiny_llama import Tiny, write_folder
 from vermilion.llm.decoder import EngineOptions
 from vermilion.llm.open_model import OwnModel, open_own_model, read_model_config
@@ -327,7 +326,7 @@ def test_a_model_whose_process_is_gone_is_not_ready(
         shutil.rmtree(own)
         psutil.Process(server.catalog.version("lost").served.process).kill()  # type: ignore[union-attr]
         until(lambda: server.catalog.version("lost").state == "UNAVAILABLE")
-        assert "its processes end" in server.catalog.version("lost").reason
+        assert "none of its processes is left" in server.catalog.version("lost").reason
         assert value(server, 'vermilion_model_ready{model="lost"}') == 0
         assert (ask("/v2/health/ready")[0], ask("/v1/models")[1]["data"]) == (503, [])
         asked = {"model": "lost", "prompt": "a", "max_tokens": 1}
@@ -348,6 +347,12 @@ def test_what_goes_wrong_costs_one_request_and_no_thread(
     assert (status, told["error"]["message"]) == (500, "this is a fault of the server")
     assert ask("/v1/completions", asked)[0] == 200
     assert server.catalog.version(MODEL).state == "READY"
+    with monkeypatch.context() as patch:  # where nothing can be told of one request
+        patch.setattr(language_module.LanguageModel, "_work", broken)
+        until(lambda: server.catalog.version(MODEL).state == "UNAVAILABLE")
+    assert ask("/v1/completions", asked)[0] == 503
+    assert ask(f"/v2/repository/models/{MODEL}/load", b"")[0] == 200
+    assert ask("/v1/completions", asked)[0] == 200
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(2000, marks=pytest.mark.long)])
@@ -387,10 +392,3 @@ def test_bodies_of_all_kinds(count: int, ask: Asker, server: ModelServer) -> Non
     assert counts[400] > count // 4
     assert value(server, restarts) == before
     assert ask("/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1})[0] == 200
-
-
-def until(holds: Any, limit_s: float = 30.0) -> None:
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)

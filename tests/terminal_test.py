@@ -32,7 +32,10 @@ MASKS = {
     "date": (r"\b20\d\d-\d\d-\d\d(?: \d\d:\d\d)?\b", "DATE"),
     "time": (r" *\d[\d,]*\.\d+(?= ?(?:ms|s|second)\b)", " TIME"),
     "figure": (r" *(?<![\w.])\d[\d,]*\.\d+(?:e-?\d+)?", " FIGURE"),
-    "machine": (r"\b(?:zen\d|znver\d|x86-64-v[\w-]+)(?: \((?:[^()]|\([^()]*\))*\))?|\b\d+ threads?\b", "CPU"),
+    "machine": (
+        r"\b(?:zen\d|znver\d|x86-64-v[\w-]+)(?: \((?:[^()]|\([^()]*\))*\))?|\b\d+ threads?\b",
+        "CPU",
+    ),
     "size": (r"\b\d+(?:\.\d+)? [KM]?B\b", "SIZE"),
 }
 

@@ -77,7 +77,7 @@ class LanguageModel:
         except BaseException:
             self._folder.cleanup()
             raise
-        self._thread = threading.Thread(target=self._advance, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
 
     @property
@@ -166,6 +166,16 @@ class LanguageModel:
             child.stop()
             raise (error.raised or error) from error
 
+    def _live(self) -> None:
+        """Advance to the end; whatever ends it, the model says so."""
+        try:
+            self._advance()
+        except Exception:
+            self._metrics.fault(self.name)
+            self.failure = "none of its processes is left: a fault of the server"
+        self._child.stop()
+        self._refuse_all(NotReadyError(self.failure or "the model was unloaded"))
+
     def _advance(self) -> None:
         """Let the process carry out steps as long as there is something to write."""
         opened, deaths, is_lost = time.monotonic(), 0, False
@@ -189,8 +199,6 @@ class LanguageModel:
                 self._metrics.fault(self.name)
                 self._refuse_all(FaultError("this is a fault of the server"))
                 is_lost = self._lost("a fault of the server")
-        self._child.stop()
-        self._refuse_all(NotReadyError(self.failure or "the model was unloaded"))
 
     def _work(self) -> tuple[list[Stream], list[str]] | None:
         """Wait for something to do; return who joins and who left, None at the end."""
@@ -233,7 +241,7 @@ class LanguageModel:
             except VermilionError as error:
                 deaths, why = deaths + 1, error.message
                 self._metrics.note(f"{self.name}: its process could not be started: {why}")
-        self.failure = f"its processes end as soon as they are started: {why}"
+        self.failure = f"none of its processes is left: {why}"
         return False
 
     def _lost(self, words: str) -> bool:

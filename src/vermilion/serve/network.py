@@ -116,7 +116,7 @@ class Network:
             raise
         for number, child in enumerate(children):
             thread = threading.Thread(
-                target=self._serve, args=(number, child), name=f"{name} {number}", daemon=True
+                target=self._live, args=(number, child), name=f"{name} {number}", daemon=True
             )
             thread.start()
             self._threads.append(thread)
@@ -218,6 +218,16 @@ class Network:
         except ChildError as error:
             child.stop()
             raise (error.raised or error) from error
+
+    def _live(self, number: int, child: Child) -> None:
+        """Serve to the end; whatever ends it, the model says so."""
+        try:
+            self._serve(number, child)
+        except Exception:
+            self._metrics.fault(self.name)
+            self._why = "a fault of the server"
+            self._children[number].stop()
+            self._give_up([])
 
     def _serve(self, number: int, child: Child) -> None:
         """Carry out batches until the queue is closed; start the process again when it ends."""
@@ -343,7 +353,7 @@ class Network:
         elif self._left:
             self._queue.put_back(jobs)
         else:
-            self.failure = f"its processes end as soon as they are started: {self._why}"
+            self.failure = f"none of its processes is left: {self._why}"
             self._refuse_all((*jobs, *self._queue.close()), self.failure)
 
     def _refuse_all(self, jobs: Sequence[Job], words: str) -> None:
