@@ -302,3 +302,13 @@ def test_what_was_accepted_is_answered_before_the_end(folder: Path, cache: Path)
             assert [future.result()[0] for future in futures] == [200, 200]
         for asker in askers:
             asker.close()
+
+
+def test_a_process_that_hangs_does_not_keep_the_server(folder: Path, cache: Path) -> None:
+    words = folder / "twice.onnx@onnxruntime"
+    with serving(words, cache_dir=cache, threads=1, drain_s=1.0, time_limit_s=300.0) as server:
+        process_of(server, "twice").send_signal(signal.SIGSTOP)
+        asker = Asker(server)
+        asker.send("/v2/models/twice/infer", body([1] * 4, [1, 4]))
+        time.sleep(0.5)  # it is with the process
+    asker.close()  # and the server has ended: `serving` waits a minute for it

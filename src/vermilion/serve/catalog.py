@@ -51,8 +51,8 @@ class Served(Protocol):
         """Why it is not ready; nothing where it is."""
         ...
 
-    def close(self) -> None:
-        """Let go of it."""
+    def close(self, *, now: bool = False) -> None:
+        """Let go of it: when what it computes is finished, or at once."""
         ...
 
 
@@ -181,19 +181,19 @@ class Catalog:
         version.served = self._open(version.name, version.place)
 
     def close(self) -> None:
-        """Let go of all of them; one that is being loaded ends with the process."""
+        """Let go of all of them at once; one that is being loaded ends with the process."""
         for version in self.all():
             if version.lock.acquire(timeout=_CLOSING_S):
                 try:
-                    _close(version)
+                    _close(version, now=True)
                 finally:
                     version.lock.release()
 
 
-def _close(version: Version) -> None:
+def _close(version: Version, *, now: bool = False) -> None:
     served, version.served = version.served, None
     if served is not None:
-        served.close()
+        served.close(now=now)
 
 
 def find_models(words: Sequence[str]) -> dict[str, dict[str, Place]]:

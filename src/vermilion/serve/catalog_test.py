@@ -70,7 +70,7 @@ class Opened:
     is_ready = is_open = True
     reason = ""
 
-    def close(self) -> None:
+    def close(self, *, now: bool = False) -> None:
         self.is_ready = self.is_open = False
 
 

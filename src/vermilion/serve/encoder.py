@@ -148,9 +148,9 @@ class Encoder:
         """Why it is not ready; nothing where it is."""
         return self.network.reason
 
-    def close(self) -> None:
+    def close(self, *, now: bool = False) -> None:
         """End the network's processes."""
-        self.network.close()
+        self.network.close(now=now)
 
     async def embeddings(self, asked: EmbeddingsAsked) -> dict[str, Any]:
         """Return what `/v1/embeddings` answers."""

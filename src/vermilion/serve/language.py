@@ -71,6 +71,7 @@ class LanguageModel:
         self._left: list[str] = []
         self._running = 0
         self._is_closing = False
+        self._starting: Child | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="vermilion-serve-")
         try:
             self._child, self.about = self._open()
@@ -141,11 +142,15 @@ class LanguageModel:
         finally:
             self.leave(stream)
 
-    def close(self) -> None:
-        """End the process; requests that are not done are refused."""
+    def close(self, *, now: bool = False) -> None:
+        """End the process, after its step or `now`; requests that are not done are refused."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
+        if now:
+            self._child.stop()
+        if self._starting is not None:
+            self._starting.stop()
         self._thread.join()
         self._folder.cleanup()
 
@@ -160,11 +165,16 @@ class LanguageModel:
             "most": s.max_sequences, "chunk": s.prompt_chunk, "keeps": s.prefix_cache,
             "cache_dir": None if s.cache_dir is None else str(s.cache_dir),
         }  # fmt: skip
+        self._starting = child
+        if self._is_closing:
+            child.stop()
         try:
             return child, child.ask("open", details, limit_s=OPEN_LIMIT_S, stage="opening")
         except ChildError as error:
             child.stop()
             raise (error.raised or error) from error
+        finally:
+            self._starting = None
 
     def _live(self) -> None:
         """Advance to the end; whatever ends it, the model says so."""

@@ -103,6 +103,7 @@ class Network:
         )
         self._threads: list[threading.Thread] = []
         self._children: dict[int, Child] = {}
+        self._starting: dict[int, Child] = {}
         self._left = settings.instances  # threads that have not given up
         self._counting = threading.Lock()
         self._closing = threading.Event()
@@ -161,10 +162,12 @@ class Network:
             limit = self._settings.time_limit_s
             raise TooLateError(f"the request took more than {limit:g} s") from error
 
-    def close(self) -> None:
-        """End the processes; what waits is refused."""
+    def close(self, *, now: bool = False) -> None:
+        """End the processes, when what they compute is finished or `now`; what waits is refused."""
         self._closing.set()
         self._refuse_all(self._queue.close(), "the model was unloaded")
+        for child in (*self._starting.values(), *(self._children.values() if now else ())):
+            child.stop()
         for thread in self._threads:
             thread.join()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -211,6 +214,9 @@ class Network:
             "threads": threads, "cache_dir": None if cache is None else str(cache),
             "values": str(self._folder),
         }  # fmt: skip
+        self._starting[number] = child
+        if self._closing.is_set():
+            child.stop()
         try:
             said = child.ask("open", details, limit_s=OPEN_LIMIT_S, stage="opening")
             self._children[number] = child
@@ -218,6 +224,8 @@ class Network:
         except ChildError as error:
             child.stop()
             raise (error.raised or error) from error
+        finally:
+            del self._starting[number]
 
     def _live(self, number: int, child: Child) -> None:
         """Serve to the end; whatever ends it, the model says so."""
