@@ -224,7 +224,7 @@ def _among(name: str, mine: Array, right: Array, draws: list[Array], factor: flo
             name, f"is {a[at]:.9g} at {list(at)}, not {b[at]:.9g}, of which noise explains "
             f"{allowed[at]:.3g}: {_share(error > allowed)}"
         )  # fmt: skip
-    if mean_error > 2 * typical * factor:
+    if mean_error > 2 * typical * factor + _NOUGHT:
         return Verdict(name, f"is off by {mean_error:.3g} in the mean, noise by {typical:.3g}")
     return Verdict(name, "", is_judged=typical * factor < 0.5 * power or power == 0)
 

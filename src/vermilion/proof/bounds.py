@@ -27,7 +27,8 @@ class Bound:
     of the row that the element lies in, `floor` to that of the tensor; the larger of the two
     is allowed at each element, so that one wrong element in a million is seen.
     `result_noise` and `operand_noise` are relative: what one rounding does to the result of an
-    operator, and to what products and weights are made of.
+    operator, and to what products and weights are made of. An error below `least` is none: there
+    processors make 0 of what they round to the format.
     """
 
     sqnr_db: float
@@ -36,6 +37,7 @@ class Bound:
     result_noise: float
     operand_noise: float
     factor: float
+    least: float = 0.0
 
 
 # 2^-53, 2^-24, 2^-11, 2^-9: half a unit in the last place (IEEE 754 binary64, binary32, binary16;
@@ -51,7 +53,7 @@ BOUNDS: Mapping[FormatName, Bound] = {
     # One rounding at the end leaves 78 dB, a chain of them less: beyond 55 the noise run decides.
     "fp16": Bound(55.0, 4e-3, 2.0**-11, 2.0**-11, 2.0**-11, 4.0),
     # One rounding at the end leaves 59 dB.
-    "bf16": Bound(45.0, 1.5e-2, 2.0**-9, 2.0**-9, 2.0**-9, 4.0),
+    "bf16": Bound(45.0, 1.5e-2, 2.0**-9, 2.0**-9, 2.0**-9, 4.0, 2.0**-126),
     # Blocks of 8 values share an exponent: the smaller ones have fewer bits than bfloat16.
     "bfp16": Bound(40.0, 3e-2, 2.0**-8, 2.0**-9, 2.0**-7, 4.0),
     # Four significant bits at most.

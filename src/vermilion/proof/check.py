@@ -107,6 +107,7 @@ class OutputCheck:
         if self.format == "exact":
             return self.wrong == 0
         allowed = self.signal_energy * 10.0 ** (-bound.sqnr_db / 10.0)
+        allowed = max(allowed, self.places * bound.least**2)
         if noise is not None:
             allowed = max(allowed, noise.allowed_energy(factor))
         return self.excess <= 1.0 and self.noise_energy <= allowed
@@ -233,7 +234,7 @@ def _excess(errors: Array, sizes: Array, bound: Bound, spread: Spread | None) ->
 def allowed_errors(sizes: Array, bound: Bound, spread: Spread | None) -> Array:
     """Return the largest error that is allowed in each row; `sizes` are its largest magnitudes."""
     floor = bound.floor * float(sizes.max(initial=0.0))
-    allowed = np.maximum(sizes.astype(np.float64) * bound.row_error, floor)
+    allowed = np.maximum(sizes.astype(np.float64) * bound.row_error, max(floor, bound.least))
     if spread is None:
         return allowed
     return np.maximum(allowed, spread.allowed_rows(bound.factor))

@@ -135,3 +135,10 @@ def test_the_figures_of_a_report_are_numbers_whoever_has_none() -> None:
         row = agreement_of(check, expected, found)
         assert (row.max_abs_error, row.cosine) == (0.0, pytest.approx(1.0))
         assert row.has_nan == ((expected is RIGHT) != (found is RIGHT))
+
+
+def test_numbers_below_the_smallest_normal_one_may_be_zero_in_bfloat16() -> None:
+    tiny = np.full((4, 16), 1e-39, np.float32)
+    assert check_output("y", tiny, np.zeros_like(tiny), "bf16").passed
+    assert not check_output("y", tiny, np.zeros_like(tiny), "fp32").passed
+    assert not check_output("y", tiny + np.float32(1e-37), tiny, "bf16").passed

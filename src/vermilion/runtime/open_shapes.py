@@ -32,8 +32,8 @@ def open_shape_note(model: ir.Model, nodes: Sequence[NodePlace], backend: str) -
     names = ", ".join(f"`{name}`" for name in open_dimensions(model))
     options = dimension_options(model)
     note = (
-        f"{compiled} of {len(nodes)} nodes are compiled by `{backend}`, the others {_SIGN}: dynamic "
-        f"is {names}. Fix it to the size that you run: `{options}` (a bundle for each "
+        f"{compiled} of {len(nodes)} nodes are compiled by `{backend}`, the others {_SIGN}: "
+        f"dynamic is {names}. Fix it to the size that you run: `{options}` (a bundle for each "
         "size is run with `--bucket`)"
     )
     return (note,)

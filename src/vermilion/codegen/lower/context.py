@@ -29,7 +29,7 @@ from vermilion.codegen.tensor import (
 from vermilion.errors import UnsupportedError
 from vermilion.ir.cost import node_cost
 from vermilion.ir.expression import Convert, Expression, Operand
-from vermilion.ir.opset import constant_of, is_operator, static_shape
+from vermilion.ir.opset import is_operator, static_shape
 from vermilion.ir.symbolic import is_one, known_value, larger
 
 FloatStorage = Literal["f32", "bf16"]
@@ -49,18 +49,6 @@ STORAGE_OF: Mapping[ir.DataType, Storage] = {
     ir.DataType.INT64: "i64",
     ir.DataType.BOOL: "bool",
 }
-
-
-# The largest number of bfloat16; what lies above would become infinite.
-_LARGEST_BFLOAT16 = 3.3895313892515355e38
-# What may give its operand's own size: masks of -3.4e38 pass through these.
-_KEEPS_SIZE = frozenset(
-    {
-        "Abs", "Add", "Cast", "Clip", "Concat", "Expand", "Flatten", "Gather", "Identity", "Max",
-        "Min", "Mul", "Neg", "Pad", "Reshape", "Slice", "Squeeze", "Sub", "Tile", "Transpose",
-        "Unsqueeze", "Where",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -372,28 +360,3 @@ def refuse(node: ir.Node, reason: str) -> UnsupportedError:
     return UnsupportedError(
         f"`{node.op_type}` cannot be generated here: {reason}", where=f"node `{node.name}`"
     )
-
-
-def beyond_bfloat16(graph: ir.Graph) -> frozenset[str]:
-    """Return the values in which finite numbers of constants would become infinite in bfloat16.
-
-    A row that is masked by -3.4e38 throughout has a softmax; one of infinities has none.
-    """
-    found: set[str] = set()
-    for node in graph:
-        if node.op_type not in _KEEPS_SIZE:
-            continue
-        for value in node.inputs:
-            if value is not None and _is_beyond(value):
-                found.add(str(value.name))
-        if any(value is not None and value.name in found for value in node.inputs):
-            found.update(str(value.name) for value in node.outputs)
-    return frozenset(found)
-
-
-def _is_beyond(value: ir.Value) -> bool:
-    tensor = constant_of(value)
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT or not tensor.size:
-        return False
-    sizes = np.abs(tensor.numpy())
-    return bool(np.any(np.isfinite(sizes) & (sizes > _LARGEST_BFLOAT16)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from vermilion.codegen.emit.map import map_step
@@ -17,7 +18,6 @@ from vermilion.codegen.lower.context import (
     Border,
     FloatStorage,
     Lowering,
-    beyond_bfloat16,
     converted,
     copy_step,
     refuse,
@@ -42,8 +42,19 @@ from vermilion.codegen.lower.transposed import transposed_border
 from vermilion.codegen.lower.wide_product import emit_wide_product, wide_product
 from vermilion.codegen.lower.winograd import Shape, needed_border
 from vermilion.codegen.tensor import STORAGE_BYTES, Buffer, View, allocate, contiguous_strides
-from vermilion.ir.opset import static_shape
+from vermilion.ir.opset import constant_of, static_shape
 from vermilion.ir.symbolic import known_value
+
+# The largest number of bfloat16; what lies above would become infinite.
+_LARGEST_BFLOAT16 = 3.3895313892515355e38
+# What may give its operand's own size: masks of -3.4e38 pass through these.
+_KEEPS_SIZE = frozenset(
+    {
+        "Abs", "Add", "Cast", "Clip", "Concat", "Expand", "Flatten", "Gather", "Identity", "Max",
+        "Min", "Mul", "Neg", "Pad", "Reshape", "Slice", "Squeeze", "Sub", "Tile", "Transpose",
+        "Unsqueeze", "Where",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,7 @@ def lower_part(
     attentions = find_attentions(graph, groups)
     lowering = Lowering(isa, float_storage, groups, {}, _emit, winograd, attentions)
     if float_storage == "bf16":
-        lowering.always_f32 = beyond_bfloat16(graph) | scales_of_run(graph)
+        lowering.always_f32 = _kept_in_float32(graph) | scales_of_run(graph)
     if packed is not None:
         lowering.packed = packed
     inside = {attention.softmax for attention in attentions.values()}
@@ -112,6 +123,34 @@ def lower_part(
     steps = with_room(lowering.steps, isa)
     values = _comparable(model, lowering.views)
     return LoweredPart(tuple(steps), tuple(inputs), tuple(outputs), values)
+
+
+def _kept_in_float32(graph: ir.Graph) -> frozenset[str]:
+    """Return the values that a program in bfloat16 stores as float32 all the same.
+
+    Constants that are added or multiplied number by number: of 8.07 in a table of positions
+    bfloat16 would keep 8.0625. And all in which finite numbers would become infinite: a row that is
+    masked by -3.4e38 throughout has a softmax, one of infinities has none.
+    """
+    beyond, exact = set[str](), set[str]()
+    for node in graph:
+        inputs = [value for value in node.inputs if value is not None]
+        if node.op_type in _KEEPS_SIZE:
+            beyond.update(str(value.name) for value in inputs if _is_beyond(value))
+            if any(value.name in beyond for value in inputs):
+                beyond.update(str(value.name) for value in node.outputs)
+        for value in inputs if is_elementwise(node) else ():
+            if constant_of(value) is not None and all(map(is_elementwise, value.consumers())):
+                exact.add(str(value.name))
+    return frozenset(beyond | exact)
+
+
+def _is_beyond(value: ir.Value) -> bool:
+    tensor = constant_of(value)
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or not tensor.size:
+        return False
+    sizes = np.abs(tensor.numpy())
+    return bool(np.any(np.isfinite(sizes) & (sizes > _LARGEST_BFLOAT16)))
 
 
 def follows_from_sizes(node: ir.Node) -> bool:

@@ -58,7 +58,8 @@ def freeze_batch(model: ir.Model, notes: Notes) -> None:
                 sizes[name] = 1
             elif name not in sizes:
                 hint = f"`--dim {name}=…`" if name else f"`--dim {value.name}=1x…`"
-                notes.refuse(f"input `{value.name}`", f"axis {axis} is dynamic", f"choose it: {hint}")
+                reason = f"axis {axis} is dynamic"
+                notes.refuse(f"input `{value.name}`", reason, f"choose it: {hint}")
     if sizes:
         bind_in_place(model, sizes, notes)
 
