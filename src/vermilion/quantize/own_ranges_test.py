@@ -25,7 +25,7 @@ def _decides_by_its_largest() -> ir.Model:
     `z` reads all channels of the other sign, but for the last, where its few large values are.
     """
     text = """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[1,256,512] x) => (float[1,256,8] y, float[1,256,8] z) {
+        g (float[1,1024,512] x) => (float[1,1024,8] y, float[1,1024,8] z) {
           a = Relu(x)
           y = MatMul(a, v)
           b = Neg(x)
@@ -46,9 +46,9 @@ def _decides_by_its_largest() -> ir.Model:
 def _samples(count: int) -> Iterator[dict[str, np.ndarray]]:
     rng = np.random.default_rng(4)
     for number in range(count):
-        x = rng.standard_normal((1, 256, 512)).astype(np.float32)
+        x = rng.standard_normal((1, 1024, 512)).astype(np.float32)
         if number % 2:
-            # Of each sign one in 131,072 values that are not cut to zero.
+            # Of each sign one in 524,288 values that are not cut to zero.
             x[0, number % 256, -1] = 100.0
             x[0, (number + 1) % 256, -1] = -100.0
         yield {"x": x}

@@ -4,7 +4,8 @@ All methods read the same histogram. Ranges always hold zero, so that zero has a
 
 minmax      everything that was seen
 percentile  all but a given share of the values
-mse         the range at which clipping and rounding together do the least squared error
+mse         the range at which clipping and rounding together do the least squared error; all that
+            was seen where no other does clearly less
 entropy     the range whose rounded distribution is nearest to the real one (Kullback-Leibler)
 Source of `entropy`: S. Migacz, "8-bit Inference with TensorRT", GTC 2017, with 2048 bins and 128
 levels; ONNX Runtime runs the same search with 128 bins, which leaves it one candidate.
@@ -31,6 +32,14 @@ PERCENTILE = 99.999
 
 # Parts of the full range that `mse` tries.
 _PARTS = np.linspace(1.0, 0.3, 29)
+
+# What is cut off is wrong by much, in the few large values that decide, and all one way; what is
+# rounded, by little each way. So ends are cut off where that takes a fifth of the error at least.
+# (At the outputs, three sets of samples each, against cutting off whatever is less: five small
+# trained networks gain 0.0 to 1.9 dB, 0.6 in the mean; of larger ones a ResNet-50 0.1, PP-OCR's
+# recognition 0.6, and its detection loses 0.4.)
+_CLEARLY_LESS = 0.8
+
 _MERGED = 8  # bins of the histogram joined into one for `mse`: 2048 are left
 _ENTROPY_BINS = 2048
 _ENTROPY_LEVELS = 128
@@ -97,12 +106,12 @@ def _least_error(histogram: Histogram, number: IntegerFormat) -> Ends:
         return float(np.dot(counts, off * off))
 
     low, high = histogram.lowest, histogram.highest
-    best = min(_PARTS, key=lambda part: error((low * part, high * part)))
+    part_low = part_high = min(_PARTS, key=lambda part: error((low * part, high * part)))
     if low < 0.0 < high and not number.is_signed:
-        part_low = min(_PARTS, key=lambda part: error((low * part, high * best)))
+        part_low = min(_PARTS, key=lambda part: error((low * part, high * part_high)))
         part_high = min(_PARTS, key=lambda part: error((low * part_low, high * part)))
-        return low * float(part_low), high * float(part_high)
-    return low * float(best), high * float(best)
+    ends = low * float(part_low), high * float(part_high)
+    return ends if error(ends) < _CLEARLY_LESS * error((low, high)) else (low, high)
 
 
 def _entropy(histogram: Histogram) -> Ends:
