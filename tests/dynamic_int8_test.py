@@ -177,3 +177,29 @@ def test_the_fused_forms_are_native_too(tmp_path: Path) -> None:
         }
         for right, found in zip(expected.run(None, fed), session.run(None, fed), strict=True):
             assert sqnr_db(right, found) > 100.0
+
+
+EMPTY = {
+    "no rows": (
+        "(uint8[N,4] a, uint8[4,3] b, uint8 s) => (int32[N,3] y) { y = MatMulInteger (a, b, s) }",
+        {"a": np.zeros((0, 4), np.uint8), "b": np.ones((4, 3), np.uint8)},
+        [np.zeros((0, 3), np.int32)],
+    ),
+    "no numbers": (
+        "(float[N,4] a, uint8 s) => (uint8[N,4] q, float t, uint8 z, uint8 u)"
+        " { q, t, z = DynamicQuantizeLinear (a)  u = Identity (s) }",
+        {"a": np.zeros((0, 4), np.float32)},
+        [np.zeros((0, 4), np.uint8), np.float32(1), np.uint8(0), np.uint8(3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_nothing_is_computed_of_nothing(name: str, tmp_path: Path) -> None:
+    text, given, wanted = EMPTY[name]
+    proto = parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g ' + text)
+    onnx.save(proto, tmp_path / "m.onnx")
+    compiled = compile_model(tmp_path / "m.onnx", cache_dir=tmp_path / "cache")
+    found = compiled.session().run(None, {**given, "s": np.array(3, np.uint8)})
+    for mine, right in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(mine, right)
