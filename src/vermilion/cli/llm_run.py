@@ -90,7 +90,9 @@ def build(
     calibration: Annotated[
         Path | None,
         typer.Option(
-            "--calibration", metavar="FILE", help="gptq: the text that it is done for; else ours."
+            "--calibration",
+            metavar="FILE",
+            help="gptq: the text to round for; without it, the model writes one.",
         ),
     ] = None,
     check: Annotated[
@@ -184,7 +186,10 @@ def _checked_words(built: Built) -> str:
     words = ""
     if built.compensated is not None:
         done = built.compensated
-        words += f"{done.rounded} of {done.products} products rounded for {done.tokens:,} tokens\n"
+        words += (
+            f"{done.rounded} of {done.products} products rounded for {done.tokens:,} tokens of"
+            f" {done.text}\n"
+        )
     checked = built.checked
     if checked is not None and checked.against is not None:
         own, source = checked.scored.perplexity, checked.against.perplexity

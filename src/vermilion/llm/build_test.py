@@ -16,6 +16,7 @@ from vermilion.llm.build_plan import BuildRequest, plan_build
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.generate import Sampling, generate
 from vermilion.llm.list_operators import Wanted, list_operators
+from vermilion.llm.rounding.compensate_folder import compensate_folder
 from vermilion.llm.speed import SpeedRequest, compare_speed
 from vermilion.llm.speed_engines import SpeedSetting
 from vermilion.llm.stock_engine import EngineOptions
@@ -75,9 +76,22 @@ def test_weights_are_rounded_for_a_text_and_the_folder_is_held_against_its_sourc
     built = build(plan_build(request))
     assert built.compensated is not None
     assert built.compensated.rounded == built.compensated.products > 0
+    assert built.compensated.text == "the given text"
     assert built.checked is not None
     assert built.checked.divergence is not None
     assert built.checked.divergence < 1e-2
+
+
+def test_without_a_text_they_are_rounded_for_one_that_the_model_writes(
+    source: Path, folder: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "oga"))
+    model = copy / read_genai_config(copy).model_files()[0]
+    done = compensate_folder(source, model, is_symmetric=True, cache=tmp_path / "cache")
+    assert done.text == "the model's own text"
+    assert done.rounded == done.products > 0
+    assert done.tokens % 128 == 0
+    assert generate(copy, "the small model", GREEDY, ONE_THREAD).new_tokens >= 1
 
 
 def test_text_comes_in_pieces_and_is_the_same_again(folder: Path) -> None:

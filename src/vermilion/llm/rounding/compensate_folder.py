@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +13,17 @@ from vermilion.errors import OptionError, UnsupportedError
 from vermilion.llm.genai_config import GenaiConfig
 from vermilion.llm.open_model import read_model_config
 from vermilion.llm.rounding.round_products import cut, joined, round_products
-from vermilion.llm.rounding.texts import calibration_text
+from vermilion.llm.rounding.texts import own_texts, python_reference
 from vermilion.llm.rounding.write_graph import BuiltGraph, wanted_products
 from vermilion.progress import Progress, no_progress
 from vermilion.store.cache_dir import default_root
 
 # Pieces of a text, and their length. (SmolLM2-135M from its Q4_1 file, blocks of 32, head and all,
-# `llm perplexity`'s text read in float32: 28.20 before, 32.29 rounded for 6 pieces.)
+# `llm perplexity`'s text read in float32: 28.20 before, 35.78 by the builder, 30.89 with 16.)
 _LENGTH, _PIECES = 512, 16
 _LEAST_TOKENS = 64
+
+TextKind = Literal["the given text", "the model's own text", "Python's reference"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Compensated:
     rounded: int
     products: int
     tokens: int  # that they were rounded for
+    text: TextKind
 
 
 def compensate_folder(
@@ -43,14 +47,15 @@ def compensate_folder(
 ) -> Compensated:
     """Round the weights of a graph in 4 bits so that their errors cancel.
 
-    `text` is what it is done for, the built-in one if empty.
+    `text` is what it is done for; if empty, the model writes one, or where our engine does not run
+    it, it is Python's language reference.
     Raises: OptionError for a text that is too short; UnsupportedError for a model that is not read
     here, or whose graph has none of its products.
     """
     config = read_model_config(source)
     if config.source is None:
         raise UnsupportedError("this is no published model", where=str(source))
-    tokens = _tokens(config, text, cache or default_root())
+    tokens, kind = _tokens(config, text, cache or default_root(), progress)
     description = config.source.describe()
     graph = BuiltGraph(model_file)
     everything = list(graph.nodes())
@@ -71,17 +76,30 @@ def compensate_folder(
     for node in nodes.values():
         graph.write(node, joined([found[name] for name in node.products]))
     graph.save()
-    return Compensated(len(nodes), len(everything), tokens.size)
+    return Compensated(len(nodes), len(everything), tokens.size, kind)
 
 
-def _tokens(config: GenaiConfig, text: str, cache: Path) -> NDArray[np.int64]:
+def _tokens(
+    config: GenaiConfig, text: str, cache: Path, progress: Progress
+) -> tuple[NDArray[np.int64], TextKind]:
+    """Return pieces of a text as tokens, (pieces, length), and whose it is."""
+    if text:
+        return _cut_text(config, text, cache), "the given text"
+    try:
+        length = min(_LENGTH, config.context_length())
+        return own_texts(config, _PIECES, length, cache, progress), "the model's own text"
+    except UnsupportedError:  # of the processor: what follows is computed in numpy
+        return _cut_text(config, python_reference(), cache), "Python's reference"
+
+
+def _cut_text(config: GenaiConfig, text: str, cache: Path) -> NDArray[np.int64]:
     """Return pieces of a text as tokens: (pieces, length).
 
     Raises: OptionError for a text that is too short.
     """
     source = config.source
     assert source is not None, "it is a published model"
-    own = source.tokenizer(cache).encode(text or calibration_text())
+    own = source.tokenizer(cache).encode(text)
     begin = source.begin()
     length = min(_LENGTH, config.context_length(), len(own)) - (begin is not None)
     if length < _LEAST_TOKENS:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from vermilion.llm.engine.description import Description, Product
 from vermilion.llm.rounding.forward import Floats, Forward, matrix_numbers
+from vermilion.llm.rounding.shown_gram import shown_gram
 from vermilion.quantize.algorithms.compensate import round_compensated
 from vermilion.quantize.algorithms.descend import descend
 from vermilion.quantize.one_thread import one_thread
@@ -44,10 +45,15 @@ class Rounded:
         return np.ascontiguousarray(((self.codes - zeros) * scales).T)
 
 
-def round_weights(weight: Floats, gram: Floats, block: int, *, is_symmetric: bool) -> Rounded:
-    """Round a matrix (depth, columns) that is multiplied with rows whose mean x·xᵀ is `gram`."""
+def round_weights(
+    weight: Floats, gram: Floats, block: int, *, is_symmetric: bool, is_polished: bool = True
+) -> Rounded:
+    """Round a matrix (depth, columns) that is multiplied with rows whose mean x·xᵀ is `gram`.
+
+    `is_polished`: scales and codes are brought to their best in turn at the end, which takes long.
+    """
     pieces = [
-        _round_some(weight[:, at : at + _MOST_COLUMNS], gram, block, is_symmetric=is_symmetric)
+        _round_some(weight[:, at : at + _MOST_COLUMNS], gram, block, is_symmetric, is_polished)
         for at in range(0, weight.shape[1], _MOST_COLUMNS)
     ]
     return joined(pieces)
@@ -65,7 +71,9 @@ def joined(parts: Sequence[Rounded]) -> Rounded:
     )
 
 
-def _round_some(weight: Floats, gram: Floats, block: int, *, is_symmetric: bool) -> Rounded:
+def _round_some(
+    weight: Floats, gram: Floats, block: int, is_symmetric: bool, is_polished: bool
+) -> Rounded:
     depth, columns = weight.shape
     short = -depth % block
     rows = np.pad(weight.T, ((0, 0), (0, short))).reshape(columns, -1, block)
@@ -79,7 +87,7 @@ def _round_some(weight: Floats, gram: Floats, block: int, *, is_symmetric: bool)
         codes = round_compensated(
             np.ascontiguousarray(weight.T)[None], gram[None], spread[0], (0, _LEVELS), spread[1]
         )[0]
-        if not short:
+        if is_polished and not short:
             codes, scales = descend(
                 np.ascontiguousarray(weight.T), codes, scales, zeros, gram, (0, _LEVELS)
             )
@@ -102,6 +110,11 @@ def round_products(
     """
     found: dict[str, Rounded] = {}
     seen: list[tuple[tuple[str, int, int], Floats]] = []  # of the rows that were read last
+    length = tokens.shape[1]
+
+    def rounded_for(weight: Floats, gram: Floats) -> Floats:
+        made = round_weights(weight, gram, block, is_symmetric=is_symmetric, is_polished=False)
+        return made.numbers()
 
     def choose(product: Product, read: Floats) -> Floats:
         weights = matrix_numbers(product.matrix)
@@ -109,20 +122,13 @@ def round_products(
             return weights
         own = (product.source.buffer, product.source.offset, product.source.width)
         if not seen or seen[0][0] != own:
-            seen[:] = [(own, _gram(read))]
+            seen[:] = [(own, shown_gram(read, length, weights, rounded_for))]
         rounded = round_weights(weights, seen[0][1], block, is_symmetric=is_symmetric)
         found[product.node] = rounded
         return rounded.numbers()
 
     Forward(description, tokens).run(choose, done)
     return found
-
-
-def _gram(rows: Floats) -> Floats:
-    """Return the mean of x·xᵀ."""
-    made: Floats = rows.T @ rows
-    made /= np.float32(len(rows))
-    return made
 
 
 def cut(tokens: list[int], length: int, most: int) -> Iterator[list[int]]:

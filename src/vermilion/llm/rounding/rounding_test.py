@@ -12,9 +12,11 @@ from described_numbers import logits_of
 from random_models import MODELS
 from vermilion.errors import UnsupportedError
 from vermilion.llm.engine.description import Product
+from vermilion.llm.open_model import read_model_config
 from vermilion.llm.rounding.forward import Forward, matrix_numbers
 from vermilion.llm.rounding.round_products import cut, round_products, round_weights
-from vermilion.llm.rounding.texts import calibration_text
+from vermilion.llm.rounding.shown_gram import shown_gram
+from vermilion.llm.rounding.texts import own_texts, python_reference
 from vermilion.llm.source.open_source import FolderSource
 from vermilion.llm.source.read_gguf_test import mixture, small
 
@@ -40,6 +42,92 @@ def test_errors_cancel(depth: int, block: int, is_symmetric: bool) -> None:
     errors = [np.linalg.norm(rows @ (one.numbers() - weight)) for one in (own, plain)]
     assert errors[0] < 0.7 * errors[1]
     assert np.linalg.norm(plain.numbers() - weight) < 0.15 * np.linalg.norm(weight)
+
+
+def plain_gptq(weight: Any, rows: Any, block: int) -> Any:
+    """Return what a weight is rounded to by GPTQ as published, symmetric, in float64.
+
+    The mean of x·xᵀ as it is, 1 % of its mean diagonal added; columns in the order of the diagonal;
+    before that, scales of least error weighed by the diagonal. (E. Frantar et al., 2022.)
+    """
+    depth, columns = weight.shape
+    gram = rows.T.astype(np.float64) @ rows / len(rows)
+    importance = np.diag(gram)
+    own = weight.T.astype(np.float64).reshape(columns, -1, block)
+    ends = np.take_along_axis(own, np.abs(own).argmax(axis=2)[..., None], axis=2)
+    tried = np.array([ends / -8 * part for part in np.linspace(1.0, 0.7, 13)])
+    off = np.clip(np.rint(own / tried), -8, 7) * tried - own
+    errors = (off**2 * importance.reshape(-1, block)).sum(axis=3, keepdims=True)
+    chosen = np.take_along_axis(tried, errors.argmin(axis=0)[None], axis=0)[0, :, :, 0]
+    order = np.argsort(-importance)
+    damped = gram[order][:, order] + 0.01 * importance.mean() * np.eye(depth)
+    upper = np.linalg.cholesky(np.linalg.inv(damped)).T
+    scales, left = np.repeat(chosen, block, axis=1)[:, order], weight.T[:, order].astype(np.float64)
+    made = np.empty_like(left)
+    for at in range(depth):
+        made[:, at] = np.clip(np.rint(left[:, at] / scales[:, at]), -8, 7) * scales[:, at]
+        left[:, at:] -= np.outer((left[:, at] - made[:, at]) / upper[at, at], upper[at, at:])
+    return made[:, np.argsort(order)].T.astype(np.float32)
+
+
+def decibels(rows: Any, weight: Any, made: Any) -> float:
+    """Return the signal-to-noise ratio of the outputs of the row in the middle."""
+    wanted = rows @ weight
+    ratios = np.square(wanted).sum(axis=1) / np.square(rows @ made - wanted).sum(axis=1)
+    return float(np.median(10 * np.log10(ratios)))
+
+
+_SHAPES = ((128, 48, 32), (192, 64, 32), (256, 32, 64), (256, 64, 128), (384, 32, 32))
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_ten_layers_are_at_least_as_near_on_other_texts_as_with_plain_gptq(number: int) -> None:
+    """Spectra that fall fast and slowly, numbers of different size, texts short and shorter.
+
+    In every other layer, the first token of each text has a row ten times as large as others.
+    """
+    depth, columns, block = _SHAPES[number % 5]
+    random = np.random.default_rng(number)
+    falling = np.exp(-np.arange(depth) * (3 + number % 4) / depth)
+    mixing = (
+        random.standard_normal((depth, depth)) * falling @ random.standard_normal((depth, depth))
+    )
+    sizes = np.exp(0.7 * random.standard_normal(depth))
+    first = 45 * random.standard_normal(depth) * (random.random(depth) < 0.05)
+
+    def draw(count: int) -> Any:
+        found = random.standard_normal((count, depth)) @ mixing / depth
+        found = sizes * (found + 0.05 * random.standard_normal((count, depth)))
+        found[::64] += first * (number % 2)
+        return found.astype(np.float32)
+
+    weight = (random.standard_normal((depth, columns)) / np.sqrt(depth)).astype(np.float32)
+    seen, fresh = draw(128 * (-(-depth // 128)) * (2 if number % 3 else 8)), draw(512)
+
+    def rounded(own: Any, gram: Any) -> Any:
+        return round_weights(own, gram, block, is_symmetric=True).numbers()
+
+    ours = decibels(fresh, weight, rounded(weight, shown_gram(seen, 64, weight, rounded)))
+    assert ours > decibels(fresh, weight, plain_gptq(weight, seen, block))
+    assert ours > decibels(fresh, weight, rounded(weight, np.eye(depth, dtype=np.float32)))
+    if number % 2:
+        mean = seen.T @ seen / np.float32(len(seen))
+        assert ours > decibels(fresh, weight, rounded(weight, mean)) + 1
+
+
+def test_what_texts_relate_by_chance_is_left_out() -> None:
+    """Numbers that do not belong together: weights are best rounded one by one."""
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((256, 64)).astype(np.float32)
+    seen, fresh = (random.standard_normal((512, 256)).astype(np.float32) for _ in range(2))
+
+    def rounded(own: Any, gram: Any) -> Any:
+        return round_weights(own, gram, 32, is_symmetric=True).numbers()
+
+    ours = decibels(fresh, weight, rounded(weight, shown_gram(seen, 64, weight, rounded)))
+    nearest = decibels(fresh, weight, rounded(weight, np.eye(256, dtype=np.float32)))
+    assert ours > nearest - 0.3
+    assert ours > decibels(fresh, weight, plain_gptq(weight, seen, 32)) + 0.5
 
 
 def head_rows(description: Any, tokens: list[int]) -> Any:
@@ -102,7 +190,20 @@ def test_pieces_lie_evenly_in_a_text() -> None:
     assert list(cut([1, 2], 10, 8)) == []
 
 
+def test_a_model_writes_the_same_texts_every_time(tmp_path: Path) -> None:
+    """More than are written at once, each from a token of its own."""
+    small(tmp_path / "m.gguf")
+    config = read_model_config(tmp_path / "m.gguf")
+    texts, again = (own_texts(config, 20, 24, tmp_path / "cache") for _ in range(2))
+    assert texts.shape == (20, 24)
+    assert (texts == again).all()
+    begin = config.source.begin() if config.source is not None else None
+    assert (texts[:, 0] == begin).all()
+    assert len(set(texts[:, 1])) > 10
+    assert len(set(texts[:, 2:].reshape(-1))) > 50
+
+
 def test_the_text_that_comes_with_python_is_prose() -> None:
-    text = calibration_text()
+    text = python_reference()
     assert len(text) > 100_000
     assert "  " not in text
