@@ -149,7 +149,11 @@ class PoolSpec:
         if self.counts_pads:
             rows = self._padded_taps(f, at[0], 0, self.in_rows, self.rows)
             columns = self._padded_taps(f, at[1], 1, self.in_columns, self.columns)
-        return f.convert("sitofp", f.multiply(rows, columns), "float")
+        # A window with no pixel in it, as dilations make them, sums up to 0 and gives 0.
+        count = f.multiply(rows, columns)
+        one = constant("i64", 1)
+        count = f.select(f.compare("slt", count, one), one, count)
+        return f.convert("sitofp", count, "float")
 
     def _padded_taps(self, f: Function, at: Value, axis: int, size: int, count: int) -> Value:
         """Return how many taps lie inside the image and its pads; all of them in most pools."""

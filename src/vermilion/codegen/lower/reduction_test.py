@@ -92,3 +92,9 @@ def test_axes_as_attribute_or_input(axes: list[int] | None, opset: int) -> None:
 )  # fmt: skip
 def test_what_is_refused(text: str, reason: str) -> None:
     assert refusals(read(text)) == [reason]
+
+
+def test_a_window_with_no_pixel_in_it_gives_zero() -> None:
+    attributes = "kernel_shape = [2,3], dilations = [3,1], strides = [3,2], pads = [1,1,1,1]"
+    text = f"(float[1,3,2,9] x) => (float[1,3,1,5] y) {{ y = AveragePool<{attributes}> (x) }}"
+    assert differences(read(text, 22), {"x": normal(1, 3, 2, 9)}) == {"y": 0.0}

@@ -215,7 +215,8 @@ def average_pooled(call: Call, x: Array) -> Array:
             for b, i, a in zip(windows.before, windows.image, windows.after, strict=True)
         )
         counted[(slice(None), slice(None), *inner)] = 1.0
-    return total / _sums(counted, windows)
+    # ONNX Runtime gives 0 where no place counts.
+    return total / np.maximum(_sums(counted, windows), 1.0)
 
 
 def _lp_pool(call: Call) -> Array:
