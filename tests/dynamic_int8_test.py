@@ -145,9 +145,10 @@ def test_a_network_of_convolutions_is_native_at_every_size(how: str, tmp_path: P
 
 FUSED = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
 g (float[batch,length,32] x, uint8[batch,length,48] k, uint8 kz) =>
-  (float[batch,length,48] y, float[batch,length,16] z) {
+  (float[batch,length,48] y, float[batch,length,16] z, float[batch,length,48] a) {
   y = com.microsoft.DynamicQuantizeMatMul (x, w, ws, wz, b)
   z = com.microsoft.MatMulIntegerToFloat (k, v, ks, vs, kz, vz, c)
+  a = com.microsoft.QAttention <num_heads = 4> (k, q, qb, ks0, qs, , kz, qz)
 }"""
 
 
@@ -161,6 +162,10 @@ def test_the_fused_forms_are_native_too(tmp_path: Path) -> None:
         "b": random.standard_normal(48, np.float32),
         "v": random.integers(0, 256, (48, 16)).astype(np.uint8),
         "ks": np.array([0.02], np.float32), "vs": np.array([0.01], np.float32),
+        "q": random.integers(-128, 128, (48, 144)).astype(np.int8),
+        "qb": random.standard_normal(144, np.float32), "qz": np.zeros(144, np.int8),
+        "ks0": np.array(0.02, np.float32),
+        "qs": random.uniform(0.001, 0.002, 144).astype(np.float32),
         "vz": np.array([7], np.uint8), "c": random.standard_normal(16, np.float32),
     }  # fmt: skip
     for name, array in arrays.items():

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.ir.attributes import integer, integers, number
+from vermilion.ir.passes.contrib_quantized import integer_product
 from vermilion.ir.passes.contrib_writer import (
     Definition,
     Left,
@@ -87,25 +88,51 @@ def _masked(w: Writer, node: ir.Node, mask: ir.Value, key: ir.Value) -> ir.Value
 def _attention(w: Writer, node: ir.Node) -> list[ir.Value]:
     if given(node, 4) is not None or given(node, 6) is not None or len(node.outputs) > 1:
         raise Left("Attention with a cache")
-    if integer(node, "do_rotary", 0):
-        raise Left("Attention that turns its operands by position")
-    weights = array_of(required(node, 1))
-    if weights is None:
-        raise Left("Attention with weights that are not constant")
-    heads, hidden = integer(node, "num_heads"), weights.shape[1] // 3
-    parts = integers(node, "qkv_hidden_sizes", (hidden,) * 3)
-    if len(set(parts[:2])) != 1 or sum(parts) != weights.shape[1]:
-        raise Left("Attention whose queries and keys differ in size")
+    parts = _parts(node)
     whole = w("MatMul", required(node, 0), required(node, 1))
     if (bias := given(node, 2)) is not None:
         whole = w("Add", whole, bias)
-    ends = np.cumsum((0, *parts))
+    return [_in_parts(w, node, whole, parts, given(node, 3), given(node, 5))]
+
+
+def _quantized_attention(w: Writer, node: ir.Node) -> list[ir.Value]:
+    """Attention whose first product is one of integers."""
+    if given(node, 8) is not None or len(node.outputs) > 1:
+        raise Left("QAttention with a cache")
+    parts = _parts(node)
+    sides = [required(node, 0), required(node, 1), given(node, 6), given(node, 7)]
+    scale = w("Mul", required(node, 3), required(node, 4))
+    (whole,) = integer_product(w, node, sides, scale, 2)
+    return [_in_parts(w, node, whole, parts, given(node, 5), None)]
+
+
+def _parts(node: ir.Node) -> tuple[int, ...]:
+    """Return the columns of queries, keys and values in the weights of all."""
+    if integer(node, "do_rotary", 0):
+        raise Left(f"{node.op_type} that turns its operands by position")
+    weights = array_of(required(node, 1))
+    if weights is None:
+        raise Left(f"{node.op_type} with weights that are not constant")
+    parts = tuple(integers(node, "qkv_hidden_sizes", (weights.shape[1] // 3,) * 3))
+    if len(set(parts[:2])) != 1 or sum(parts) != weights.shape[1]:
+        raise Left(f"{node.op_type} whose queries and keys differ in size")
+    return parts
+
+
+def _in_parts(
+    w: Writer,
+    node: ir.Node,
+    whole: ir.Value,
+    parts: tuple[int, ...],
+    mask: ir.Value | None,
+    bias: ir.Value | None,
+) -> ir.Value:
+    """Attend with queries, keys and values that lie side by side."""
+    heads, ends = integer(node, "num_heads"), np.cumsum((0, *parts))
     query, key, value = (
         _heads(w, w.part(whole, 2, int(ends[at]), int(ends[at + 1])), heads) for at in range(3)
     )
-    return [
-        _attended(w, node, query, key, value, parts[0] // heads, given(node, 3), given(node, 5))
-    ]
+    return _attended(w, node, query, key, value, parts[0] // heads, mask, bias)
 
 
 def _multi_head(w: Writer, node: ir.Node) -> list[ir.Value]:
@@ -133,5 +160,6 @@ def _multi_head(w: Writer, node: ir.Node) -> list[ir.Value]:
 
 DEFINITIONS: Mapping[str, Definition] = {
     "Attention": _attention,
+    "QAttention": _quantized_attention,
     "MultiHeadAttention": _multi_head,
 }

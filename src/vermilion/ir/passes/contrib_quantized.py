@@ -170,9 +170,13 @@ def _points(w: Writer, node: ir.Node, at: int, factor: Array) -> ir.Value | None
 # Products with floats behind them ---------------------------------------------------------------
 
 
-def _integer_product(
+def integer_product(
     w: Writer, node: ir.Node, parts: Sequence[ir.Value | None], scale: ir.Value, bias_at: int
 ) -> list[ir.Value]:
+    """Return a product of integers in floats: times a scale, plus the node's bias if it has one.
+
+    `parts` are both sides and their zero points.
+    """
     while parts and parts[-1] is None:
         parts = parts[:-1]
     total = w("MatMulInteger", *parts)
@@ -187,14 +191,14 @@ def _integer_to_float(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
         raise Left(f"{node.op_type} that gives other floats than 32 bits")
     scale = w("Mul", required(node, 2), required(node, 3))
     parts = [required(node, 0), required(node, 1), given(node, 4), given(node, 5)]
-    return _integer_product(w, node, parts, scale, 6)
+    return integer_product(w, node, parts, scale, 6)
 
 
 def _dynamic_product(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     integers, scale, point = w.results("DynamicQuantizeLinear", [required(node, 0)], 3)
     integers.type = point.type = ir.TensorType(ir.DataType.UINT8)
     parts = [integers, required(node, 1), point, given(node, 3)]
-    return _integer_product(w, node, parts, w("Mul", scale, required(node, 2)), 4)
+    return integer_product(w, node, parts, w("Mul", scale, required(node, 2)), 4)
 
 
 DEFINITIONS: Mapping[str, Definition] = {

@@ -101,6 +101,25 @@ CASES: Sequence[Case] = (
         "MultiHeadAttention", [X, X, X, None, None, floats(2, 4, 6, 6)],
         {"num_heads": 4, "unidirectional": 1}, 1,
     ),
+    (
+        "QAttention",
+        [
+            integers(0, 256, 2, 5, 24), integers(-128, 128, 24, 72, kind=np.int8),
+            floats(72), np.array(0.02, F32), np.array(0.004, F32), None,
+            np.array(120, np.uint8), np.array(0, np.int8),
+        ],
+        {"num_heads": 4}, 1,
+    ),
+    (
+        "QAttention",
+        [
+            integers(0, 256, 2, 5, 24), integers(0, 256, 24, 72), floats(72),
+            np.array(0.02, F32), floats(72, scale=0.001) ** 2 + F32(0.004),
+            integers(0, 2, 2, 5, kind=np.int32), np.array(120, np.uint8),
+            integers(110, 140, 72),
+        ],
+        {"num_heads": 3, "unidirectional": 1}, 1,
+    ),
     ("QLinearAdd", [IMAGE, *GRID, integers(0, 256, 2, 4, 8, 8), *GRID, *grid(0.05, 99)], {}, 1),
     ("QLinearMul", [IMAGE, *GRID, integers(0, 256, 1, 4, 1, 1), *GRID, *grid(0.5, 99)], {}, 1),
     ("QLinearLeakyRelu", [IMAGE, *GRID, *grid(0.02, 40)], {"alpha": 0.1}, 1),
