@@ -36,6 +36,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests")]
 
 TOKENS = 128
+_RAMP = 0.25  # of the seconds: before they are counted
 # The server that is compared with: what anybody would write around a session.
 PEER = """
 import sys
@@ -182,26 +183,30 @@ async def answer_of(port: int, request: bytes) -> tuple[dict[str, str], bytes]:
     return headers, body
 
 
-async def asked(port: int, request: bytes, until: float, took: list[float]) -> None:
-    """Ask over one connection until the time is over."""
+async def asked(port: int, request: bytes, until: float, took: list[tuple[float, float]]) -> None:
+    """Ask over one connection until the time is over; note when answers came and what they took."""
     client = Client(port)
     while time.perf_counter() < until:
         begin = time.perf_counter()
         await client.send(request)
         status, _, body = await client.answer()
         assert status == 200, (status, body[:500])
-        took.append(time.perf_counter() - begin)
+        took.append((time.perf_counter(), time.perf_counter() - begin))
     client.leave()
 
 
 def load(port: int, request: bytes, connections: int, seconds: float, out: Any) -> None:
-    """Ask over several connections, in a process of its own."""
+    """Ask over several connections, in a process of its own.
 
-    async def all_of_them() -> list[float]:
-        took: list[float] = []
-        until = time.perf_counter() + seconds
-        await asyncio.gather(*(asked(port, request, until, took) for _ in range(connections)))
-        return took
+    Answers are counted once all connections are under way, and as long as all of them are.
+    """
+
+    async def all_of_them() -> tuple[int, list[float]]:
+        took: list[tuple[float, float]] = []
+        start = time.perf_counter() + _RAMP * seconds
+        asking = [asked(port, request, start + seconds, took) for _ in range(connections)]
+        await asyncio.gather(*asking)
+        return sum(start < end <= start + seconds for end, _ in took), [s for _, s in took]
 
     out.put(asyncio.run(all_of_them()))
 
@@ -214,9 +219,9 @@ def measured(
     out = context.Queue()
     process = context.Process(target=load, args=(port, request, connections, seconds, out))
     process.start()
-    took = out.get()
+    count, took = out.get()
     process.join()
-    return len(took) / seconds, [1e3 * one for one in took]
+    return count / seconds, [1e3 * one for one in took]
 
 
 class Direct:
