@@ -27,7 +27,9 @@ from served import Asker, network, serving
 from tiny_llama import Tiny, write_folder
 from vermilion.serve.run import ModelServer
 
-pytestmark = pytest.mark.needs("starlette", "uvicorn", "prometheus_client", "tokenizers")
+pytestmark = pytest.mark.needs(
+    "starlette", "uvicorn", "prometheus_client", "tokenizers", "llguidance"
+)
 
 
 @pytest.fixture(scope="module")
