@@ -32,9 +32,11 @@ def infer_shapes(model: ir.Model, notes: Notes) -> None:
     """Infer with onnx's own C++ inference, weights left out; only ever add to what is known.
 
     Fired counts the values that got a type or a shape. A model that inference refuses stays as
-    it is, with onnx's words as the reason.
+    it is, with onnx's words as the reason; one in which all is known is not inferred.
     """
     forget_negative_sizes(model)
+    if not any(_is_open(value) for value in _results(model)):
+        return
     propagate = propagated_elements(model) <= MAX_PROPAGATED_ELEMENTS
     if not propagate:
         notes.refuse("model", "the values of shapes are not followed: they would grow too large")
@@ -129,6 +131,10 @@ def _propagated(value: ir.Value, lengths: dict[int, int]) -> int:
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
     yield from model.graph.inputs
+    yield from _results(model)
+
+
+def _results(model: ir.Model) -> Iterator[ir.Value]:
     for graph in model.graphs():
         for node in graph:
             yield from node.outputs

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
+import pytest
 
 from vermilion.ir.opset import static_shape
 from vermilion.ir.passes.contract_test import operators, parse, reasons, run, weight
 from vermilion.ir.passes.fold_constants import fold_constants
 from vermilion.ir.passes.infer_shapes import infer_shapes, propagated_elements, settle_casts
-from vermilion.ir.passes.rewrite import run_pass
+from vermilion.ir.passes.rewrite import PassStep, run_pass
 
 CONV = "(float[1,3,8,8] x, float[4,3,3,3] w) => (float[?,?,?,?] y) { a = Conv(x, w) y = Relu(a) }"
 
@@ -61,6 +62,16 @@ def test_a_model_that_cannot_be_inferred_stays_and_says_why() -> None:
     assert step.fired == 0
     assert reasons(step)[0].startswith("onnx cannot infer shapes: ")
     assert model.graph[0].outputs[0].shape is None
+
+
+def test_a_model_in_which_all_is_known_is_not_inferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parse(CONV, w=weight(4, 3, 3, 3))
+    assert run_pass(infer_shapes, model).fired == 2
+    monkeypatch.setattr("vermilion.ir.passes.infer_shapes.infer", None)
+    assert run_pass(infer_shapes, model) == PassStep("infer-shapes")
+    model.graph[0].outputs[0].shape = None
+    with pytest.raises(TypeError):
+        run_pass(infer_shapes, model)
 
 
 def test_shape_values_that_double_are_not_followed() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -29,6 +30,24 @@ def test_fires_and_keeps_weights_and_names(opset) -> None:
     assert work.graph.initializers["w"].const_value is tensor
     assert [value.name for value in work.graph.inputs] == ["x"]
     assert work.ir_version >= 8
+
+
+@pytest.mark.parametrize("opset", [13, 15, 16])
+def test_what_no_version_changed_is_left_to_no_converter(
+    opset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parse(
+        "(float[1,3,8,8] x, float[4,3,3,3] w) => (float[1,4,12,6] y) "
+        "{ a = Conv(x, w) y = Concat<axis = 2>(a, a) }",
+        opset=opset,
+        ir_version=7,
+        w=weight(4, 3, 3, 3),
+    )
+    converted = onnx.version_converter.convert_version(ir.to_proto(model), OPSET)
+    monkeypatch.setattr(onnx.version_converter, "convert_version", None)
+    work, step = run(raise_opset, model)
+    assert (step.fired, opset_of(work), work.ir_version) == (OPSET - opset, OPSET, 8)
+    assert list(ir.to_proto(work).graph.node) == list(converted.graph.node)
 
 
 def test_attributes_become_inputs() -> None:
