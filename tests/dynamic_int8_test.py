@@ -18,8 +18,12 @@ from onnx import numpy_helper, parser
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from c_library import same_bits
 from vermilion.api import Compiled, compile_model
 from vermilion.bench.networks import Encoder, bert
+from vermilion.clib.library import library
+from vermilion.runtime.session import Session
+from vermilion_runtime import Session as CSession
 
 Array = NDArray[Any]
 WORDS = 300
@@ -141,6 +145,20 @@ def test_a_network_of_convolutions_is_native_at_every_size(how: str, tmp_path: P
         (found,) = session.run(None, {"x": x})
         (right,) = expected.run(None, {"x": x})
         assert sqnr_db(right, found) > LEAST_DB, (batch, height, width)
+
+
+@pytest.mark.needs("c compiler")
+def test_the_c_library_gives_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tables for the sizes of a run know that a border's byte is read, not written."""
+    path = network(tmp_path, weight_type=QuantType.QUInt8)
+    file = tmp_path / "model.rai"
+    compile_model(path, cache_dir=tmp_path / "cache", output=file)
+    monkeypatch.setenv("VERMILION_LIBRARY", str(library()))
+    random = np.random.default_rng(0)
+    with Session(file) as session, CSession(file, threads=3) as other:
+        for sizes in ((1, 64, 48), (2, 17, 40), (1, 64, 48)):
+            x = random.standard_normal((sizes[0], 3, *sizes[1:]), dtype=np.float32)
+            assert same_bits(other.run(None, {"x": x}), session.run(None, {"x": x}))
 
 
 FUSED = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
