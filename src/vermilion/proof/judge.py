@@ -43,6 +43,7 @@ _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 # PP-OCR's detector 5.4e-5 unoptimized and 6.3e-5 with its batch norms folded, noise of one rounding
 # 3e-5 to 7e-5.
 _AS_FAR = 2.0
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def judge(question: Question, cut: CutModel | None = None) -> Answer:
     """Return what was found of each output of the question.
 
     With `cut`, the model is that cut's, and float64 is asked about the piece alone. It is not
-    asked about a whole model that quantizes: a rounding turned over there is a whole step.
+    asked about outputs of a whole model before which it quantizes: a rounding turned over there is
+    a whole step.
     """
     begin = time.perf_counter()
     names = [name for name in question.expected if name in question.found]
@@ -107,14 +109,15 @@ def judge(question: Question, cut: CutModel | None = None) -> Answer:
                 if not _is_certain(question, n) and _has_steps(_asked(question, [n], cut)[0], n)
             ]
         )
-    if cut is not None or not _quantizes(question.model):
-        until = time.thread_time() + _ARBITRATION_SECONDS
-        for name in far()[:_MOST_ARBITRATED]:
-            verdict = _in_float64(question, name, cut, until - time.thread_time())
-            if verdict == "wrong" and cut is None and question.form not in ("fp32", "fp64"):
-                continue
-            if verdict is not None:
-                accepted[name] = verdict
+    until = time.thread_time() + _ARBITRATION_SECONDS
+    for name in far()[:_MOST_ARBITRATED]:
+        if cut is None and _is_quantized(question.model, name):
+            continue
+        verdict = _in_float64(question, name, cut, until - time.thread_time())
+        if verdict == "wrong" and cut is None and question.form not in ("fp32", "fp64"):
+            continue
+        if verdict is not None:
+            accepted[name] = verdict
     uncertain = [name for name in far() if not _is_certain(question, name)]
     judged_with_noise([name for name in uncertain if checks[name].spread is None])
     uncertain = [name for name in uncertain if not checks[name].passed]
@@ -129,6 +132,21 @@ def _has_steps(model: ir.Model, name: str) -> bool:
         node.op_type in _QUANTIZERS and all(value.name != name for value in node.outputs)
         for node in model.graph.all_nodes()
     )
+
+
+def _is_quantized(model: ir.Model, name: str) -> bool:
+    """Say whether an output of a whole model comes from numbers that were rounded to steps."""
+    pending = [value for value in model.graph.outputs if value.name == name]
+    seen: set[ir.Node] = set()
+    while pending:
+        node = pending.pop().producer()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if "Linear" in node.op_type or any(a.type in _GRAPHS for a in node.attributes.values()):
+            return _quantizes(model)
+        pending += [value for value in node.inputs if value is not None]
+    return False
 
 
 def _quantizes(model: ir.Model) -> bool:

@@ -179,6 +179,18 @@ def test_float64_decides_where_the_literal_run_is_further_off() -> None:
     assert judge(Question(asked.model, inputs, {"y": exact}, {"y": exact + 0.25})).wrong
 
 
+def test_a_quantizer_elsewhere_is_no_matter_of_an_output() -> None:
+    """ONNX Runtime's Sigmoid is off where it is tiny: float64 decides, beside a quantizer too."""
+    text = """g (float[64] x) => (float[64] y, uint8[64] q)
+      <float s = {0.5}, uint8 z = {0}> { y = Sigmoid (x) q = QuantizeLinear (x, s, z) }"""
+    x = np.linspace(-30.0, -17.0, 64, dtype=np.float32)
+    exact = np.exp(x.astype(np.float64))
+    asked = question(text, {"x": x}, {"y": (exact / (1 + exact)).astype(np.float32)})
+    assert not judge(asked).wrong
+    off = {**asked.found, "y": asked.found["y"] * np.float32(9)}
+    assert judge(replace(asked, found=off)).wrong
+
+
 CHAIN = """g (float[2,8] x, float[8,8] w) => (float[2,8] y) {
   [one] a = MatMul (x, w) [two] b = Relu (a) [three] c = MatMul (b, w) [four] y = Neg (c) }"""
 
