@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from vermilion.ir.attributes import integer, number, text
 from vermilion.ir.expression import Apply, Constant, Convert, Expression, Operand, apply
-from vermilion.ir.opset import is_operator
+from vermilion.ir.opset import is_operator, is_standard
 
 Definition = Callable[[ir.Node, list[Expression]], Expression]
 # Types of the inputs: all floats; a float first (of a Pow); no floats; no booleans; any.
@@ -356,4 +356,4 @@ def elementwise(node: ir.Node | None) -> Elementwise | None:
     """Return the row of a node, None of what is not computed element by element."""
     if node is None:
         return None
-    return ELEMENTWISE.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    return ELEMENTWISE.get(("" if is_standard(node) else node.domain, node.op_type))

@@ -38,9 +38,21 @@ def version_of(node: ir.Node) -> int:
     return imports.get("", imports.get("ai.onnx", OPSET))
 
 
+# ONNX Runtime's own form of these is for 4 and 16 bits before opset 21, and means the same. Source:
+# https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+_OF_BOTH_DOMAINS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+def is_standard(node: ir.Node) -> bool:
+    """Say whether `node` is one of ONNX's own operators, or means what the one of its name does."""
+    return node.domain == "" or (
+        node.domain == "com.microsoft" and node.op_type in _OF_BOTH_DOMAINS
+    )
+
+
 def is_operator(node: ir.Node | None, *names: str) -> bool:
     """Say whether `node` is one of ONNX's own operators of these names."""
-    return node is not None and node.domain == "" and node.op_type in names
+    return node is not None and node.op_type in names and is_standard(node)
 
 
 def is_random(node: ir.Node) -> bool:

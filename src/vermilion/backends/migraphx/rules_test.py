@@ -35,7 +35,7 @@ def test_what_the_provider_lists(domain: str, operator: str, words: str) -> None
 def test_open_sizes_are_refused_with_what_closes_them() -> None:
     verdict = claim(ir.node("Conv", []), ModelFacts("fp32", 17, 1, ("n",), None, "--dim n=1"))
     assert isinstance(verdict, Refusal)
-    assert verdict.hint == "bind it: `--dim n=1`"
+    assert verdict.hint == "fix it: `--dim n=1`"
 
 
 def test_every_name_is_an_operator() -> None:

@@ -19,7 +19,7 @@ from vermilion.codegen.lower.result_shapes import contradiction
 from vermilion.ir.attributes import integer, integers
 from vermilion.ir.cost import node_cost
 from vermilion.ir.ops import find_operator
-from vermilion.ir.opset import constant_of, required_inputs, static_shape
+from vermilion.ir.opset import constant_of, is_standard, required_inputs, static_shape
 from vermilion.ir.passes.rewrite import new_weight
 from vermilion.ir.symbolic import examples, known_value
 
@@ -129,7 +129,7 @@ def _carried(graph: ir.Graph, batch: int) -> set[ir.Value] | None:
         results = [value for value in node.outputs if value.name]
         if not all((static_shape(value) or (0,))[0] == batch for value in results):
             return None
-        if node.domain not in ("", "ai.onnx") or not _is_apart(node, carries):
+        if not is_standard(node) or not _is_apart(node, carries):
             return None
         carried.update(results)
     return carried if all(value in carried for value in graph.outputs) else None

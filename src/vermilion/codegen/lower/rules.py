@@ -42,6 +42,7 @@ from vermilion.ir.opset import (
     constant_of,
     is_inference_dropout,
     is_operator,
+    is_standard,
     static_shape,
     version_of,
 )
@@ -145,7 +146,7 @@ def has_rule(node: ir.Node) -> bool:
 
 
 def _rule(node: ir.Node) -> Rule | None:
-    if node.domain in ("", "ai.onnx"):
+    if is_standard(node):
         return RULES.get(node.op_type)
     return _EXPRESSION if elementwise(node) is not None else None
 

@@ -23,7 +23,10 @@ from vermilion.ir.limits import TimeLimitError
 from vermilion.ir.literal.call import Call, Held, Row, Typed
 from vermilion.ir.literal.rounding import WIDENED, is_float, rounded, type_of, widened
 from vermilion.ir.literal.table import find_fallback, find_row
-from vermilion.ir.opset import bodies_of, where
+from vermilion.ir.opset import bodies_of, is_standard, where
+
+# As of which ONNX's own QuantizeLinear takes what ONNX Runtime's takes.
+_BOTH_DOMAINS_SINCE = 21
 
 Array = NDArray[Any]
 Values = Mapping[str, Array]
@@ -168,7 +171,10 @@ class _Runner:
         except KeyError as error:
             raise ModelError("it reads a value that nothing computes", where=where(node)) from error
         version = self._imports.get(node.domain, 1) if node.version is None else node.version
-        row = find_row(node.domain, node.op_type, version) or find_fallback(node, version)
+        domain = "" if is_standard(node) else node.domain
+        if domain != node.domain:
+            version = _BOTH_DOMAINS_SINCE
+        row = find_row(domain, node.op_type, version) or find_fallback(node, version)
         if row is None:
             name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
             raise UnsupportedError(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from vermilion.ir.opset import static_shape
+from vermilion.ir.opset import is_standard, static_shape
 
 # What ONNX Runtime computes node by node with results as large as broadcasting makes them. Memory
 # and time are bounded in this process too (`limits`, `memory`), but only between nodes.
@@ -85,7 +85,7 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def _unvouched(node: ir.Node) -> str:
-    if node.domain not in ("", "ai.onnx"):
+    if not is_standard(node):
         return f"`{node.domain}::{node.op_type}` is not a standard operator"
     sized = node.op_type in _SIZED_OPERATORS
     if not sized and node.op_type not in _PLAIN_OPERATORS:

@@ -25,7 +25,7 @@ from vermilion.codegen.lower.patterns.writer import (
     sizes_of,
 )
 from vermilion.ir.attributes import integer, integers, number
-from vermilion.ir.opset import constant_of
+from vermilion.ir.opset import constant_of, is_standard
 
 # Inputs of a Sum, Max, Min or Mean that one kernel reads: pointers beyond that are not in
 # registers, and each costs a level of the expression.
@@ -45,7 +45,7 @@ def write_definitions(model: ir.Model) -> ir.Model:
 
 
 def _is_composite(node: ir.Node) -> bool:
-    if node.domain not in ("", "ai.onnx"):
+    if not is_standard(node):
         return False
     is_long = node.op_type in _JOINED and len(node.inputs) > _MOST_ADDENDS
     return is_long or node.op_type in DEFINITIONS or is_linear_of_run(node)
