@@ -7,6 +7,8 @@ import io
 import json
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from served import (
@@ -29,6 +32,7 @@ from served import (
     waiting,
 )
 from vermilion.api import compile_model
+from vermilion.process.child import environment
 from vermilion.serve.metrics import Log
 from vermilion.serve.run import ModelServer
 
@@ -312,3 +316,21 @@ def test_a_process_that_hangs_does_not_keep_the_server(folder: Path, cache: Path
         asker.send("/v2/models/twice/infer", body([1] * 4, [1, 4]))
         time.sleep(0.5)  # it is with the process
     asker.close()  # and the server has ended: `serving` waits a minute for it
+
+
+def test_a_server_that_is_killed_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
+    words = ["serve", f"{folder / 'twice.onnx'}@onnxruntime", "--port", "0", "--instances", "2"]
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        line = [sys.executable, "-m", "vermilion", *words]
+        server = subprocess.Popen(line, stderr=file, env=environment())
+    try:
+        until(lambda: b'"event": "ready"' in log.read_bytes() or server.poll() is not None)
+        workers = psutil.Process(server.pid).children()
+        starts = [json.loads(one.cmdline()[-1]) for one in workers]
+        (scratch,) = {start["scratch"] for start in starts}
+        assert (len(workers), Path(scratch).is_dir()) == (2, True)
+    finally:
+        server.kill()
+        server.wait()
+    until(lambda: not any(one.is_running() for one in workers) and not Path(scratch).exists())

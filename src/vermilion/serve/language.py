@@ -157,7 +157,8 @@ class LanguageModel:
     def _open(self) -> tuple[Child, dict[str, Any]]:
         s = self._settings
         try:
-            child = Child(_WORKER, Path(self._folder.name) / "log", who=self.name)
+            folder = Path(self._folder.name)
+            child = Child(_WORKER, folder / "log", who=self.name, scratch=folder)
         except OSError as error:
             raise DeviceError(f"no process can be started: {error.strerror}") from error
         details = {

@@ -206,7 +206,10 @@ class Network:
     ) -> tuple[Child, Mapping[str, Any]]:
         cache = self._settings.cache_dir
         try:
-            child = Child(_WORKER, self._folder / f"log{number}", who=self.name, cores=cores)
+            child = Child(
+                _WORKER, self._folder / f"log{number}", who=self.name, cores=cores,
+                scratch=self._folder,
+            )  # fmt: skip
         except OSError as error:
             raise DeviceError(f"no process can be started: {error.strerror}") from error
         details = {
