@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from vermilion.proof.check import agreement_of, check_output, spread_of
+from vermilion.proof.check import agreement_of, check_output, nothing_shown, spread_of
 
 RIGHT = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
 NAN, INF = np.nan, np.inf
@@ -142,3 +142,10 @@ def test_numbers_below_the_smallest_normal_one_may_be_zero_in_bfloat16() -> None
     assert check_output("y", tiny, np.zeros_like(tiny), "bf16").passed
     assert not check_output("y", tiny, np.zeros_like(tiny), "fp32").passed
     assert not check_output("y", tiny + np.float32(1e-35), tiny, "bf16").passed
+
+
+def test_an_output_of_such_numbers_is_not_called_proven() -> None:
+    tiny = np.full((4, 16), 1e-39, np.float32)
+    check = check_output("y", tiny, np.zeros_like(tiny), "bf16")
+    assert "below 8e-37" in nothing_shown(check, tiny, amplified=False)
+    assert not nothing_shown(check_output("y", tiny, tiny, "bf16"), tiny, amplified=False)
