@@ -257,10 +257,8 @@ def nothing_shown(check: OutputCheck, expected: Array, amplified: bool) -> str:
     if check.places and not check.numbers and np.isnan(expected.astype(np.float32)).all():
         return "it is NaN everywhere on every sample"
     least = check.bound.least
-    if check.noise_energy and np.abs(expected.astype(np.float32)).max(initial=0.0) < least:
-        return (
-            f"all its numbers are below {least:.0e}, which products of {check.format} do not keep"
-        )
+    if check.largest_error and np.abs(expected.astype(np.float32)).max(initial=0.0) < least:
+        return f"all its numbers are below {least:.0e}, which {check.format} products do not keep"
     if amplified and check.sqnr_db < _LEAST_AMPLIFIED_DB:
         return (
             f"the model amplifies the roundings of {check.format} to {check.sqnr_db:.1f} dB, though"
