@@ -5,12 +5,11 @@
         [--folder DIR] [--photos DIR] [--font FILE.ttf] [--digits DIGITS.csv.gz]
 
 A model has the drop after its name, or `--max-drop`. Each seed draws other samples; the guard
-calibrates on some and holds out the rest. Where it says
-yes, the drop on fresh samples of the same kind, which are the same for all seeds, has to be within
-the promise: this is counted, until so many promises were made. Where it says no, that is the honest
-answer, and it is said how many samples it asks for. What the model loses that was quantized as
-asked, without a search, is measured on the fresh samples too: where that breaks the promise, it was
-the promise that kept it.
+calibrates on some and holds out the rest. Where it says yes, the drop on fresh samples of the same
+kind, which are the same for all seeds, has to be within the promise: this is counted, until so many
+promises were made. Where it says no, that is the honest answer, and it is said how many samples it
+asks for. What the model loses that was quantized as asked, without a search, is measured on the
+fresh samples too: where that breaks the promise, it was the promise that kept it.
 
 `mobilenet` and all other networks of `ten_networks.py` are trained here in seconds on drawn data;
 their decisions (classes, pixels, tokens) are judged by the labels, in parts of a sample. Those that
