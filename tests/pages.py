@@ -1,7 +1,8 @@
 """Commands and programs of the documentation, carried out as they stand, one after the other.
 
 One child process serves all pages: what a command imports, PyTorch above all, it imports once. Each
-page has a folder and a cache of its own.
+page has a folder of its own. The cache is one, as a reader's is: what one page has compiled,
+another finds.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ class Reader:
         """Carry out a step in a folder; AssertionError, with all it printed, if it ends wrongly."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"text": step.shown, "words": step.words, "folder": str(folder)}
+        cache = str(Path(self._folder.name, "cache"))
+        request = {
+            "text": step.shown, "words": step.words, "folder": str(folder), "cache": cache
+        }  # fmt: skip
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         reply = self._process.stdout.readline()
@@ -138,7 +142,7 @@ def answered(request: dict[str, Any]) -> int:
 
     folder = request["folder"]
     os.chdir(folder)
-    os.environ["VERMILION_CACHE"] = str(Path(folder, "cache"))
+    os.environ["VERMILION_CACHE"] = request["cache"]
     known = set(sys.modules)
     try:
         if request["words"][:1] == ["trust"]:
