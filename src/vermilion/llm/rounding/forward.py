@@ -59,19 +59,28 @@ class Forward:
         first = np.empty((self.tokens.size, d.embedding.width), np.float32)
         d.embedding.write(self.tokens.reshape(-1), first)
         self.buffers[d.first] = first
+        self._last = {
+            rows.buffer: at for at, one in enumerate(d.operations) for rows in sources(one)
+        }
 
     def run(self, choose: Chosen, done: Callable[[int, int], None]) -> None:
         """Compute all operations; each product with the weights that `choose` gives.
 
         Raises: UnsupportedError for what is not computed here.
         """
-        operations = self.description.operations
-        last = {rows.buffer: at for at, one in enumerate(operations) for rows in sources(one)}
-        for at, one in enumerate(operations):
-            self._compute(one, choose)
-            for name in [name for name in self.buffers if last.get(name, -1) <= at]:
-                del self.buffers[name]
-            done(at + 1, len(operations))
+        count = len(self.description.operations)
+        for at in range(count):
+            self.compute(at, choose)
+            done(at + 1, count)
+
+    def compute(self, at: int, choose: Chosen) -> None:
+        """Compute one operation, and let go of what none after it reads.
+
+        Raises: UnsupportedError for what is not computed here.
+        """
+        self._compute(self.description.operations[at], choose)
+        for name in [name for name in self.buffers if self._last.get(name, -1) <= at]:
+            del self.buffers[name]
 
     def rows(self, own: Rows) -> Floats:
         """Return rows as they are read."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from vermilion.llm.engine.description import Description, Product
 from vermilion.llm.rounding.forward import Floats, Forward, matrix_numbers
+from vermilion.llm.rounding.make_up import Read, look, made_up, missing
 from vermilion.llm.rounding.shown_gram import shown_gram
 from vermilion.quantize.algorithms.compensate import round_compensated
 from vermilion.quantize.algorithms.descend import descend
@@ -109,7 +110,8 @@ def round_products(
     Raises: UnsupportedError for what is not computed here.
     """
     found: dict[str, Rounded] = {}
-    seen: list[tuple[tuple[str, int, int], Floats]] = []  # of the rows that were read last
+    exact, now = Forward(description, tokens), Forward(description, tokens)
+    last: list[tuple[tuple[str, int, int], Read]] = []  # the rows that were read last
     length = tokens.shape[1]
 
     def rounded_for(weight: Floats, gram: Floats) -> Floats:
@@ -121,13 +123,20 @@ def round_products(
         if product.is_exact or not is_wanted(product):
             return weights
         own = (product.source.buffer, product.source.offset, product.source.width)
-        if not seen or seen[0][0] != own:
-            seen[:] = [(own, shown_gram(read, length, weights, rounded_for))]
-        rounded = round_weights(weights, seen[0][1], block, is_symmetric=is_symmetric)
+        if not last or last[0][0] != own:
+            gram = shown_gram(read, length, weights, rounded_for)
+            last[:] = [(own, look(read, exact.rows(product.source), gram))]
+        seen = last[0][1]
+        wanted = made_up(weights, seen, missing(product, exact, now))
+        rounded = round_weights(wanted, seen.gram, block, is_symmetric=is_symmetric)
         found[product.node] = rounded
         return rounded.numbers()
 
-    Forward(description, tokens).run(choose, done)
+    count = len(description.operations)
+    for at in range(count):
+        now.compute(at, choose)
+        exact.compute(at, lambda product, _: matrix_numbers(product.matrix))
+        done(at + 1, count)
     return found
 
 

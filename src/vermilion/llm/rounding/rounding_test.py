@@ -14,6 +14,7 @@ from vermilion.errors import UnsupportedError
 from vermilion.llm.engine.description import Product
 from vermilion.llm.open_model import read_model_config
 from vermilion.llm.rounding.forward import Forward, matrix_numbers
+from vermilion.llm.rounding.make_up import look, made_up, missing
 from vermilion.llm.rounding.round_products import cut, round_products, round_weights
 from vermilion.llm.rounding.shown_gram import shown_gram
 from vermilion.llm.rounding.texts import own_texts, python_reference
@@ -176,6 +177,43 @@ def test_products_are_rounded_one_after_the_other(tmp_path: Path) -> None:
     names = {one.node for one in description.operations if isinstance(one, Product)}
     assert set(found) == names - {"0.attn_v"}
     assert steps[-1][0] == steps[-1][1] == len(description.operations)
+
+
+def test_weights_make_up_for_what_is_read_and_what_it_is_added_to() -> None:
+    """Errors that are linear in the rows: on other rows, most is made up for."""
+    random = np.random.default_rng(2)
+    off, missed = (random.standard_normal((64, 64)).astype(np.float32) / 40 for _ in range(2))
+    weight = random.standard_normal((64, 64)).astype(np.float32)
+    exact, fresh = np.split(correlated(4096, 64), 2)
+    read = exact + exact @ off
+    seen = look(read, exact, read.T @ read / np.float32(len(read)))
+    left = []
+    for own in (weight, made_up(weight, seen, exact @ missed)):
+        wanted = fresh @ (weight + missed)
+        left.append(np.linalg.norm((fresh + fresh @ off) @ own - wanted) / np.linalg.norm(wanted))
+    assert left[1] < 0.5 * left[0]
+    same = made_up(weight, look(exact, exact, seen.gram), None)
+    assert np.abs(same - weight).max() == 0
+
+
+def test_what_a_product_is_added_to_is_known(tmp_path: Path) -> None:
+    """Behind attention and behind the inner part, what the rounded model is short of."""
+    description = small(tmp_path / "m.gguf").describe()
+    tokens = np.random.default_rng(3).integers(0, 320, (2, 16))
+    exact, now = Forward(description, tokens), Forward(description, tokens)
+    found = {}
+
+    def choose(product: Product, read: Any) -> Any:
+        found[product.node] = missing(product, exact, now)
+        return matrix_numbers(product.matrix) * np.float32(1.01)
+
+    for at in range(len(description.operations)):
+        now.compute(at, choose)
+        exact.compute(at, lambda product, _: matrix_numbers(product.matrix))
+    added = {node for node, one in found.items() if one is not None}
+    assert added == {"0.attn_output", "0.ffn_down"}
+    assert np.abs(found["0.attn_output"]).max() == 0  # the embedding is nobody's product
+    assert np.abs(found["0.ffn_down"]).max() > 0
 
 
 def test_mixtures_are_refused(tmp_path: Path) -> None:

@@ -32,9 +32,7 @@ _ROWS = 4096  # multiplied at a time, so that their copy is small
 
 def shown_gram(rows: Floats, length: int, weight: Floats, rounded: Round) -> Floats:
     """Return the mean of x·xᵀ of rows of texts of `length` tokens, less what is chance in it."""
-    sizes = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    most = np.float32(_MOST_SIZE * np.median(sizes))
-    weighing = most / np.maximum(sizes, max(most, np.finfo(np.float32).tiny))
+    weighing = row_weights(rows)
     texts = np.arange(len(rows)) // length
     odd, even = (_mean_gram(rows, weighing, texts % 2 == own) for own in (1, 0))
     if texts[-1] == 0:
@@ -60,6 +58,14 @@ def _lowest(error: Callable[[int], float], first: int, count: int) -> int:
     while at > 0 and found(at - 1) < found(at):
         at -= 1
     return at
+
+
+def row_weights(rows: Floats) -> Floats:
+    """Return what each row is multiplied with before it counts: at most 1."""
+    sizes = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    most = np.float32(max(_MOST_SIZE * np.median(sizes), np.finfo(np.float32).tiny))
+    weights: Floats = most / np.maximum(sizes, most)
+    return weights
 
 
 def _mean_gram(rows: Floats, weighing: Floats, here: NDArray[np.bool_]) -> Floats:
