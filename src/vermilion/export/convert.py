@@ -112,17 +112,21 @@ class Converted:
 TORCHSCRIPT, TORCH_EXPORT = "torchscript", "torch.export"
 
 
-def convert(job: Job, folder: Path) -> Converted:
-    """Export with the exporter that suits the opset, else with the other.
+def conversions(job: Job, folder: Path) -> Iterator[Converted]:
+    """Yield what the exporter that suits the opset gives, then what the other one does.
 
-    Weights may stay in files below `folder`, which must outlive the result.
+    Weights may stay in files below `folder`, which must outlive the results.
 
-    Raises: UnsupportedError with what each of them said.
+    Raises: UnsupportedError with what each of them said, where neither can.
     """
     attempts = [(TORCHSCRIPT, job.opset), (TORCH_EXPORT, job.opset)]
     if job.opset > LAST_TORCHSCRIPT_OPSET or any(job.open_axes):
         attempts.reverse()
-    return convert_by(attempts, job, folder)
+    first = convert_by(attempts, job, folder)
+    yield first
+    if first.exporter == attempts[0][0]:
+        with contextlib.suppress(UnsupportedError):
+            yield convert_by(attempts[1:], job, folder)
 
 
 def convert_by(attempts: Sequence[tuple[str, int]], job: Job, folder: Path) -> Converted:

@@ -20,7 +20,7 @@ from vermilion.export.call import (
     parse_inputs,
     run_eagerly,
 )
-from vermilion.export.convert import Job, convert
+from vermilion.export.convert import Converted, Job, conversions
 from vermilion.export.module import load_module, require_torch
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.measure import Agreement, agreement
@@ -138,11 +138,8 @@ def export_model(
     expected_names = tuple(run_eagerly(call, _TRACE_SEED))
     with _folder_beside(path) as folder:
         progress("export", 2, _STEPS)
-        converted = convert(_job(call, expected_names, opset), Path(folder))
-        progress("export", 3, _STEPS)
-        agreements, notes = _check(call, converted.model)
-        if call.open_sizes and not _agree(agreements, len(converted.model.graph.outputs)):
-            notes = (*notes, _MAY_BE_FROZEN)
+        job = _job(call, expected_names, opset)
+        converted, agreements, notes = _right_one(call, job, Path(folder), progress)
         _write(converted.model, path, Path(folder))
     progress("export", _STEPS, _STEPS)
     return ExportReport(
@@ -155,6 +152,21 @@ def export_model(
         notes=(*converted.notes, *notes),
         seconds=time.perf_counter() - start,
     )
+
+
+def _right_one(
+    call: Call, job: Job, folder: Path, progress: Progress
+) -> tuple[Converted, tuple[Agreement, ...], tuple[str, ...]]:
+    """Return what an exporter gave that agrees with PyTorch, else what the first one gave."""
+    found = []
+    for converted in conversions(job, folder):
+        progress("export", 3, _STEPS)
+        agreements, notes = _check(call, converted.model)
+        if _agree(agreements, len(converted.model.graph.outputs)):
+            return converted, agreements, notes
+        found.append((converted, agreements, notes))
+    converted, agreements, notes = found[0]
+    return converted, agreements, (*notes, *([_MAY_BE_FROZEN] if call.open_sizes else []))
 
 
 def _agree(agreements: Sequence[Agreement], outputs: int) -> bool:

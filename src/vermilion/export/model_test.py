@@ -99,6 +99,16 @@ class Attends(nn.Module):
     def forward(self, x):
         return self.attention(x, x, x, need_weights=False)[0]
 
+class Patches(nn.Module):
+    # TorchScript's exporter writes an unfold of an odd slice that no engine opens.
+    def __init__(self):
+        super().__init__()
+        self.layer, self.places = nn.Linear(4, 5), nn.Parameter(torch.randn(5, 5))
+
+    def forward(self, x):
+        parts = x[:, 3:, :].unfold(dimension=-2, size=4, step=2).transpose(1, 2)
+        return self.layer(parts.contiguous()) + self.places
+
 class Wide(nn.Module):
     def __init__(self):
         super().__init__()
@@ -152,6 +162,12 @@ def test_sizes_with_a_name_stay_open_and_are_checked_at_two(
     session = onnxruntime.InferenceSession(report.output, providers=["CPUExecutionProvider"])
     feeds = {"ids": np.ones((5, 7), np.int64), "scale": np.ones(1, np.float32)}
     assert session.run(["hidden"], feeds)[0].shape == (5, 7, 8)
+
+
+def test_what_one_exporter_writes_wrong_the_other_one_writes(file: Path, tmp_path: Path) -> None:
+    report = export_model(f"{file}:Patches", ["1x15x7"], tmp_path / "m.onnx")
+    assert report.agrees, report.notes
+    assert (report.opset, report.exporter) == (17, "torch.export")
 
 
 def test_sizes_that_python_computes_with_stay_open(file: Path, tmp_path: Path) -> None:
