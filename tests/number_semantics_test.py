@@ -312,6 +312,8 @@ def test_there_and_back_rounds(
     b = {"R": np.maximum(h, 0), "N": -h, "T": h.T, "S": np.sqrt(h)}.get(between[0], h)
     wanted = b.astype(kind).astype(np.float32)
     found = one(text, x, (target, "fp32"))
+    if narrow == "bfloat16":  # processors that round to it make 0 of what is below 2^-126
+        found, wanted = (np.where(np.abs(v) < 2.0**-126, 0.0, v) for v in (found, wanted))
     assert np.array_equal(found, wanted, equal_nan=True), narrow
 
 
