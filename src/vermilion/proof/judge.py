@@ -17,6 +17,7 @@ from vermilion.errors import VermilionError
 from vermilion.ir.arrays import Array
 from vermilion.ir.literal.interpret import interpret
 from vermilion.ir.literal.run import open_literally
+from vermilion.ir.opset import is_operator
 from vermilion.proof.activation import before_activation, explains
 from vermilion.proof.bounds import FEWER_PRODUCTS_NOISE, FormatName, coarser, format_of
 from vermilion.proof.check import OutputCheck, Spread, check_output, spread_of
@@ -38,6 +39,7 @@ _TIE_IN = {"bf16": 2.0**-7, "bfp16": 2.0**-6, "fp16": 2.0**-9}
 
 # What decides integers by numbers and a scale: a rounding turned over is a whole step.
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
+_PRODUCTS = ("Conv", "ConvInteger", "ConvTranspose", "Gemm", "MatMul", "MatMulInteger")
 
 # Two runs in float32 that add in other orders are off from float64 by as much, give or take chance:
 # PP-OCR's detector 5.4e-5 unoptimized and 6.3e-5 with its batch norms folded, noise of one rounding
@@ -134,6 +136,22 @@ def _has_steps(model: ir.Model, name: str) -> bool:
     )
 
 
+def _is_one_level(model: ir.Model) -> bool:
+    """Say whether a model quantizes, and multiplies nothing that it rounded to steps itself.
+
+    Then runs with all ties up and all down have what each tie does. Behind a product the next
+    rounding is another wherever a sum has another term, and there are too many ways to run.
+    """
+    stepped: set[ir.Value] = set()
+    for node in model.graph:
+        is_stepped = any(value in stepped for value in node.inputs if value is not None)
+        if is_stepped and is_operator(node, *_PRODUCTS):
+            return False
+        if is_stepped or is_operator(node, *_QUANTIZERS):
+            stepped.update(node.outputs)
+    return bool(stepped)
+
+
 def _is_quantized(model: ir.Model, name: str) -> bool:
     """Say whether an output of a whole model comes from numbers that were rounded to steps."""
     pending = [value for value in model.graph.outputs if value.name == name]
@@ -192,14 +210,14 @@ def _spreads(
         runs = noisy.runs(inputs, names)
     except VermilionError:
         return {}
-    quantizes = _quantizes(model) and question.form in ("fp32", "fp64")
+    is_complete = _is_one_level(model) and question.form in ("fp32", "fp64")
     spreads: dict[str, Spread | None] = {}
     for name in names:
         spreads[name] = spread_of(
             question.expected[name],
             [run[name] for run in runs],
             discrete=_has_steps(model, name),
-            is_complete=quantizes,
+            is_complete=is_complete,
         )
     return spreads
 

@@ -28,9 +28,10 @@ RUNS = 3
 # Of models that quantize, two runs more: all that lies between two steps goes up, or all down.
 _UP, _DOWN = 2.0, -2.0
 
-# As near to the middle of two steps, relative to the value (as in `decisions`), or to the whole
-# range of the quantizer: sums that cancel have roundings of the size of their terms.
-_NEAR, _NEAR_OF_RANGE = 2.0**-18, 2.0**-21
+# As near to the middle of two steps: relative to the value (as in `decisions`), to the whole range
+# of the quantizer, or to a step. Sums that cancel have roundings of the size of their terms, which
+# may be thousands of steps.
+_NEAR, _NEAR_OF_RANGE, _NEAR_OF_STEP = 2.0**-18, 2.0**-21, 2.0**-10
 
 # What gives values that were there already.
 _EXACT = frozenset(
@@ -243,7 +244,8 @@ def _near_of_range(node: ir.Node) -> float:
     bits = node.outputs[0].dtype
     if constant is None or constant.size != 1 or bits is None or not bits.is_integer():
         return 0.0
-    return float(abs(constant.numpy().reshape(-1)[0])) * 2.0**bits.bitwidth * _NEAR_OF_RANGE
+    step = float(abs(constant.numpy().reshape(-1)[0]))
+    return step * max(2.0**bits.bitwidth * _NEAR_OF_RANGE, _NEAR_OF_STEP)
 
 
 class _Writer:
