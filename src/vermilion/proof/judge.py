@@ -23,7 +23,7 @@ from vermilion.proof.bounds import FEWER_PRODUCTS_NOISE, FormatName, coarser, fo
 from vermilion.proof.check import OutputCheck, Spread, check_output, spread_of
 from vermilion.proof.cut import CutModel, node_names, piece_of
 from vermilion.proof.decisions import TIE, deciders, is_tie
-from vermilion.proof.noise import NoisyModel, wide_runs
+from vermilion.proof.noise import EXACT, NoisyModel, tie_runs, wide_runs
 from vermilion.proof.parted import in_parts
 
 Values = Mapping[str, Array]
@@ -124,6 +124,10 @@ def judge(question: Question, cut: CutModel | None = None) -> Answer:
     judged_with_noise([name for name in uncertain if checks[name].spread is None])
     uncertain = [name for name in uncertain if not checks[name].passed]
     accepted |= dict.fromkeys(_tied(question, uncertain, cut), "tie")
+    if cut is not None:
+        for name in [name for name in uncertain if name not in accepted][:_MOST_ARBITRATED]:
+            if _tied_in_float64(question, name, cut, until - time.thread_time()):
+                accepted[name] = "tie"
     accepted = {name: reason for name, reason in accepted.items() if reason != "wrong"}
     return Answer(tuple(checks[name] for name in names), accepted, time.perf_counter() - begin)
 
@@ -142,14 +146,22 @@ def _is_one_level(model: ir.Model) -> bool:
     Then runs with all ties up and all down have what each tie does. Behind a product the next
     rounding is another wherever a sum has another term, and there are too many ways to run.
     """
-    stepped: set[ir.Value] = set()
+    rounded, stepped = set[ir.Value](), set[ir.Value]()
+    quantizes = False
     for node in model.graph:
-        is_stepped = any(value in stepped for value in node.inputs if value is not None)
+        inputs = [value for value in node.inputs if value is not None]
+        is_stepped = any(value in stepped for value in inputs)
         if is_stepped and is_operator(node, *_PRODUCTS):
             return False
-        if is_stepped or is_operator(node, *_QUANTIZERS):
-            stepped.update(node.outputs)
-    return bool(stepped)
+        is_rounded = any(value in rounded for value in inputs)
+        if is_operator(node, *_QUANTIZERS):
+            quantizes = True
+            is_stepped |= is_rounded  # codes of an input are as exact as that is
+        elif node.op_type not in EXACT:
+            is_rounded = True
+        rounded.update(node.outputs if is_rounded else ())
+        stepped.update(node.outputs if is_stepped else ())
+    return quantizes
 
 
 def _is_quantized(model: ir.Model, name: str) -> bool:
@@ -270,6 +282,23 @@ def _tied(question: Question, names: Sequence[str], cut: CutModel | None) -> lis
         if node is not None
         and is_tie(node, scores, question.expected[name], question.found[name], width)
     ]
+
+
+def _tied_in_float64(question: Question, name: str, cut: CutModel, seconds: float) -> bool:
+    """Say whether codes are what float64 gives, or at ties of that: the literal run rounds too."""
+    if seconds <= 0 or not _are_integers(question, name):
+        return False
+    model, inputs = _asked(question, [name], cut)
+    if not _quantizes(model):
+        return False
+    try:
+        runs = [run[name] for run in tie_runs(model, inputs, [name], seconds)]
+    except VermilionError:
+        return False
+    exact, found = runs[0].astype(question.found[name].dtype), question.found[name]
+    discrete = _has_steps(model, name)
+    spread = spread_of(exact, runs, discrete=discrete, is_complete=_is_one_level(model))
+    return check_output(name, exact, found, _form(question, name), spread).passed
 
 
 def _are_integers(question: Question, name: str) -> bool:

@@ -28,13 +28,12 @@ RUNS = 3
 # Of models that quantize, two runs more: all that lies between two steps goes up, or all down.
 _UP, _DOWN = 2.0, -2.0
 
-# As near to the middle of two steps: relative to the value (as in `decisions`), to the whole range
-# of the quantizer, or to a step. Sums that cancel have roundings of the size of their terms, which
-# may be thousands of steps.
-_NEAR, _NEAR_OF_RANGE, _NEAR_OF_STEP = 2.0**-18, 2.0**-21, 2.0**-10
+# As near to the middle of two steps, relative to the value (as in `decisions`), or to the whole
+# range of the quantizer: sums that cancel have roundings of the size of their terms.
+_NEAR, _NEAR_OF_RANGE = 2.0**-18, 2.0**-21
 
 # What gives values that were there already.
-_EXACT = frozenset(
+EXACT = frozenset(
     {
         "Abs", "Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "DepthToSpace",
         "DequantizeLinear", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
@@ -200,11 +199,30 @@ def _is_data(value: ir.Value) -> bool:
     )
 
 
-def _move_ties(work: ir.Model) -> str:
+def tie_runs(
+    model: ir.Model, inputs: Mapping[str, Array], outputs: Sequence[str], seconds: float = math.inf
+) -> list[dict[str, Array]]:
+    """Return runs in float64: as the model is, with all ties up, and with all down.
+
+    Raises: UnsupportedError where the interpreter does not know an operator, or takes longer than
+    `seconds`.
+    """
+    until = time.thread_time() + seconds
+    work = model.clone()
+    side = _move_ties(work, at_random=False)
+    runs = []
+    for way in (0.0, _UP, _DOWN) if side else (0.0,):
+        given = {**inputs, side: np.array(way, np.float32)} if side else inputs
+        left = until - time.thread_time()
+        runs.append(interpret(work, given, outputs, wide=True, seconds=left))
+    return runs
+
+
+def _move_ties(work: ir.Model, *, at_random: bool = True) -> str:
     """Move what enters each QuantizeLinear by as much as makes a tie, up or down.
 
-    Return the name of a new input that says where to, `_UP`, `_DOWN` or 0 for either at random;
-    empty if nothing is quantized.
+    Return the name of a new input that says where to, `_UP`, `_DOWN` or 0 for either at random, or
+    for nowhere; empty if nothing is quantized.
     """
     graph = work.graph
     nodes = [node for node in graph if is_operator(node, "QuantizeLinear") and node.inputs[0]]
@@ -213,19 +231,22 @@ def _move_ties(work: ir.Model) -> str:
     side = ir.Value(name="noise/side", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(()))
     graph.inputs.append(side)
     for number, node in enumerate(nodes):
-        _move_tie(graph, node, side, number)
+        _move_tie(graph, node, side, number if at_random else None)
     return str(side.name)
 
 
-def _move_tie(graph: ir.Graph, node: ir.Node, side: ir.Value, number: int) -> None:
+def _move_tie(graph: ir.Graph, node: ir.Node, side: ir.Value, number: int | None) -> None:
     source = node.inputs[0]
     assert source is not None, "what is quantized is there"
     writer = _Writer(f"{node.outputs[0].name}/tie")
     single = source.dtype == ir.DataType.FLOAT
     x = source if single else writer.node("Cast", [source], to=int(ir.DataType.FLOAT))
-    seed = float(number + 1)
-    either = writer.node("RandomUniformLike", [x], low=-1.0, high=1.0, seed=seed)
-    way = writer.node("Sign", [writer.node("Add", [either, side])])
+    where_to = side
+    if number is not None:
+        seed = float(number + 1)
+        either = writer.node("RandomUniformLike", [x], low=-1.0, high=1.0, seed=seed)
+        where_to = writer.node("Add", [either, side])
+    way = writer.node("Sign", [where_to])
     near = writer.node("Mul", [writer.node("Abs", [x]), writer.constant(graph, _NEAR)])
     least = _near_of_range(node)
     if least:
@@ -245,7 +266,7 @@ def _near_of_range(node: ir.Node) -> float:
     if constant is None or constant.size != 1 or bits is None or not bits.is_integer():
         return 0.0
     step = float(abs(constant.numpy().reshape(-1)[0]))
-    return step * max(2.0**bits.bitwidth * _NEAR_OF_RANGE, _NEAR_OF_STEP)
+    return step * 2.0**bits.bitwidth * _NEAR_OF_RANGE
 
 
 class _Writer:
@@ -273,7 +294,7 @@ def _insert(work: ir.Model, size: float) -> None:
     graph = work.graph
     work.opset_imports.setdefault("", 17)
     for number, node in enumerate(list(graph)):
-        if node.op_type in _EXACT:
+        if node.op_type in EXACT:
             continue
         for output in node.outputs:
             if output.name and output.dtype in _FLOATS and isinstance(output.type, ir.TensorType):
