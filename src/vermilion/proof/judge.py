@@ -104,13 +104,8 @@ def judge(question: Question, cut: CutModel | None = None) -> Answer:
     accepted: dict[str, Reason] = {}
     # Where a step is turned over on the way, the exact values say less than noise does, and later.
     if cut is not None:
-        judged_with_noise(
-            [
-                n
-                for n in far()
-                if not _is_certain(question, n) and _has_steps(_asked(question, [n], cut)[0], n)
-            ]
-        )
+        asked = [name for name in far() if not _is_certain(question, name)]
+        judged_with_noise([n for n in asked if _has_steps(_asked(question, [n], cut)[0], n)])
     until = time.thread_time() + _ARBITRATION_SECONDS
     for name in far()[:_MOST_ARBITRATED]:
         if cut is None and _is_quantized(question.model, name):
@@ -222,14 +217,15 @@ def _spreads(
         runs = noisy.runs(inputs, names)
     except VermilionError:
         return {}
-    is_complete = _is_one_level(model) and question.form in ("fp32", "fp64")
+    is_exact = question.form in ("fp32", "fp64")
     spreads: dict[str, Spread | None] = {}
     for name in names:
+        own, _ = _asked(question, [name], cut)
         spreads[name] = spread_of(
             question.expected[name],
             [run[name] for run in runs],
-            discrete=_has_steps(model, name),
-            is_complete=is_complete,
+            discrete=_has_steps(own, name),
+            is_complete=is_exact and _is_one_level(own),
         )
     return spreads
 
