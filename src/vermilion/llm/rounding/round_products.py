@@ -14,9 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.llm.engine.description import Description, Product
+from vermilion.llm.rounding.error_compensation import (
+    Calibration,
+    calibration_of,
+    compensated,
+    residual_error_of,
+)
 from vermilion.llm.rounding.forward import Floats, Forward, matrix_numbers
-from vermilion.llm.rounding.make_up import Read, look, made_up, missing
-from vermilion.llm.rounding.shown_gram import shown_gram
+from vermilion.llm.rounding.shrunk_hessian import shrunk_hessian
 from vermilion.quantize.algorithms.compensate import round_compensated
 from vermilion.quantize.algorithms.descend import descend
 from vermilion.quantize.one_thread import one_thread
@@ -111,11 +116,11 @@ def round_products(
     """
     found: dict[str, Rounded] = {}
     exact, now = Forward(description, tokens), Forward(description, tokens)
-    last: list[tuple[tuple[str, int, int], Read]] = []  # the rows that were read last
+    last: list[tuple[tuple[str, int, int], Calibration]] = []  # the rows that were read last
     length = tokens.shape[1]
 
-    def rounded_for(weight: Floats, gram: Floats) -> Floats:
-        made = round_weights(weight, gram, block, is_symmetric=is_symmetric, is_polished=False)
+    def rounded_for(weight: Floats, hessian: Floats) -> Floats:
+        made = round_weights(weight, hessian, block, is_symmetric=is_symmetric, is_polished=False)
         return made.numbers()
 
     def choose(product: Product, read: Floats) -> Floats:
@@ -124,11 +129,11 @@ def round_products(
             return weights
         own = (product.source.buffer, product.source.offset, product.source.width)
         if not last or last[0][0] != own:
-            gram = shown_gram(read, length, weights, rounded_for)
-            last[:] = [(own, look(read, exact.rows(product.source), gram))]
+            hessian = shrunk_hessian(read, length, weights, rounded_for)
+            last[:] = [(own, calibration_of(read, exact.rows(product.source), hessian))]
         seen = last[0][1]
-        wanted = made_up(weights, seen, missing(product, exact, now))
-        rounded = round_weights(wanted, seen.gram, block, is_symmetric=is_symmetric)
+        wanted = compensated(weights, seen, residual_error_of(product, exact, now))
+        rounded = round_weights(wanted, seen.hessian, block, is_symmetric=is_symmetric)
         found[product.node] = rounded
         return rounded.numbers()
 

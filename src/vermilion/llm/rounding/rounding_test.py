@@ -13,10 +13,14 @@ from random_models import MODELS
 from vermilion.errors import UnsupportedError
 from vermilion.llm.engine.description import Product
 from vermilion.llm.open_model import read_model_config
+from vermilion.llm.rounding.error_compensation import (
+    calibration_of,
+    compensated,
+    residual_error_of,
+)
 from vermilion.llm.rounding.forward import Forward, matrix_numbers
-from vermilion.llm.rounding.make_up import look, made_up, missing
 from vermilion.llm.rounding.round_products import cut, round_products, round_weights
-from vermilion.llm.rounding.shown_gram import shown_gram
+from vermilion.llm.rounding.shrunk_hessian import shrunk_hessian
 from vermilion.llm.rounding.texts import own_texts, python_reference
 from vermilion.llm.source.open_source import FolderSource
 from vermilion.llm.source.read_gguf_test import mixture, small
@@ -108,7 +112,7 @@ def test_ten_layers_are_at_least_as_near_on_other_texts_as_with_plain_gptq(numbe
     def rounded(own: Any, gram: Any) -> Any:
         return round_weights(own, gram, block, is_symmetric=True).numbers()
 
-    ours = decibels(fresh, weight, rounded(weight, shown_gram(seen, 64, weight, rounded)))
+    ours = decibels(fresh, weight, rounded(weight, shrunk_hessian(seen, 64, weight, rounded)))
     assert ours > decibels(fresh, weight, plain_gptq(weight, seen, block))
     assert ours > decibels(fresh, weight, rounded(weight, np.eye(depth, dtype=np.float32)))
     if number % 2:
@@ -125,7 +129,7 @@ def test_what_texts_relate_by_chance_is_left_out() -> None:
     def rounded(own: Any, gram: Any) -> Any:
         return round_weights(own, gram, 32, is_symmetric=True).numbers()
 
-    ours = decibels(fresh, weight, rounded(weight, shown_gram(seen, 64, weight, rounded)))
+    ours = decibels(fresh, weight, rounded(weight, shrunk_hessian(seen, 64, weight, rounded)))
     nearest = decibels(fresh, weight, rounded(weight, np.eye(256, dtype=np.float32)))
     assert ours > nearest - 0.3
     assert ours > decibels(fresh, weight, plain_gptq(weight, seen, 32)) + 0.5
@@ -179,20 +183,20 @@ def test_products_are_rounded_one_after_the_other(tmp_path: Path) -> None:
     assert steps[-1][0] == steps[-1][1] == len(description.operations)
 
 
-def test_weights_make_up_for_what_is_read_and_what_it_is_added_to() -> None:
+def test_weights_compensate_for_errors_of_inputs_and_of_the_residual_stream() -> None:
     """Errors that are linear in the rows: on other rows, most is made up for."""
     random = np.random.default_rng(2)
     off, missed = (random.standard_normal((64, 64)).astype(np.float32) / 40 for _ in range(2))
     weight = random.standard_normal((64, 64)).astype(np.float32)
     exact, fresh = np.split(correlated(4096, 64), 2)
     read = exact + exact @ off
-    seen = look(read, exact, read.T @ read / np.float32(len(read)))
+    seen = calibration_of(read, exact, read.T @ read / np.float32(len(read)))
     left = []
-    for own in (weight, made_up(weight, seen, exact @ missed)):
+    for own in (weight, compensated(weight, seen, exact @ missed)):
         wanted = fresh @ (weight + missed)
         left.append(np.linalg.norm((fresh + fresh @ off) @ own - wanted) / np.linalg.norm(wanted))
     assert left[1] < 0.5 * left[0]
-    same = made_up(weight, look(exact, exact, seen.gram), None)
+    same = compensated(weight, calibration_of(exact, exact, seen.hessian), None)
     assert np.abs(same - weight).max() == 0
 
 
@@ -204,7 +208,7 @@ def test_what_a_product_is_added_to_is_known(tmp_path: Path) -> None:
     found = {}
 
     def choose(product: Product, read: Any) -> Any:
-        found[product.node] = missing(product, exact, now)
+        found[product.node] = residual_error_of(product, exact, now)
         return matrix_numbers(product.matrix) * np.float32(1.01)
 
     for at in range(len(description.operations)):
