@@ -23,6 +23,7 @@ from vermilion.codegen.emit.values import Value
 from vermilion.codegen.emit.walk import Access, begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.ir.expression import Expression
+from vermilion.ir.symbolic import is_known
 
 # Sums that hide the latency of a fused multiply-add: 4 cycles, 2 started in each.
 _SUMS = 8
@@ -58,7 +59,8 @@ class RecurrentSpec:
     @property
     def row_tile(self) -> int:
         """Rows of the batch that share the weights while these are in registers."""
-        return min(self.rows, 3 if self.lanes == 16 else 1)
+        most = 3 if self.lanes == 16 else 1
+        return min(self.rows, most) if is_known(self.rows) else most
 
     @property
     def _row_tiles(self) -> int:
@@ -77,13 +79,22 @@ class RecurrentSpec:
             number, tile = f.divide(unit, self._row_tiles), f.remainder(unit, self._row_tiles)
             first = f.multiply(number, self.vectors * isa.lanes)
             row = f.multiply(tile, self.row_tile)
-            for rows, has_rows in self._edges(f, row, self.rows, self.row_tile):
+            for rows, has_rows in self._row_edges(f, row):
                 with f.when(has_rows):
                     sizes = self._edges(f, first, self.hidden, self.vectors * isa.lanes)
                     for size, has_size in sizes:
                         with f.when(has_size):
                             self._block(f, isa, pointers, (row, number, first), (rows, size))
         f.finish()
+
+    def _row_edges(self, f: Function, row: Value) -> list[tuple[int, Value]]:
+        """Return how many rows a piece from `row` on may have, each with its condition."""
+        if is_known(self.rows):
+            return self._edges(f, row, self.rows, self.row_tile)
+        left = f.subtract(self.rows, row)
+        whole = self.row_tile
+        some = [(n, f.compare("eq", left, f.index(n))) for n in range(1, whole)]
+        return [(whole, f.compare("sge", left, f.index(whole))), *some]
 
     def _edges(self, f: Function, at: Value, total: int, step: int) -> list[tuple[int, Value]]:
         """Return the sizes that a piece from `at` on may have, each with its condition."""

@@ -142,8 +142,7 @@ class _Chain:
         c = self.cell
         value = given_input(c.node, index)
         if value is None:
-            zeros = np.zeros((c.batch, c.hidden), np.float32)
-            return self.lowering.weight((key_of(c.node), "zeros"), lambda: zeros, "f32")
+            return self._constant("zeros", np.zeros(c.hidden, np.float32))
         axis = 1 if c.is_batch_first else 0
         one = self.lowering.demand(value).sliced(axis, self.direction, 1)
         rows = one.reshaped((c.batch, c.hidden))
