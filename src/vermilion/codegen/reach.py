@@ -194,8 +194,13 @@ def recurrent(s: RecurrentSpec, isa: Isa) -> Sequence[Reach]:
     """State, weights, operands, results."""
     blocks = -(-s.hidden // (s.vectors * isa.lanes))
     panels = blocks * s.depth * s.gates * s.vectors * isa.vector_bytes
-    rows = [walked(one, (s.rows, s.hidden)) for one in (*s.operands, *s.outputs)]
-    return [span([(s.rows, s.state_row)], "f32", s.depth), dense(panels, 1), *rows]
+    strides = s.time_strides or (0,) * (1 + len(s.operands) + len(s.outputs))
+    rows = [
+        span(((s.times, time), (s.rows, one.strides[0])), one.storage, s.hidden)
+        for one, time in zip((*s.operands, *s.outputs), strides[1:], strict=True)
+    ]
+    state = span(((s.times, strides[0]), (s.rows, s.state_row)), "f32", s.depth)
+    return [state, dense(panels, 1), *rows]
 
 
 def _planes_bytes(s: InputTransformSpec | OutputTransformSpec) -> int:

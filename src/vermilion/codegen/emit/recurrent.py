@@ -4,7 +4,8 @@
         gate[g][unit] = Σ over k of state[k] × weights[g][unit][k]
         output[j][unit] = expression[j](gates, operands)
 
-All gates of a unit are computed together, so that what mixes them stays in registers.
+All gates of a unit are computed together, so that what mixes them stays in registers. All steps of
+a sequence may be one call, of one worker: where only a run says how many there are, or many are.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from vermilion.codegen.emit.register_tile import RegisterTile, Side
 from vermilion.codegen.emit.values import Value
 from vermilion.codegen.emit.walk import Access, begin_kernel
 from vermilion.codegen.isa import Isa
+from vermilion.codegen.tensor import STORAGE_BYTES
 from vermilion.ir.expression import Expression
 from vermilion.ir.symbolic import is_known
 
@@ -48,6 +50,11 @@ class RecurrentSpec:
     expressions: tuple[Expression, ...]
     # As the vector width is; see `block_vectors`.
     lanes: int
+    # Steps in time, the last one first with `is_backward`, and how far each of state, operands and
+    # outputs goes on from one to the next, in elements; without strides it is one step.
+    times: int = 1
+    time_strides: tuple[int, ...] = ()
+    is_backward: bool = False
 
     family = "recurrent"
 
@@ -68,7 +75,11 @@ class RecurrentSpec:
 
     @property
     def units(self) -> int:
-        """One unit a few rows of the batch and block of hidden units."""
+        """One unit a few rows of the batch and block of hidden units, or one for all steps."""
+        return 1 if self.time_strides else self._patches
+
+    @property
+    def _patches(self) -> int:
         return self._row_tiles * -(-self.hidden // (self.vectors * self.lanes))
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
@@ -76,16 +87,36 @@ class RecurrentSpec:
         count = 2 + len(self.operands) + len(self.outputs)
         f, pointers, units = begin_kernel(module, name, count)
         with f.loop(*units) as unit:
-            number, tile = f.divide(unit, self._row_tiles), f.remainder(unit, self._row_tiles)
-            first = f.multiply(number, self.vectors * isa.lanes)
-            row = f.multiply(tile, self.row_tile)
-            for rows, has_rows in self._row_edges(f, row):
-                with f.when(has_rows):
-                    sizes = self._edges(f, first, self.hidden, self.vectors * isa.lanes)
-                    for size, has_size in sizes:
-                        with f.when(has_size):
-                            self._block(f, isa, pointers, (row, number, first), (rows, size))
+            if not self.time_strides:
+                self._patch(f, isa, pointers, unit)
+            else:
+                with f.loop(0, self.times) as time, f.loop(0, self._patches) as patch:
+                    self._patch(f, isa, self._at_time(f, pointers, time), patch)
         f.finish()
+
+    def _at_time(self, f: Function, pointers: Sequence[Value], time: Value) -> list[Value]:
+        """Return the pointers of a step in time; the weights stay where they are."""
+        at = f.subtract(f.subtract(self.times, 1), time) if self.is_backward else time
+        storages = ("f32", *(access.storage for access in (*self.operands, *self.outputs)))
+        state, weights, *rest = pointers
+        moved = [
+            f.at(pointer, f.multiply(at, stride * STORAGE_BYTES[storage]))
+            for pointer, stride, storage in zip(
+                (state, *rest), self.time_strides, storages, strict=True
+            )
+        ]
+        return [moved[0], weights, *moved[1:]]
+
+    def _patch(self, f: Function, isa: Isa, pointers: Sequence[Value], unit: Value) -> None:
+        number, tile = f.divide(unit, self._row_tiles), f.remainder(unit, self._row_tiles)
+        first = f.multiply(number, self.vectors * isa.lanes)
+        row = f.multiply(tile, self.row_tile)
+        for rows, has_rows in self._row_edges(f, row):
+            with f.when(has_rows):
+                sizes = self._edges(f, first, self.hidden, self.vectors * isa.lanes)
+                for size, has_size in sizes:
+                    with f.when(has_size):
+                        self._block(f, isa, pointers, (row, number, first), (rows, size))
 
     def _row_edges(self, f: Function, row: Value) -> list[tuple[int, Value]]:
         """Return how many rows a piece from `row` on may have, each with its condition."""

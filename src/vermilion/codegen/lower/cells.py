@@ -14,6 +14,7 @@ from vermilion.codegen.lower.shapes import given_input
 from vermilion.ir.attributes import integer, number, text
 from vermilion.ir.expression import Constant, Expression, apply
 from vermilion.ir.opset import constant_of, static_shape
+from vermilion.ir.symbolic import is_known
 
 Array = NDArray[Any]
 
@@ -23,7 +24,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "GRU": ("Sigmoid", "Tanh"),
     "RNN": ("Tanh",),
 }
-# Beyond it the table of steps outweighs the code.
+# Beyond it the table of steps outweighs the code: they are one call then, of one worker.
 _LONGEST = 1024
 
 
@@ -56,12 +57,18 @@ def check_recurrent(node: ir.Node) -> str:
         given = constant_of(lengths)
         if given is None or (given.numpy() != sizes[axis]).any():
             return f"{name} over sequences of different lengths"
-    if sizes[axis] > _LONGEST:
-        return f"{name} over more than {_LONGEST} steps"
+    if is_one_call(sizes[axis]) and name == "GRU" and not integer(node, "linear_before_reset", 0):
+        how = f"more than {_LONGEST}" if is_known(sizes[axis]) else "a dynamic number of"
+        return f"GRU over {how} steps, of which each has two products"
     if "activation_alpha" in node.attributes or "activation_beta" in node.attributes:
         return f"{name} with parameters of its activations"
     unknown = [a for a in _activations(node, 2) if a.lower() not in FUNCTIONS]
     return f"{name} with the activation {unknown[0]}" if unknown else ""
+
+
+def is_one_call(steps: int) -> bool:
+    """Say whether all steps in time are one call: they are many, or only a run has their number."""
+    return not is_known(steps) or steps > _LONGEST
 
 
 def _activations(node: ir.Node, directions: int) -> list[str]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vermilion.codegen.emit.recurrent import RecurrentSpec, pack_gates
 from vermilion.codegen.emit.walk import Access
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.cells import FUNCTIONS, Cell, read_cell
+from vermilion.codegen.lower.cells import FUNCTIONS, Cell, is_one_call, read_cell
 from vermilion.codegen.lower.context import Lowering, key_of
 from vermilion.codegen.lower.geometry import ConvGeometry
 from vermilion.codegen.lower.product_step import product_step
@@ -39,11 +39,17 @@ def lower_recurrent(lowering: Lowering, node: ir.Node) -> None:
     histories, cells = [], []
     # One direction after the other: the weights of one stay in a core's cache, of both often not.
     for direction in range(len(cell.directions)):
-        history = _history(lowering, cell)
+        is_looped = is_one_call(cell.steps)
+        history = _all_states(cell) if is_looped else _history(lowering, cell)
         memory = allocate(f"{node.name} cell {direction}", "f32", (cell.batch, cell.hidden))
-        histories.append(history)
         cells.append(memory)
         chain = _Chain(lowering, cell, direction, products, history, memory)
+        if is_looped:
+            lowering.add(chain.one_call())
+            after = 0 if cell.directions[direction] else 1
+            histories.append(history.sliced(0, after, cell.steps))
+            continue
+        histories.append(history)
         for step in (step for steps in chain.steps() for step in steps):
             lowering.add(step)
     _results(lowering, cell, histories, cells)
@@ -109,6 +115,11 @@ def _history(lowering: Lowering, cell: Cell) -> View:
     return allocate(f"{cell.node.name} states", "f32", shape)
 
 
+def _all_states(cell: Cell) -> View:
+    """Allocate the first state and those of all times, in their order in time."""
+    return allocate(f"{cell.node.name} states", "f32", (cell.steps + 1, cell.batch, cell.hidden))
+
+
 def _is_plain(lowering: Lowering, value: ir.Value) -> bool:
     return lowering.storage(value) == "f32" and str(value.name) not in lowering.borders
 
@@ -136,6 +147,36 @@ class _Chain:
             yield form[self.cell.node.op_type](time, state, cell, target)
             state = target
             cell = self.memory
+
+    def one_call(self) -> Step:
+        """Return all times as one step; `history` has room for the first state, which is copied."""
+        c = self.cell
+        is_backward = c.directions[self.direction]
+
+        def state_of(time: int) -> View:
+            view = self.history.sliced(0, time, 1)
+            return replace(view, shape=view.shape[1:], strides=view.strides[1:])
+
+        first = state_of(c.steps if is_backward else 0)
+        self.lowering.copy_into(self._initial(5), first, c.node)
+        cell = None
+        if c.node.op_type == "LSTM":
+            cell = self.memory
+            self.lowering.copy_into(self._initial(6), cell, c.node)
+        before, after = state_of(int(is_backward)), state_of(int(not is_backward))
+        form = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}
+        (step,) = form[c.node.op_type](0, before, cell, after)
+        assert isinstance(step.spec, RecurrentSpec)
+        strides = {
+            id(self.products.buffer): self.products.strides[0],
+            id(self.history.buffer): self.history.strides[0],
+        }
+        state, _, *others = step.arguments
+        spec = replace(
+            step.spec, times=c.steps, is_backward=is_backward,
+            time_strides=tuple(strides.get(id(view.buffer), 0) for view in (state, *others)),
+        )  # fmt: skip
+        return replace(step, spec=spec, operations=step.operations * c.steps)
 
     def _initial(self, index: int) -> View:
         """Return the first state as float32 rows, zeros where none is given."""
