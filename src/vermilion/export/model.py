@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -215,10 +215,12 @@ def _check(call: Call, model: ir.Model) -> tuple[tuple[Agreement, ...], tuple[st
         if spec.name not in kept
     ]
     found: dict[str, Agreement] = {}
+    calls = (call, *_at_other_sizes(call, notes))
+    shapes: dict[str, list[tuple[int, ...]]] = {}
     try:
         session = open_session(model, quiet=True)
-        for one in (call, *_at_other_sizes(call, notes)):
-            for name, said in _compared(one, session, kept).items():
+        for one in calls:
+            for name, said in _compared(one, session, kept, shapes).items():
                 if isinstance(said, str):
                     notes.append(said)
                     found.pop(name, None)
@@ -226,6 +228,7 @@ def _check(call: Call, model: ir.Model) -> tuple[tuple[Agreement, ...], tuple[st
                     found[name] = said
     except UnsupportedError as error:
         return (), (*notes, f"not compared with PyTorch: {error.message}")
+    _open_what_differs(model, [one.open_sizes for one in calls], shapes)
     return tuple(found.values()), tuple(dict.fromkeys(notes))
 
 
@@ -245,10 +248,34 @@ def _at_other_sizes(call: Call, notes: list[str]) -> list[Call]:
     return []
 
 
+def _open_what_differs(
+    model: ir.Model,
+    sizes: Sequence[Mapping[str, int]],
+    shapes: Mapping[str, Sequence[tuple[int, ...]]],
+) -> None:
+    """Open sizes of outputs that are declared as numbers and differ from run to run.
+
+    PyTorch's exporters declare the traced length for what follows an LSTM.
+    """
+    for value in model.graph.outputs:
+        seen = shapes.get(str(value.name), ())
+        if value.shape is None or any(len(one) != len(value.shape) for one in seen):
+            continue
+        for axis, declared in enumerate(value.shape):
+            own = [one[axis] for one in seen]
+            if isinstance(declared, int) and any(size != declared for size in own):
+                same = [n for n in sizes[0] if [each[n] for each in sizes] == own]
+                name = same[0] if same else f"{value.name}_{axis}"
+                value.shape[axis] = ir.SymbolicDim(name)
+
+
 def _compared(
-    call: Call, session: ort.InferenceSession, kept: Set[str | None]
+    call: Call,
+    session: ort.InferenceSession,
+    kept: Set[str | None],
+    shapes: dict[str, list[tuple[int, ...]]],
 ) -> dict[str, Agreement | str]:
-    """Return how each output agrees, or why it cannot be compared."""
+    """Return how each output agrees, or why it cannot be compared; its shape goes to `shapes`."""
     specs_and_tensors = zip(call.inputs, call.tensors(_CHECK_SEED), strict=True)
     feeds = {spec.name: tensor.numpy() for spec, tensor in specs_and_tensors if spec.name in kept}
     expected = run_eagerly(call, _CHECK_SEED)
@@ -256,6 +283,7 @@ def _compared(
     found: dict[str, Agreement | str] = {}
     for name, tensor in expected.items():
         reference, other = tensor.numpy(), got[name]
+        shapes.setdefault(name, []).append(other.shape)
         if reference.shape != other.shape:
             found[name] = f"output `{name}` is {other.shape}, PyTorch's is {reference.shape}"
             continue

@@ -99,6 +99,14 @@ class Attends(nn.Module):
     def forward(self, x):
         return self.attention(x, x, x, need_weights=False)[0]
 
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells = nn.LSTM(6, 8, bidirectional=True, batch_first=True)
+
+    def forward(self, x):
+        return self.cells(x)[0]
+
 class Patches(nn.Module):
     # TorchScript's exporter writes an unfold of an odd slice that no engine opens.
     def __init__(self):
@@ -162,6 +170,13 @@ def test_sizes_with_a_name_stay_open_and_are_checked_at_two(
     session = onnxruntime.InferenceSession(report.output, providers=["CPUExecutionProvider"])
     feeds = {"ids": np.ones((5, 7), np.int64), "scale": np.ones(1, np.float32)}
     assert session.run(["hidden"], feeds)[0].shape == (5, 7, 8)
+
+
+def test_a_length_behind_a_recurrent_layer_is_declared_open(file: Path, tmp_path: Path) -> None:
+    """PyTorch 2.13 declares the length that it was traced with."""
+    report = export_model(f"{file}:Tagger", ["x:batch=2xlength=5x6"], tmp_path / "m.onnx")
+    assert report.agrees, report.notes
+    assert report.outputs[0].shape == ("batch", "length", 16)
 
 
 def test_what_one_exporter_writes_wrong_the_other_one_writes(file: Path, tmp_path: Path) -> None:
