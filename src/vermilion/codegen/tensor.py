@@ -70,7 +70,12 @@ class View:
     @property
     def is_contiguous(self) -> bool:
         """Whether elements follow each other in logical order without holes."""
-        return self.strides == contiguous_strides(self.shape) or self.elements <= 1
+        dense = contiguous_strides(self.shape)
+        if self.elements > 1 and any(
+            int(a) != int(b) for a, b in zip(self.strides, dense, strict=True)
+        ):
+            return False  # at other sizes they may: what is copied then is right all the same
+        return self.strides == dense or self.elements <= 1
 
     def permuted(self, order: Sequence[int]) -> View:
         """Return the view with its dimensions in another order."""

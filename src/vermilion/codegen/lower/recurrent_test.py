@@ -212,3 +212,22 @@ def test_any_length_and_batch(op_type: str, sizes: str, target: str, tmp_path: P
         for mine, right in zip(found, wanted.run(None, {"x": x}), strict=True):
             np.testing.assert_allclose(mine, right, rtol=1e-4, atol=1e-5)
     assert not session.notes, "no run is left to ONNX Runtime"
+
+
+def test_a_batch_that_lies_first_may_be_one(tmp_path: Path) -> None:
+    """Of one entry the turned tensor lies as it should, of more it is copied: both are right."""
+    random = np.random.default_rng(2)
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+      g (float[N,T,5] x) => (float[L,1,M,20] y) {
+      t = Transpose <perm = [1, 0, 2]> (x) y = RNN <hidden_size = 20> (t, w, r) }"""
+    proto = onnx.parser.parse_model(text)
+    for name, depth in (("w", 5), ("r", 20)):
+        array = (0.3 * random.standard_normal((1, 20, depth))).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    session = compile_model(proto, cache_dir=tmp_path).session()
+    wanted = onnxruntime.InferenceSession(proto.SerializeToString())
+    for shape in ((1, 1, 5), (1, 6, 5), (3, 1, 5), (4, 9, 5)):
+        x = random.standard_normal(shape).astype(np.float32)
+        (mine,), (right,) = session.run(None, {"x": x}), wanted.run(None, {"x": x})
+        np.testing.assert_allclose(mine, right, rtol=1e-4, atol=1e-5)
+    assert not session.notes
