@@ -55,7 +55,8 @@ def check_recurrent(node: ir.Node) -> str:
     lengths = given_input(node, 4)
     if lengths is not None:
         given = constant_of(lengths)
-        if given is None or (given.numpy() != sizes[axis]).any():
+        is_whole = given is not None and is_known(sizes[axis])
+        if given is None or not is_whole or (given.numpy() != sizes[axis]).any():
             return f"{name} over sequences of different lengths"
     if is_one_call(sizes[axis]) and name == "GRU" and not integer(node, "linear_before_reset", 0):
         how = f"more than {_LONGEST}" if is_known(sizes[axis]) else "a dynamic number of"

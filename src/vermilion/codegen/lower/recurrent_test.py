@@ -231,3 +231,17 @@ def test_a_batch_that_lies_first_may_be_one(tmp_path: Path) -> None:
         (mine,), (right,) = session.run(None, {"x": x}), wanted.run(None, {"x": x})
         np.testing.assert_allclose(mine, right, rtol=1e-4, atol=1e-5)
     assert not session.notes
+
+
+def test_lengths_that_are_given_may_end_before_a_dynamic_one(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+      g (float[T,2,3] x) => (float[L,1,2,4] y) <int32[2] lengths = {4, 4}> {
+      y = RNN <hidden_size = 4> (x, w, r, , lengths) }"""
+    proto = onnx.parser.parse_model(text)
+    for name, depth in (("w", 3), ("r", 4)):
+        array = np.full((1, 4, depth), 0.3, np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    compiled = compile_model(proto, cache_dir=tmp_path)
+    assert {node["backend"] for node in compiled.report.nodes} == {"ort"}
+    (found,) = compiled.session().run(None, {"x": np.ones((6, 2, 3), np.float32)})
+    assert not found[4:].any()
