@@ -325,6 +325,19 @@ def test_sizes_that_meet_must_be_equal_in_a_run(tmp_path: Path) -> None:
         program.run({"x": np.ones((2, 41, 4), np.float32)})
 
 
+@pytest.mark.parametrize("mode", ["wrap", "reflect"])
+def test_a_pad_that_repeats_more_than_there_is_is_refused(mode: str, tmp_path: Path) -> None:
+    text = f"""g (float[N,4] x) => (float[M,4] z) <int64[4] amounts = {{2, 0, 0, 0}}> {{
+     s = Neg(x)  p = Pad<mode = "{mode}">(s, amounts)  z = Softplus(p) }}"""
+    proto = onnx.parser.parse_model(HEADER.replace("17", "19") + text)
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    for n in (3, 7):
+        given = feeds(expected, {"N": n}, np.random.default_rng(n))
+        assert error(expected.run(None, given)[0], program.run(given)["z"]) < 1e-6
+    with pytest.raises(OtherSizesError, match="cannot be run at the sizes N = 1"):
+        program.run({"x": np.ones((1, 4), np.float32)})
+
+
 def test_a_size_of_one_that_makes_the_rank_is_refused(tmp_path: Path) -> None:
     text = "g (float[1,N,4] x) => (float[N,M] z) { s = Squeeze(x) z = Softplus(s) }"
     program = compiled(model(text), tmp_path)
