@@ -27,7 +27,7 @@ from vermilion.codegen.lower.quantized import (
 )
 from vermilion.codegen.lower.wide_product import wide_product
 from vermilion.ir.arrays import Array
-from vermilion.ir.attributes import text
+from vermilion.ir.attributes import integers, text
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 # What gives each number of its first input at another place, or the greatest of some.
@@ -337,6 +337,15 @@ def _joins(node: ir.Node) -> bool:
     return is_operator(node, "Concat")
 
 
+def _has_pixels(node: ir.Node) -> bool:
+    """Say whether every window has a pixel at any size: of none there is no greatest code."""
+    kernel, pads = integers(node, "kernel_shape", ()), integers(node, "pads", ())
+    if not any(pads) and text(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID"):
+        return True
+    is_dense = all(step == 1 for step in integers(node, "dilations", ()))
+    return is_dense and all(pad < size for pad, size in zip(pads, (*kernel, *kernel), strict=False))
+
+
 def _moves(node: ir.Node | None) -> bool:
     """Say whether an operator gives numbers of its inputs as they are."""
     if node is None or not is_operator(node, *_MOVES, "Concat", "Split", "Resize"):
@@ -347,4 +356,6 @@ def _moves(node: ir.Node | None) -> bool:
         return False
     if node.op_type == "Resize":
         return text(node, "mode", "nearest") == "nearest"
+    if node.op_type == "MaxPool":
+        return _has_pixels(node)
     return node.op_type != "Gather" or constant_of(node.inputs[1]) is not None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -14,6 +15,7 @@ from onnx import TensorProto, helper
 
 from quantized_graphs import F32, Graph, fma, requantized, run_native
 from random_quantized import RandomGraph
+from vermilion.api import compile_model
 from vermilion.codegen.lower.rules import refusal
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session
@@ -283,3 +285,19 @@ def test_a_matrix_that_gemm_adds_is_no_bias(
     got = run_native(model, {"x": x}, tmp_path, target)["y"]
     wanted = (x.astype(np.float64) - 100) * 0.02 @ (weights * 0.01) + added
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_window_with_no_pixel_has_the_least_number(tmp_path: Path) -> None:
+    """Not the least code: with dilations a window may lie beside the image."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,3,2,4] x) => (float[1,3,1,4] y)
+      <float s = {0.02}, int8 z = {-128}, float t = {0.03}, int8 n = {0}> {
+      q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z)
+      m = MaxPool <kernel_shape = [2, 1], dilations = [3, 1], pads = [1, 0, 1, 0]> (d)
+      r = QuantizeLinear (m, t, n) y = DequantizeLinear (r, t, n) }"""
+    proto = onnx.parser.parse_model(text)
+    x = np.random.default_rng(0).random((1, 3, 2, 4)).astype(np.float32)
+    (wanted,) = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    compiled = compile_model(proto, cache_dir=tmp_path)
+    assert {node["backend"] for node in compiled.report.nodes} == {"native"}
+    (found,) = compiled.session().run(None, {"x": x})
+    assert np.array_equal(found, wanted)
