@@ -255,8 +255,10 @@ def _open_what_differs(
 ) -> None:
     """Open sizes of outputs that are declared as numbers and differ from run to run.
 
-    PyTorch's exporters declare the traced length for what follows an LSTM.
+    PyTorch's exporters declare the traced length for what follows an LSTM, inside the graph too:
+    nothing that they say of inner shapes is kept then.
     """
+    is_wrong = False
     for value in model.graph.outputs:
         seen = shapes.get(str(value.name), ())
         if value.shape is None or any(len(one) != len(value.shape) for one in seen):
@@ -267,6 +269,10 @@ def _open_what_differs(
                 same = [n for n in sizes[0] if [each[n] for each in sizes] == own]
                 name = same[0] if same else f"{value.name}_{axis}"
                 value.shape[axis] = ir.SymbolicDim(name)
+                is_wrong = True
+    for inner in (value for node in model.graph for value in node.outputs) if is_wrong else ():
+        if not inner.is_graph_output():
+            inner.shape = None
 
 
 def _compared(

@@ -177,6 +177,12 @@ def test_a_length_behind_a_recurrent_layer_is_declared_open(file: Path, tmp_path
     report = export_model(f"{file}:Tagger", ["x:batch=2xlength=5x6"], tmp_path / "m.onnx")
     assert report.agrees, report.notes
     assert report.outputs[0].shape == ("batch", "length", 16)
+    wrong = [v.name for v in onnx.load(report.output).graph.value_info if 5 in _sizes(v)]
+    assert not wrong, "inner shapes have the traced length"
+
+
+def _sizes(value: onnx.ValueInfoProto) -> list[int]:
+    return [size.dim_value for size in value.type.tensor_type.shape.dim]
 
 
 def test_what_one_exporter_writes_wrong_the_other_one_writes(file: Path, tmp_path: Path) -> None:
