@@ -38,7 +38,9 @@ def check_pad(node: ir.Node) -> str:
         most = kept - 1 if mode == "reflect" else kept
         if mode in ("reflect", "wrap") and max(before, after) - most > 0:
             return f"Pad with mode {mode} by more than there is"
-        if kept <= 0:
+        # What repeats needs something to repeat; zeros stand beside nothing as well.
+        least = 0 if mode == "constant" or before == after == 0 else 1
+        if kept - least < 0:
             return "Pad that cuts all away"
     return ""
 

@@ -66,3 +66,11 @@ def test_what_is_refused(mode: str, amounts: list[int] | None, size: int, reason
         **known,
     )
     assert refusals(model) == [reason]
+
+
+def test_zeros_beside_nothing() -> None:
+    model = read(
+        "(float[3,2] x, int64[4] p) => (float[3,1] y) { y = Pad(x, p) }",
+        p=np.array([0, -2, 0, 1]),
+    )
+    assert differences(model, {"x": normal(3, 2)})["y"] == 0.0
