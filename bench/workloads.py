@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import decoder_step as decoder
 import numpy as np
 import onnx_ir as ir
 
@@ -193,6 +194,10 @@ WORKLOADS: dict[str, Workload] = {
         {"batch": 1, "height": 48, "width": 192},
     ),
     "minilm": Workload(minilm, {"batch": 1, "sequence": 128}),
+    # One token after 128.
+    "decoder-step": Workload(
+        decoder.decoder_step, {"batch": 1, "sequence": 1, "past": 128, "total": 129}
+    ),
     # Not silero_vad.onnx, which chooses between 8 and 16 kHz by an If: with its shapes fixed, ONNX
     # Runtime 1.32 optimizes it into a graph that it refuses itself.
     "silero-vad": Workload(
@@ -263,7 +268,7 @@ def default_cache() -> Path:
 def _code_digest() -> str:
     state = hashlib.sha256()
     here = Path(__file__)
-    for file in (here, Path(networks.__file__), Path(BUILD.__file__)):
+    for file in (here, Path(networks.__file__), Path(decoder.__file__), Path(BUILD.__file__)):
         state.update(file.read_bytes())
     return state.hexdigest()[:12]
 

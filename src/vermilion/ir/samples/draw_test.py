@@ -411,6 +411,29 @@ def test_open_sizes(declared, shape) -> None:
     assert sample_inputs(model)["x"].shape == shape
 
 
+@pytest.mark.parametrize("kind", ["ordinary", "edges", "large"])
+def test_a_mask_is_as_long_as_the_cache_that_grows(kind) -> None:
+    model = parse(
+        "(float[b,p,4] past, float[b,s,4] x, int64[b,t] mask, int64 zero, int64 one, int64[1] last)"
+        " => (float[b,t,4] cache, float[b,t] y) { cache = Concat<axis=1>(past, x)"
+        " shape = Shape(mask) length = Gather(shape, one)"
+        " numbers = Range(zero, length, one) places = Cast<to=1>(numbers)"
+        " sums = ReduceSum<keepdims=0>(cache, last) y = Add(sums, places) }",
+        zero=np.array(0, I64),
+        one=np.array(1, I64),
+        last=np.array([2], I64),
+    )
+    found = draw_accepted(model, kind, lambda inputs: run_session(open_session(model), inputs))
+    assert not isinstance(found, Refusal)
+    past, x, mask = found[0].inputs.values()
+    assert mask.shape[1] == past.shape[1] + x.shape[1]
+
+
+def test_names_of_outputs_that_say_nothing_change_no_sizes() -> None:
+    text = "(float[1,t,4] x) => (float[1,t,4] y) { y = Concat<axis=1>(x, x) }"
+    assert draw_sample(parse(text), "edges").inputs["x"].shape == (1, 3, 4)
+
+
 def test_a_size_of_minus_one_is_open() -> None:
     model = parse("(float[2] x) => (float[2] y) { y = Abs(x) }")
     model.graph.inputs[0].shape = ir.Shape([-1])

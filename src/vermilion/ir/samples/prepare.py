@@ -20,7 +20,7 @@ from vermilion.ir.passes.infer_shapes import (
 from vermilion.ir.passes.inline import inline_functions
 from vermilion.ir.passes.rewrite import Notes
 from vermilion.ir.passes.sort_nodes import sort_nodes
-from vermilion.ir.samples.facts import Facts
+from vermilion.ir.samples.facts import Facts, shapes_of
 from vermilion.ir.samples.open_sizes import Sizes, candidates, fits, open_axes, open_name
 from vermilion.ir.samples.roles import ROLES
 from vermilion.ir.samples.values import Array, SampleKind
@@ -120,7 +120,9 @@ def _ways(model: ir.Model, kind: SampleKind, bound: Mapping[str, int]) -> Iterat
             if at >= budget:
                 break
             sizes.update({name: size for name, size in bound.items() if name in sizes})
-            graph = proto.inferred(sizes, strict=True) if is_open else None
+            graph = None
+            if is_open:
+                sizes, graph = _as_declared(ranked, proto, sizes, bound)
             sized = _with_facts(ranked, sizes, proto, graph)
             if is_open and (graph is None or not fits(ranked, graph)):
                 left_over.append(sized)
@@ -130,6 +132,40 @@ def _ways(model: ir.Model, kind: SampleKind, bound: Mapping[str, int]) -> Iterat
     if not yielded:
         # Inference likes none of them, for reasons of its own perhaps: whoever runs it knows.
         yield from left_over
+
+
+def _as_declared(
+    model: ir.Model, proto: _Proto, sizes: Sizes, bound: Mapping[str, int]
+) -> tuple[Sizes, onnx.GraphProto | None]:
+    """Return sizes at which the outputs have those that the file names, and the graph with them.
+
+    A cache that grows by the step has a length that an input, its mask, has too: what it is shows
+    at the output. Where the names of outputs say nothing that holds, the sizes stay as they are.
+    """
+    graph = proto.inferred(sizes, strict=True)
+    seen = graph or proto.inferred(sizes)
+    named = {**sizes, **(_of_outputs(model, seen, sizes) if seen is not None else {}), **bound}
+    if named == sizes:
+        return sizes, graph
+    again = proto.inferred(named, strict=True)
+    if again is None or any(
+        named[name] != size for name, size in _of_outputs(model, again, named).items()
+    ):
+        return sizes, graph
+    return named, again
+
+
+def _of_outputs(model: ir.Model, graph: onnx.GraphProto, names: Mapping[str, int]) -> Sizes:
+    """Return the inferred sizes of the outputs' dimensions that the file names as some input's."""
+    shapes, found = dict(shapes_of(graph)), Sizes()
+    for value in model.graph.outputs:
+        declared, shape = value.shape, shapes.get(value.name or "")
+        if declared is None or shape is None or len(declared) != len(shape):
+            continue
+        for axis, size in enumerate(shape):
+            if size is not None and open_name(value, axis) in names:
+                found[open_name(value, axis)] = size
+    return found
 
 
 def _with_facts(
