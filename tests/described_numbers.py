@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vermilion.llm.engine.block_forms import numbers_of
 from vermilion.llm.engine.description import (
     Attention,
+    Convolution,
     Description,
     ExpertMatrix,
     Experts,
@@ -57,6 +58,8 @@ def logits_of(description: Description, tokens: list[int]) -> Array:
                 buffers[one.output] = kept if one.norm is None else _normed(kept, one.norm)
             case Attention():
                 buffers[one.output] = _attended(one, rows)
+            case Convolution():
+                buffers[one.output] = _convolved(one, rows)
             case Experts():
                 buffers[one.output] = mixed(one, rows)
     found = buffers[description.head.output] * description.logits_factor
@@ -122,6 +125,14 @@ def chances(numbers: Array, score: str) -> Array:
         return 1 / (1 + np.exp(-numbers))
     powers = np.exp(numbers - numbers.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
+
+
+def _convolved(one: Convolution, rows: Any) -> Array:
+    values = rows(one.before) * rows(one.value)
+    made = np.zeros_like(values)
+    for ago, tap in enumerate(one.taps):
+        made[ago:] += tap * values[: len(values) - ago]
+    return rows(one.after) * (made if one.bias is None else made + one.bias)
 
 
 def _normed(x: Array, norm: Norm) -> Array:

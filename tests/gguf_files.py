@@ -99,6 +99,10 @@ _LAYER = {
     "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
     "block_sparse_moe.router": "ffn_gate_inp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output",
+    "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+    "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
+    **{f"conv.{one}": f"shortconv.{one}" for one in ("conv", "in_proj", "out_proj")},
     **{f"mlp.shared_expert{s}.{one}_proj": f"ffn_{one}_shexp"
        for one in ("gate", "up", "down") for s in ("", "s")},
 }  # fmt: skip
@@ -111,7 +115,7 @@ _WHOLE_NAMES = {
 _EXPERTS = ("gate_up_proj", "down_proj", "gate_up_proj_bias", "down_proj_bias")
 _WHOLE = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-    "model.final_layernorm": "output_norm",
+    "model.final_layernorm": "output_norm", "model.embedding_norm": "token_embd_norm",
 }  # fmt: skip
 
 
@@ -181,6 +185,8 @@ def tensors_of(model: Any, how: AsGguf) -> dict[str, NDArray[Any]]:
             stored = f"blk.{number}.{own}"
             if own == "ffn_gate_inp_shexp":
                 values = values.reshape(-1)
+            if own == "shortconv.conv" and kind == "weight":
+                values = values[:, 0]
             if how.has_pairs and own in ("attn_q", "attn_k"):
                 values = _neighbours(values, size, how.turned or size)
         if "norm" in base:

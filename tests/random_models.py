@@ -170,6 +170,21 @@ MODELS = {
     "arcee": RandomModel("Arcee"),
     "cohere": RandomModel("Cohere", {"logit_scale": 0.3}),
     "glm4": RandomModel("Glm4", {**_SMALL, "partial_rotary_factor": 0.5, "attention_bias": True}),
+    "lfm2": RandomModel(
+        "Lfm2",
+        {
+            "layer_types": ["conv", "full_attention", "conv", "full_attention", "conv", "conv"],
+            "num_hidden_layers": 6, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.2,
+        },
+    ),
+    "lfm2, biases": RandomModel(
+        "Lfm2",
+        {
+            "layer_types": ["full_attention", "conv", "full_attention"], "num_hidden_layers": 3,
+            "conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False,
+            "tie_word_embeddings": False,
+        },
+    ),
     "mixtral": RandomModel("Mixtral", _EIGHT),
     "qwen2 moe": RandomModel(
         "Qwen2Moe",

@@ -31,6 +31,7 @@ from vermilion.errors import UnsupportedError
 from vermilion.llm.engine.decoder import FEW_ROWS, MANY_ROWS
 from vermilion.llm.engine.description import (
     Attention,
+    Convolution,
     Description,
     ExpertMatrix,
     Experts,
@@ -76,7 +77,7 @@ _OBJECT = "decoder_{}.o"
 _ROUTED = (ChooseSpec, RoutedCopySpec, RoutedRowsSpec, ExpertProductSpec, CombineSpec)
 _ROW_BY_ROW = (
     "row", "heads", "halved_rows", "choose_experts", "routed_copy", "routed_rows",
-    "combine_experts",
+    "combine_experts", "remembered_rows", "short_convolution",
 )  # fmt: skip
 
 
@@ -215,7 +216,6 @@ def _facts(
     crossing: Sequence[tuple[str, int]],
     matrices: Mapping[str, PackedMatrix],
 ) -> Facts:
-    layers = [one for one in operations if isinstance(one, Attention)]
     embedding = description.embedding
     return Facts(
         vocabulary=description.vocabulary,
@@ -224,7 +224,11 @@ def _facts(
         logits_bound=description.logits_bound,
         logits_factor=description.logits_factor,
         cache_item_bytes=4 if _storage(isa, prefill) == "f32" else 2,
-        layers=tuple((layer.key_heads, layer.head_size) for layer in layers),
+        layers=tuple(
+            (one.key_heads, one.head_size) if isinstance(one, Attention) else (1, one.width // 2)
+            for one in operations
+            if isinstance(one, Attention | Convolution)
+        ),
         crossing=tuple(crossing),
         expert_bytes=sum(
             one.routing.chosen * matrices[name].form.size_bytes
@@ -323,7 +327,7 @@ def _lowered(
     before = lower(Weighed(halves.before, matrices), many, given, halves.crossing)
     yield MANY, before, names
     given = {name: before.widths[name] for name in halves.crossing}
-    layers = sum(isinstance(operation, Attention) for operation in halves.before)
+    layers = sum(isinstance(one, Attention | Convolution) for one in halves.before)
     after = Weighed(halves.after, matrices, layers - 1)
     yield REST, lower(after, many, given, [hidden.buffer]), names
     given = {_HEAD_INPUT: hidden.width}

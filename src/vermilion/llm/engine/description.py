@@ -129,6 +129,29 @@ class Attention:
 
 
 @dataclass(frozen=True, eq=False)
+class Convolution:
+    """A causal convolution over the last positions, each number on its own, between two gates.
+
+    `output = after · (Σ_k taps[k] · (before · value) of k positions ago + bias)`; taps:
+    (positions, width). In two parts: first what is remembered of `before · value`, then all else.
+    """
+
+    node: str
+    before: Rows
+    after: Rows
+    value: Rows
+    output: str
+    taps: Floats
+    bias: Floats | None = None
+    part: AttentionPart = "whole"
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return int(self.taps.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
 class ExpertMatrix:
     """The matrices of all experts, which have one form; biases: (experts, columns)."""
 
@@ -221,7 +244,7 @@ class Experts:
         return (*named, (f"{self.output} slots", self.second))
 
 
-Operation = Product | RowOperation | Attention | Experts
+Operation = Product | RowOperation | Attention | Convolution | Experts
 
 
 @dataclass(frozen=True, eq=False)

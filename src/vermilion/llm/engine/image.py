@@ -30,7 +30,8 @@ _EMBEDDING = ("plain", "codes", "scales", "zeros", "stored")
 class Facts:
     """Sizes of a decoder.
 
-    `layers` has the heads of keys and the size of a head, of each. `crossing` are the buffers that
+    `layers` has the heads of keys and the size of a head, of each; a convolution remembers one of
+    half of its numbers among the keys, and one among the values. `crossing` are the buffers that
     go from the first program of a prompt to the second, with their widths.
     """
 

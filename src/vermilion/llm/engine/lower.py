@@ -13,8 +13,20 @@ from vermilion.codegen.emit.decoder.cached_attention import CachedAttentionSpec
 from vermilion.codegen.emit.decoder.heads import HeadsSpec
 from vermilion.codegen.emit.decoder.row import RowSpec
 from vermilion.codegen.emit.decoder.running_softmax import score_unit
+from vermilion.codegen.emit.decoder.short_convolution import (
+    ConvolutionSpec,
+    RememberedRows,
+    RememberSpec,
+)
 from vermilion.codegen.tensor import Buffer, View
-from vermilion.llm.engine.description import Attention, Experts, Product, RowOperation, Rows
+from vermilion.llm.engine.description import (
+    Attention,
+    Convolution,
+    Experts,
+    Product,
+    RowOperation,
+    Rows,
+)
 from vermilion.llm.engine.lower_experts import lower_experts
 from vermilion.llm.engine.lower_products import lower_gated, lower_product
 from vermilion.llm.engine.lowering import (
@@ -56,6 +68,30 @@ def lower_attention(
     )  # fmt: skip
     arguments = [state.control, queries, keys, values, out, *sinks]
     state.add(attention, arguments, [out], operation.node)
+
+
+def lower_convolution(
+    state: Lowering, operation: Convolution, layer: int, results: Sequence[str]
+) -> None:
+    """Write the convolution of a layer, or that part of it that is asked for."""
+    cache, most = RememberedRows(state.shape.cache, operation.width), state.shape.max_rows
+    parts = [whole(state.given(f"{name} {layer}", 64)) for name in ("keys", "values")]
+    if operation.part != "queries":
+        views, steps = zip(*map(state.view, (operation.before, operation.value)), strict=True)
+        state.add(
+            RememberSpec(cache, steps, most), [state.control, *views, *parts], parts, operation.node
+        )
+    if operation.part == "keys":
+        return
+    gate, step = state.view(operation.after)
+    is_given = operation.output in results
+    out = whole(state.rows(operation.output, operation.width, is_given=is_given))
+    bias = [] if operation.bias is None else [state.constant(operation.bias)]
+    spec = ConvolutionSpec(
+        cache, len(operation.taps), step, operation.width, most, operation.bias is not None
+    )
+    arguments = [state.control, gate, *parts, state.constant(operation.taps), *bias, out]
+    state.add(spec, arguments, [out], operation.node)
 
 
 def _lower_heads(state: Lowering, operation: Attention, written: Sequence[View]) -> None:
@@ -111,6 +147,9 @@ def lower(
             case Attention():
                 lower_attention(state, operation, layer, results)
                 layer += 1
+            case Convolution():
+                lower_convolution(state, operation, layer, results)
+                layer += 1
             case Experts():
                 lower_experts(state, operation, is_given=operation.output in results)
     widths = {name: width for name, (_, width) in state.buffers.items()}
@@ -138,7 +177,7 @@ def _read_by_products(
                 for name, _ in operation.products[:-1]:
                     reads(rows, prepared_for(weighed.matrices[name].form, shape))
                 wanted |= {one.buffer for one in (scores, shared, share) if one is not None}
-            case RowOperation() | Attention():
+            case RowOperation() | Attention() | Convolution():
                 wanted |= {rows.buffer for rows in sources(operation)}
     return dict(forms), wanted
 

@@ -64,7 +64,7 @@ class PackedMatrix:
 class Weighed:
     """An operation list whose products are joined, with where their weights are.
 
-    `first_layer` is the one that the first attention is of.
+    `first_layer` is the one that the first attention or convolution is of.
     """
 
     operations: tuple[Operation, ...]

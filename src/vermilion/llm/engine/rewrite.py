@@ -20,6 +20,7 @@ from vermilion.codegen.emit.decoder.weights import LANES, PANEL
 from vermilion.llm.engine.description import (
     Attention,
     Columns,
+    Convolution,
     Experts,
     Floats,
     Operation,
@@ -87,6 +88,11 @@ def _renamed(operation: Operation, names: dict[str, tuple[str, int]]) -> Operati
                 operation, query=moved(operation.query), key=moved(operation.key),
                 value=moved(operation.value),
             )  # fmt: skip
+        case Convolution():
+            return replace(
+                operation, before=moved(operation.before), after=moved(operation.after),
+                value=moved(operation.value),
+            )  # fmt: skip
         case Experts(shared=shared, share=share):
             return replace(
                 operation, source=moved(operation.source), scores=moved(operation.scores),
@@ -139,13 +145,16 @@ def sources(operation: Operation) -> tuple[Rows, ...]:
         case Attention(query=query, key=keys, value=value, part=part):
             own = {"whole": (query, keys, value), "keys": (keys, value), "queries": (query,)}
             return own[part]
+        case Convolution(before=before, after=after, value=value, part=part):
+            own = {"whole": (before, after, value), "keys": (before, value), "queries": (after,)}
+            return own[part]
         case Experts(source=source, scores=scores, shared=shared, share=share):
             return tuple(one for one in (source, scores, shared, share) if one is not None)
 
 
 @dataclass(frozen=True, eq=False)
 class Halves:
-    """Operations up to the keys of the last attention, and from its queries on.
+    """Operations up to what the last attention or convolution remembers, and from the rest on.
 
     The rows of the buffers in `crossing` go from half to half.
     """
@@ -157,10 +166,13 @@ class Halves:
 
 def cut_at_last_attention(operations: Sequence[Operation]) -> Halves:
     """Cut a decoder without its head."""
-    at = max(i for i, operation in enumerate(operations) if isinstance(operation, Attention))
+    at = max(i for i, one in enumerate(operations) if isinstance(one, Attention | Convolution))
     attention = operations[at]
-    assert isinstance(attention, Attention), "that is where it is cut"
+    assert isinstance(attention, Attention | Convolution), "that is where it is cut"
     before = list(operations[:at])
+    if isinstance(attention, Convolution):
+        after = [replace(attention, part="queries"), *operations[at + 1 :]]
+        return _halves([*before, replace(attention, part="keys")], after)
     keys, queries = replace(attention, part="keys"), replace(attention, part="queries")
     again: list[Operation] = []
     product = _maker(before, attention.query.buffer)
@@ -172,11 +184,14 @@ def cut_at_last_attention(operations: Sequence[Operation]) -> Halves:
             keys = replace(keys, key=_in(others, keys.key), value=_in(others, keys.value))
             queries = replace(queries, query=_in(own, queries.query))
         again = [*_source(operations[:at], product), own]
-    after = [*again, queries, *operations[at + 1 :]]
+    return _halves([*before, keys], [*again, queries, *operations[at + 1 :]])
+
+
+def _halves(before: Sequence[Operation], after: Sequence[Operation]) -> Halves:
     made = {name for operation in after for name in _results(operation)}
     read = {rows.buffer: None for operation in after for rows in sources(operation)}
     crossing = tuple(name for name in read if name not in made)
-    return Halves((*before, keys), tuple(after), crossing)
+    return Halves(tuple(before), tuple(after), crossing)
 
 
 def _apart(
@@ -227,7 +242,7 @@ def _maker(operations: Sequence[Operation], buffer: str) -> Operation | None:
 
 def _results(operation: Operation) -> tuple[str, ...]:
     match operation:
-        case Product(output=output) | Attention(output=output) | Experts(output=output):
-            return (output,)
         case RowOperation(output=output, kept=kept):
             return (output, kept)
+        case _:
+            return (operation.output,)

@@ -74,4 +74,4 @@ def residual_error_of(product: Product, exact: Forward, quantized: Forward) -> F
     is_whole = own.is_plain and own.width == product.matrix.columns and product.columns is None
     if not is_whole or not other.is_plain or other.buffer not in quantized.buffers:
         return None
-    return factor * (exact.rows(other) - quantized.rows(other))
+    return factor * np.asarray(exact.rows(other) - quantized.rows(other))

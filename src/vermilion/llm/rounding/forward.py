@@ -1,7 +1,7 @@
-"""What a description computes over texts, in float32 with numpy, operation after operation.
+"""What a description computes over texts, in float32 with torch, operation after operation.
 
-For rounding alone: rows of all texts are held at once, and what each product reads can be looked
-at before it is multiplied.
+For rounding alone: rows of all texts are held at once, and who computes a product is the caller's
+choice. Gradients flow through all of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from vermilion.errors import UnsupportedError
 from vermilion.llm.engine.block_forms import numbers_of
 from vermilion.llm.engine.description import (
     Attention,
+    Convolution,
     Description,
     Norm,
     Operation,
@@ -28,9 +29,12 @@ from vermilion.llm.engine.description import (
 from vermilion.llm.engine.matrices import Matrix, PlainMatrix
 from vermilion.llm.engine.rewrite import sources
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Floats = NDArray[np.float32]
-# What is given of a product's rows instead of its own weights: (depth, columns).
-Chosen = Callable[[Product, Floats], Floats]
+# A product and its rows → what they are multiplied to, without bias; None: nobody reads it.
+Multiply = Callable[[Product, "Tensor"], "Tensor | None"]
 
 
 def matrix_numbers(matrix: Matrix) -> Floats:
@@ -46,55 +50,69 @@ def matrix_numbers(matrix: Matrix) -> Floats:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
+def own_product(product: Product, read: Tensor) -> Tensor:
+    """Return rows multiplied with a product's own weights."""
+    return read @ tensor(matrix_numbers(product.matrix))
+
+
+def tensor(values: NDArray[np.generic]) -> Tensor:
+    """Return an array as a tensor in float32."""
+    import torch
+
+    return torch.from_numpy(np.require(values, np.float32, ["C", "W"]))
+
+
 @dataclass
 class Forward:
-    """Texts of one length on their way through a decoder; `tokens` are (texts, length)."""
+    """Texts of one length on their way through a decoder; `tokens` are (texts, length).
+
+    `embedded` are the rows of the tokens, (texts · length, width), where they are not the
+    description's own.
+    """
 
     description: Description
     tokens: NDArray[np.int64]
-    buffers: dict[str, Floats] = field(default_factory=dict)
+    embedded: Tensor | None = None
+    buffers: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         d = self.description
-        first = np.empty((self.tokens.size, d.embedding.width), np.float32)
-        d.embedding.write(self.tokens.reshape(-1), first)
-        self.buffers[d.first] = first
+        if self.embedded is None:
+            first = np.empty((self.tokens.size, d.embedding.width), np.float32)
+            d.embedding.write(self.tokens.reshape(-1), first)
+            self.embedded = tensor(first)
+        self.buffers[d.first] = self.embedded
         self._last = {
             rows.buffer: at for at, one in enumerate(d.operations) for rows in sources(one)
         }
 
-    def run(self, choose: Chosen, done: Callable[[int, int], None]) -> None:
-        """Compute all operations; each product with the weights that `choose` gives.
+    def run(self, multiply: Multiply) -> None:
+        """Compute all operations.
 
         Raises: UnsupportedError for what is not computed here.
         """
-        count = len(self.description.operations)
-        for at in range(count):
-            self.compute(at, choose)
-            done(at + 1, count)
+        for at in range(len(self.description.operations)):
+            self.compute(at, multiply)
 
-    def compute(self, at: int, choose: Chosen) -> None:
+    def compute(self, at: int, multiply: Multiply) -> None:
         """Compute one operation, and let go of what none after it reads.
 
         Raises: UnsupportedError for what is not computed here.
         """
-        self._compute(self.description.operations[at], choose)
+        self._compute(self.description.operations[at], multiply)
         for name in [name for name in self.buffers if self._last.get(name, -1) <= at]:
             del self.buffers[name]
 
-    def rows(self, own: Rows) -> Floats:
+    def rows(self, own: Rows) -> Tensor:
         """Return rows as they are read."""
         return self.buffers[own.buffer][:, own.offset : own.offset + own.width]
 
-    def _compute(self, one: Operation, choose: Chosen) -> None:
+    def _compute(self, one: Operation, multiply: Multiply) -> None:
         match one:
             case Product():
-                read = np.ascontiguousarray(self.rows(one.source))
-                weights = choose(one, read)
-                if one is self.description.head:
-                    return  # nobody reads the logits
-                made = read @ weights
-                self.buffers[one.output] = made if one.bias is None else made + one.bias
+                made = multiply(one, self.rows(one.source))
+                if made is not None:
+                    self.buffers[one.output] = made if one.bias is None else made + tensor(one.bias)
             case RowOperation():
                 kept = _joined(one, [self.rows(own) for own in one.inputs])
                 if one.kept:
@@ -102,6 +120,8 @@ class Forward:
                 self.buffers[one.output] = kept if one.norm is None else normed(kept, one.norm)
             case Attention():
                 self.buffers[one.output] = self._attended(one)
+            case Convolution():
+                self.buffers[one.output] = self._convolved(one)
             case _:
                 raise UnsupportedError(
                     "mixtures of experts are not rounded so",
@@ -109,99 +129,113 @@ class Forward:
                     hint="`--algorithm default`",
                 )
 
-    def _attended(self, one: Attention) -> Floats:
+    def _attended(self, one: Attention) -> Tensor:
+        import torch
+
         texts, length = self.tokens.shape
         size, group = one.head_size, one.query_heads // one.key_heads
         query = self._heads(one.query, one.query_heads, size)
-        key, value = (self._heads(own, one.key_heads, size) for own in (one.key, one.value))
-        places = np.arange(length)
+        key, value = (
+            self._heads(own, one.key_heads, size).repeat_interleave(group, 1)
+            for own in (one.key, one.value)
+        )
+        places = torch.arange(length)
         distance = places[:, None] - places
-        hidden = (distance < 0) | ((distance >= one.window) if one.window else False)
-        out = np.empty((texts, length, one.query_heads, size), np.float32)
-        for text in range(texts):
-            for head in range(one.query_heads):
-                scores = query[text, :, head] @ key[text, :, head // group].T
-                scores *= np.float32(one.scale)
-                if one.bound:
-                    scores = np.tanh(scores / np.float32(one.bound)) * np.float32(one.bound)
-                scores[hidden] = -np.inf
-                weights = _softmax(scores, None if one.sinks is None else float(one.sinks[head]))
-                out[text, :, head] = weights @ value[text, :, head // group]
-        return out.reshape(texts * length, -1)
+        seen = (distance >= 0) & ((distance < one.window) if one.window else True)
+        if one.bound or one.sinks is not None:
+            out = _attended_by_parts(one, query, key, value, seen)
+        else:
+            attend = torch.nn.functional.scaled_dot_product_attention
+            is_plain = not one.window or one.window >= length
+            out = attend(
+                query, key, value, attn_mask=None if is_plain else seen, is_causal=is_plain,
+                scale=one.scale,
+            )  # fmt: skip
+        return out.transpose(1, 2).reshape(texts * length, -1)
 
-    def _heads(self, own: Rows, count: int, size: int) -> Floats:
-        """Return heads normed and turned: (texts, length, heads, size)."""
+    def _convolved(self, one: Convolution) -> Tensor:
+        import torch
+
+        texts, length = self.tokens.shape
+        values = (self.rows(one.before) * self.rows(one.value)).reshape(texts, length, -1)
+        taps = len(one.taps)
+        padded = torch.nn.functional.pad(values, (0, 0, taps - 1, 0))
+        made = sum(
+            padded[:, taps - 1 - ago :][:, :length] * tensor(tap)
+            for ago, tap in enumerate(one.taps)
+        )
+        if one.bias is not None:
+            made = made + tensor(one.bias)
+        return self.rows(one.after) * made.reshape(texts * length, -1)  # type: ignore[union-attr]
+
+    def _heads(self, own: Rows, count: int, size: int) -> Tensor:
+        """Return heads normed and turned: (texts, heads, length, size)."""
+        import torch
+
         texts, length = self.tokens.shape
         made = self.rows(own).reshape(texts, length, count, size)
         if own.norm is not None:
             made = normed(made, own.norm)
+        made = made.transpose(1, 2)
         if own.rotation is None:
             return made
         first = own.rotation.short if length > own.rotation.short else 0
         cosines, sines = (
-            table[first : first + length, None, :]
+            tensor(table[first : first + length])
             for table in (own.rotation.cosines, own.rotation.sines)
         )
         half = cosines.shape[-1]
         low, high, rest = made[..., :half], made[..., half : 2 * half], made[..., 2 * half :]
         turned = [low * cosines - high * sines, high * cosines + low * sines, rest]
-        return np.concatenate(turned, axis=-1)
+        return torch.cat(turned, -1)
 
 
-def _softmax(scores: Floats, sink: float | None) -> Floats:
-    top = scores.max(-1, keepdims=True)
-    weights = np.exp(scores - top)
-    total = weights.sum(-1, keepdims=True)
-    if sink is not None:
-        total = total + np.exp(np.float32(sink) - top)
-    return cast("Floats", weights / total)
+def _attended_by_parts(
+    one: Attention, query: Tensor, key: Tensor, value: Tensor, seen: Tensor
+) -> Tensor:
+    """Return attention with bounded scores or sinks: (texts, heads, length, size)."""
+    import torch
+
+    scores = query @ key.transpose(2, 3) * one.scale
+    if one.bound:
+        scores = torch.tanh(scores / one.bound) * one.bound
+    scores = scores.masked_fill(~seen, -math.inf)
+    if one.sinks is None:
+        return torch.softmax(scores, -1) @ value
+    sinks = tensor(one.sinks)[:, None, None].expand(len(scores), -1, scores.shape[2], 1)
+    return torch.softmax(torch.cat([scores, sinks], -1), -1)[..., :-1] @ value
 
 
-def normed(x: Floats, norm: Norm) -> Floats:
+def normed(x: Tensor, norm: Norm) -> Tensor:
     """Return numbers normed along their last dimension."""
+    import torch
+
     if norm.kind == "layer":
-        x = x - x.mean(-1, keepdims=True)
-    size = np.sqrt(np.square(x).mean(-1, keepdims=True) + np.float32(norm.epsilon))
-    made = x / size * norm.weight
-    return cast("Floats", made if norm.bias is None else made + norm.bias)
+        x = x - x.mean(-1, keepdim=True)
+    made = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.epsilon) * tensor(norm.weight)
+    return made if norm.bias is None else made + tensor(norm.bias)
 
 
-def _joined(one: RowOperation, inputs: Sequence[Floats]) -> Floats:
+def _joined(one: RowOperation, inputs: Sequence[Tensor]) -> Tensor:
     first = inputs[0]
     if one.kind == "plain":
         return first
     if one.kind == "sum":
-        return first + np.float32(one.factor) * inputs[1]
-    made = _ACTIVATIONS[one.kind](first)
+        return first + one.factor * inputs[1]
+    made = _activated(one.kind, first)
     return made * inputs[1] if len(inputs) > 1 else made
 
 
-def _silu(x: Floats) -> Floats:
-    return cast("Floats", x / (1 + np.exp(-x)))
+def _activated(kind: str, x: Tensor) -> Tensor:
+    from torch.nn import functional
 
-
-def _gelu(x: Floats) -> Floats:
-    size = np.abs(x) / np.float32(math.sqrt(2))
-    # A. & S. 7.1.26, within 1.5e-7.
-    t = 1 / (1 + np.float32(0.3275911) * size)
-    terms = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
-    sum_: Floats = np.zeros_like(x)
-    for term in terms:
-        sum_ = cast("Floats", (sum_ + np.float32(term)) * t)
-    erf = np.sign(x) * (1 - sum_ * np.exp(-size * size))
-    return cast("Floats", np.float32(0.5) * x * (1 + erf))
-
-
-def _gelu_tanh(x: Floats) -> Floats:
-    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
-    return cast("Floats", np.float32(0.5) * x * (1 + np.tanh(inner)))
-
-
-def _relu_squared(x: Floats) -> Floats:
-    above = np.maximum(x, 0)
-    return cast("Floats", above * above)
-
-
-_ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
-    "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "relu_squared": _relu_squared,
-}  # fmt: skip
+    match kind:
+        case "silu":
+            return functional.silu(x)
+        case "gelu":
+            return functional.gelu(x)
+        case "gelu_tanh":
+            return functional.gelu(x, approximate="tanh")
+        case "relu_squared":
+            return functional.relu(x).square()
+    raise UnsupportedError(f"rows joined by `{kind}` are not rounded so")

@@ -20,7 +20,7 @@ from vermilion.llm.rounding.error_compensation import (
     compensated,
     residual_error_of,
 )
-from vermilion.llm.rounding.forward import Floats, Forward, matrix_numbers
+from vermilion.llm.rounding.forward import Floats, Forward, matrix_numbers, own_product, tensor
 from vermilion.llm.rounding.shrunk_hessian import shrunk_hessian
 from vermilion.quantize.algorithms.compensate import round_compensated
 from vermilion.quantize.algorithms.descend import descend
@@ -114,6 +114,8 @@ def round_products(
     `tokens` are texts of one length, (texts, length). What is not wanted stays as it is.
     Raises: UnsupportedError for what is not computed here.
     """
+    import torch
+
     found: dict[str, Rounded] = {}
     exact, now = Forward(description, tokens), Forward(description, tokens)
     last: list[tuple[tuple[str, int, int], Calibration]] = []  # the rows that were read last
@@ -130,18 +132,27 @@ def round_products(
         own = (product.source.buffer, product.source.offset, product.source.width)
         if not last or last[0][0] != own:
             hessian = shrunk_hessian(read, length, weights, rounded_for)
-            last[:] = [(own, calibration_of(read, exact.rows(product.source), hessian))]
+            before = np.asarray(exact.rows(product.source))
+            last[:] = [(own, calibration_of(read, before, hessian))]
         seen = last[0][1]
         wanted = compensated(weights, seen, residual_error_of(product, exact, now))
         rounded = round_weights(wanted, seen.hessian, block, is_symmetric=is_symmetric)
         found[product.node] = rounded
         return rounded.numbers()
 
+    def multiply(product: Product, read: torch.Tensor) -> torch.Tensor | None:
+        weights = choose(product, np.ascontiguousarray(read))
+        return None if product is description.head else read @ tensor(weights)
+
+    def multiply_exact(product: Product, read: torch.Tensor) -> torch.Tensor | None:
+        return None if product is description.head else own_product(product, read)
+
     count = len(description.operations)
-    for at in range(count):
-        now.compute(at, choose)
-        exact.compute(at, lambda product, _: matrix_numbers(product.matrix))
-        done(at + 1, count)
+    with torch.no_grad():
+        for at in range(count):
+            now.compute(at, multiply)
+            exact.compute(at, multiply_exact)
+            done(at + 1, count)
     return found
 
 

@@ -18,7 +18,7 @@ from vermilion.llm.rounding.error_compensation import (
     compensated,
     residual_error_of,
 )
-from vermilion.llm.rounding.forward import Forward, matrix_numbers
+from vermilion.llm.rounding.forward import Forward, matrix_numbers, own_product
 from vermilion.llm.rounding.round_products import cut, round_products, round_weights
 from vermilion.llm.rounding.shrunk_hessian import shrunk_hessian
 from vermilion.llm.rounding.texts import own_texts, python_reference
@@ -139,12 +139,12 @@ def head_rows(description: Any, tokens: list[int]) -> Any:
     """Return what the head reads of a text and of another one."""
     seen = {}
 
-    def choose(product: Product, read: Any) -> Any:
+    def multiply(product: Product, read: Any) -> Any:
         seen[product.node] = read
-        return matrix_numbers(product.matrix)
+        return own_product(product, read)
 
-    Forward(description, np.array([tokens, tokens[::-1]])).run(choose, lambda *_: None)
-    made = seen["output"] @ matrix_numbers(description.head.matrix)
+    Forward(description, np.array([tokens, tokens[::-1]])).run(multiply)
+    made = seen["output"].numpy() @ matrix_numbers(description.head.matrix)
     return made if description.head.bias is None else made + description.head.bias
 
 
@@ -156,7 +156,7 @@ def test_numbers_on_their_way_are_those_of_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("transformers", "torch")
-@pytest.mark.parametrize("name", ["gemma3", "phi3, long rope", "phi"])
+@pytest.mark.parametrize("name", ["gemma3", "phi3, long rope", "phi", "lfm2, biases"])
 def test_so_are_those_of_other_architectures(name: str, tmp_path: Path) -> None:
     MODELS[name].save(tmp_path)
     description = FolderSource(tmp_path).describe()
@@ -207,13 +207,13 @@ def test_what_a_product_is_added_to_is_known(tmp_path: Path) -> None:
     exact, now = Forward(description, tokens), Forward(description, tokens)
     found = {}
 
-    def choose(product: Product, read: Any) -> Any:
+    def multiply(product: Product, read: Any) -> Any:
         found[product.node] = residual_error_of(product, exact, now)
-        return matrix_numbers(product.matrix) * np.float32(1.01)
+        return own_product(product, read) * 1.01
 
     for at in range(len(description.operations)):
-        now.compute(at, choose)
-        exact.compute(at, lambda product, _: matrix_numbers(product.matrix))
+        now.compute(at, multiply)
+        exact.compute(at, own_product)
     added = {node for node, one in found.items() if one is not None}
     assert added == {"0.attn_output", "0.ffn_down"}
     assert np.abs(found["0.attn_output"]).max() == 0  # the embedding is nobody's product

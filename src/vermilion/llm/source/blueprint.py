@@ -21,11 +21,15 @@ _MOST_LAYERS = 1024
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """What one layer has of its own: the keys it sees, 0 for all, and how its heads are turned."""
+    """What one layer has of its own: the keys it sees, 0 for all, and how its heads are turned.
+
+    `taps`: it has a short convolution over so many positions in the place of attention.
+    """
 
     window: int
     turning: Turning | None
     is_mixture: bool = False
+    taps: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.errors import ModelError, UnsupportedError
 from vermilion.llm.engine.description import (
     Attention,
+    Convolution,
     Description,
     ExpertMatrix,
     Experts,
@@ -107,7 +108,8 @@ class _Writer:
     ) -> tuple[str, str]:
         """Write a layer; return the buffers of its rows and of those, normed as what follows."""
         family, name = self.blueprint.family, str(number)
-        given = self._attend(name, layer, normed)
+        attend = self._convolve if layer.taps else self._attend
+        given = attend(name, layer, normed)
         if family.places != "before":
             given = self._row(
                 "plain", (given,), "", f"{name}.attn_post_norm", f"{name} attention normed"
@@ -184,6 +186,26 @@ class _Writer:
             )
         )  # fmt: skip
         return self._plain_product(f"{name}.attn_output", output, b.heads * size, b.hidden)
+
+    def _convolve(self, name: str, layer: Layer, normed: str) -> str:
+        """Write a short convolution: gates and values are thirds of one product."""
+        width, t = self.blueprint.hidden, self.tensors
+        part, bias = self._with_bias(f"{name}.shortconv_in_proj")
+        buffer, output = f"{name} gated", f"{name} convolved"
+        self._product(f"{name}.shortconv_in_proj", part, normed, buffer, 3 * width, bias)
+        taps = t.floats(f"{name}.shortconv_conv", 2)
+        if taps.shape != (width, layer.taps):
+            raise ModelError(
+                f"`{name}.shortconv_conv` is {list(taps.shape)}, and [{width}, {layer.taps}] is"
+                " needed",
+                where=t.where,
+            )
+        own = t.floats(f"{name}.shortconv_conv.bias") if bias is not None else None
+        before, after, value = (Rows(buffer, at * width, width) for at in range(3))
+        # The last of a number's taps is for the position itself.
+        newest_first = np.ascontiguousarray(taps.T[::-1])
+        self.operations.append(Convolution(output, before, after, value, output, newest_first, own))
+        return self._plain_product(f"{name}.shortconv_out_proj", output, width, width)
 
     def _sinks(self, name: str) -> Floats | None:
         b, t = self.blueprint, self.tensors

@@ -51,6 +51,7 @@ class Family:
     has_plain_windows: bool = False  # layers with a window turn by no rule but the base
     head_share: float = 1.0  # of a head is turned, where nothing says it
     has_dense_folders: bool = False  # mixtures of this name are GGUF files alone
+    has_tied_folders: bool = False  # the head has the embedding's weights, where nothing says it
     has_plain_norms: bool = False  # norms have no weights
     has_sinks: bool = False  # each head has a score that no key has
     is_truncated: bool = True  # yarn's edges are rounded to whole pairs, where a file says nothing
@@ -85,6 +86,17 @@ _PHI = {
     "output_norm": "model.final_layernorm",
 }
 
+_LFM2 = {
+    "output_norm": "model.embedding_norm", "attn_norm": "operator_norm", "ffn_norm": "ffn_norm",
+    "attn_output": "self_attn.out_proj", "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm", "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3", "ffn_down": "feed_forward.w2", "shortconv_conv": "conv.conv",
+    "shortconv_in_proj": "conv.in_proj", "shortconv_out_proj": "conv.out_proj",
+}  # fmt: skip
+_LFM2_GGUF = {
+    "output_norm": "token_embd_norm",
+    **{f"shortconv_{one}": f"shortconv.{one}" for one in ("conv", "in_proj", "out_proj")},
+}
 _AFTER_ATTENTION = {"ffn_norm": "post_attention_norm"}
 _MIXTRAL = {"ffn_gate_inp": "block_sparse_moe.gate"}
 _GRANITE_MOE = {
@@ -104,14 +116,18 @@ FAMILIES: tuple[Family, ...] = (
     Family("qwen2", ("qwen2",)),
     Family("qwen3", ("qwen3",), qk_norm="head"),
     Family("phi3", ("phi3",)),
-    Family("gemma", ("gemma",), activation="gelu_tanh", offset=1.0, has_scaled_embedding=True),
+    Family(
+        "gemma", ("gemma",), activation="gelu_tanh", offset=1.0, has_scaled_embedding=True,
+        has_tied_folders=True,
+    ),
     Family(
         "gemma2", ("gemma2",), places="both", activation="gelu_tanh", offset=1.0, every=2,
-        has_scaled_embedding=True, names=_POST,
+        has_scaled_embedding=True, has_tied_folders=True, names=_POST,
     ),
     Family(
         "gemma3", ("gemma3_text",), places="both", qk_norm="head", activation="gelu_tanh",
-        offset=1.0, every=6, has_scaled_embedding=True, local_base=10000.0, names=_POST,
+        offset=1.0, every=6, has_scaled_embedding=True, has_tied_folders=True,
+        local_base=10000.0, names=_POST,
     ),
     Family("granite", ("granite",), gguf_pairs=True),
     Family("smollm3", ("smollm3",), gguf_pairs=True, plain_every=4),
@@ -147,6 +163,10 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "cohere2", ("cohere2",), norm="layer", is_parallel=True, gguf_pairs=True,
         config_pairs=True, every=4, plain_every=4,
+    ),
+    Family(
+        "lfm2", ("lfm2",), qk_norm="head", has_tied_folders=True, names=_LFM2,
+        gguf_names=_LFM2_GGUF,
     ),
     Family("llama", ("mixtral",), gguf_pairs=True, names=_MIXTRAL),
     Family("qwen2moe", ("qwen2_moe",), names=_QWEN2_MOE),
@@ -184,9 +204,8 @@ REFUSED: Mapping[str, str] = {
     "falcon-h1": "it has state-space layers",
     "rwkv6": "it has recurrent layers",
     "rwkv7": "it has recurrent layers",
-    "lfm2": "it has short convolutions",
-    "lfm2moe": "it has short convolutions",
-    "lfm2_moe": "it has short convolutions",
+    "lfm2moe": "it is a mixture of experts with short convolutions",
+    "lfm2_moe": "it is a mixture of experts with short convolutions",
     "qwen3next": "it has gated delta-rule layers",
     "qwen3_next": "it has gated delta-rule layers",
     "qwen35": "it has gated delta-rule layers",

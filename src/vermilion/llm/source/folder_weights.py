@@ -108,6 +108,8 @@ class FolderTensors:
         """Return the numbers of a vector, or of as many dimensions."""
         type_, rows, where = self._found(name)
         is_row = rank == 1 and rows.ndim == 2 and len(rows) == 1
+        if rows.ndim == rank + 1 and rows.shape[-2] == 1 and not is_row:
+            rows = rows[..., 0, :]  # taps of a convolution whose groups are single numbers
         return floats_of(type_, rows[0] if is_row else rows, where, rank)
 
     def embedding(self, name: str) -> Embedding:

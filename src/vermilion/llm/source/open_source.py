@@ -181,7 +181,8 @@ class FolderSource:
                 hint="download the `*.safetensors` files",
             )
         fields = config.fields
-        is_tied = fields.get("tie_word_embeddings", family.has_scaled_embedding) is True
+        is_tied = fields.get("tie_word_embeddings", family.has_tied_folders) is True
+        is_tied = fields.get("tie_embedding", is_tied) is True  # LFM2's own name for it
         packing = packing_of(
             fields.get("quantization_config", fields.get("compression_config")), config.where
         )

@@ -219,6 +219,26 @@ def test_a_folder_of_hugging_face_runs_as_it_is(tmp_path: Path) -> None:
     assert np.abs(found - theirs).max() < 3e-5 * np.abs(theirs).max()
 
 
+@pytest.mark.needs("transformers", "torch")
+@pytest.mark.parametrize("prefill", ["fp32", "bf16"])
+def test_short_convolutions_remember_what_was_before(prefill: Any, tmp_path: Path) -> None:
+    """Texts of a batch, in parts, token by token, and taken back; the last layer is none."""
+    model = MODELS["lfm2"].save(tmp_path)
+    tokens = np.random.default_rng(2).integers(3, 160, (2, 40))
+    config, cache = read_model_config(tmp_path), tmp_path / "cache"
+    own = open_decoder(config, EngineOptions(2, prefill=prefill, cache=cache))
+    assert "own code" in own.engine
+    limit = 3e-5 if prefill == "fp32" else 5e-2
+    theirs = np.stack([logits_of_torch(model, one.tolist()) for one in tokens])
+    state, largest = own.decoder.start(2, 64), np.abs(theirs).max()
+    for first, last in ((0, 20), (20, 21), (21, 33), (33, 40)):
+        found = state.forward(tokens[:, first:last])
+        assert np.abs(found - theirs[:, last - 1]).max() < limit * largest
+    state.rewind(21)
+    again = state.forward(tokens[:, 21:40], every_position=True)
+    assert np.abs(again - theirs[:, 21:40]).max() < limit * largest
+
+
 @pytest.mark.needs("tokenizers", "jinja2")
 def test_a_header_is_read_once(tmp_path: Path) -> None:
     path, cache = tmp_path / "m.gguf", tmp_path / "cache"

@@ -146,7 +146,7 @@ def blueprint_of(config: Config, family: Family) -> Blueprint:
     return Blueprint(
         family=family, where=config.where, hidden=hidden, heads=heads,
         key_heads=config.whole("num_key_value_heads", default=heads), head_size=size,
-        inner=config.whole("intermediate_size"),
+        inner=_inner(config, family),
         context=config.whole("max_position_embeddings"),
         layers=_layers(config, family, turned, has_mixture=mixture is not None),
         mixture=mixture,
@@ -173,6 +173,16 @@ def _activation(config: Config, family: Family) -> Source:
     if found is None:
         raise UnsupportedError(f"the activation `{given}` is not known here", where=config.where)
     return found
+
+
+def _inner(config: Config, family: Family) -> int:
+    """Return the size inside a layer."""
+    size = config.whole("block_ff_dim", "intermediate_size")
+    if family.gguf != "lfm2" or config.fields.get("block_auto_adjust_ff_dim") is False:
+        return size
+    size = int(config.number("block_ffn_dim_multiplier", default=1.0) * int(2 * size / 3))
+    multiple = config.whole("block_multiple_of", default=256)
+    return -(-size // multiple) * multiple
 
 
 def _turned(config: Config, family: Family, size: int) -> int:
@@ -207,6 +217,8 @@ def _layers(
     if count > 1024:
         raise ModelError(f"{count:,} layers are more than a model has", where=config.where)
     mixed = mixed_layers(config.fields, count) if has_mixture else [False] * count
+    if family.gguf == "lfm2":
+        return _convolved_layers(config, family, turned, count)
     windows = _windows(config, family, count)
     plain = _plain_layers(config, family, count)
     whole, local = _turnings(config, family, turned)
@@ -214,6 +226,25 @@ def _layers(
         Layer(window, None if is_plain else local if window else whole, is_mixture)
         for window, is_plain, is_mixture in zip(windows, plain, mixed, strict=True)
     )
+
+
+def _convolved_layers(
+    config: Config, family: Family, turned: int, count: int
+) -> tuple[Layer, ...]:  # fmt: skip
+    """Return layers of which some have a short convolution in the place of attention."""
+    turning, kinds = _turnings(config, family, turned)[0], config.fields.get("layer_types")
+    if kinds is None:
+        whole = config.fields.get("full_attn_idxs")
+        listed = whole if isinstance(whole, list) else list(range(count))
+        kinds = ["full_attention" if at in listed else "conv" for at in range(count)]
+    if not isinstance(kinds, list) or len(kinds) != count:
+        raise ModelError("`layer_types` is of other layers", where=config.where)
+    if not set(kinds) <= {"full_attention", "conv"}:
+        raise UnsupportedError(
+            f"layers of the types {', '.join(sorted(set(map(str, kinds))))}", where=config.where
+        )
+    taps = config.whole("conv_L_cache", default=3)
+    return tuple(Layer(0, turning, taps=taps if kind == "conv" else 0) for kind in kinds)
 
 
 def _windows(config: Config, family: Family, count: int) -> list[int]:

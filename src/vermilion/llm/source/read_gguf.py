@@ -128,7 +128,7 @@ class GgufTensors:
     def _stored(self, name: str) -> str:
         layer, dot, rest = name.partition(".")
         if not dot or not layer.isdecimal():
-            return name if dot else f"{name}.weight"
+            return name if dot else f"{self.names.get(name, name)}.weight"
         own, dot, last = rest.partition(".")
         stored = self.names.get(own) or _NAMES.get(own, own)
         return f"blk.{layer}.{stored}.{last or 'weight'}"
@@ -205,9 +205,11 @@ class _Keys:
         self.asked.add(name)
         return self.metadata.get(f"{self.architecture}.{name}")
 
-    def whole(self, name: str, default: int = 0) -> int:
-        """Return a measure; of a list, what all of it is."""
+    def whole(self, name: str, default: int = 0, *, has_zeros: bool = False) -> int:
+        """Return a measure; of a list, what all of it is, or all that are not 0."""
         value = self.get(name)
+        if has_zeros and isinstance(value, tuple | list):
+            value = [one for one in value if one]
         if value is None and default > 0:
             return default
         if isinstance(value, tuple | list) and value and len(set(map(str, value))) == 1:
@@ -278,7 +280,8 @@ def _blueprint(keys: _Keys, family: Family, tensors: GgufTensors) -> Blueprint:
     mixture = _mixture(keys, family)
     return Blueprint(
         family=family, where=keys.where, hidden=hidden, heads=heads,
-        key_heads=keys.whole("attention.head_count_kv", heads), head_size=size,
+        key_heads=keys.whole("attention.head_count_kv", heads, has_zeros=family.gguf == "lfm2"),
+        head_size=size,
         inner=keys.whole("feed_forward_length", 0 if mixture is None else 1), context=context,
         layers=_layers(keys, family, tensors, layers, RopeFacts(0.0, turned, context, keys.where)),
         mixture=mixture,
@@ -342,8 +345,9 @@ def _layers(
         is_plain = family.plain_every and (at + 1) % family.plain_every == 0
         own_turning = turning if is_whole or not window else local
         is_mixture = tensors.has(f"{at}.ffn_gate_inp")
+        taps = tensors.has(f"{at}.shortconv_conv") and keys.whole("shortconv.l_cache")
         window_here = 0 if is_whole else window
-        layers.append(Layer(window_here, None if is_plain else own_turning, is_mixture))
+        layers.append(Layer(window_here, None if is_plain else own_turning, is_mixture, int(taps)))
     return tuple(layers)
 
 

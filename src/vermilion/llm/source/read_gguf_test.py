@@ -52,6 +52,13 @@ CASES = {
     "nemotron": AsGguf("nemotron", is_layer_norm=True, norm_offset=1.0, turned=8),
     "starcoder2": AsGguf("starcoder2", _WINDOW, is_layer_norm=True),
     "arcee": AsGguf("arcee", has_pairs=True),
+    "lfm2": AsGguf(
+        "lfm2",
+        {
+            "attention.head_count_kv": [0, 2, 0, 2, 0, 0], "shortconv.l_cache": 3,
+            "feed_forward_length": 80,
+        },
+    ),
     "mixtral": AsGguf("llama", {"expert_count": 8, "expert_used_count": 3}, has_pairs=True),
     "qwen2 moe": AsGguf(
         "qwen2moe",
