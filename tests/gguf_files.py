@@ -96,7 +96,7 @@ _LAYER = {
     "mlp.fc1": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.fc2": "ffn_down",
     "mlp.c_proj": "ffn_down", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
-    "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
+    "mlp.gate": "ffn_gate_inp", "feed_forward.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
     "block_sparse_moe.router": "ffn_gate_inp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output",
@@ -110,6 +110,7 @@ _LAYER = {
 _WHOLE_NAMES = {
     "self_attn.sinks": "attn_sinks.weight",
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "feed_forward.expert_bias": "exp_probs_b.bias",
     "mlp.gate.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
 }
 _EXPERTS = ("gate_up_proj", "down_proj", "gate_up_proj_bias", "down_proj_bias")

@@ -42,7 +42,7 @@ class RandomModel:
                     # Scores that are far apart: which experts are chosen follows from no rounding.
                     weight.copy_(0.4 * torch.randn_like(weight))
             for name, values in model.named_buffers():
-                if name.endswith("e_score_correction_bias"):
+                if name.endswith(("e_score_correction_bias", "expert_bias")):
                     values.copy_(0.2 * torch.randn_like(values))
         return model.eval().float()
 
@@ -183,6 +183,14 @@ MODELS = {
             "layer_types": ["full_attention", "conv", "full_attention"], "num_hidden_layers": 3,
             "conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False,
             "tie_word_embeddings": False,
+        },
+    ),
+    "lfm2 moe": RandomModel(
+        "Lfm2Moe",
+        {
+            **_NARROW, "layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3,
+            "num_dense_layers": 1, "num_experts": 8, "num_experts_per_tok": 3,
+            "routed_scaling_factor": 1.5,
         },
     ),
     "mixtral": RandomModel("Mixtral", _EIGHT),

@@ -51,6 +51,7 @@ class Family:
     has_plain_windows: bool = False  # layers with a window turn by no rule but the base
     head_share: float = 1.0  # of a head is turned, where nothing says it
     has_dense_folders: bool = False  # mixtures of this name are GGUF files alone
+    has_convolutions: bool = False  # short ones, in the place of some layers' attention
     has_tied_folders: bool = False  # the head has the embedding's weights, where nothing says it
     has_plain_norms: bool = False  # norms have no weights
     has_sinks: bool = False  # each head has a score that no key has
@@ -97,6 +98,9 @@ _LFM2_GGUF = {
     "output_norm": "token_embd_norm",
     **{f"shortconv_{one}": f"shortconv.{one}" for one in ("conv", "in_proj", "out_proj")},
 }
+_LFM2_MOE = {
+    **_LFM2, "ffn_gate_inp": "feed_forward.gate", "exp_probs_b": "feed_forward.expert_bias",
+}  # fmt: skip
 _AFTER_ATTENTION = {"ffn_norm": "post_attention_norm"}
 _MIXTRAL = {"ffn_gate_inp": "block_sparse_moe.gate"}
 _GRANITE_MOE = {
@@ -165,8 +169,8 @@ FAMILIES: tuple[Family, ...] = (
         config_pairs=True, every=4, plain_every=4,
     ),
     Family(
-        "lfm2", ("lfm2",), qk_norm="head", has_tied_folders=True, names=_LFM2,
-        gguf_names=_LFM2_GGUF,
+        "lfm2", ("lfm2",), qk_norm="head", has_convolutions=True, has_tied_folders=True,
+        names=_LFM2, gguf_names=_LFM2_GGUF,
     ),
     Family("llama", ("mixtral",), gguf_pairs=True, names=_MIXTRAL),
     Family("qwen2moe", ("qwen2_moe",), names=_QWEN2_MOE),
@@ -179,6 +183,10 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "glm4moe", ("glm4_moe",), qk_norm="some", head_share=0.5, names=_GLM4_MOE,
         gguf_names=_AFTER_ATTENTION,
+    ),
+    Family(
+        "lfm2moe", ("lfm2_moe",), qk_norm="head", has_convolutions=True, has_tied_folders=True,
+        names=_LFM2_MOE, gguf_names=_LFM2_GGUF,
     ),
     Family(
         "gpt-oss", ("gpt_oss",), has_sinks=True, every=2, is_truncated=False,
@@ -204,8 +212,6 @@ REFUSED: Mapping[str, str] = {
     "falcon-h1": "it has state-space layers",
     "rwkv6": "it has recurrent layers",
     "rwkv7": "it has recurrent layers",
-    "lfm2moe": "it is a mixture of experts with short convolutions",
-    "lfm2_moe": "it is a mixture of experts with short convolutions",
     "qwen3next": "it has gated delta-rule layers",
     "qwen3_next": "it has gated delta-rule layers",
     "qwen35": "it has gated delta-rule layers",

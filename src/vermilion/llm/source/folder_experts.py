@@ -16,15 +16,21 @@ from vermilion.llm.source.safetensors import SafeTensor
 from vermilion.llm.source.stored import floats_of, halves_of, part_of
 
 # Where the experts of a layer are, and how each calls a matrix.
-_ROOTS = ("mlp.experts", "block_sparse_moe.experts")
+_ROOTS = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts")
 _EACH = {
     "ffn_gate_exps": ("gate_proj", "w1"),
     "ffn_up_exps": ("up_proj", "w3"),
     "ffn_down_exps": ("down_proj", "w2"),
 }
 # One tensor for all experts: of what gates and what is gated together, and of the last product.
-_BOTH = ("mlp.experts.gate_up_proj", "block_sparse_moe.input_linear.weight")
-_LAST = ("mlp.experts.down_proj", "block_sparse_moe.output_linear.weight")
+_BOTH = (
+    "mlp.experts.gate_up_proj", "block_sparse_moe.input_linear.weight",
+    "feed_forward.experts.gate_up_proj",
+)  # fmt: skip
+_LAST = (
+    "mlp.experts.down_proj", "block_sparse_moe.output_linear.weight",
+    "feed_forward.experts.down_proj",
+)  # fmt: skip
 _MXFP4_BLOCK = 32
 
 

@@ -40,6 +40,7 @@ MIXTURES: Mapping[str, MixtureRow] = {
     "granitemoe": MixtureRow(),
     "ernie4_5-moe": MixtureRow(),
     "glm4moe": MixtureRow(score="sigmoid"),
+    "lfm2moe": MixtureRow(score="sigmoid"),
     "gpt-oss": MixtureRow(kind="clamped_silu", is_interleaved=True),
 }
 
@@ -105,7 +106,7 @@ def check_clamps(fields: Mapping[str, object], where: str) -> None:
 def mixed_layers(fields: Mapping[str, object], count: int) -> list[bool]:
     """Say which layers are mixtures; the others have one matrix of each kind."""
     every = _whole(fields, "decoder_sparse_step", "moe_layer_interval", default=1)
-    first = _whole(fields, "first_k_dense_replace", "moe_layer_start_index")
+    first = _whole(fields, "first_k_dense_replace", "moe_layer_start_index", "num_dense_layers")
     last = _whole(fields, "moe_layer_end_index", default=-1)
     last = count - 1 if last == -1 else last
     given = fields.get("mlp_only_layers")

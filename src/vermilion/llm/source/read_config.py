@@ -6,7 +6,7 @@ Source: the configuration and modelling files of huggingface/transformers 5.24.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -217,8 +217,8 @@ def _layers(
     if count > 1024:
         raise ModelError(f"{count:,} layers are more than a model has", where=config.where)
     mixed = mixed_layers(config.fields, count) if has_mixture else [False] * count
-    if family.gguf == "lfm2":
-        return _convolved_layers(config, family, turned, count)
+    if family.has_convolutions:
+        return _convolved_layers(config, family, turned, mixed)
     windows = _windows(config, family, count)
     plain = _plain_layers(config, family, count)
     whole, local = _turnings(config, family, turned)
@@ -229,10 +229,11 @@ def _layers(
 
 
 def _convolved_layers(
-    config: Config, family: Family, turned: int, count: int
+    config: Config, family: Family, turned: int, mixed: Sequence[bool]
 ) -> tuple[Layer, ...]:  # fmt: skip
     """Return layers of which some have a short convolution in the place of attention."""
     turning, kinds = _turnings(config, family, turned)[0], config.fields.get("layer_types")
+    count = len(mixed)
     if kinds is None:
         whole = config.fields.get("full_attn_idxs")
         listed = whole if isinstance(whole, list) else list(range(count))
@@ -244,7 +245,10 @@ def _convolved_layers(
             f"layers of the types {', '.join(sorted(set(map(str, kinds))))}", where=config.where
         )
     taps = config.whole("conv_L_cache", default=3)
-    return tuple(Layer(0, turning, taps=taps if kind == "conv" else 0) for kind in kinds)
+    return tuple(
+        Layer(0, turning, is_mixture, taps if kind == "conv" else 0)
+        for kind, is_mixture in zip(kinds, mixed, strict=True)
+    )
 
 
 def _windows(config: Config, family: Family, count: int) -> list[int]:

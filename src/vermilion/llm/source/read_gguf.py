@@ -280,7 +280,7 @@ def _blueprint(keys: _Keys, family: Family, tensors: GgufTensors) -> Blueprint:
     mixture = _mixture(keys, family)
     return Blueprint(
         family=family, where=keys.where, hidden=hidden, heads=heads,
-        key_heads=keys.whole("attention.head_count_kv", heads, has_zeros=family.gguf == "lfm2"),
+        key_heads=keys.whole("attention.head_count_kv", heads, has_zeros=family.has_convolutions),
         head_size=size,
         inner=keys.whole("feed_forward_length", 0 if mixture is None else 1), context=context,
         layers=_layers(keys, family, tensors, layers, RopeFacts(0.0, turned, context, keys.where)),

@@ -59,6 +59,14 @@ CASES = {
             "feed_forward_length": 80,
         },
     ),
+    "lfm2 moe": AsGguf(
+        "lfm2moe",
+        {
+            "attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "expert_count": 8,
+            "expert_used_count": 3, "expert_gating_func": 2, "expert_weights_scale": 1.5,
+            "leading_dense_block_count": 1,
+        },
+    ),
     "mixtral": AsGguf("llama", {"expert_count": 8, "expert_used_count": 3}, has_pairs=True),
     "qwen2 moe": AsGguf(
         "qwen2moe",
