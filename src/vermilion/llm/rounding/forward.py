@@ -166,7 +166,7 @@ class Forward:
         )
         if one.bias is not None:
             made = made + tensor(one.bias)
-        return self.rows(one.after) * made.reshape(texts * length, -1)  # type: ignore[union-attr]
+        return self.rows(one.after) * made.reshape(texts * length, -1)
 
     def _heads(self, own: Rows, count: int, size: int) -> Tensor:
         """Return heads normed and turned: (texts, heads, length, size)."""
