@@ -84,7 +84,7 @@ def right_percent(model: ir.Model, images: np.ndarray, classes: np.ndarray) -> f
 
 def main() -> None:
     """Train, quantize, count."""
-    from vermilion.quantize import quantize_model
+    from vermilion.quantize.quantize import quantize_model
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("digits", type=Path)

@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.ir.execute import open_session, run_session
-from vermilion.quantize import quantize_model
+from vermilion.quantize.quantize import quantize_model
 
 BEHIND_DB = 0.2
 _SHAPES = ((256, 128, 32), (576, 192, 32), (384, 512, 64), (768, 128, 128), (1024, 96, 32))

@@ -199,7 +199,7 @@ def network_task(name: str, options: argparse.Namespace) -> Task:
 
 def plain_drop(task: Task, seed: int, options: argparse.Namespace) -> float:
     """Return what a model loses on fresh samples that was quantized without a promise."""
-    from vermilion.quantize import quantize_model
+    from vermilion.quantize.quantize import quantize_model
 
     made = quantize_model(task.model, task.draw(seed).samples, scheme=options.scheme)
     found = task.fresh.judge(run(made.model, task.fresh.samples), range(len(task.fresh.samples)))
@@ -216,7 +216,8 @@ class Tried:
 
 def promised(name: str, task: Task, seed: int, options: argparse.Namespace) -> Tried:
     """Quantize under the promise and measure on fresh samples; say what was said and what is so."""
-    from vermilion.quantize import Options, Promise, quantize_guarded
+    from vermilion.quantize.guard import Promise, quantize_guarded
+    from vermilion.quantize.options import Options
 
     given = task.draw(seed)
 

@@ -84,7 +84,9 @@ def _vermilion(words: str) -> Run:
     """Return what is timed; imports are not."""
     from vermilion.ir.external_weights import write_model
     from vermilion.ir.load import load_model
-    from vermilion.quantize import Options, Promise, quantize_guarded, quantize_model
+    from vermilion.quantize.guard import Promise, quantize_guarded
+    from vermilion.quantize.options import Options
+    from vermilion.quantize.quantize import quantize_model
 
     settings: dict[str, Any] = {}
     for word in words.split("+") if words else ():

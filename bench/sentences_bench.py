@@ -155,7 +155,7 @@ def main() -> None:
     from workloads import minilm, package_file
 
     from vermilion.ir.passes.pipeline import simplify
-    from vermilion.quantize import quantize_model
+    from vermilion.quantize.quantize import quantize_model
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--schemes", default=",".join(SCHEMES))

@@ -41,7 +41,7 @@ def main() -> None:
 
     from vermilion import compile_model
     from vermilion.ir.execute import open_session, run_session
-    from vermilion.quantize import quantize_model
+    from vermilion.quantize.quantize import quantize_model
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="r50", choices=sorted(CASES))

@@ -13,8 +13,8 @@ import pytest
 import models
 from vermilion.ir.execute import Array, open_session, run_session
 from vermilion.ir.measure import sqnr_from_sums
-from vermilion.quantize import quantize_model
 from vermilion.quantize.formats import SCHEMES, DynamicScheme, WeightScheme
+from vermilion.quantize.quantize import quantize_model
 
 pytestmark = pytest.mark.needs("openvino")
 

@@ -21,9 +21,9 @@ RETURNED = (
     "vermilion.inspection:Inspection",
     "vermilion.inspection:Prediction",
     "vermilion.quantization:QuantizedFile",
-    "vermilion.quantize:Quantized",
-    "vermilion.quantize:Promise",
-    "vermilion.quantize:Options",
+    "vermilion.quantize.result:Quantized",
+    "vermilion.quantize.guard:Promise",
+    "vermilion.quantize.options:Options",
     "vermilion.export:ExportReport",
 )
 """What the functions take and return, in the order in which a reader meets it."""

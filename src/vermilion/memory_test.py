@@ -1,8 +1,12 @@
 from __future__ import annotations
 
-import numpy as np
+import gc
+import weakref
 
-from vermilion.memory import peak_rss_mb
+import numpy as np
+import pytest
+
+from vermilion.memory import no_collection, old_objects_left_alone, peak_rss_mb
 
 
 def test_the_peak_is_in_megabytes_and_never_falls() -> None:
@@ -15,3 +19,65 @@ def test_the_peak_is_in_megabytes_and_never_falls() -> None:
     del block
     # Linux counts pages per thread and adds up now and then: the mark may move by some of them.
     assert peak_rss_mb() > 0.98 * during
+
+
+class Knot:
+    """Garbage that only the cyclic collector finds."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+@pytest.fixture
+def nothing_frozen() -> None:
+    """Collecting the tests froze what was there."""
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_old_garbage_waits_and_new_garbage_does_not() -> None:
+    old = Knot()
+    seen = weakref.ref(old)
+    with old_objects_left_alone():
+        del old
+        new = Knot()
+        also_seen = weakref.ref(new)
+        del new
+        gc.collect()
+        assert also_seen() is None
+        assert seen() is not None
+    gc.collect()
+    assert seen() is None
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_an_error_gives_the_objects_back() -> None:
+    with pytest.raises(ValueError, match="wrong"), old_objects_left_alone():
+        raise ValueError("wrong")
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_what_a_program_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with old_objects_left_alone():
+            pass
+        # Some of what is frozen is let go meanwhile, by others.
+        assert gc.get_freeze_count() > 0.9 * before
+    finally:
+        gc.unfreeze()
+
+
+def test_nothing_is_collected_within_and_all_of_it_after() -> None:
+    with no_collection():
+        seen = weakref.ref(Knot())
+        _many = [[] for _ in range(5 * gc.get_threshold()[0])]  # type: ignore[var-annotated]
+        assert seen() is not None
+        with no_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.collect()
+    assert seen() is None

@@ -30,17 +30,12 @@ from vermilion.ir.preprocessing import read_preprocessing, with_given
 from vermilion.ir.source import ModelSource, open_source
 from vermilion.memory import peak_rss_mb
 from vermilion.progress import Progress, no_progress
-from vermilion.quantize import (
-    Guarded,
-    Promise,
-    Quantized,
-    Settings,
-    quantize_guarded,
-    quantize_model,
-)
 from vermilion.quantize.front import Front, find_front
+from vermilion.quantize.guard import Guarded, Promise, quantize_guarded
 from vermilion.quantize.html import html_report
-from vermilion.quantize.options import make_options
+from vermilion.quantize.options import Settings, make_options
+from vermilion.quantize.quantize import quantize_model
+from vermilion.quantize.result import Quantized
 from vermilion.quantize.samples import Samples, open_samples
 
 Array = NDArray[Any]
@@ -151,9 +146,9 @@ def quantize_file(
             folders are classes, or a sequence, one for each sample.
         report: an HTML file to write.
         progress: told of each step.
-        settings: the fields of `vermilion.quantize.Options`: `scheme`, `method`, `rounding`,
-            `per_channel`, `symmetric`, `equalize`, `migrate`, `correct_bias`, `wide`, `exclude`,
-            `bfloat`, `block`, `headroom`, `all_tensors`, `middle`, `dpu`.
+        settings: the fields of `vermilion.quantize.options.Options`: `scheme`, `method`,
+            `rounding`, `per_channel`, `symmetric`, `equalize`, `migrate`, `correct_bias`, `wide`,
+            `exclude`, `bfloat`, `block`, `headroom`, `all_tensors`, `middle`, `dpu`.
 
     Raises: VermilionError of the kind that says who can fix it.
     """

@@ -6,6 +6,7 @@ of them for `vermilion --help`; nothing heavy is imported there either, which a 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -106,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except _WRONG_USE as error:
         return _explain_wrong_use(error, as_json="--json" in words)
+    if arguments is None:
+        gc.freeze()  # the process ends: what it holds is not to be looked through once more
     if not words:
         return 2
     return code if isinstance(code, int) else 0

@@ -14,6 +14,7 @@ from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
 from vermilion.files import write_file
+from vermilion.memory import no_collection
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -74,11 +75,11 @@ def view(
     place = output if output is not None else Path(f"{_stem(things[0])}.html")
     if place.suffix.lower() not in (".html", ".htm"):
         raise OptionError(f"the page `{place}` does not end in .html", hint="name it PAGE.html")
-    found = build_view(
-        things, dims=parse_dims(dim), target=target or "", dump=dump, progress=terminal.progress
-    )
-    text = view_page(found.data)
-    write_file(place, text)
+    with no_collection():
+        found = build_view(
+            things, dims=parse_dims(dim), target=target or "", dump=dump, progress=terminal.progress
+        )
+        write_file(place, view_page(found.data))
     if open_it:
         _show(place, terminal)
     size = place.stat().st_size

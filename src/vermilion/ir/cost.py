@@ -63,7 +63,8 @@ def value_bytes(value: ir.Value | None) -> int:
     """Return the bytes of a value; unknown dimensions count 1, an unknown type 4 bytes."""
     if value is None:
         return 0
-    bits = 32 if value.dtype is None or value.dtype == ir.DataType.STRING else value.dtype.bitwidth
+    dtype = value.dtype
+    bits = 32 if dtype is None or dtype == ir.DataType.STRING else dtype.bitwidth
     return (elements(value) * bits + 7) // 8
 
 
@@ -77,14 +78,15 @@ def node_cost(node: ir.Node) -> NodeCost:
         operations += max(branches) if node.op_type == "If" else sum(branches)
     constants = [v for v in node.inputs if v is not None and v.const_value is not None]
     flowing = [v for v in node.inputs if v is not None and v.const_value is None]
+    flowing += node.outputs
     return NodeCost(
         name=node.name or "",
         op_type=node.op_type,
         operations=operations,
         weight_bytes=sum(value_bytes(v) for v in constants),
-        activation_bytes=sum(value_bytes(v) for v in [*flowing, *node.outputs]),
+        activation_bytes=sum(value_bytes(v) for v in flowing),
         priced=operator is not None,
-        exact=all(_is_static(v) for v in [*flowing, *node.outputs] if v.name != ""),
+        exact=all(_is_static(v) for v in flowing if v.name != ""),
     )
 
 
@@ -94,4 +96,4 @@ def model_cost(model: ir.Model) -> ModelCost:
 
 
 def _is_static(value: ir.Value) -> bool:
-    return value.shape is not None and all(isinstance(d, int) for d in value.shape)
+    return value.shape is not None and all(isinstance(d, int) for d in value.shape.dims)

@@ -43,6 +43,7 @@ from vermilion.ir.stored import (
     read_in,
 )
 from vermilion.ir.verify import check_graph
+from vermilion.memory import no_collection
 
 # protobuf refuses messages of 2 GiB and more; larger models keep their weights outside.
 MAX_PROTO_BYTES = 2**31 - 1
@@ -55,6 +56,7 @@ IN_MEMORY = "(in memory)"
 """Where a model is that came from no file."""
 
 
+@no_collection()
 def load_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ir.Model:
     """Read an ONNX model and check everything about it that can be checked without running it.
 

@@ -54,7 +54,7 @@ def dimensions(value: ir.Value | None) -> tuple[int, ...]:
     """
     if value is None or value.shape is None:
         return ()
-    return tuple(d if isinstance(d, int) else 1 for d in value.shape)
+    return tuple([d if isinstance(d, int) else 1 for d in value.shape.dims])
 
 
 def elements(value: ir.Value | None) -> int:

@@ -106,6 +106,12 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
         return None
     sizes: list[int] = []
     for dimension in value.shape.dims:
+        size: int | None
+        if type(dimension) is int:  # nearly all; of which class another one is takes longer to ask
+            if dimension < 0:
+                return None
+            sizes.append(dimension)
+            continue
         size = size_of(dimension) if isinstance(dimension, ir.SymbolicDim) else dimension
         if size is None or (is_known(size) and size < 0):
             return None
@@ -137,6 +143,25 @@ def bodies_of(node: ir.Node) -> Iterator[ir.Graph]:
             yield attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:
             yield from attribute.as_graphs()
+
+
+def sources_of(node: ir.Node, graph: ir.Graph) -> set[int]:
+    """Return the ids of the nodes of `graph` that `node` or anything in its bodies reads from."""
+    found: set[int] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        for value in current.inputs:
+            producer = value.producer() if value is not None else None
+            if producer is not None and producer.graph is graph:
+                found.add(id(producer))
+        for body in bodies_of(current):
+            pending.extend(body)
+            for value in body.outputs:
+                producer = value.producer()
+                if producer is not None and producer.graph is graph:
+                    found.add(id(producer))
+    return found
 
 
 def where(node: ir.Node) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.errors import ModelError
-from vermilion.ir.opset import bodies_of, constant_of, tensor_sizes, where
+from vermilion.ir.opset import bodies_of, constant_of, sources_of, tensor_sizes, where
 
 MAX_DEPTH = 16
 """Bodies in bodies (If, Loop, Scan). Real models stay below four."""
@@ -49,6 +49,7 @@ def _check_tree(
 ) -> None:
     scopes = list(_scopes(root))  # depth is checked before anything looks into bodies
     owners: dict[int, int] = {}
+    scales: set[int] = set()
     for scope in scopes:
         _register(scope.graph, owners)
         _check_acyclic(scope.graph)
@@ -56,7 +57,7 @@ def _check_tree(
             _check_domain(node, imports, functions)
             _check_inputs(node, scope, owners)
             _check_constants(node)
-            _check_scale(node)
+            _check_scale(node, scales)
         _check_outputs(scope, owners)
 
 
@@ -143,7 +144,7 @@ def _check_domain(
 
 def _check_acyclic(graph: ir.Graph) -> None:
     """Raise where a node waits for its own result, through bodies, too."""
-    needs = {id(node): _sources(node, graph) for node in graph}
+    needs = {id(node): sources_of(node, graph) for node in graph}
     seen: set[int] = set()
     for key, sources in needs.items():
         if not sources <= seen:
@@ -169,25 +170,6 @@ def _check_acyclic(graph: ir.Graph) -> None:
         raise ModelError(
             "the graph has a cycle: a node waits for its own result", where=where(stuck)
         )
-
-
-def _sources(node: ir.Node, graph: ir.Graph) -> set[int]:
-    """Return the nodes of `graph` that `node` or anything in its bodies reads from."""
-    found: set[int] = set()
-    pending = [node]
-    while pending:
-        current = pending.pop()
-        for value in current.inputs:
-            producer = value.producer() if value is not None else None
-            if producer is not None and producer.graph is graph:
-                found.add(id(producer))
-        for body in bodies_of(current):
-            pending.extend(body)
-            for value in body.outputs:
-                producer = value.producer()
-                if producer is not None and producer.graph is graph:
-                    found.add(id(producer))
-    return found
 
 
 def _check_constants(node: ir.Node) -> None:
@@ -280,12 +262,14 @@ def _stored_bytes(tensor: ir.TensorProtocol) -> int | None:
     return len(proto.int32_data) * width // 8
 
 
-def _check_scale(node: ir.Node) -> None:
+def _check_scale(node: ir.Node, sound: set[int]) -> None:
+    """Check the scale of a quantizer; `sound` are the ids of those that were looked at."""
     if node.op_type not in _QUANTIZERS or len(node.inputs) < 2:
         return
     tensor = constant_of(node.inputs[1])
-    if tensor is None or not tensor.dtype.is_floating_point():
+    if tensor is None or id(tensor) in sound or not tensor.dtype.is_floating_point():
         return
+    sound.add(id(tensor))
     if tensor.dtype.bitwidth < 16:  # block formats keep exponents there, all of them legal
         return
     scale = tensor.numpy().astype(np.float64)

@@ -13,12 +13,10 @@ What comes after it is encoded by the whole, as the library would have built it 
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.forks import renew_after_fork
+from vermilion.memory import no_collection
 from vermilion.store.arrays import Arrays, arrays_of, new_array, write_arrays
 from vermilion.store.entry import EntryWriter
 from vermilion.store.namespaces import TOKENIZERS
@@ -78,7 +77,7 @@ class LazyVocabulary:
         """Return the library's tokenizer with all tokens and pairs."""
         with self._turn:
             if self._whole is None:
-                with _no_collection():
+                with no_collection():  # among tens of thousands of new pairs: 15 ms
                     pairs = list(self._named(slice(None)))
                     self._whole = self._built(self._vocabulary, pairs)
                     del pairs
@@ -138,18 +137,6 @@ def is_of_bytes(file: Mapping[str, Any]) -> bool:
             )
         )
     )  # fmt: skip
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep Python from looking for cycles among tens of thousands of new pairs: 15 ms."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 FORMAT = "3"

@@ -9,73 +9,85 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import onnx
 import onnx_ir as ir
 
 from vermilion.ir.execute import stripped_proto
+from vermilion.ir.opset import sources_of
 
 _MOST_CROSSING = 2  # tensors between two halves
 
 
 class Extractor:
-    """Cuts parts out of one model. Kept because stripping a model costs more than one cut."""
+    """Cuts parts out of one model. `reads`: for each node, what it reads, by position.
+
+    The model is written as a message when the first part is cut, and kept: that costs more than
+    one cut, and who only asks for places cuts none.
+    """
 
     def __init__(self, model: ir.Model) -> None:
-        self._proto, self._weights = stripped_proto(model)
-        graph = self._proto.graph
-        self._reads = [frozenset(_names_read(node)) for node in graph.node]
-        self._producer = {
-            name: position
-            for position, node in enumerate(graph.node)
-            for name in node.output
-            if name
-        }
-        self._initializers = {tensor.name: tensor for tensor in graph.initializer}
-        self._types = {info.name: info for info in [*graph.value_info, *graph.input, *graph.output]}
-        self._outputs = [info.name for info in graph.output]
-
-    @property
-    def reads(self) -> list[frozenset[int]]:
-        """For each node, the positions of the nodes whose results it reads."""
-        return [
-            frozenset(self._producer[name] for name in names if name in self._producer)
-            for names in self._reads
+        self._model = model
+        position = {id(node): at for at, node in enumerate(model.graph)}
+        self.reads = [
+            frozenset(position[source] for source in sources_of(node, model.graph))
+            for node in model.graph
         ]
+
+    @cached_property
+    def _written(self) -> _Written:
+        return _Written(self._model)
 
     def extract(self, name: str, positions: Sequence[int]) -> ir.Model:
         """Return the nodes at `positions` as a model; its inputs and outputs keep their names."""
+        written = self._written
         inside = set(positions)
-        nodes = [self._proto.graph.node[p] for p in sorted(inside)]
+        nodes = [written.proto.graph.node[p] for p in sorted(inside)]
         produced = {out for node in nodes for out in node.output if out}
-        read = sorted({n for p in inside for n in self._reads[p]} - produced)
-        read_outside = {n for p, names in enumerate(self._reads) if p not in inside for n in names}
+        read = sorted({n for p in inside for n in written.reads[p]} - produced)
+        read_outside = {
+            n for p, names in enumerate(written.reads) if p not in inside for n in names
+        }
         outputs = [
             out
             for node in nodes
             for out in node.output
-            if out in read_outside or out in self._outputs
+            if out in read_outside or out in written.outputs
         ]
         model = onnx.ModelProto()
-        model.CopyFrom(_shell(self._proto))
+        model.CopyFrom(_shell(written.proto))
         graph = model.graph
         graph.name = name
         graph.node.extend(nodes)
-        graph.initializer.extend(self._initializers[n] for n in read if n in self._initializers)
-        graph.input.extend(self._type(n) for n in read if n not in self._initializers)
-        graph.output.extend(self._type(n) for n in outputs)
+        weights = written.initializers
+        graph.initializer.extend(weights[n] for n in read if n in weights)
+        graph.input.extend(written.type_of(n) for n in read if n not in weights)
+        graph.output.extend(written.type_of(n) for n in outputs)
         boundary = set(outputs) | set(read)
         graph.value_info.extend(
-            self._types[n] for n in sorted(produced - boundary) if n in self._types
+            written.types[n] for n in sorted(produced - boundary) if n in written.types
         )
         part = ir.from_proto(model)
         for initializer_name, value in part.graph.initializers.items():
-            if initializer_name in self._weights:
-                value.const_value = self._weights[initializer_name]
+            if initializer_name in written.weights:
+                value.const_value = written.weights[initializer_name]
         return part
 
-    def _type(self, name: str) -> onnx.ValueInfoProto:
-        found = self._types.get(name)
+
+class _Written:
+    """A model as a message without its large weights, and what is looked up in it."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.proto, self.weights = stripped_proto(model)
+        graph = self.proto.graph
+        self.reads = [frozenset(_names_read(node)) for node in graph.node]
+        self.initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self.types = {info.name: info for info in [*graph.value_info, *graph.input, *graph.output]}
+        self.outputs = frozenset(info.name for info in graph.output)
+
+    def type_of(self, name: str) -> onnx.ValueInfoProto:
+        found = self.types.get(name)
         return found if found is not None else onnx.ValueInfoProto(name=name)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from vermilion.quantize import quantize_model
 from vermilion.quantize.every_graph_test import BRANCHES, RNG, decibels, feeds, model, real
+from vermilion.quantize.quantize import quantize_model
 
 SHAPES = {"w": (4, 4, 3, 3), "v": (4, 4, 3, 3), "u": (4, 4, 3, 3)}
 

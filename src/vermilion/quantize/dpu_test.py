@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from vermilion.quantize import quantize_model
 from vermilion.quantize.dpu import factor_of, window_factor
 from vermilion.quantize.every_graph_test import RNG, decibels, feeds, first, model, real
+from vermilion.quantize.quantize import quantize_model
 
 CNN = """(float[1,4,12,12] x) => (float[1,4,1,1] y) {
     a = Conv<pads = [1,1,1,1]>(x, w) r = LeakyRelu<alpha = 0.1>(a)

@@ -8,7 +8,7 @@ import pytest
 import models
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session
-from vermilion.quantize import quantize_model
+from vermilion.quantize.quantize import quantize_model
 
 RNG = np.random.default_rng(5)
 ROWS = [{"x": RNG.standard_normal((6, 64)).astype(np.float32)} for _ in range(6)]

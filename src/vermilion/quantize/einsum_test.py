@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from vermilion.quantize import quantize_model
 from vermilion.quantize.every_graph_test import RNG, decibels, feeds, first, model
+from vermilion.quantize.quantize import quantize_model
 from vermilion.quantize.working_copy import working_copy
 
 

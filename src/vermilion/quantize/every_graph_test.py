@@ -15,9 +15,10 @@ from onnx import numpy_helper
 from vermilion.ir.execute import open_session, run_session
 from vermilion.progress import no_progress
 from vermilion.quantization import quantize_file
-from vermilion.quantize import Options, quantize_model
 from vermilion.quantize.look import look
 from vermilion.quantize.observe import Range
+from vermilion.quantize.options import Options
+from vermilion.quantize.quantize import quantize_model
 from vermilion.quantize.result import Quantized
 
 RNG = np.random.default_rng(0)

@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from vermilion.errors import OptionError
 from vermilion.ir.execute import Array
+from vermilion.memory import old_objects_left_alone
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize.cost import eight_bit_share, relative_cost
 from vermilion.quantize.feeds import checked, input_slots
@@ -28,7 +29,6 @@ from vermilion.quantize.formats import scheme_named
 from vermilion.quantize.guard import Measurement, Promise, measurement
 from vermilion.quantize.hold_out import HELD_OUT_EVERY, HELD_OUT_SAMPLES, HeldOut, hold_out
 from vermilion.quantize.judge import Verdict
-from vermilion.quantize.old_objects import old_objects_left_alone
 from vermilion.quantize.options import Options
 from vermilion.quantize.quantize import decide, write
 from vermilion.quantize.remedies import Integers, integer_ladder

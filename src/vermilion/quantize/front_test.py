@@ -11,8 +11,9 @@ import pytest
 from commands import Command, command_line
 from models import small_cnn
 from vermilion.errors import OptionError
-from vermilion.quantize import Options, quantize_model
 from vermilion.quantize.front import Point, find_front, undominated
+from vermilion.quantize.options import Options
+from vermilion.quantize.quantize import quantize_model
 
 
 def samples(count: int) -> list[dict[str, np.ndarray]]:
@@ -58,7 +59,7 @@ def test_a_front(scheme: str) -> None:
 
 
 def test_a_metric_counts_first() -> None:
-    from vermilion.quantize import Promise
+    from vermilion.quantize.guard import Promise
 
     front = find_front(
         small_cnn(),

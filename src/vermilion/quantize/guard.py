@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from vermilion.errors import OptionError
 from vermilion.ir.execute import Array, open_session, run_session
+from vermilion.memory import old_objects_left_alone
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize.evidence import CONFIDENCE
 from vermilion.quantize.feeds import checked, input_slots
@@ -38,7 +39,6 @@ from vermilion.quantize.hold_out import (
 from vermilion.quantize.judge import Judge, Verdict
 from vermilion.quantize.labels import Labels, as_labels
 from vermilion.quantize.metrics import DECISIONS, Metric
-from vermilion.quantize.old_objects import old_objects_left_alone
 from vermilion.quantize.options import Options
 from vermilion.quantize.own_metric import as_metric
 from vermilion.quantize.remedies import Ladder, integer_ladder, other_ladder

@@ -11,13 +11,12 @@ import models
 from vermilion.errors import OptionError
 from vermilion.ir.execute import open_session, run_session
 from vermilion.progress import no_progress
-from vermilion.quantize import Options, Promise, quantize_guarded
 from vermilion.quantize.evidence import binomial_bound
-from vermilion.quantize.guard import _FIRST, _FURTHER
+from vermilion.quantize.guard import _FIRST, _FURTHER, Promise, quantize_guarded
 from vermilion.quantize.hold_out import HeldOut
 from vermilion.quantize.html import html_report
 from vermilion.quantize.look import look
-from vermilion.quantize.options import from_json
+from vermilion.quantize.options import Options, from_json
 from vermilion.quantize.quantize import decide
 from vermilion.quantize.sensitivity import measure_damage
 

@@ -5,8 +5,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from vermilion.quantize import quantize_model
 from vermilion.quantize.html import html_report
+from vermilion.quantize.quantize import quantize_model
 
 RNG = np.random.default_rng(6)
 SAMPLES = [{"x": RNG.standard_normal((1, 4, 8)).astype(np.float32)} for _ in range(8)]

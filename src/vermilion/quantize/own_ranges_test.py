@@ -10,10 +10,11 @@ import pytest
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.measure import sqnr_from_sums
 from vermilion.progress import no_progress
-from vermilion.quantize import Options, Promise, quantize_guarded, quantize_model
+from vermilion.quantize.guard import Promise, quantize_guarded
 from vermilion.quantize.look import look
+from vermilion.quantize.options import Options
 from vermilion.quantize.own_ranges import own_ranges
-from vermilion.quantize.quantize import decide
+from vermilion.quantize.quantize import decide, quantize_model
 from vermilion.quantize.sensitivity import measure_damage
 
 ASKED = Options(scheme="a8w8", method="mse")

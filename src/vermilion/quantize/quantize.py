@@ -11,6 +11,7 @@ import onnx_ir as ir
 from vermilion.errors import OptionError
 from vermilion.ir.execute import Array
 from vermilion.ir.opset import opset_of
+from vermilion.memory import old_objects_left_alone
 from vermilion.progress import Progress, no_progress
 from vermilion.quantize.algorithms.moments import Moments
 from vermilion.quantize.bodies import (
@@ -32,7 +33,6 @@ from vermilion.quantize.inner import InnerNode, round_inner_weights
 from vermilion.quantize.look import Seen, look, scheme_of
 from vermilion.quantize.low_resolution import low_resolution_tensors
 from vermilion.quantize.observe import Histogram
-from vermilion.quantize.old_objects import old_objects_left_alone
 from vermilion.quantize.options import Options, Settings, make_options
 from vermilion.quantize.other_schemes import quantize_other
 from vermilion.quantize.plan import Plan, excluded_nodes, plan_graph

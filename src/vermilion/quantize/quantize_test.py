@@ -14,8 +14,8 @@ import models
 from vermilion.errors import ModelError, OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session, split_weights
 from vermilion.ir.passes.pipeline import simplify
-from vermilion.quantize import quantize_model
 from vermilion.quantize.native_run import cost_model
+from vermilion.quantize.quantize import quantize_model
 from vermilion.quantize.result import OUTPUT_SAMPLES
 
 Sample = dict[str, np.ndarray]

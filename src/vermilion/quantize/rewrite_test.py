@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.ir.execute import open_session, run_session
-from vermilion.quantize import quantize_model
+from vermilion.quantize.quantize import quantize_model
 
 RNG = np.random.default_rng(11)
 

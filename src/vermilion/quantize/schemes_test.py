@@ -12,7 +12,6 @@ import pytest
 import models
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session
-from vermilion.quantize import quantize_model
 from vermilion.quantize.blocks import round_to
 from vermilion.quantize.formats import (
     SCHEMES,
@@ -21,6 +20,7 @@ from vermilion.quantize.formats import (
     WeightScheme,
     any_scheme_named,
 )
+from vermilion.quantize.quantize import quantize_model
 
 RNG = np.random.default_rng(8)
 IMAGES = [{"input": RNG.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(8)]

@@ -15,7 +15,7 @@ from vermilion.inspection import inspect_model
 from vermilion.ir.load import load_model
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.quark import DOMAIN, OPERATOR
-from vermilion.quantize import quantize_model
+from vermilion.quantize.quantize import quantize_model
 from vermilion.runtime.block_numbers import BlockNumbers, recognise, settled_numbers
 
 STRIX, PHOENIX = find_target("strix"), find_target("phoenix")

@@ -17,7 +17,7 @@ from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.rewrite import Notes
-from vermilion.partition.place import Plan, plan
+from vermilion.partition.place import Plan, known_of, plan
 from vermilion.progress import Progress, no_progress
 from vermilion.version import VERSION
 from vermilion.view.differ import Difference, as_rows, difference
@@ -154,7 +154,7 @@ class _Builder:
         ]
         data["diff"] = as_rows(found, (a.source, b.source))
         data["sub"] = (
-            f"A: {a.path}   B: {b.path}   {len(found.changes)} differences, "
+            f"A: {a.path} · B: {b.path} · {len(found.changes)} differences, "
             f"{len(found.pairs)} nodes match"
         )
         self._overlays(graphs[0])
@@ -164,15 +164,15 @@ class _Builder:
     def _model(self, opened: Opened, graph: Graph) -> Found:
         places = Places(graph)
         rows = [] if opened.report is None else [compiled_row(opened, places)]
-        by_rule, plans = placed_by_rule(
-            opened.simplified.model, targets_shown(), places, self._progress
-        )
+        model = opened.simplified.model
+        known = known_of(model)
+        by_rule, plans = placed_by_rule(model, known, targets_shown(), places, self._progress)
         rows += by_rule
         rows += saved_rows(self._results, places)
         self._choose(rows)
         if opened is self._opened[0] and opened.reader is None:
             self._cpu_plan = plans.get(find_target("cpu").name)
-        facts = facts_of(opened)
+        facts = facts_of(opened, known.cost)
         self._data["sub"] = self._data["sub"] or " · ".join(
             f"opset {value}" if what == "opset" else value
             for what, value, _ in facts

@@ -274,7 +274,17 @@ def test_the_policy_names_exactly_what_is_in_the_page(data: dict[str, Any]) -> N
     assert not re.search(r'\sstyle="|\son[a-z]+="|src=|href="http', page.partition("<script>")[0])
 
 
-def test_pages_are_small(tmp_path: Path, data: dict[str, Any]) -> None:
+def test_pages_are_small(data: dict[str, Any]) -> None:
     assert len(view_page(data)) < 250_000
-    page = view_page(build_view([saved(tmp_path, "long.onnx")(long_quantized(200))]).data)
-    assert len(page) < 1_000_000  # of a thousand nodes
+
+
+@pytest.mark.parametrize(
+    ("layers", "nodes", "most_bytes"),
+    [(200, 1002, 1_000_000), pytest.param(1000, 5002, 5_000_000, marks=pytest.mark.long)],
+)
+def test_pages_of_thousands_of_nodes(
+    layers: int, nodes: int, most_bytes: int, tmp_path: Path
+) -> None:
+    model = long_quantized(layers)
+    assert len(model.graph) == nodes
+    assert len(view_page(build_view([saved(tmp_path, "long.onnx")(model)]).data)) < most_bytes

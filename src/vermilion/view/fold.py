@@ -239,7 +239,7 @@ class _Folder:
             self._place_unit(item[0], parent)
             return
         members = self._members(item, units)
-        title = self._scope(members) or self._title(members[: item.period])
+        title = self._scope(members) or self._operators(members[: item.period])
         group = self._group("repeat", title, parent, item.count)
         blocks = [members[n : n + item.period] for n in range(0, len(members), item.period)]
         self._place_blocks(blocks, group, 1)
@@ -275,9 +275,9 @@ class _Folder:
 
     def _title(self, units: Sequence[int]) -> str:
         """Return what the names begin with alike, else what most operators are."""
-        scope = self._scope(units)
-        if scope:
-            return scope
+        return self._scope(units) or self._operators(units)
+
+    def _operators(self, units: Sequence[int]) -> str:
         counts = Counter(self._graph.nodes[self._units[unit][0]].op_type for unit in units)
         words = (f"{op} × {n}" if n > 1 else op for op, n in counts.most_common(3))
         return ", ".join(words)

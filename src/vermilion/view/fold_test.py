@@ -92,3 +92,12 @@ def test_thousands_of_nodes_become_few() -> None:
     assert most_children(folds, graph) <= MOST_CHILDREN
     top = [group for group in folds.groups if group.parent is None]
     assert len(top) + sum(parent is None for parent in folds.of_node) <= MOST_CHILDREN
+
+
+def test_a_repeat_has_no_name_that_is_its_first_blocks_alone() -> None:
+    model = long_quantized(12)
+    for number, node in enumerate(model.graph):
+        node.name = f"/layer{max(number - 2, 0) // 10}/{node.op_type}_{number}"
+    folds = folds_of(graph_of(model))
+    (repeat,) = [group for group in folds.groups if group.kind == "repeat"]
+    assert repeat.title == "Conv, Relu"

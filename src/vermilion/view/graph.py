@@ -219,7 +219,7 @@ def weight_facts(tensor: ir.TensorProtocol) -> dict[str, object]:
         return {"not_finite": int(numbers.size)}
     whole = _as_floats(array) if array.size <= _SAMPLED else array
     low, high = _ends(whole)
-    counts: Array = np.histogram(finite, BINS, (low, high) if low < high else None)[0]
+    counts = _histogram(finite, low, high)
     facts: dict[str, object] = {
         "low": _six(low), "high": _six(high), "counts": [int(n) for n in counts],
         "zeros": float(np.mean(numbers == 0)),
@@ -229,6 +229,17 @@ def weight_facts(tensor: ir.TensorProtocol) -> dict[str, object]:
     if tensor.size > _WHOLE:
         facts["sampled"] = int(array.size)
     return facts
+
+
+def _histogram(numbers: Array, low: float, high: float) -> Array:
+    """Return how many numbers lie in each of `BINS` equal bins: numpy's takes five times as long.
+
+    Where all are one number it lies in the middle.
+    """
+    if low >= high:
+        return np.bincount([BINS // 2] * numbers.size, minlength=BINS)
+    bins = np.clip((numbers.astype(np.float64) - low) * (BINS / (high - low)), 0, BINS - 1)
+    return np.bincount(bins.astype(np.int64), minlength=BINS)
 
 
 def _sample(array: Array) -> Array:

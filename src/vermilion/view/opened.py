@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from vermilion.errors import OptionError
-from vermilion.ir.cost import model_cost
+from vermilion.ir.cost import ModelCost
 from vermilion.ir.load import load_model
 from vermilion.ir.numbers import data_type_words, number_format
 from vermilion.ir.opset import opset_of
@@ -100,7 +100,7 @@ def _language_model(path: Path, dims: Dimensions, progress: Progress) -> Opened:
     return Opened(path, path.name, source, simplified, facts=tuple(facts), notes=notes)
 
 
-def facts_of(opened: Opened) -> list[list[str]]:
+def facts_of(opened: Opened, cost: ModelCost) -> list[list[str]]:
     """Return what is said of a model: what, the words, and the kind of number if it is one."""
     model, source = opened.simplified.model, opened.source
     weights = [
@@ -108,14 +108,13 @@ def facts_of(opened: Opened) -> list[list[str]]:
     ]
     size = sum(tensor.nbytes for tensor in weights)
     values = sum(math.prod(tensor.shape.numpy()) for tensor in weights)
-    cost = model_cost(model)
     producer = f"{source.producer_name or 'unknown'} {source.producer_version or ''}".strip()
     return [
         ["model", shorter(str(opened.path)), ""],
         ["opset", f"{opset_of(source)}, from {shorter(producer)}", ""],
         ["numbers", f"{number_format(model)} ({data_type_words(model)})", ""],
         ["weights", f"{values:,} values, {size / 1e6:.1f} MB", ""],
-        ["operators", f"{len(cost.nodes)} (in the file: {len(source.graph)} nodes)", ""],
+        ["operators", f"{len(cost.nodes):,} (in the file: {len(source.graph):,} nodes)", ""],
         ["work", f"{cost.gops:.6g} GOPs{'' if cost.exact else ' at least'}", "counted"],
         *[[what, shorter(value), ""] for what, value in opened.facts if value],
     ]

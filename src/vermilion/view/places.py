@@ -15,7 +15,7 @@ from vermilion.backends.npu_rules import CAUTIONS
 from vermilion.errors import Refusal, UnsupportedError
 from vermilion.hardware.targets.find import all_targets, find_target
 from vermilion.hardware.targets.target import Target
-from vermilion.partition.place import Plan, known_of, plan
+from vermilion.partition.place import Known, Plan, known_of, plan
 from vermilion.progress import Progress
 from vermilion.runtime.block_numbers import settled_numbers
 from vermilion.runtime.build import backends_for
@@ -72,14 +72,13 @@ class Places:
 
 
 def placed_by_rule(
-    model: ir.Model, targets: Sequence[Target], places: Places, progress: Progress
+    model: ir.Model, known: Known, targets: Sequence[Target], places: Places, progress: Progress
 ) -> tuple[list[Found], dict[str, Plan]]:
     """Return a row a target: what would be offloaded, how long it would take, every node's place.
 
-    And the plans, by the target's name. It is what `inspect` says of one target; what is the same
-    for all is found out once. A target that nothing here compiles for is a row with its reason.
+    And the plans, by the target's name. It is what `inspect` says of one target; `known` is what
+    is the same for all. A target that nothing here compiles for is a row with its reason.
     """
-    known = known_of(model)
     rows: list[Found] = []
     plans: dict[str, Plan] = {}
     alike: dict[object, Found] = {}

@@ -36,6 +36,7 @@ from vermilion.ir.passes.sort_nodes import sort_nodes
 from vermilion.ir.passes.weights import deduplicate_weights, freeze_defaults, lift_constants
 from vermilion.ir.sizes import check_sizes
 from vermilion.ir.verify import check_graph
+from vermilion.memory import no_collection
 from vermilion.progress import Progress, no_progress
 
 PASSES: tuple[Rewrite, ...] = (
@@ -79,6 +80,7 @@ class Simplified:
     steps: tuple[PassStep, ...]
 
 
+@no_collection()
 def simplify(
     model: ir.Model, *, dims: Dimensions | None = None, progress: Progress = no_progress
 ) -> Simplified:

@@ -16,7 +16,7 @@ from vermilion.ir.limits import MemoryBoundError
 from vermilion.ir.literal.run import open_literally
 from vermilion.ir.measure import agreement
 from vermilion.ir.opset import is_operator, is_random, required_inputs
-from vermilion.ir.passes.rewrite import PassStep, drop_if_unread
+from vermilion.ir.passes.rewrite import PassStep, drop_if_unread, is_unread
 from vermilion.ir.samples import draw_accepted
 from vermilion.progress import Progress, no_progress
 
@@ -150,18 +150,16 @@ def _open(
     model: ir.Model, progress: Progress = no_progress
 ) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
     """Return what runs the model, bounded; results have the names that `Probe` says."""
-    watched = model.clone()
+    names = {value.name or "": value.name or "" for value in model.graph.outputs}
+    watched = model
+    if _squashed(model) or any(
+        is_unread(model.graph, v) for v in model.graph.initializers.values()
+    ):
+        watched = model.clone()
     for value in list(watched.graph.initializers.values()):
         # ONNX Runtime drops what nobody reads, and then misses it when it is lent.
         drop_if_unread(watched.graph, value)
-    names = {value.name or "": value.name or "" for value in watched.graph.outputs}
-    for value in list(watched.graph.outputs):
-        node = value.producer()
-        if node is None or not is_operator(node, *_SQUASHING):
-            continue
-        source = node.inputs[0]
-        if source is None or source.producer() is None or source.is_graph_output():
-            continue
+    for value, node, source in _squashed(watched):
         source.type, source.shape = value.type, value.shape
         watched.graph.outputs.append(source)
         names[_before(value.name or "", node.op_type)] = source.name or ""
@@ -172,6 +170,21 @@ def _open(
         return {shown: found[name] for shown, name in names.items()}
 
     return run
+
+
+def _squashed(model: ir.Model) -> list[tuple[ir.Value, ir.Node, ir.Value]]:
+    """Return outputs that are squashed just before, the nodes that do it, and what they read."""
+    found: list[tuple[ir.Value, ir.Node, ir.Value]] = []
+    for value in model.graph.outputs:
+        node = value.producer()
+        if node is None or not is_operator(node, *_SQUASHING):
+            continue
+        source = node.inputs[0]
+        if source is None or source.producer() is None or source.is_graph_output():
+            continue
+        if all(source is not other for _, _, other in found):
+            found.append((value, node, source))
+    return found
 
 
 def _before(name: str, op_type: str) -> str:

@@ -128,7 +128,12 @@ def make_weight(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
 
 def drop_if_unread(graph: ir.Graph, value: ir.Value | None) -> None:
     """Remove a weight that nothing reads any more."""
-    if value is None or not value.is_initializer() or value.graph is not graph:
-        return
-    if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+    if value is not None and is_unread(graph, value):
         del graph.initializers[value.name or ""]
+
+
+def is_unread(graph: ir.Graph, value: ir.Value) -> bool:
+    """Say whether a value is a weight of this graph that nothing reads."""
+    if not value.is_initializer() or value.graph is not graph:
+        return False
+    return not (value.uses() or value.is_graph_output() or value.is_graph_input())

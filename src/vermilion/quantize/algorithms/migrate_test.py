@@ -7,8 +7,8 @@ import pytest
 
 from vermilion.errors import OptionError
 from vermilion.ir.execute import open_session, run_session
-from vermilion.quantize import quantize_model
 from vermilion.quantize.algorithms.migrate import migrate
+from vermilion.quantize.quantize import quantize_model
 
 RNG = np.random.default_rng(0)
 WIDTH = 32
