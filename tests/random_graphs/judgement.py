@@ -81,7 +81,7 @@ def judge(
         if verdict.reason and len(draws) == _DRAWS:  # before anything is called wrong: more of them
             draws += noisy_runs(reference, inputs, number_format, range(_DRAWS, 5 * _DRAWS))
             verdict = _among(name, mine, right, [draw[name] for draw in draws], factor)
-        if verdict.reason and is_float(mine):
+        if verdict.reason and (is_float(mine) or close == CLOSE_OF_WINOGRAD):
             strength = _FACTOR if close == CLOSE else 4 * _FACTOR
             strong = noisy_runs(reference, inputs, number_format, range(4 * _DRAWS), strength)
             if _are_ties(mine, right, [draw[name] for draw in strong]):

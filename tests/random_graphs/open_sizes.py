@@ -44,16 +44,17 @@ def open_some(model: onnx.ModelProto, seed: int) -> tuple[onnx.ModelProto, tuple
 def of_other_sizes(
     inputs: Mapping[str, Array], chosen: tuple[int, ...], seed: int
 ) -> list[dict[str, Array]]:
-    """Return inputs in which the open sizes are others: drawn ones, and 1 each.
+    """Return inputs in which the open sizes are others: drawn ones, some 1 or 2, and 1 each.
 
     The numbers are the same ones, repeated. Of sizes that are 1 there is one row, one word.
     """
     random = np.random.default_rng([seed, 79])
     drawn = {size: int(random.integers(1, 3 * size)) for size in chosen}
+    mixed = {size: int(random.choice([1, 2, size, 5 * size + 1])) for size in chosen}
     return [
         {
             name: np.resize(array, [other.get(size, size) for size in array.shape])
             for name, array in inputs.items()
         }
-        for other in (drawn, dict.fromkeys(chosen, 1))
+        for other in (drawn, mixed, dict.fromkeys(chosen, 1))
     ]

@@ -176,12 +176,16 @@ def _lowered_twice(
     """
     from vermilion.codegen.lower.open_sizes import open_models
     from vermilion.codegen.lower.part import lower_part
+    from vermilion.codegen.lower.rules import check_again
     from vermilion.ir.symbolic import examples
 
     packed: dict[tuple[str, ...], View] = {}
     lowered = []
     for opened in open_models(part.model):
         with examples(opened.sizes):
+            for node in opened.model.graph:
+                if node not in opened.from_sizes:
+                    check_again(node)
             steps = lower_part(
                 opened.model, isa, float_storage(options), winograd=options.winograd, packed=packed
             )

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from vermilion.ir.onnx_shapes import infer_by_onnx
 from vermilion.ir.protobuf import inner_graphs
 
 _SCALED = ("Resize", "Upsample")
@@ -173,9 +174,7 @@ def infer(model: onnx.ModelProto, *, follow: bool = True, strict: bool = False) 
 
 
 def _infer(model: onnx.ModelProto, *, follow: bool, strict: bool) -> onnx.ModelProto:
-    inferred: onnx.ModelProto = onnx.shape_inference.infer_shapes(
-        model, data_prop=follow, strict_mode=strict
-    )
+    inferred = infer_by_onnx(model, follow=follow, strict=strict)
     changed: dict[int, tuple[int, Scales]] = {}
     for _ in range(_MAX_ROUNDS):
         # One Resize after the other: a size that changes changes what the next one reads.
@@ -188,7 +187,7 @@ def _infer(model: onnx.ModelProto, *, follow: bool, strict: bool) -> onnx.ModelP
         other = onnx.ModelProto()
         other.CopyFrom(model)
         with_scales(other, changed)
-        inferred = onnx.shape_inference.infer_shapes(other, data_prop=follow, strict_mode=strict)
+        inferred = infer_by_onnx(other, follow=follow, strict=strict)
         without_scales(inferred, model)
     return inferred
 

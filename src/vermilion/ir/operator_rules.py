@@ -15,12 +15,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from vermilion.errors import ModelError, UnsupportedError
 from vermilion.ir.attributes import EXPORT, integer, integers, text
 from vermilion.ir.inference import INFERENCE_ERRORS
+from vermilion.ir.onnx_shapes import infer_by_onnx
 from vermilion.ir.opset import constant_of, static_shape, where
 from vermilion.ir.passes.infer_shapes import without_weights
 
@@ -50,7 +50,7 @@ def check_rules(model: ir.Model) -> None:
         with without_weights(model) as proto:
             for number, node in enumerate(proto.graph.node):
                 node.name = str(number)  # a file may leave names empty, or give one twice
-            onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+            infer_by_onnx(proto, strict=True)
     except INFERENCE_ERRORS as error:
         for found in _REFUSED.finditer(str(error)):
             node = nodes[int(found["number"])]
@@ -258,6 +258,17 @@ def _quantization(node: ir.Node) -> Broken:
             yield f"it has {scale[0]} scales for {size} entries"
 
 
+def _pad(node: ir.Node) -> Broken:
+    data, given = static_shape(node.inputs[0]), _array(node, 1)
+    pads = integers(node, "pads", []) if given is None else [int(n) for n in given.reshape(-1)]
+    if data is None or len(pads) != 2 * len(data) or len(node.inputs) > 3:
+        return  # of some axes, the amounts are those of inference
+    for axis, size in enumerate(data):
+        left = size + pads[axis] + pads[len(data) + axis]
+        if left < 0:
+            yield f"its pads leave {left} of {size} along axis {axis}"
+
+
 _RULES: Mapping[str, Callable[[ir.Node], Broken]] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
@@ -265,7 +276,7 @@ _RULES: Mapping[str, Callable[[ir.Node], Broken]] = {
     "BatchNormalization": _channels(4), "InstanceNormalization": _channels(2),
     "DepthToSpace": _blocks, "SpaceToDepth": _blocks,
     "Reshape": _reshape, "Expand": _one_axis(1), "Tile": _one_axis(1),
-    "Transpose": _transpose,
+    "Transpose": _transpose, "Pad": _pad,
     "Resize": _scales, "Upsample": _scales,
     "QuantizeLinear": _quantization, "DequantizeLinear": _quantization,
 }  # fmt: skip

@@ -27,6 +27,7 @@ BROKEN = {
     "too few pads": ("Pad", {"p": lengths(1, 1)}),
     "too many pads": ("Pad", {"p": lengths(*[0] * 9)}),
     "an odd number of pads": ("Pad", {"p": lengths(1, 2, 3)}),
+    "pads that cut more than there is": ("Pad", {"p": lengths(0, 0, -40, 0, 0, 0, 0, 0)}),
     "starts and ends": ("Slice", {"s": lengths(0, 1), "e": lengths(2)}),
     "starts and axes": ("Slice", {"s": lengths(0), "e": lengths(2), "a": lengths(0, 1)}),
     "an axis of a slice": ("Slice", {"s": lengths(0), "e": lengths(2), "a": lengths(4)}),

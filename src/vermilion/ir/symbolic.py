@@ -169,6 +169,19 @@ def _extreme(one: int, other: int, *, is_larger: bool) -> int:
     return _sized(result, max(int(one), int(other)) if is_larger else min(int(one), int(other)))
 
 
+_IS_STRICT: ContextVar[bool] = ContextVar("is_strict", default=False)
+
+
+@contextmanager
+def strict_comparisons() -> Iterator[None]:
+    """Note comparisons with 1 too: for what decides whether, or as what, a node can be run."""
+    token = _IS_STRICT.set(True)
+    try:
+        yield
+    finally:
+        _IS_STRICT.reset(token)
+
+
 _ABOUT_ONE = {("==", 1), ("!=", 1), (">", 1), ("<=", 1), (">=", 2), ("<", 2)}
 
 
@@ -181,8 +194,8 @@ def _compared(one: Size, other: object, operation: str, result: Any) -> Any:
     if not difference.terms or difference.constant is not None:
         return result
     # What is written for sizes of more than 1 is right for 1 too: strides of what has one element
-    # are never used.
-    if is_known(other) and (operation, int(other)) in _ABOUT_ONE:
+    # are never used. What decides about a size is not.
+    if not _IS_STRICT.get() and is_known(other) and (operation, int(other)) in _ABOUT_ONE:
         return result
     value = int(one) - int(other)
     sign = (value > 0) - (value < 0)

@@ -11,6 +11,7 @@ from vermilion.ir.symbolic import (
     larger,
     same,
     shape_of_sizes,
+    strict_comparisons,
     symbol,
     typical,
 )
@@ -40,6 +41,15 @@ def test_comparisons_that_other_sizes_may_contradict_are_noted() -> None:
         assert s != 128
         assert n % 2
     assert sorted(current.guards) == ["-1*n+s 1", "-128+s None", "-2*(n)//(2)+n None"]
+
+
+def test_what_decides_about_a_size_notes_comparisons_with_1() -> None:
+    current, n = Examples({}, {}), symbol("n", 7)
+    with examples(current):
+        with strict_comparisons():
+            assert n != 1
+        assert n >= 2
+    assert list(current.guards) == ["-1+n None"]
 
 
 def test_choices_are_made_by_typical_sizes() -> None:

@@ -66,6 +66,8 @@ class Arithmetic:
         self.f = function
         self.lanes = lanes
         self.math = VectorMath(function, lanes)
+        # What 16 bits were read as: stored again, they are the same bits, whatever they mean.
+        self._halves: dict[tuple[Storage, str], Value] = {}
 
     def type(self, kind: Kind) -> str:
         """Return the vector type in which a kind is computed."""
@@ -129,10 +131,11 @@ class Arithmetic:
         return self._widen(storage, value)
 
     def store(
-        self, storage: Storage, value: Value, pointer: Value, *, mask: Value | None = None
-    ) -> None:
+        self, storage: Storage, value: Value, pointer: Value, *, mask: Value | None = None,
+        is_exact: bool = False,
+    ) -> None:  # fmt: skip
         """Convert to a storage type and store consecutive elements."""
-        narrow = self._narrow(storage, value)
+        narrow = self._narrow(storage, value, is_exact=is_exact)
         if mask is None:
             self.f.store(narrow, pointer, align=1)
             return
@@ -145,11 +148,12 @@ class Arithmetic:
         self.f.call_void(name, [narrow, pointer, mask])
 
     def store_strided(
-        self, storage: Storage, value: Value, pointer: Value, stride: Index, *, mask: Value
-    ) -> None:
+        self, storage: Storage, value: Value, pointer: Value, stride: Index, *, mask: Value,
+        is_exact: bool = False,
+    ) -> None:  # fmt: skip
         """Convert to a storage type and store elements `stride` apart."""
         f = self.f
-        narrow = self._narrow(storage, value)
+        narrow = self._narrow(storage, value, is_exact=is_exact)
         pointers = self._strided(storage, pointer, stride)
         name = f"llvm.masked.scatter.v{self.lanes}{_suffix(storage)}.v{self.lanes}p0"
         f.module.declare(name, "void", [narrow.type, pointers.type, f"<{self.lanes} x i1>"])
@@ -168,15 +172,16 @@ class Arithmetic:
         return self.load_strided(storage, pointer, stride, mask=mask)
 
     def store_along(
-        self, storage: Storage, value: Value, pointer: Value, stride: int, mask: Value | None = None
-    ) -> None:
+        self, storage: Storage, value: Value, pointer: Value, stride: int,
+        mask: Value | None = None, *, is_exact: bool = False,
+    ) -> None:  # fmt: skip
         """Convert to a storage type and store elements `stride` apart."""
         if is_one(stride):
-            self.store(storage, value, pointer, mask=mask)
+            self.store(storage, value, pointer, mask=mask, is_exact=is_exact)
             return
         every = mask if mask is not None else self.tail_mask(self.lanes)
         apart = stride if is_known(stride) else self.f.index(stride)
-        self.store_strided(storage, value, pointer, apart, mask=every)
+        self.store_strided(storage, value, pointer, apart, mask=every, is_exact=is_exact)
 
     def _strided(self, storage: Storage, pointer: Value, stride: Index) -> Value:
         """Return a pointer for each lane, `stride` elements apart."""
@@ -195,11 +200,15 @@ class Arithmetic:
                 return value
             case "bf16":
                 # A bfloat16 is the upper half of a float32.
-                wide = f.convert("zext", value, self.type("int"))
-                high = f.binary("shl", wide, splat_integer(16, self.lanes))
-                return f.convert("bitcast", high, self.type("float"))
+                bits = f.convert("zext", value, self.type("int"))
+                high = f.binary("shl", bits, splat_integer(16, self.lanes))
+                wide = f.convert("bitcast", high, self.type("float"))
+                self._halves[storage, wide.name] = value
+                return wide
             case "f16":
-                return f.convert("fpext", value, self.type("float"))
+                wide = f.convert("fpext", value, self.type("float"))
+                self._halves[storage, wide.name] = value
+                return wide
             case "u8" | "u16":
                 return f.convert("zext", value, self.type("int"))
             case "s8" | "s16":
@@ -207,13 +216,15 @@ class Arithmetic:
             case "bool":
                 return f.compare("ne", value, splat_integer(0, self.lanes, "i8"))
 
-    def _narrow(self, storage: Storage, value: Value) -> Value:
+    def _narrow(self, storage: Storage, value: Value, *, is_exact: bool = False) -> Value:
         f = self.f
+        if (storage, value.name) in self._halves:
+            return self._halves[storage, value.name]
         match storage:
             case "f32" | "i32" | "i64":
                 return value
             case "bf16":
-                return self.to_bf16(value)
+                return self.to_bf16(value, is_exact=is_exact)
             case "f16":
                 return f.convert("fptrunc", value, f"<{self.lanes} x half>")
             case "u8" | "s8":

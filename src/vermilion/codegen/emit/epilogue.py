@@ -13,7 +13,7 @@ from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.register_tile import RegisterTile
 from vermilion.codegen.emit.values import Index, Value
 from vermilion.codegen.emit.walk import Access
-from vermilion.ir.expression import Apply, Convert, Expression, Operand
+from vermilion.ir.expression import Apply, Constant, Convert, Expression, Operand
 from vermilion.ir.symbolic import is_known
 
 # Operations from which on an expression is written once, in a loop over a tile's rows, rather than
@@ -57,8 +57,11 @@ class Epilogue:
             self.arithmetic.evaluate(one, operand, lambda index: operands[index - len(sums)])
             for one in self.expressions
         ]
-        for access, pointer, result in zip(self.outputs, self.pointers, results, strict=False):
-            access.store(self.arithmetic, result, access.at(f, pointer, at), mask)
+        made = zip(self.outputs, self.pointers, self.expressions, results, strict=False)
+        for access, pointer, expression, result in made:
+            is_exact = not sums and _rounds_nothing(expression)
+            place = access.at(f, pointer, at)
+            access.store(self.arithmetic, result, place, mask, is_exact=is_exact)
 
     def write_rows(self, tile: RegisterTile, mask: Value | None) -> None:
         """Write it for every vector of a tile; `mask` is that of the last in a row."""
@@ -75,7 +78,7 @@ class Epilogue:
         for y, slots in enumerate(tile.accumulators):
             for n, slot in enumerate(slots):
                 f.store(slot.get(), sums, y * row_bytes + n * lanes * 4, align=64)
-        type_ = self.arithmetic.type("float")
+        type_ = tile.accumulators[0][0].get().type  # sums of integers are integers
         with f.loop(0, tile.rows) as row:
             here = f.at(sums, f.multiply(row, row_bytes))
             totals = [f.load(type_, here, n * lanes * 4, align=64) for n in range(tile.vectors)]
@@ -109,6 +112,18 @@ def reads_sums_as_integers(expression: Expression) -> bool:
             return reads_sums_as_integers(expression.argument)
         case _:
             return False
+
+
+# What gives a number that was there already, or the same one with another sign.
+_CHOICES = frozenset({"abs", "max", "min", "neg", "select"})
+
+
+def _rounds_nothing(expression: Expression) -> bool:
+    """Say whether numbers are only chosen or converted: they keep what is subnormal in bfloat16."""
+    if isinstance(expression, Apply):
+        chosen = expression.arguments[expression.operation == "select" :]
+        return expression.operation in _CHOICES and all(map(_rounds_nothing, chosen))
+    return isinstance(expression, Operand | Constant)
 
 
 def weight_of(expression: Expression) -> int:

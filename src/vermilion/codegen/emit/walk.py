@@ -51,9 +51,13 @@ class Access:
         """Load one vector."""
         return arithmetic.load_along(self.storage, place, self.strides[-1], mask)
 
-    def store(self, arithmetic: Arithmetic, value: Value, place: Value, mask: Value | None) -> None:
-        """Store one vector."""
-        arithmetic.store_along(self.storage, value, place, self.strides[-1], mask)
+    def store(
+        self, arithmetic: Arithmetic, value: Value, place: Value, mask: Value | None,
+        *, is_exact: bool = False,
+    ) -> None:  # fmt: skip
+        """Store one vector; `is_exact` keeps what is subnormal in bfloat16."""
+        stride = self.strides[-1]
+        arithmetic.store_along(self.storage, value, place, stride, mask, is_exact=is_exact)
 
 
 def matrices(view: View, shape: Sequence[int]) -> Access:

@@ -20,7 +20,7 @@ from vermilion.codegen.lower.window_shapes import (
 from vermilion.ir.attributes import integer, integers
 from vermilion.ir.formula import at_least, formula
 from vermilion.ir.opset import constant_of
-from vermilion.ir.symbolic import is_known, is_one, larger, lesser, same
+from vermilion.ir.symbolic import is_known, is_one, larger, lesser, same, strict_comparisons
 
 Results = list[Shape]
 
@@ -93,8 +93,8 @@ def squeezed(node: ir.Node) -> Results:
     data = shape_of(node, 0)
     axes = axes_of(node, len(data))
     if axes is None:
-        # Not `size == 1`, which elsewhere is no matter of right and wrong: here it makes the rank.
-        axes = [at for at, size in enumerate(data) if size - 1 == 0]
+        with strict_comparisons():
+            axes = [at for at, size in enumerate(data) if size == 1]
     require(all(data[axis] == 1 for axis in axes), f"{list(data)} without the axes {axes}")
     return [tuple(size for at, size in enumerate(data) if at not in axes)]
 

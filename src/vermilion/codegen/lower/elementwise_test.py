@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+from float_graphs import run_native
 from native_text import differences, normal, read, refusals
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.tensor import allocate
@@ -153,3 +155,28 @@ def test_images_among_the_operands_of_a_result_of_five_dimensions() -> None:
     }"""
     model = read(text, z=np.full((1, 1, 1, 1, 1), 0.5, np.float32))
     assert differences(model, {"x": normal(1, 3, 4, 9)})["y"] == 0.0
+
+
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "y = Transpose<perm = [1, 0]>(x)", "y = Neg(x)", "y = Relu(x)", "y = Max(x, x)",
+        "a = Concat<axis = 0>(x, x)  y = Transpose<perm = [1, 0]>(a)",
+        "a = Cast<to = 1>(x)  b = Ceil(a)  y = Cast<to = 16>(b)",
+        "a = Cast<to = 1>(x)  b = Abs(a)  y = Cast<to = 16>(b)",
+    ],
+)  # fmt: skip
+def test_subnormal_bfloat16_is_kept_by_what_does_not_compute(nodes: str, target: str) -> None:
+    tiny = np.array([1e-40, -1e-40, 1e-39, 3e-38, 0.0, 1.5] * 9, np.float32).reshape(6, 9)
+    x = tiny.astype(ml_dtypes.bfloat16)
+    model = read(f"(bfloat16[6,9] x) => (bfloat16[a,b] y) {{ {nodes} }}", 20)
+    wide = np.concatenate([tiny, tiny]) if "Concat" in nodes else tiny
+    wide = wide.astype(ml_dtypes.bfloat16).astype(np.float32)
+    for name, function in {
+        "Neg": np.negative, "Abs": np.abs, "Relu": lambda v: np.maximum(v, 0), "Ceil": np.ceil,
+    }.items():  # fmt: skip
+        wide = function(wide) if name in nodes else wide
+    wanted = (wide.T if "Transpose" in nodes else wide).astype(ml_dtypes.bfloat16)
+    got = run_native(model, {"x": x}, target, "fp32")["y"]
+    np.testing.assert_array_equal(got.astype(np.float32), wanted.astype(np.float32))

@@ -160,3 +160,17 @@ def test_what_follows_is_one_kernel_with_the_product(target: str) -> None:
     products = [step for step in steps if step.spec.family == "product"]
     assert len(products) == 1
     assert set(products[0].nodes) >= {node.name for node in model.graph if node.op_type == "Relu"}
+
+
+@pytest.mark.parametrize("function", ["Erf", "Tanh", "Sigmoid", "Gelu"])
+def test_a_long_function_follows_sums_of_integers(function: str, target: str) -> None:
+    text = f"""(uint8[8,13] a, uint8 s, float x, int8[13,31] b) => (float[8,31] y) {{
+        i = MatMulInteger (a, b, s)  f = Cast <to = 1> (i)  m = Mul (f, x)  y = {function} (m) }}"""
+    model = read(text, 20)
+    fed = {
+        "a": codes(np.uint8, 8, 13), "s": np.array(99, np.uint8), "b": codes(np.int8, 13, 31),
+        "x": np.array(1e-4, np.float32),
+    }  # fmt: skip
+    got = run_native(model, fed, target, "fp32")["y"]
+    wanted = run_session(open_session(model, threads=1), fed)["y"]
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)

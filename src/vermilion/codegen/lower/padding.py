@@ -36,11 +36,11 @@ def check_pad(node: ir.Node) -> str:
     for size, (before, after) in zip(shape, _amounts(node, len(shape)), strict=True):
         kept = size + lesser(before, 0) + lesser(after, 0)
         most = kept - 1 if mode == "reflect" else kept
-        if mode in ("reflect", "wrap") and max(before, after) - most > 0:
+        if mode in ("reflect", "wrap") and max(before, after) > most:
             return f"Pad with mode {mode} by more than there is"
         # What repeats needs something to repeat; zeros stand beside nothing as well.
         least = 0 if mode == "constant" or before == after == 0 else 1
-        if kept - least < 0:
+        if kept < least:
             return "Pad that cuts all away"
     return ""
 
@@ -58,8 +58,6 @@ def _amounts(node: ir.Node, rank: int) -> list[tuple[int, int]]:
 
 def lower_pad(lowering: Lowering, node: ir.Node) -> None:
     """Copy the inside, then fill axis by axis: later axes repeat what earlier ones filled."""
-    # Once more here: what it compares holds for every size that the program runs at.
-    assert not check_pad(node), "the claim keeps it out"
     data = node.inputs[0]
     assert data is not None
     source = lowering.demand(data)

@@ -98,6 +98,12 @@ def _image_of(lowering: Lowering, value: ir.Value) -> View:
     return as_image(view if view.strides[1] == 1 else lowering.copied(view, (0, 2, 1)))
 
 
+def terms_of(node: ir.Node) -> int:
+    """Return how many numbers a reduction makes one of."""
+    shape = static_shape(node.inputs[0]) or ()
+    return math.prod(shape[axis] for axis in _axes(node, len(shape))[0])
+
+
 def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
     """GlobalAveragePool, GlobalMaxPool and the Reduce operators."""
     data = node.inputs[0]

@@ -46,6 +46,7 @@ from vermilion.ir.opset import (
     static_shape,
     version_of,
 )
+from vermilion.ir.symbolic import strict_comparisons
 
 # Before it, an operator has broadcasting, training and sizes of its own way.
 _OLDEST = 7
@@ -124,6 +125,18 @@ def refusal(node: ir.Node) -> Refusal | None:
         return Refusal(f"the code generator has no `{name}`", "ONNX Runtime runs it on the CPU")
     reason = _checked(node, _unfit_values, check_version, _takes, rule.check, contradiction)
     return Refusal(reason, "ONNX Runtime runs it on the CPU") if reason else None
+
+
+def check_again(node: ir.Node) -> None:
+    """Ask once more, where a program for any sizes is made: what a check compares is noted there.
+
+    The claim asked at one example, and its answer holds for the sizes that compare alike.
+    """
+    rule = _rule(node)
+    with strict_comparisons():
+        reason = _checked(node, rule.check) if rule is not None else ""
+    if reason:
+        raise refuse(node, reason)
 
 
 def lowering_of(node: ir.Node) -> Callable[[Lowering, ir.Node], None]:
@@ -273,7 +286,13 @@ def _reduce(node: ir.Node) -> str:
         return f"{node.op_type} over axes that are not constant"
     if does_nothing_without_axes(node):
         return f"{node.op_type} with noop_with_empty_axes"
+    if node.op_type == "ReduceProd" and reduction.terms_of(node) > _MOST_FACTORS:
+        return f"ReduceProd of more than {_MOST_FACTORS} numbers, which overflows in another order"
     return ""
+
+
+# Of numbers from 1/4 to 4, products of so many are within the range of float32 in any order.
+_MOST_FACTORS = 64
 
 
 def _dropout(node: ir.Node) -> str:

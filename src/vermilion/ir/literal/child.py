@@ -241,6 +241,10 @@ class Worker:
     def _obeyed(self, order: dict[str, Any]) -> dict[str, Any]:
         memory_bytes = int(order["memory_bytes"])
         bound_memory(memory_bytes)
+        if "infer" in order:
+            given, found = self._folder / order["infer"], self._folder / order["inferred"]
+            _infer(given, found, follow=order["follow"], strict=order["strict"])
+            return {}
         number = int(order["model"])
         engine = self._models.get(number)
         if engine is None:
@@ -274,6 +278,13 @@ def _open(order: dict[str, Any], folder: Path) -> Engine:
     except BehindError as behind:
         check_interpreted(stored.whole(), behind)
         return open_interpreter(stored)
+
+
+def _infer(given: Path, found: Path, *, follow: bool, strict: bool) -> None:
+    """Infer the shapes of a file's model into another file (`onnx_shapes`)."""
+    model = onnx.ModelProto.FromString(given.read_bytes())
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=follow, strict_mode=strict)
+    found.write_bytes(inferred.SerializeToString())
 
 
 def _mapped(row: dict[str, Any]) -> Any:

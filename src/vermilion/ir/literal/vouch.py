@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from vermilion.ir.onnx_shapes import may_go_below_zero
 from vermilion.ir.opset import is_standard, static_shape
 
 # What ONNX Runtime computes node by node with results as large as broadcasting makes them. Memory
@@ -70,7 +71,19 @@ def unvouched(model: ir.Model) -> str:
         reason = _unvouched(node)
         if reason:
             return reason
+    if _may_slice_below_zero(model):
+        return "a Slice may meet a size below zero, at which ONNX Runtime ends its process"
     return ""
+
+
+def _may_slice_below_zero(model: ir.Model) -> bool:
+    from vermilion.ir.passes.infer_shapes import without_weights  # which imports what runs models
+
+    sliced = [v for node in _nodes(model) if node.op_type == "Slice" for v in node.inputs[:1]]
+    if not any(value is None or static_shape(value) is None for value in sliced):
+        return False
+    with without_weights(model) as proto:
+        return may_go_below_zero(proto)
 
 
 def may_loop(model: ir.Model) -> bool:

@@ -55,7 +55,7 @@ def raise_opset(model: ir.Model, notes: Notes) -> None:
         )
         return
     raised = ir.from_proto(converted)
-    _settle_resizes(model, raised, version)
+    _settle_resizes(raised, version)
     _settle_pads(raised)
     _take_over(model, raised)
     notes.fired += OPSET - version
@@ -74,7 +74,7 @@ def _means_the_same(node: ir.Node, version: int) -> bool:
 _RESIZE_SAYS_SINCE = 11
 
 
-def _settle_resizes(old: ir.Model, raised: ir.Model, version: int) -> None:
+def _settle_resizes(raised: ir.Model, version: int) -> None:
     """Write down what older resizing means, which onnx's converter leaves to another default.
 
     Source: ONNX Upsample-9 and Resize-10 have no such attribute, and ONNX Runtime divides by the
@@ -82,9 +82,9 @@ def _settle_resizes(old: ir.Model, raised: ir.Model, version: int) -> None:
     """
     if version >= _RESIZE_SAYS_SINCE:
         return
-    resized = {node.outputs[0].name for node in old.graph if node.op_type in ("Upsample", "Resize")}
+    # All of them are old ones; their results may have other names than before.
     for node in raised.graph:
-        if is_operator(node, "Resize") and node.outputs[0].name in resized:
+        if is_operator(node, "Resize"):
             node.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
             node.attributes.add(ir.AttrString("nearest_mode", "floor"))
 

@@ -198,6 +198,19 @@ def test_older_resizing_divides_by_the_scale(opset: int, sizes: str, mode: str) 
     np.testing.assert_allclose(run_session(open_session(model), x)["y"], before, rtol=1e-6)
 
 
+def test_older_resizing_between_other_nodes_divides_by_the_scale() -> None:
+    """onnx's converter gives what it writes inside a graph other names than there were."""
+    model = ir.from_onnx_text(
+        """<ir_version: 8, opset_import: ["" : 7]> g (float[2,3,4] x) => (float[A,B,C] y)
+        { a = Abs (x)  b = Upsample <mode = "linear", scales = [1.0, 1.0, 2.0]> (a)
+          y = Neg (b) }"""
+    )
+    x = {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)}
+    before = run_session(open_session(model), x)["y"]
+    assert not run_pass(raise_opset, model).refusals
+    np.testing.assert_allclose(run_session(open_session(model), x)["y"], before, rtol=1e-6)
+
+
 def test_a_pad_by_edges_keeps_no_number() -> None:
     model = ir.from_onnx_text(
         """<ir_version: 8, opset_import: ["" : 8]>
