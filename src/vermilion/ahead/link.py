@@ -100,18 +100,35 @@ def link(bundles: Sequence[ArtifactReader], output: Path) -> Library:
     ordered = sorted(bundles, key=lambda bundle: -len(bundle.manifest.features))
     interface = _common_interface(name, ordered)
     targets = tuple(bundle.manifest.target for bundle in ordered)
-    header = output.with_name(f"{name}.h")
-    output.parent.mkdir(parents=True, exist_ok=True)
+    header = header_text(interface, ", ".join(targets), VERSION)
     with tempfile.TemporaryDirectory(prefix="vermilion-") as folder:
-        place = Path(folder)
-        header_now = header_text(interface, ", ".join(targets), VERSION)
-        (place / header.name).write_text(header_now, encoding="utf-8")
-        objects, linked = _objects(place, name, ordered)
-        (place / "model.c").write_text(source_text(interface, linked), encoding="utf-8")
-        made = _linked(place, output, name, objects)
-        shutil.move(made, output)
-        shutil.move(place / header.name, header)
-    pkg_config, cmake = output.with_name(f"{name}.pc"), output.with_name(f"{name}.cmake")
+        objects, linked = _objects(Path(folder), name, ordered)
+        source = source_text(interface, linked)
+        return write_library(Path(folder), output, name, targets, (header, source), objects)
+
+
+def write_library(
+    place: Path,
+    output: Path,
+    name: str,
+    targets: tuple[str, ...],
+    texts: tuple[str, str],
+    objects: Sequence[Path],
+) -> Library:
+    """Link objects and assembly files with the C library, in an empty folder or theirs.
+
+    `texts` are the header and the source.
+
+    Raises: DeviceError where there is no C compiler, or it refuses.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    header, pkg_config, cmake = (
+        output.with_name(f"{name}.{ending}") for ending in ("h", "pc", "cmake")
+    )
+    (place / header.name).write_text(texts[0], encoding="utf-8")
+    (place / "model.c").write_text(texts[1], encoding="utf-8")
+    shutil.move(_linked(place, output, name, objects), output)
+    shutil.move(place / header.name, header)
     pkg_config.write_text(_pkg_config(name, output.name), encoding="utf-8")
     cmake.write_text(_cmake(name, output), encoding="utf-8")
     return Library(output, name, targets, header, pkg_config, cmake)
@@ -168,9 +185,7 @@ def _objects(
         text = _about(manifest.to_json())
         data[f"{symbol}_manifest"] = _written(place, f"{symbol}_manifest", memoryview(text))
         targets.append(LinkedTarget(symbol, len(text), tuple(parts)))
-    assembly = place / "data.S"
-    assembly.write_text(_assembly(data), encoding="utf-8")
-    return [*objects, assembly], targets
+    return [*objects, data_assembly(place, data)], targets
 
 
 def _about(manifest: bytes) -> bytes:
@@ -187,13 +202,16 @@ def _written(place: Path, name: str, data: memoryview) -> Path:
     return file
 
 
-def _assembly(data: Mapping[str, Path]) -> str:
-    """Return an assembly file that has the bytes of files as read-only data."""
+def data_assembly(place: Path, data: Mapping[str, Path]) -> Path:
+    """Write an assembly file that has the bytes of files as read-only data, by their symbols."""
     rows = "".join(
         f'.balign 64\n.globl {name}\n.hidden {name}\n{name}:\n.incbin "{path.name}"\n.byte 0\n'
         for name, path in data.items()
     )
-    return f'.section .rodata\n{rows}.section .note.GNU-stack,"",@progbits\n'
+    file = place / "data.S"
+    text = f'.section .rodata\n{rows}.section .note.GNU-stack,"",@progbits\n'
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
 def _linked(place: Path, output: Path, name: str, objects: Sequence[Path]) -> Path:

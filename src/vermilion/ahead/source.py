@@ -10,7 +10,10 @@ from vermilion.ahead.interface import Field, Interface
 
 @dataclass(frozen=True)
 class LinkedPart:
-    """A part of a model for one target. Symbols of its texts and weights begin with `symbol`."""
+    """A part of a model for one target. Symbols of its texts and weights begin with `symbol`.
+
+    `table_bytes` 0: it has functions alone, and no weights.
+    """
 
     name: str
     symbol: str
@@ -53,12 +56,7 @@ _HEAD = """\
 
 """
 
-_FUNCTIONS = """\
-struct {name} {{
-  vermilion_model *model;
-  vermilion_session *session;
-}};
-
+_SAID = """\
 static _Thread_local char linked_said[4096];
 
 static int linked_say(vermilion_status *status) {{
@@ -74,6 +72,14 @@ static int linked_no(int code, const char *said) {{
 }}
 
 LINKED_EXPORT const char *{name}_error(void) {{ return linked_said; }}
+
+"""
+
+_FUNCTIONS = """\
+struct {name} {{
+  vermilion_model *model;
+  vermilion_session *session;
+}};
 
 LINKED_EXPORT int {name}_open({name} **model, int workers) {{
   vermilion_session_options options = {{sizeof options, workers}};
@@ -168,39 +174,49 @@ def source_text(interface: Interface, targets: Sequence[LinkedTarget]) -> str:
             if field.is_open
         ),
     )
-    renamed = "".join(f"#define {name} {interface.name}_{name}\n" for name in _CALLED)
-    head = _HEAD.format(name=interface.name, renamed=renamed)
-    return head + "".join(map(_target, targets)) + _table(interface, targets) + body
+    return source_head(interface.name, _CALLED, targets) + body
 
 
-def _table(interface: Interface, targets: Sequence[LinkedTarget]) -> str:
+def source_head(name: str, called: Sequence[str], targets: Sequence[LinkedTarget]) -> str:
+    """Return what a source begins with: names of the library that it calls, and its tables."""
+    renamed = "".join(f"#define {one} {name}_{one}\n" for one in called)
     rows = "".join(
-        f'    {{"{interface.name}", {target.symbol}_manifest, {target.manifest_bytes},'
+        f'    {{"{name}", {target.symbol}_manifest, {target.manifest_bytes},'
         f" {target.symbol}_parts, {len(target.parts)}}},\n"
         for target in targets
     )
-    return f"static const vermilion_linked linked_targets[] = {{\n{rows}}};\n\n"
+    return (
+        _HEAD.format(name=name, renamed=renamed)
+        + "".join(map(_target, targets))
+        + f"static const vermilion_linked linked_targets[] = {{\n{rows}}};\n\n"
+        + _SAID.format(name=name)
+    )
 
 
 def _target(target: LinkedTarget) -> str:
     lines = [_text(f"{target.symbol}_manifest")]
     for part in target.parts:
-        lines += [_text(f"{part.symbol}_table"), _text(part.weights)]
+        if part.table_bytes:
+            lines += [_text(f"{part.symbol}_table"), _text(part.weights)]
         lines += [
             f"extern void {part.symbol}_{name}(void) LINKED_INSIDE;\n" for name in part.functions
         ]
         rows = ", ".join(f'{{"{name}", {part.symbol}_{name}}}' for name in part.functions)
-        lines.append(
-            f"static const vermilion_linked_function {part.symbol}_functions[] = {{{rows}}};\n"
-        )
-    rows = ", ".join(
-        f'{{"{part.name}", {part.symbol}_table, {part.table_bytes},'
-        f" (const unsigned char *){part.weights}, {part.weights_bytes},"
-        f" {part.symbol}_functions, {len(part.functions)}}}"
-        for part in target.parts
-    )
+        if rows:
+            lines.append(
+                f"static const vermilion_linked_function {part.symbol}_functions[] = {{{rows}}};\n"
+            )
+    rows = ", ".join(map(_part, target.parts))
     lines.append(f"static const vermilion_linked_part {target.symbol}_parts[] = {{{rows}}};\n\n")
     return "".join(lines)
+
+
+def _part(part: LinkedPart) -> str:
+    texts = f"{part.symbol}_table, {part.table_bytes}, (const unsigned char *){part.weights}"
+    if not part.table_bytes:
+        texts = "NULL, 0, NULL"
+    functions = f"{part.symbol}_functions" if part.functions else "NULL"
+    return f'{{"{part.name}", {texts}, {part.weights_bytes}, {functions}, {len(part.functions)}}}'
 
 
 def _text(symbol: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from vermilion.cli.flags import Verbs
+from vermilion.cli.llm_compile import compile
 from vermilion.cli.llm_options import Folder
 from vermilion.cli.llm_run import build, chat, generate
 from vermilion.cli.llm_speed import bench, perplexity
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 app = Verbs(help="Language models: list their operators, build, set up, run and measure.")
 app.command("build")(build)
+app.command("compile")(compile)
 app.command("generate")(generate)
 app.command("chat")(chat)
 app.command("bench")(bench)

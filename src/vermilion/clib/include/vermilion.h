@@ -236,6 +236,71 @@ VERMILION_API vermilion_status *vermilion_run(vermilion_session *session,
                                               vermilion_tensor *outputs, size_t output_count,
                                               const vermilion_pool *pool);
 
+/* ---- language models ---- */
+
+/* A language model: what `vermilion compile MODEL.gguf -o NAME.rai` writes. Tokens go in, logits come
+   out; its tokenizer is the caller's business. It has the memory of one run, however many sequences
+   there are: threads may share one, and take turns. */
+typedef struct vermilion_decoder vermilion_decoder;
+
+typedef struct vermilion_decoder_options {
+  size_t size;
+  uint32_t flags; /* of `enum vermilion_open_flags` */
+  int32_t workers; /* threads that run it, the caller's among them; 0: as many as are of use here */
+} vermilion_decoder_options;
+
+#define VERMILION_DECODER_OPTIONS {sizeof(vermilion_decoder_options), 0, 0}
+
+VERMILION_API vermilion_status *vermilion_decoder_open(const char *path,
+                                                       const vermilion_decoder_options *options,
+                                                       vermilion_decoder **decoder);
+
+/* The bytes of a `.rai` file, as with `vermilion_open_memory`. */
+VERMILION_API vermilion_status *vermilion_decoder_open_memory(const void *data, size_t bytes,
+                                                              const vermilion_decoder_options *options,
+                                                              vermilion_decoder **decoder);
+
+/* Free a decoder that nobody reads with; sequences are the caller's. */
+VERMILION_API void vermilion_decoder_free(vermilion_decoder *decoder);
+
+/* Logits of a position; the longest sequence in tokens; layers that have keys and values. */
+VERMILION_API int64_t vermilion_decoder_vocabulary(const vermilion_decoder *decoder);
+VERMILION_API int64_t vermilion_decoder_context(const vermilion_decoder *decoder);
+VERMILION_API int64_t vermilion_decoder_layers(const vermilion_decoder *decoder);
+VERMILION_API const char *vermilion_decoder_target(const vermilion_decoder *decoder);
+
+/* A sequence: its keys and values lie in memory of the caller's, which need not be cleared. What is in
+   it is the library's own form, of this decoder: copy it, keep it, move it, but do not read it.
+
+   `data` are `vermilion_cache_bytes` bytes, aligned to 64. Where the layers are to lie apart, `parts`
+   names them instead: the keys of the first layer, its values, the keys of the second, ..., each of
+   `vermilion_layer_bytes`, aligned to 64.
+
+   `length` is how many tokens are in it. The caller sets it to 0 to begin, and to less than it is to
+   forget the last tokens; reading adds to it. */
+typedef struct vermilion_cache {
+  size_t size;
+  void *data;
+  size_t bytes;
+  int64_t capacity;
+  int64_t length;
+  int32_t is_long; /* the library's */
+  void *const *parts;
+} vermilion_cache;
+
+#define VERMILION_CACHE {sizeof(vermilion_cache), NULL, 0, 0, 0, 0, NULL}
+
+/* How many bytes a sequence of at most so many tokens takes; 0 where the model has no such length. */
+VERMILION_API size_t vermilion_cache_bytes(const vermilion_decoder *decoder, int64_t capacity);
+VERMILION_API size_t vermilion_layer_bytes(const vermilion_decoder *decoder, int64_t layer, int64_t capacity);
+
+/* Append tokens to a sequence: a whole prompt, a piece of one, or a single token. `logits` are those of
+   the last of them, `vermilion_decoder_vocabulary` float32; NULL where they are not wanted. The same
+   tokens, read in the same pieces, give the same bits, on however many threads. */
+VERMILION_API vermilion_status *vermilion_decoder_read(vermilion_decoder *decoder, vermilion_cache *cache,
+                                                       const int64_t *tokens, size_t count,
+                                                       float *logits, const vermilion_pool *pool);
+
 /* ---- this machine ---- */
 
 /* The processor's features that code generation knows of, as LLVM names them, with a space between:

@@ -34,4 +34,9 @@ typedef struct vermilion_linked {
 VERMILION_API vermilion_status *vermilion_open_linked(const vermilion_linked *targets, size_t count,
                                                       vermilion_model **model);
 
+/* The same of a language model: of its parts the first is `decoder`, with the table and the arrays, the
+   others are `decoder/few` and so on, with the functions of its programs. */
+VERMILION_API vermilion_status *vermilion_decoder_open_linked(const vermilion_linked *targets, size_t count,
+                                                              int32_t workers, vermilion_decoder **decoder);
+
 #endif

@@ -192,6 +192,8 @@ static vm_status vm_open_parts(vm_opening *opening, const char *only) {
     VM_TRY(vm_text_of(&parts->items[i], "name", model->where, &name));
     VM_TRY(vm_text_of(&parts->items[i], "backend", model->where, &backend));
     if (only && strcmp(name, only)) continue;
+    if (!strcmp(backend, "decoder"))
+      return vm_fail(VERMILION_ERROR_UNSUPPORTED, model->where, "open it with `vermilion_decoder_open`", "the compiled model is a language model");
     if (strcmp(backend, "native"))
       return vm_fail(VERMILION_ERROR_UNSUPPORTED, model->where,
                      "run it in Python, with `vermilion run`; `vermilion inspect MODEL` says why the part is not native",
@@ -304,19 +306,26 @@ static vm_status vm_linked_fits(const vermilion_linked *linked, bool *fits) {
   return status;
 }
 
-VERMILION_API vermilion_status *vermilion_open_linked(const vermilion_linked *targets, size_t count, vermilion_model **model) {
-  if (!model) return vm_no_pointer();
-  *model = NULL;
+/* Find the first of several targets that this processor has all features for. */
+static vm_status vm_choose_linked(const vermilion_linked *targets, size_t count, const vermilion_linked **chosen) {
   for (size_t i = 0; i < count; i++) {
     bool fits;
     VM_TRY(vm_linked_fits(&targets[i], &fits));
-    if (!fits) continue;
-    vm_opening opening = {.linked = &targets[i]};
-    vm_bytes manifest = {(const unsigned char *)targets[i].manifest, targets[i].manifest_bytes};
-    return vm_open(&opening, targets[i].name, manifest, NULL, model);
+    *chosen = &targets[i];
+    if (fits) return NULL;
   }
   return vm_fail(VERMILION_ERROR_DEVICE, targets[0].name, "compile it for this processor, with `vermilion compile MODEL --target T -o NAME.so`",
                  "none of the processors that the model was compiled for is this one");
+}
+
+VERMILION_API vermilion_status *vermilion_open_linked(const vermilion_linked *targets, size_t count, vermilion_model **model) {
+  const vermilion_linked *chosen;
+  if (!model) return vm_no_pointer();
+  *model = NULL;
+  VM_TRY(vm_choose_linked(targets, count, &chosen));
+  vm_opening opening = {.linked = chosen};
+  vm_bytes manifest = {(const unsigned char *)chosen->manifest, chosen->manifest_bytes};
+  return vm_open(&opening, chosen->name, manifest, NULL, model);
 }
 #endif
 

@@ -147,25 +147,13 @@ VERMILION_API int32_t vermilion_session_workers(const vermilion_session *session
 
 /* Begin anew in a forked process: the threads are elsewhere, and whoever had a turn is not there. */
 static void vm_settle_in_process(vermilion_session *session) {
-  long here = vm_process(), known = atomic_load(&session->process);
-  while (known != here) {
-    if (known == -1 || !atomic_compare_exchange_strong(&session->process, &known, -1)) {
-      vm_pause();
-      known = atomic_load(&session->process);
-      continue;
-    }
-    vm_lock_new(&session->turn);
-    for (uint32_t i = 0; i < session->model->program_count; i++) {
-      vm_runner *runner = &session->runners[i];
-      vm_team_clear(runner->team);
-      vm_aligned_free(runner->team->apart);
-      runner->team->apart = NULL;
-      runner->team->apart_generation = 0;
-      runner->current = NULL; /* a run may have been cut off while it changed */
-    }
-    atomic_store(&session->process, here);
-    known = here;
+  if (!vm_enter_process(&session->process)) return;
+  vm_lock_new(&session->turn);
+  for (uint32_t i = 0; i < session->model->program_count; i++) {
+    vm_team_renew(session->runners[i].team);
+    session->runners[i].current = NULL; /* a run may have been cut off while it changed */
   }
+  atomic_store(&session->process, vm_process());
 }
 
 /* ---- shapes ---- */

@@ -226,6 +226,26 @@ static void vm_team_clear(vm_team *team) {
 #endif
 }
 
+/* Say whether `process`, whose threads there are, is another one than this: the caller then begins anew
+   and sets it. Of several threads that ask one does; the others wait. */
+static bool vm_enter_process(_Atomic long *process) {
+  long here = vm_process(), known = atomic_load(process);
+  while (known != here) {
+    if (known != -1 && atomic_compare_exchange_strong(process, &known, -1)) return true;
+    vm_pause();
+    known = atomic_load(process);
+  }
+  return false;
+}
+
+/* Begin anew in a forked process. */
+static void vm_team_renew(vm_team *team) {
+  vm_team_clear(team);
+  vm_aligned_free(team->apart);
+  team->apart = NULL;
+  team->apart_generation = 0;
+}
+
 static vm_status vm_team_new(const vm_program *program, int64_t steps, int32_t workers, vm_team **result) {
   vm_team *team = calloc(1, sizeof *team);
   if (!team) return vm_no_memory();

@@ -19,3 +19,5 @@
 #include "threads.c"
 #include "session.c"
 #include "model.c"
+#include "decoder.c"
+#include "decoder_open.c"

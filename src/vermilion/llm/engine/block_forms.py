@@ -120,13 +120,14 @@ def numbers_of(form: BlockForm, own: BlockColumns) -> Floats:
         elif own.mins is None:
             values -= np.float32(1 << (form.bits - 1))
     shared = own.shared or (None, None)
-    values *= _floats(form, own.scales, shared[0])[:, :, None]
+    values *= floats_of_scales(form, own.scales, shared[0])[:, :, None]
     if own.mins is not None:
-        values += _floats(form, own.mins, shared[-1])[:, :, None]
+        values += floats_of_scales(form, own.mins, shared[-1])[:, :, None]
     return values.reshape(len(values), -1)
 
 
-def _floats(form: BlockForm, stored: Array, shared: Floats | None) -> Floats:
+def floats_of_scales(form: BlockForm, stored: Array, shared: Floats | None) -> Floats:
+    """Return scales, or minimums, in float32: (columns, blocks)."""
     if shared is not None:
         return stored.astype(np.float32) * np.repeat(shared, form.group, axis=1)
     if form.scale != "e8m0":

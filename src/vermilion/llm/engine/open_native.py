@@ -10,6 +10,7 @@ from vermilion.codegen.isa import Isa, isa_of
 from vermilion.cores import usable_cores
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hardware.targets.find import resolve_cpu
+from vermilion.hardware.targets.target import Target
 from vermilion.llm.engine.cached_image import Opening, kept_image, known_image
 from vermilion.llm.engine.decoder import NativeDecoder
 from vermilion.llm.engine.image import Image, Prefill
@@ -106,7 +107,12 @@ def this_isa() -> Isa:
 
     Raises: UnsupportedError where the decoder's kernels need more.
     """
-    isa = isa_of(resolve_cpu())
+    return isa_for(resolve_cpu())
+
+
+def isa_for(target: Target) -> Isa:
+    """Return what a processor has; see `this_isa`."""
+    isa = isa_of(target)
     if isa.lanes != LANES or not isa.has_vnni:
         raise UnsupportedError(
             "the native decoder needs AVX-512 with VNNI (Zen 4 or later)",
@@ -150,13 +156,7 @@ def _image(
     from vermilion.llm.engine.build_image import draft_image
     from vermilion.llm.engine.read_graph import read_graph
 
-    if len(config.model_files()) != 1:
-        raise UnsupportedError(
-            "the native decoder takes folders of one model",
-            where=str(config.folder),
-            hint="it runs on ONNX Runtime",
-        )
-    path = config.folder / config.model_files()[0]
+    path = only_model_of(config)
     model = load_model(path)
 
     def draft() -> ImageDraft:
@@ -165,6 +165,20 @@ def _image(
     if opening is None:
         return draft().in_memory(threads)
     return kept_image(opening, [path, *_stored_beside(model)], prefill, draft, threads)
+
+
+def only_model_of(config: GenaiConfig) -> Path:
+    """Return the one graph of a folder.
+
+    Raises: UnsupportedError where there are several.
+    """
+    if len(config.model_files()) != 1:
+        raise UnsupportedError(
+            "the native decoder takes folders of one model",
+            where=str(config.folder),
+            hint="it runs on ONNX Runtime",
+        )
+    return config.folder / config.model_files()[0]
 
 
 def _stored_beside(model: ir.Model) -> list[Path]:

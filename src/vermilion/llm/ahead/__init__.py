@@ -1,0 +1,1 @@
+"""Language models compiled ahead of time: for programs in C, and for onnxruntime-genai."""
