@@ -15,6 +15,7 @@ import pytest
 import c_library
 import models
 from pages import ROOT
+from tiny_llama import Tiny, write_folder
 from vermilion.clib.library import library, linked_object
 
 pytestmark = pytest.mark.needs("c compiler")
@@ -31,13 +32,14 @@ def _write_command(folder: Path, name: str, words: tuple[str, ...]) -> None:
 def test_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "c.md").read_text(encoding="utf-8")
     blocks = _BLOCK.findall(page)
-    assert [kind for kind, _ in blocks] == ["sh", "c", "sh", "c", "cmake", "python"]
+    assert [kind for kind, _ in blocks] == ["sh", "c", "sh", "c", "cmake", "sh", "c", "python"]
     commands = tmp_path / "bin"
     commands.mkdir()
     _write_command(commands, "vermilion", (sys.executable, "-m", "vermilion"))
     _write_command(commands, "cc", c_library.host_compiler().words)
     linked_object()  # once for all tests
     ir.save(models.small_cnn(), tmp_path / "model.onnx")
+    write_folder(tmp_path / "small-llm", Tiny(bits=4))
     for kind, text in blocks:
         if kind == "c":
             named = _NAMED.match(text)
@@ -63,6 +65,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert re.search(r"^output: -?\d", said[0], re.MULTILINE)
     assert "libvermilion" in re.sub(r"\s+", "", said[0])  # a long path is folded
     assert re.search(r"^(x86-64-v3|zen4): -?\d", said[1], re.MULTILINE)
-    assert "(1, 10)" in said[2]
+    assert re.search(r"(\d+\n){8}$", said[2])
+    assert "(1, 10)" in said[3]
     cmake = (tmp_path / "net.cmake").read_text()
     assert "add_library(net::net SHARED IMPORTED)" in cmake

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,19 @@ import pytest
 
 import c_library
 from commands import command_line
+from random_models import MODELS
 from small_decoders import Options, decoder_folder
 from tiny_llama import Tiny, write_folder
 from vermilion.codegen.isa import isa_of
-from vermilion.errors import OptionError, UnsupportedError
+from vermilion.errors import ArtifactError, DeviceError, OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.llm.ahead.compile import compile_decoder
+from vermilion.llm.ahead.tried import file_reads
+from vermilion.llm.engine.block_types import block_type, block_types
+from vermilion.llm.engine.block_types_test import random_rows
 from vermilion.llm.engine.open_native import open_native_decoder
+from vermilion.llm.source.read_gguf_test import small
+from vermilion.runtime.session import Session
 
 pytestmark = pytest.mark.needs("c compiler")
 NEW = 24
@@ -95,3 +101,114 @@ KINDS = {
 def test_other_kinds_give_the_logits_of_our_engine(kind: str, tmp_path: Path) -> None:
     decoder_folder(tmp_path / "model", KINDS[kind])
     assert compile_decoder(tmp_path / "model", tmp_path / "net.rai").tried == 4
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def _rows(name: str) -> Any:
+    found = block_type(name)
+    if found is not None:
+        return name, random_rows(found, 320, 256)
+    numbers = np.random.default_rng(2).standard_normal((320, 256), np.float32)
+    if name == "F16":
+        return name, numbers.astype(np.float16).view(np.uint8)
+    return name, (numbers.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+
+
+@pytest.mark.parametrize("name", [*block_types(), "F16", "BF16"])
+def test_rows_that_tokens_begin_with_are_those_of_the_file(
+    name: str, cache: Path, tmp_path: Path
+) -> None:
+    """All types of blocks: one program for all, so that what is left to differ is the embedding."""
+    tensors = {"token_embd.weight": _rows(name), "output.weight": _rows("Q8_0")}
+    for layer_norm in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        tensors[f"{layer_norm}.weight"] = np.ones(256)
+    columns = {"attn_q": 256, "attn_k": 128, "attn_v": 128, "attn_output": 256}
+    columns |= {"ffn_gate": 256, "ffn_up": 256, "ffn_down": 256}
+    for product, count in columns.items():
+        tensors[f"blk.0.{product}.weight"] = ("Q8_0", _rows("Q8_0")[1][:count])
+    lengths = {"llama.embedding_length": 256, "llama.feed_forward_length": 256}
+    small(tmp_path / "m.gguf", lengths, **tensors)
+    found = compile_decoder(tmp_path / "m.gguf", tmp_path / "m.rai", prefill="int8", cache=cache)
+    assert found.tried == 4
+
+
+@pytest.mark.needs("torch", "transformers")
+def test_a_sequence_that_turns_otherwise_is_to_be_read_again(cache: Path, tmp_path: Path) -> None:
+    """Phi 3: beyond a length, all positions have other cosines."""
+    (model,) = [one for name, one in MODELS.items() if "longrope" in str(one.fields)][:1]
+    model.save(tmp_path / "model")
+    output = tmp_path / "net.rai"
+    assert compile_decoder(tmp_path / "model", output, cache=cache).tried == 4
+    from vermilion.llm.ahead.parts import PART, TABLE_FILE
+    from vermilion.runtime.artifact import open_artifact
+
+    table = json.loads(bytes(open_artifact(output).read(f"{PART}/{TABLE_FILE}")))
+    short = table["facts"]["short"]
+    assert short > 0
+    tokens = prompt_of(short + 3, 160)
+    with file_reads(output, short + 8) as whole, file_reads(output, short + 8) as parts:
+        wanted = whole.read(tokens)
+        parts.read(tokens[:short])
+        with pytest.raises(DeviceError, match="are turned otherwise") as caught:
+            parts.read(tokens[short:])
+        assert "set `length` to 0" in str(caught.value)
+        parts.cache.length = 0
+        assert parts.read(tokens).tobytes() == wanted.tobytes()
+        parts.cache.length = short - 1  # back again
+        with pytest.raises(DeviceError, match="this one now is no more"):
+            parts.read(tokens[short - 1 : short])
+
+
+def test_the_same_pieces_give_the_same_bits_whatever_was_there(made: Path) -> None:
+    """More tokens than one pass takes, and a sequence in memory that another had."""
+    output, prompt = made / "net.rai", prompt_of(240)
+    compile_decoder(made / "model", output)
+    with pytest.raises(ArtifactError, match="this is a language model") as caught:
+        Session(output)
+    assert "vermilion_decoder_open" in str(caught.value.hint)
+    with file_reads(output, 256) as one, file_reads(output, 256) as other:
+        wanted = one.read(prompt)
+        other.read(prompt_of(200))
+        other.cache.length = 0
+        assert other.read(prompt).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "reason"),
+    [
+        ("net.zip", "cpu", "neither a library nor a `.rai`"),
+        ("net.rai", "zen4,zen5", "code for one target"),
+        ("net.so", ",", "code for one target"),
+        ("net.so", "gfx942", "is none"),
+    ],
+)
+def test_wrong_use_is_told(
+    name: str, targets: str, reason: str, made: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=reason) as caught:
+        compile_decoder(made / "model", tmp_path / name, targets=targets)
+    assert caught.value.hint
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_processor_without_what_kernels_need_is_refused(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="needs AVX-512 with VNNI"):
+        compile_decoder(made / "model", tmp_path / "net.so", targets="zen2")
+
+
+def test_what_the_command_says(
+    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vermilion = command_line(capfd, monkeypatch, tmp_path / "cache")
+    output = tmp_path / "libsmall.so"
+    data = vermilion("llm", "compile", made / "model", "-o", output, "--context", 64, "--json").data
+    assert (data["context"], data["vocabulary"], data["tried"]) == (64, 320, 4)
+    assert data["library"]["name"] == "small"
+    assert "#define SMALL_CONTEXT 64" in (tmp_path / "small.h").read_text()
+    done = vermilion("llm", "compile", made / "model", "-o", output, "--context", 9999)
+    assert done.code == 2
+    assert "a context of 9999 tokens" in done.err

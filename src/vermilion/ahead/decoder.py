@@ -72,8 +72,8 @@ int {name}_open({name} **model, int workers);
 /* How many bytes a sequence of at most `capacity` tokens takes; 0 where there is no such length. */
 size_t {name}_cache_bytes(const {name} *model, int64_t capacity);
 
-/* Append tokens. `logits` are {upper}_VOCABULARY numbers, of what follows the last token; NULL where
-   they are not wanted, as of all pieces of a prompt but its last. `pool` may be NULL. */
+/* Append tokens. `logits` are {upper}_VOCABULARY numbers, of what follows the last token; NULL
+   where they are not wanted, as of all pieces of a prompt but its last. `pool` may be NULL. */
 int {name}_prefill({name} *model, {name}_cache *cache, const int64_t *tokens, size_t count,
                    float *logits, const {name}_pool *pool);
 

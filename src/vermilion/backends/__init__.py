@@ -30,6 +30,10 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
 MACHINE_CODE = frozenset({"native", "npu_model", "iree"})
 
 
+# What parts of language models that are compiled for the C library name as theirs.
+DECODER = "decoder"
+
+
 @cache
 def backend(name: str) -> Backend:
     """Return the backend of that name, the same one each time.
@@ -37,6 +41,12 @@ def backend(name: str) -> Backend:
     Raises: ArtifactError for a name that this version does not know.
     """
     place = BACKENDS.get(name)
+    if name == DECODER:
+        raise ArtifactError(
+            "this is a language model, compiled for programs in C",
+            hint="open it with `vermilion_decoder_open` of the C library; `vermilion llm generate` "
+            "runs the model that it was made of",
+        )
     if place is None:
         raise ArtifactError(
             f"no backend is called `{name}`",

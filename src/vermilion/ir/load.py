@@ -189,7 +189,9 @@ def _read(file: Path, where: str) -> tuple[bytes, dict[int, bytes]]:
         ) from error
     if stat.S_ISDIR(info.st_mode):
         raise OptionError(
-            "this is a folder, an ONNX file was expected", where=where, hint="name the `.onnx` file"
+            "this is a folder, an ONNX file was expected",
+            where=where,
+            hint="name the `.onnx` file; language models have verbs of their own, `vermilion llm`",
         )
     if not stat.S_ISREG(info.st_mode):
         raise OptionError("this is not a regular file", where=where, hint="name the `.onnx` file")

@@ -208,8 +208,8 @@ def _try_file(made: Sequence[TargetDecoder], file: Path, facts: DecoderFacts) ->
     mine = runs_here(made)
     if mine is None:
         return 0
-    with file_reads(file, capacity_of(facts.context)) as read:
-        return tried(mine, facts.context, read)
+    with file_reads(file, capacity_of(facts.context)) as reader:
+        return tried(mine, facts.context, reader)
 
 
 def _try_library(made: Sequence[TargetDecoder], output: Path, facts: DecoderFacts) -> int:
@@ -225,5 +225,5 @@ def _try_library(made: Sequence[TargetDecoder], output: Path, facts: DecoderFact
         else:
             write_decoder_library(made, shared, facts)
         capacity = capacity_of(facts.context)
-        with linked_reads(shared, facts.name, facts.vocabulary, capacity) as read:
-            return tried(mine, facts.context, read)
+        with linked_reads(shared, facts.name, facts.vocabulary, capacity) as reader:
+            return tried(mine, facts.context, reader)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vermilion.backends import DECODER
 from vermilion.codegen.emit.decoder.weights import PANEL
 from vermilion.codegen.table import RUN, SERVE
 from vermilion.llm.engine.block_forms import floats_of_scales
@@ -24,7 +25,7 @@ from vermilion.llm.engine.image import PROGRAMS, Image
 
 # `clib/source/decoder.c` says the same. The part's name, and the files in it.
 FORMAT = 1
-PART, TABLE_FILE, WEIGHTS_FILE = "decoder", "kernels.json", "packed.bin"
+PART, TABLE_FILE, WEIGHTS_FILE = DECODER, "kernels.json", "packed.bin"
 _ALIGNMENT = 64
 _ROWS_AT_ONCE = 4096
 _FLOATS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,13 @@ _READS = (FEW_ROWS + 5, 3, 1, 1)
 # units in the last place.
 _TANH = 2.0**-21
 
-Read = Callable[[Sequence[int]], NDArray[np.float32]]
+
+@dataclass(frozen=True)
+class Reader:
+    """What reads tokens into one sequence, and the sequence, as C has it."""
+
+    read: Callable[[Sequence[int]], NDArray[np.float32]]
+    cache: Any
 
 
 class FileCache(ctypes.Structure):
@@ -53,8 +60,8 @@ class LinkedCache(ctypes.Structure):
 
 
 @contextmanager
-def linked_reads(file: Path, name: str, vocabulary: int, capacity: int) -> Iterator[Read]:
-    """Open a shared library of a decoder; yield what reads tokens into one sequence.
+def linked_reads(file: Path, name: str, vocabulary: int, capacity: int) -> Iterator[Reader]:
+    """Open a shared library of a decoder; yield a reader of one sequence.
 
     Raises: DeviceError with what the library said.
     """
@@ -89,7 +96,7 @@ def linked_reads(file: Path, name: str, vocabulary: int, capacity: int) -> Itera
             )  # fmt: skip
             return logits
 
-        yield read
+        yield Reader(read, cache)
     finally:
         close(model)
         del memory
@@ -98,8 +105,8 @@ def linked_reads(file: Path, name: str, vocabulary: int, capacity: int) -> Itera
 
 
 @contextmanager
-def file_reads(file: Path, capacity: int) -> Iterator[Read]:
-    """Open a `.rai` of a decoder with the C library; yield what reads tokens into one sequence.
+def file_reads(file: Path, capacity: int) -> Iterator[Reader]:
+    """Open a `.rai` of a decoder with the C library; yield a reader of one sequence.
 
     Raises: DeviceError with what the library said.
     """
@@ -129,7 +136,7 @@ def file_reads(file: Path, capacity: int) -> Iterator[Read]:
             )  # fmt: skip
             return logits
 
-        yield read
+        yield Reader(read, cache)
     finally:
         own.vermilion_decoder_free(decoder)
         del memory
@@ -163,7 +170,7 @@ def runs_here(made: Sequence[TargetDecoder]) -> TargetDecoder | None:
     return next((one for one in made if one.target.features <= here), None)
 
 
-def tried(made: TargetDecoder, context: int, read: Read) -> int:
+def tried(made: TargetDecoder, context: int, reader: Reader) -> int:
     """Compare logits with our engine's; return how many reads had the same bits.
 
     Raises: ArtifactError where bits differ.
@@ -177,7 +184,7 @@ def tried(made: TargetDecoder, context: int, read: Read) -> int:
                 break
             tokens = random.integers(0, decoder.tokens, count)
             own = state.forward(tokens[None])[0]
-            found = read(tokens.tolist())
+            found = reader.read(tokens.tolist())
             far = np.abs(found - own).max() > made.image.facts.logits_bound * _TANH
             if far or (not made.image.facts.logits_bound and found.tobytes() != own.tobytes()):
                 raise ArtifactError(
