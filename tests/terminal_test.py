@@ -247,7 +247,8 @@ def test_the_first_page_of_help(
 
 # Printed by verbs that other tests carry out: they build or run language models, or serve.
 ELSEWHERE = {
-    "hello", "clib", "llm build", "llm chat", "llm compile", "onnx_utils vaiml", "model_generate", "serve", "top",
+    "hello", "clib", "llm build", "llm chat", "llm compile", "onnx_utils vaiml", "model_generate",
+    "serve", "top",
 }  # fmt: skip
 
 
