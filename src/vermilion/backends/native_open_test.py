@@ -396,6 +396,37 @@ def test_rows_with_two_halves_have_seven_products_at_any_length(tmp_path: Path) 
     assert calls[1, 64] == calls[3, 90] == calls[1, 200] != calls[1, 1]
 
 
+# Their left side is a view whose rows do not lie side by side, which two products read.
+TURNED = """g (float[N,512,S] x, float[N,S,512] y) => (float[N,S,512] z, float[N,S,512] v)
+ <float[512,512] w, float[512] b, float[512,512] u> {
+ t = Transpose<perm=[0,2,1]>(x)  a = MatMul(t, w)  c = Add(a, b)  z = Add(c, y)  v = MatMul(t, u) }
+"""
+
+
+def test_columns_that_are_multiplied_as_rows(tmp_path: Path) -> None:
+    proto = model(TURNED)
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    assert isinstance(program, OpenExecutable)
+    rng = np.random.default_rng(8)
+    for n, s in ((1, 1), (1, 7), (2, 33), (1, 64), (3, 90)):
+        given = feeds(expected, {"N": n, "S": s}, rng)
+        found = program.run(given)
+        for name, array in zip(("z", "v"), expected.run(None, given), strict=True):
+            assert error(array, found[name]) < 1e-5, (n, s, name)
+
+
+def test_rows_that_are_few_are_one_step_a_product(tmp_path: Path) -> None:
+    program = compiled(model(WIDE), tmp_path)
+    assert isinstance(program, OpenExecutable)
+    program.run({"x": np.ones((1, 7, 512), np.float32), "r": np.ones((1, 7, 1), np.float32)})
+    assert program._current is not None
+    calls = program._current.table.calls
+    # Three products, and before each the sum of the halves of its rows.
+    assert [program._current.table.functions[n].split("_")[0] for n in calls[:, 0]] == [
+        "map", "matmul", "map", "matmul", "map", "matmul",
+    ]  # fmt: skip
+
+
 def test_what_is_no_number_in_one_entry_stays_there(tmp_path: Path) -> None:
     program = compiled(model(WIDE), tmp_path)
     x, r = np.ones((3, 128, 512), np.float32), np.zeros((3, 128, 1), np.float32)

@@ -116,44 +116,52 @@ def _whole_rows(
     expression: Expression,
     nodes: Sequence[ir.Node],
 ) -> None:
-    """Add a product with the sums of weights that seven products have.
+    """Add a product with the sums of weights that seven products have, in one step.
 
-    With left halves a and b: (a + b) · B0 + b · (B2 - B0) and a · (B1 - B3) + (a + b) · B3 are the
-    halves of the result.
+    With left halves a and b: (a + b) · B0 + b · (B2 - B0) and (a + b) · B3 + a · (B1 - B3) are the
+    halves of the result. The two right sums of each side of the plus lie one after the other.
     """
     numeric = NUMERICS["f32"]
     side, tile = _right_side(lowering, left, right, key)
     panels = packed(lowering, side, numeric, tile)
     _, depth, columns = side.shape
-    first, second = (left.sliced(-1, at * depth, depth) for at in (0, 1))
-    both = _row_sums(lowering, left, first, second)
     matrix = panels.elements // len(PRODUCTS)
-    for half, (lefts, numbers) in enumerate((((both, second), (1, 3)), ((first, both), (2, 4)))):
-        of = [panels.sliced(0, number * matrix, matrix) for number in numbers]
-        lowering.add(
-            matmul_step(
-                lowering, lefts[0], RightSide((depth, columns), panels=of[0]), numeric,
-                target.sliced(-1, half * columns, columns),
-                [_half_of(view, half, columns) for view in operands], expression,
-                nodes if half else (), tile=tile, second=(lefts[1], of[1]),
-            )
-        )  # fmt: skip
+    first, second = (panels.sliced(0, at * matrix, 2 * matrix) for at in (1, 3))
+    shape = (2, *(1 for _ in target.shape[2:]), depth, columns)
+    dense, both = _row_sums(lowering, left)
+    lowering.add(
+        matmul_step(
+            lowering, both, RightSide(shape, panels=first), numeric, _in_halves(target),
+            [_in_halves(view) for view in operands], expression, nodes, tile=tile,
+            second=(_in_halves(dense, is_last_first=True), second),
+        )
+    )  # fmt: skip
 
 
-def _half_of(view: View, half: int, columns: int) -> View:
-    """Return the columns of an operand that a half of the result has; one column is of both."""
-    return view if view.shape[-1] == 1 else view.sliced(-1, half * columns, columns)
+def _in_halves(view: View, *, is_last_first: bool = False) -> View:
+    """Return the halves of rows one after the other: (…rows, N) → (2, …rows, N / 2)."""
+    *rows, columns = view.shape
+    step = columns // 2 * view.strides[-1]
+    return replace(
+        view,
+        shape=(2, *rows, columns // 2),
+        strides=(-step if is_last_first else step, *view.strides),
+        offset=view.offset + (step if is_last_first else 0),
+    )
 
 
-def _row_sums(lowering: Lowering, left: View, first: View, second: View) -> View:
-    """Return the sum of the halves of every row, once for all products of one tensor."""
-    key = (left, f"rows {lowering.only_if}")
-    if key not in lowering.left_sums:
-        name = f"{left.buffer.name} halves"
-        sums = allocate(name, "f32", first.shape)
-        lowering.add(map_step([first, second], [sums], [_sum(((0, 1), (1, 1)))], [name]))
-        lowering.left_sums[key] = sums
-    return lowering.left_sums[key]
+def _row_sums(lowering: Lowering, left: View) -> tuple[View, View]:
+    """Return rows side by side and the sum of their halves, once for all products of a tensor."""
+    keys = [(left, f"{kind} {lowering.only_if}") for kind in ("dense", "rows")]
+    if keys[0] not in lowering.left_sums:
+        dense = left if left.strides[-1] == 1 else lowering.copied(left)
+        halves, name = _in_halves(dense), f"{left.buffer.name} halves"
+        sums = allocate(name, "f32", halves.shape[1:])
+        parts = [_of(halves, number) for number in (0, 1)]
+        lowering.add(map_step(parts, [sums], [_sum(((0, 1), (1, 1)))], [name]))
+        lowering.left_sums |= dict(zip(keys, (dense, sums), strict=True))
+    dense, sums = (lowering.left_sums[key] for key in keys)
+    return dense, sums
 
 
 def _right_side(lowering: Lowering, left: View, right: Array, key: str) -> tuple[RightSide, Tile]:
