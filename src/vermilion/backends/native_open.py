@@ -106,18 +106,20 @@ class OpenExecutable:
 
     def _settled(self, sized: SizedTable) -> LoadedProgram:
         """Return the program with this table in it."""
+        before, self._current = self._current, None  # until it is in: an exception may come
         if self._program is None:
-            self._program = LoadedProgram(
+            program = LoadedProgram(
                 sized.table, self._isa, self._workers, keep=self._packed, memory=self._memory
             )
-        elif self._current is not sized:
+            program.point("weights", self._packed.ctypes.data)
+            program.point("checks", self._words.ctypes.data)
+            self._program = program
+        elif before is not sized:
             self._program.resize(sized.table)
-        if self._current is not sized:
-            if sized.words > self._words.size:
-                self._words = self._memory.aligned(8 * sized.words).view(np.int64)
-            self._program.point("weights", self._packed.ctypes.data)
+        if sized.words > self._words.size:
+            self._words = self._memory.aligned(8 * sized.words).view(np.int64)
             self._program.point("checks", self._words.ctypes.data)
-            self._current = sized
+        self._current = sized
         return self._program
 
     def _complain(self, sized: SizedTable) -> None:

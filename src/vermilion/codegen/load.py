@@ -84,10 +84,9 @@ class LoadedProgram:
             libraries.append(library)
             self.functions.update(found)
         self.arena = memory.aligned(table.arena_bytes + SLACK_BYTES)
+        self._at: dict[str, int] = {}  # where buffers of the caller's are
         self._hold_arguments(table)
-        self._of = table.arguments_of()
-        self.point(None, self.arena.ctypes.data)
-        self.point("sizes", 0)
+        self._take(table)
         self._memory, self._threads = memory, threads
         self.rows = table.rows(self.functions, self.arguments.ctypes.data, threads)
         self._held = [self.arena, self.arguments]
@@ -99,23 +98,33 @@ class LoadedProgram:
         """How many threads run it, the caller's among them."""
         return self._pool.workers
 
-    def point(self, buffer: str | None, address: int) -> None:
+    def point(self, buffer: str, address: int) -> None:
         """Say where a buffer of the caller's is, if the program has one of that name."""
+        self._at[buffer] = address
         for number, offset in self._of.get(buffer, ()):
             self._slots[number] = address + offset
 
     def resize(self, table: ProgramTable) -> None:
-        """Take the calls of another table of the same code, between two runs."""
+        """Take the calls of another table of the same code, between two runs.
+
+        The caller's buffers stay where they are.
+        """
         if table.arena_bytes + SLACK_BYTES > self.arena.size:
             # Every unit of the runs before is finished: nobody reads the arena that was too small.
-            self.arena = self._memory.aligned(table.arena_bytes + SLACK_BYTES)
+            self.arena = self._memory.grown(self.arena.size, table.arena_bytes + SLACK_BYTES)
         if len(table.addresses) > len(self.arguments):
             self._hold_arguments(table)
         self._held[:] = [self.arena, self.arguments]
-        self._of = table.arguments_of()
-        self.point(None, self.arena.ctypes.data)
-        self.point("sizes", 0)
+        self._take(table)
         self._pool.hold(table.rows(self.functions, self.arguments.ctypes.data, self._threads))
+
+    def _take(self, table: ProgramTable) -> None:
+        """Write all arguments of a table: sizes, and addresses."""
+        known = [self._at.get(name, 0) for name in table.buffers]
+        bases = np.array([*known, 0, self.arena.ctypes.data], np.int64)  # SIZE and ARENA are last
+        buffers, offsets = table.addresses.T
+        self.arguments[: len(offsets)] = bases[buffers] + offsets
+        self._of = table.arguments_of()
 
     def _hold_arguments(self, table: ProgramTable) -> None:
         self.arguments = aligned_bytes(8 * max(_LEAST_ARGUMENTS, len(table.addresses))).view(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vermilion.codegen.tensor import SLACK_BYTES, Buffer
 
 if TYPE_CHECKING:
     from vermilion.codegen.kernel import Step
-from vermilion.codegen.tensor import SLACK_BYTES, Buffer
 
 ALIGNMENT = 64
 # The smallest chunk: taking one costs a cache line, the last one keeps others waiting.
@@ -20,7 +24,6 @@ _SHARED_NS = 1500.0
 # An image up to this size keeps its border from run to run, in memory that nothing else uses: a
 # border takes a worker 2 microseconds, which is a twentieth of a small convolution.
 _KEPT_BYTES = 2 * 1024 * 1024
-_SPAN_STEPS = 64
 # Tensors touched since the last barrier that a step is held against; a barrier takes less time than
 # so many steps do, and without a bound a wide graph would be compared pair by pair.
 _MOST_PENDING = 512
@@ -126,30 +129,53 @@ def lives_of(steps: Sequence[Step]) -> dict[int, Life]:
 
 
 def place_lives(lives: Sequence[Life]) -> tuple[list[tuple[Buffer, int]], int]:
-    """Return an offset for every buffer, and the bytes of all: largest first, as low as may be."""
-    placed: list[tuple[int, int, int]] = []  # offset, end, number of the life
-    ordered = sorted(lives, key=lambda one: (-one.size_bytes, one.first))
-    # What lives in a span of steps, by span: in a long program most things never meet.
-    by_span: dict[int, list[tuple[int, int, int]]] = {}
-    total = ALIGNMENT
-    for number, life in enumerate(ordered):
-        size = aligned(life.size_bytes + SLACK_BYTES)
-        offset = ALIGNMENT
-        spans = range(life.first // _SPAN_STEPS, life.last // _SPAN_STEPS + 1)
-        near = {item for span in spans for item in by_span.get(span, ())}
-        for low, high, at in sorted(near):
-            other = ordered[at]
-            if other.last < life.first or other.first > life.last:
-                continue
-            if offset + size <= low:
-                break
-            offset = max(offset, high)
-        placed.append((offset, offset + size, number))
-        for span in spans:
-            by_span.setdefault(span, []).append(placed[-1])
-        total = max(total, offset + size)
-    offsets = [(buffer, offset) for offset, _, at in placed for buffer in ordered[at].buffers]
+    """Return an offset for every buffer, and the bytes of all."""
+    spans = [(life.first, life.last) for life in lives]
+    places, total = places_of([life.size_bytes for life in lives], spans, meetings(spans))
+    offsets = [
+        (buffer, place)
+        for life, place in zip(lives, places, strict=True)
+        for buffer in life.buffers
+    ]
     return offsets, total
+
+
+def meetings(lives: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Return for each life, its first and last step, the numbers of those that it meets."""
+    found: list[list[int]] = [[] for _ in lives]
+    current: list[int] = []
+    for number in sorted(range(len(lives)), key=lambda at: lives[at][0]):
+        first, last = lives[number]
+        current = [other for other in current if lives[other][1] >= first]
+        if last < first:
+            continue  # nothing touches it
+        for other in current:
+            found[other].append(number)
+        found[number] += current
+        current.append(number)
+    return found
+
+
+def places_of(
+    sizes: Sequence[int], lives: Sequence[tuple[int, int]], meets: Sequence[Sequence[int]]
+) -> tuple[list[int], int]:
+    """Return an offset for each size in bytes, and the bytes of all: what meets does not overlap.
+
+    Largest first, each as low as may be. Negative sizes get no place.
+    """
+    places, ends = [0] * len(sizes), [0] * len(sizes)
+    total = ALIGNMENT
+    for number in sorted(range(len(sizes)), key=lambda at: (-sizes[at], lives[at][0])):
+        if sizes[number] < 0:
+            break
+        size, place = aligned(sizes[number] + SLACK_BYTES), ALIGNMENT
+        for low, other in sorted([(places[at], at) for at in meets[number] if ends[at]]):
+            if place + size <= low:
+                break
+            place = max(place, ends[other])
+        places[number], ends[number] = place, place + size
+        total = max(total, place + size)
+    return places, total
 
 
 def aligned(size: int) -> int:
@@ -184,8 +210,7 @@ def plan_barriers(steps: Sequence[Step], offsets: Mapping[int, int]) -> list[boo
     return barriers_between(uses)
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """Memory that a step touches: from and to, in which buffer, and whether a border is all."""
 
     low: int
@@ -206,7 +231,8 @@ def barriers_between(steps: Iterable[tuple[Sequence[Use], Sequence[Use]]]) -> li
         conflict = (
             len(reads) + len(writes) > _MOST_PENDING
             or _overlap(mine_read, writes)
-            or _overlap(mine_written, [*writes, *reads])
+            or _overlap(mine_written, writes)
+            or _overlap(mine_written, reads)
         )
         barriers.append(conflict)
         if conflict:
@@ -225,13 +251,12 @@ def _span(buffer: Buffer, offsets: Mapping[int, int]) -> tuple[int, int]:
 
 
 def _overlap(some: Sequence[Use], others: Sequence[Use]) -> bool:
-    return any(
-        a.low < b.high
-        and b.low < a.high
-        and not (a.buffer == b.buffer and a.is_border != b.is_border)
-        for a in some
-        for b in others
-    )
+    for low, high, buffer, is_border in some:
+        for other in others:
+            meets = low < other.high and other.low < high
+            if meets and (buffer != other.buffer or is_border == other.is_border):
+                return True
+    return False
 
 
 def time_ns(operations: float, moved_bytes: float) -> float:
@@ -247,3 +272,15 @@ def chunk_of(units: int, whole_ns: float) -> int:
     if whole_ns < _SHARED_NS:
         return max(1, units)
     return max(1, int(units * _CHUNK_NS / whole_ns))
+
+
+def times_ns(operations: NDArray[np.int64], moved_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return `time_ns` of many steps."""
+    return np.maximum(operations / _OPERATIONS_A_NS, moved_bytes / _BYTES_A_NS)
+
+
+def chunks_of(units: NDArray[np.int64], whole_ns: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return `chunk_of` of many steps, each of a unit or more."""
+    shared = units * _CHUNK_NS / np.maximum(whole_ns, _SHARED_NS)
+    chunks = np.where(whole_ns < _SHARED_NS, units, shared.astype(np.int64))
+    return np.maximum(1, chunks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,18 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.codegen.memory import (
-    Life,
     Use,
     barriers_between,
-    chunk_of,
-    place_lives,
-    time_ns,
+    chunks_of,
+    meetings,
+    places_of,
+    times_ns,
 )
 from vermilion.codegen.table import ARENA, SIZE, Check, ObjectCode, ProgramTable
-from vermilion.codegen.tensor import SLACK_BYTES, Buffer
+from vermilion.codegen.tensor import SLACK_BYTES
 from vermilion.errors import OtherSizesError
 from vermilion.ir.formula import computed, guard_holds
 
+Whole = NDArray[np.int64]
 _PORTS = ("input", "output")
 
 
@@ -39,9 +40,38 @@ class SizedTable:
         return sum(check.count for check in self.checks)
 
 
+@dataclass(frozen=True)
+class _Addresses:
+    """The addresses of all calls, one after the other, as columns.
+
+    Of each: its call, the caller's buffer, the number of its formula, what is added to that, and
+    its tensor of the arena and its check, -1 where it is in none.
+    """
+
+    call: Whole
+    buffer: Whole
+    formula: Whole
+    base: Whole
+    tensor: Whole
+    check: Whole
+
+
+@dataclass(frozen=True)
+class _Touched:
+    """Tensors that a call reads and writes, by number: the arena's, then inputs and outputs."""
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    is_border: bool
+
+
 @dataclass
 class OpenTable:
-    """What `open_program` wrote, made ready to compute tables from."""
+    """What `open_program` wrote, made ready to compute tables from.
+
+    All that does not depend on a run's sizes is done once: which call touches what, and which
+    tensors are in use at the same time. A run that is the first of its sizes waits for the rest.
+    """
 
     about: Mapping[str, Any]
     objects: Sequence[ObjectCode]
@@ -53,15 +83,50 @@ class OpenTable:
         calls = self.about["calls"]
         self.functions = tuple(dict.fromkeys(call["function"] for call in calls))
         numbers = {name: number for number, name in enumerate(self.functions)}
-        self._function_of = np.array([numbers[call["function"]] for call in calls], np.int64)
+        self._function = _whole(numbers[call["function"]] for call in calls)
         ports = [f"{p} {i}" for p in _PORTS for i in range(len(self.about[f"{p}s"]))]
         self.buffers = ("weights", "checks", *ports)
-        self._lives = [[len(calls), -1] for _ in self.about["buffers"]]
-        for at, call in enumerate(calls):
+        self._units, self._operations, self._moved = (
+            _whole(call[key] for call in calls) for key in ("units", "operations", "moved")
+        )
+        self._count = _whole(len(call["arguments"]) + len(call["sizes"]) for call in calls)
+        extents = [extent for call in calls for extent in call["extents"]]
+        self._extents = np.array(extents, np.int64).reshape(-1, 3)
+        self._addresses = self._columns()
+        self._touched = [self._touched_by(call) for call in calls]
+        lives = [(len(calls), -1) for _ in self.about["buffers"]]
+        for at, touched in enumerate(self._touched):
+            for number in (*touched.reads, *touched.writes):
+                if number < len(lives):
+                    lives[number] = min(lives[number][0], at), at
+        self._lives, self._meetings = lives, meetings(lives)
+
+    def _columns(self) -> _Addresses:
+        numbers = {name: number for number, name in enumerate(self.buffers)}
+        rows: list[tuple[int, ...]] = []
+        for at, call in enumerate(self.about["calls"]):
             for argument in call["arguments"]:
-                if argument["place"] == "arena":
-                    life = self._lives[argument["index"]]
-                    life[0], life[1] = min(life[0], at), max(life[1], at)
+                place, index = argument["place"], argument.get("index", 0)
+                offset, base = argument["offset"], argument.get("base", 0)
+                if place == "arena":
+                    rows.append((at, ARENA, offset, base, index, -1))
+                elif place == "checks":
+                    rows.append((at, numbers[place], offset, base, -1, index))
+                else:
+                    name = place if place == "weights" else f"{place} {index}"
+                    rows.append((at, numbers[name], offset, base, -1, -1))
+            rows += [(at, SIZE, size, 0, -1, -1) for size in call["sizes"]]
+        return _Addresses(*np.array(rows, np.int64).reshape(-1, 6).T)
+
+    def _touched_by(self, call: Mapping[str, Any]) -> _Touched:
+        count, inputs = len(self.about["buffers"]), len(self.about["inputs"])
+        firsts = {"arena": 0, "input": count, "output": count + inputs}
+        numbers: dict[bool, list[int]] = {False: [], True: []}
+        for argument in call["arguments"]:
+            if argument["place"] in firsts:  # weights are read by all, checks by nobody in a run
+                number = firsts[argument["place"]] + argument["index"]
+                numbers[bool(argument["written"])].append(number)
+        return _Touched(tuple(numbers[False]), tuple(numbers[True]), bool(call["border"]))
 
     def sizes_of(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
         """Return the size of every symbol in the shapes of the inputs.
@@ -90,7 +155,8 @@ class OpenTable:
         sizes = self.sizes_of(shapes)
         try:
             numbers = computed(self.about["formulas"], sizes)
-        except ZeroDivisionError as error:
+            columns = np.array(numbers, np.int64)
+        except (ZeroDivisionError, OverflowError) as error:
             raise self._unfit(sizes) from error
         for port, shape in zip(self.about["inputs"], shapes, strict=True):
             wanted = tuple(numbers[size] for size in port["shape"])
@@ -106,8 +172,11 @@ class OpenTable:
         for difference, sign in self.about["guards"]:
             if not guard_holds(sign, numbers[difference]):
                 raise self._unfit(sizes)
-        self._check_extents(numbers, sizes)
-        return SizedTable(self._table(numbers), outputs, self._checks(numbers))
+        low, high, size = columns[self._extents].T
+        if (columns[self._units] < 0).any() or (low < 0).any() or (high > size).any():
+            raise self._unfit(sizes)
+        checks = self._checks(numbers)
+        return SizedTable(self._table(columns, checks), outputs, checks)
 
     def _unfit(self, sizes: Mapping[str, int]) -> OtherSizesError:
         words = ", ".join(f"{name} = {size}" for name, size in sizes.items())
@@ -115,14 +184,6 @@ class OpenTable:
             f"the model cannot be run at the sizes {words}",
             hint="something in it has a size of its own that these go beyond",
         )
-
-    def _check_extents(self, numbers: Sequence[int], sizes: Mapping[str, int]) -> None:
-        for call in self.about["calls"]:
-            if numbers[call["units"]] < 0:
-                raise self._unfit(sizes)
-            for low, high, size in call["extents"]:
-                if numbers[low] < 0 or numbers[high] > numbers[size]:
-                    raise self._unfit(sizes)
 
     def _checks(self, numbers: Sequence[int]) -> tuple[Check, ...]:
         found, offset = [], 0
@@ -132,51 +193,57 @@ class OpenTable:
             offset += count
         return tuple(found)
 
-    def _table(self, numbers: Sequence[int]) -> ProgramTable:
-        buffers = [Buffer("", numbers[size], "arena") for size in self.about["buffers"]]
-        lives = [Life((buffer,), *life) for buffer, life in zip(buffers, self._lives, strict=True)]
-        placed, arena_bytes = place_lives(lives)
-        at = {id(buffer): offset for buffer, offset in placed}
-        offsets = [at[id(buffer)] for buffer in buffers]
-        check_offsets = [8 * check.offset for check in self._checks(numbers)]
-        ports = {name: number for number, name in enumerate(self.buffers)}
-        calls, addresses, uses = [], [], []
-        for function, call in zip(self._function_of, self.about["calls"], strict=True):
-            if not numbers[call["units"]]:
-                continue  # left out at these sizes
-            reads: list[Use] = []
-            writes: list[Use] = []
-            for argument in call["arguments"]:
-                place, offset = argument["place"], numbers[argument["offset"]]
-                index = argument.get("index", 0)
-                kind = writes if argument["written"] else reads
-                is_border = call["border"] and argument["written"]
-                if place == "arena":
-                    low = offsets[index]
-                    high = low + buffers[index].size_bytes + SLACK_BYTES
-                    kind.append(Use(low, high, index, is_border))
-                    addresses.append((ARENA, low + offset))
-                elif place == "weights":
-                    addresses.append((ports["weights"], argument["base"] + offset))
-                elif place == "checks":
-                    addresses.append((ports["checks"], check_offsets[index] + offset))
-                else:
-                    number = ports[f"{place} {index}"]
-                    kind.append(Use(-number - 1, -number, -number - 1, is_border))
-                    addresses.append((number, offset))
-            addresses += [(SIZE, numbers[size]) for size in call["sizes"]]
-            uses.append((reads, writes))
-            units = numbers[call["units"]]
-            whole_ns = time_ns(numbers[call["operations"]], numbers[call["moved"]])
-            count = len(call["arguments"]) + len(call["sizes"])
-            calls.append([function, units, chunk_of(units, whole_ns), 0, count])
-        for row, barrier in zip(calls, barriers_between(uses), strict=True):
-            row[3] = int(barrier)
+    def _table(self, numbers: Whole, checks: Sequence[Check]) -> ProgramTable:
+        units = numbers[self._units]
+        is_run = units > 0  # others are left out at these sizes
+        run = np.flatnonzero(is_run)
+        a = self._addresses
+        is_given = is_run[a.call]
+        sizes, (places, arena_bytes) = self._placed(numbers, a.tensor[is_given])
+        spans = [
+            *(
+                (place, place + size + SLACK_BYTES)
+                for place, size in zip(places, sizes, strict=True)
+            ),
+            *((-number - 1, -number) for number in range(len(self.buffers))),
+        ]
+        # What is in none has the last place, which is 0.
+        offsets = np.array([*places, 0], np.int64)[a.tensor]
+        offsets += np.array([8 * check.offset for check in checks] + [0], np.int64)[a.check]
+        addresses = np.stack([a.buffer, numbers[a.formula] + a.base + offsets], axis=1)
+        barriers = self._barriers(run.tolist(), spans)
+        units = units[run]
+        whole_ns = times_ns(numbers[self._operations[run]], numbers[self._moved[run]])
+        calls = [
+            self._function[run], units, chunks_of(units, whole_ns), barriers, self._count[run],
+        ]  # fmt: skip
         return ProgramTable(
             tuple(self.objects), arena_bytes, self.functions, self.buffers,
-            _rows(calls, 5), _rows(addresses, 2), len(self.about["calls"]),
+            np.stack(calls, axis=1), addresses[is_given], len(self._touched),
         )  # fmt: skip
 
+    def _placed(self, numbers: Whole, tensors: Whole) -> tuple[list[int], tuple[list[int], int]]:
+        """Return the sizes of the arena's tensors, and their places: those that a run touches."""
+        sizes = numbers[_whole(self.about["buffers"])]
+        is_used = np.zeros(len(sizes) + 1, bool)
+        is_used[tensors] = True
+        found: list[int] = np.where(is_used[:-1], sizes, -1).tolist()
+        return found, places_of(found, self._lives, self._meetings)
 
-def _rows(rows: Sequence[Sequence[int]], width: int) -> NDArray[np.int64]:
-    return np.array(rows, np.int64).reshape(-1, width)
+    def _barriers(self, run: Sequence[int], spans: Sequence[tuple[int, int]]) -> Whole:
+        uses, borders = (
+            [Use(low, high, number, is_border) for number, (low, high) in enumerate(spans)]
+            for is_border in (False, True)
+        )
+        steps = []
+        for touched in (self._touched[at] for at in run):
+            written = borders if touched.is_border else uses
+            steps.append((
+                [uses[number] for number in touched.reads],
+                [written[number] for number in touched.writes],
+            ))  # fmt: skip
+        return np.array(barriers_between(steps), np.int64)
+
+
+def _whole(numbers: Iterable[int]) -> Whole:
+    return np.array(list(numbers), np.int64)

@@ -175,15 +175,17 @@ class ProgramTable:
         """Return the functions of an object, the first one's driver among them."""
         return [*self.objects[number].functions, *(DRIVER if number == 0 else ())]
 
-    def arguments_of(self) -> dict[str | None, list[tuple[int, int]]]:
-        """Return the arguments in each buffer, by its name; in the arena, by None.
+    def arguments_of(self) -> dict[str, list[tuple[int, int]]]:
+        """Return the arguments in each buffer of the caller's, by its name.
 
         Each is its number, and the bytes from the buffer's start.
         """
-        found: list[list[tuple[int, int]]] = [[] for _ in (*self.buffers, SIZE, ARENA)]
-        for number, (buffer, offset) in enumerate(self.addresses.tolist()):
-            found[buffer].append((number, offset))
-        return dict(zip((*self.buffers, "sizes", None), found, strict=True))
+        found = {}
+        for number, name in enumerate(self.buffers):
+            (arguments,) = np.nonzero(self.addresses[:, 0] == number)
+            offsets = self.addresses[arguments, 1]
+            found[name] = list(zip(arguments.tolist(), offsets.tolist(), strict=True))
+        return found
 
 
 def table_of(
