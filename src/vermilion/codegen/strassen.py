@@ -9,8 +9,8 @@ from __future__ import annotations
 
 Sum = tuple[tuple[int, int], ...]  # (quarter or product, sign)
 
-# Left sum times right sum. The second and third right sums, and the next two, multiply rows that are
-# not cut: with left halves a and b, a + b times the former, plus b and a times the latter.
+# Left sum times right sum. The second and third right sums, and the next two, multiply rows that
+# are not cut: with left halves a and b, a + b times the former, plus b and a times the latter.
 PRODUCTS: tuple[tuple[Sum, Sum], ...] = (
     (((0, 1), (3, 1)), ((0, 1), (3, 1))),
     (((2, 1), (3, 1)), ((0, 1),)),
