@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vermilion.errors import Refusal
+from vermilion.export.dynamo.cut import number_positions
+from vermilion.export.dynamo.open_sizes import NOTHING_OPEN, OpenSizes, open_sizes
 from vermilion.export.dynamo.options import TorchOptions, read_options
 from vermilion.export.dynamo.program import Built
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 # A size takes seconds to compile and memory for as long as the model lives.
 MAX_SIZES = 16
+# Sizes at which a program for all of them is held against PyTorch before it is believed.
+HELD_SIZES = 3
 # Weights that change are trained: each time, everything would be compiled again.
 MAX_CHANGES = 4
 
@@ -34,8 +38,9 @@ class NotNativeWarning(UserWarning):
 
 @dataclass(frozen=True)
 class CompiledGraph:
-    """What became of one graph at one size. `reason` says why PyTorch runs it, if it does.
+    """What became of one graph at one size, or at all sizes: open ones are names in `sizes`.
 
+    `reason` says why PyTorch runs it, if it does.
     `native` of `operators` are computed by machine code of our own, `placement` says so in a line,
     and why the rest is left to ONNX Runtime. `sqnr_db` is the worst output against PyTorch on the
     first inputs. A graph of nothing but views has no operators.
@@ -103,10 +108,11 @@ class _Eager:
 
 
 class Graph:
-    """A graph, with a program for each size that it was called with. Safe for several threads.
+    """A graph, with a program for all sizes that PyTorch leaves open. Safe for several threads.
 
-    Sizes that change come as numbers among the arguments. A program is made for each combination
-    of them; the first `MAX_SIZES` are kept, and PyTorch runs all others.
+    Sizes that change come as numbers among the arguments. Where one program cannot serve all, one
+    is made for each combination of sizes; the first `MAX_SIZES` are kept, and PyTorch runs all
+    others. The same is done with numbers that are no sizes.
     """
 
     def __init__(
@@ -122,8 +128,13 @@ class Graph:
 
         self._number, self._module, self._options = number, module, options
         self._records = records
-        self._has_sizes = not all(isinstance(one, torch.Tensor) for one in inputs)
         self._constants = _constants(module, inputs)
+        self._numbers = number_positions(module)
+        sized = not all(isinstance(one, torch.Tensor) for one in inputs)
+        self._has_sizes = sized or bool(self._numbers)
+        self._open = open_sizes(module, self._constants) if self._has_sizes else NOTHING_OPEN
+        self._held: set[tuple[object, ...]] = set()  # sizes at which that program is right
+        self._refuted = 0  # programs for all sizes that were wrong at one
         self._programs: dict[tuple[object, ...], Built | _Eager] = {}
         self._given_up: _Eager | None = None  # what runs sizes that have no program
         self._changes = 0
@@ -131,39 +142,50 @@ class Graph:
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """Compute the outputs of the graph."""
-        sizes = self._sizes(arguments) if self._has_sizes else ()
+        sizes = self._sizes(arguments, self._open) if self._has_sizes else ()
         found = self._programs.get(sizes, self._given_up)
-        if isinstance(found, Built) and found.program.constants.changed(arguments):
+        if isinstance(found, Built) and (
+            found.program.constants.changed(arguments) or self._is_to_be_held(arguments)
+        ):
             found = None
         if found is None:
             with self._turn:
-                found = self._made(sizes, arguments)
+                found = self._made(arguments)
         return found.program(arguments) if isinstance(found, Built) else found(arguments)
 
-    def _sizes(self, arguments: Sequence[Any]) -> tuple[object, ...]:
+    def _sizes(self, arguments: Sequence[Any], sizes: OpenSizes) -> tuple[object, ...]:
         import torch
 
-        return tuple(
-            tuple(one.shape) if isinstance(one, torch.Tensor) else one
+        found = [
+            sizes.of(position, one.shape) if isinstance(one, torch.Tensor) else one
             for position, one in enumerate(arguments)
-            if position not in self._constants
-        )
+            if position not in self._constants and position not in sizes.numbers
+        ]
+        return (*found, *(arguments[position].item() for position in self._numbers))
 
-    def _made(self, sizes: tuple[object, ...], arguments: Sequence[Any]) -> Built | _Eager:
+    def _is_to_be_held(self, arguments: Sequence[Any]) -> bool:
+        """Say whether a program for all sizes is now asked for one that it was not tried at."""
+        if not self._open or len(self._held) >= HELD_SIZES:
+            return False
+        return self._sizes(arguments, NOTHING_OPEN) not in self._held
+
+    def _made(self, arguments: Sequence[Any]) -> Built | _Eager:
         """Return the program for these sizes; make it if need be."""
+        sizes = self._sizes(arguments, self._open) if self._has_sizes else ()
         found = self._programs.get(sizes, self._given_up)
         if isinstance(found, Built) and (moved := found.program.constants.changed(arguments)):
             self._note_changes(arguments, moved)
             self._programs.clear()  # they have the former numbers
             found = None
+        if isinstance(found, Built) and self._is_to_be_held(arguments):
+            found = self._held_at(arguments, found, sizes)
         if found is not None:
             return found
-        from vermilion.export.dynamo.build import build_program  # it loads the whole compiler
-
         if (refusal := self._had_enough()) is not None:
             self._given_up = self._eager(sizes, refusal)
             return self._given_up
-        made = build_program(self._module, arguments, self._constants, self._options)
+        made = self._built(arguments)
+        sizes = self._sizes(arguments, self._open) if self._has_sizes else ()
         self._programs[sizes] = self._eager(sizes, made) if isinstance(made, Refusal) else made
         if isinstance(made, Built):
             self._records.append(_record(self._number, sizes, made))
@@ -171,6 +193,38 @@ class Graph:
                 words = f"graph {self._number} of torch.compile: {made.placement}"
                 warnings.warn(words, NotNativeWarning, stacklevel=2)
         return self._programs[sizes]
+
+    def _held_at(
+        self, arguments: Sequence[Any], found: Built, sizes: tuple[object, ...]
+    ) -> Built | None:
+        """Return a program that is as PyTorch at these sizes too, None where it is not."""
+        from vermilion.export.dynamo.build import differs
+
+        if differs(self._module, arguments, found, self._options) is None:
+            self._held.add(self._sizes(arguments, NOTHING_OPEN))
+            return found
+        self._refuted += 1
+        self._held.clear()
+        del self._programs[sizes]
+        wrong = _record(self._number, sizes, found)
+        self._records[:] = [one for one in self._records if one != wrong]
+        return None
+
+    def _built(self, arguments: Sequence[Any]) -> Built | Refusal:
+        """Make a program for all sizes, and where there is none, for those of the arguments."""
+        from vermilion.export.dynamo.build import build_program  # it loads the whole compiler
+        from vermilion.export.dynamo.to_onnx import OPEN_EXPORTERS
+
+        how = self._module, arguments, self._constants, self._options
+        if self._open:
+            left = OPEN_EXPORTERS[self._refuted :]
+            made = build_program(*how, self._open, left) if left else Refusal("")
+            if isinstance(made, Built):
+                self._held.add(self._sizes(arguments, NOTHING_OPEN))
+                return made
+            self._open = NOTHING_OPEN
+            self._programs.clear()
+        return build_program(*how)
 
     def _eager(self, sizes: tuple[object, ...], refusal: Refusal) -> _Eager:
         """Leave the graph to PyTorch, and say so."""

@@ -103,7 +103,7 @@ def test_a_break_in_the_graph_makes_two(compiled: Compile) -> None:
     assert all(graph.native == 1 for graph in torch_backend.graphs())
 
 
-def test_sizes_and_numbers_that_change_are_compiled_one_by_one(compiled: Compile) -> None:
+def test_numbers_that_are_sizes_are_left_open(compiled: Compile) -> None:
     import torch
 
     def function(x: Any, n: int) -> Any:
@@ -111,11 +111,91 @@ def test_sizes_and_numbers_that_change_are_compiled_one_by_one(compiled: Compile
 
     call = compiled(function)
     with torch.no_grad():
-        for rows, n in ((2, 2), (3, 3), (4, 3), (3, 3)):
+        for rows, n in ((2, 2), (3, 3), (4, 3), (3, 3), (7, 3), (5, 2)):
             x = torch.arange(float(rows * n)).reshape(rows, n)
             assert call(x, n).tolist() == function(x, n).tolist()
-    assert len(torch_backend.graphs()) == 3
+    # The first has the sizes of the first call; the second has all others.
+    assert len(torch_backend.graphs()) == 2
     assert not [graph for graph in torch_backend.graphs() if graph.reason]
+
+
+def test_numbers_that_operators_take_are_compiled_one_by_one(compiled: Compile) -> None:
+    import torch
+
+    def function(x: Any, epsilon: float) -> Any:
+        return torch.nn.functional.layer_norm(x, (4,), eps=epsilon)
+
+    call = compiled(function, dynamic=True)
+    with torch.no_grad():
+        for rows, epsilon in ((3, 0.5), (4, 0.5), (5, 0.25), (6, 0.5), (7, 0.25)):
+            x = torch.arange(4.0 * rows).reshape(rows, 4)
+            torch.testing.assert_close(call(x, epsilon), function(x, epsilon))
+    assert [graph.sizes[-1] for graph in torch_backend.graphs()] == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_one_program_serves_all_sizes(compiled: Compile, dynamic: bool | None) -> None:
+    import torch
+
+    import torch_networks as networks
+
+    model = networks.settled(networks.transformer())
+    call = compiled(model, dynamic=dynamic)
+    with torch.inference_mode():
+        for batch, length in ((2, 12), (3, 20), (5, 7), (2, 40), (8, 64), (3, 20)):
+            inputs = networks.tokens(length, batch)
+            for one, other in zip(call(*inputs), model(*inputs), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    graphs = torch_backend.graphs()
+    assert len(graphs) == (1 if dynamic else 2)  # PyTorch first takes sizes for fixed
+    assert all(graph.native == graph.operators > 0 for graph in graphs)
+    assert any(isinstance(size, str) for shape in graphs[-1].sizes for size in shape)
+
+
+def test_a_second_process_finds_the_program_of_all_sizes(compiled: Compile) -> None:
+    import torch
+
+    for hit, rows in ((False, 3), (True, 5)):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            call = compiled(lambda x: x.view(x.shape[0] * 2, 2) * 3, dynamic=True)
+            assert call(torch.ones(rows, 4)).tolist() == [[3.0] * 2] * (2 * rows)
+        assert only_graph().cache_hit == hit
+
+
+def test_an_exporter_that_makes_a_number_of_a_size_is_found_out(
+    compiled: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from vermilion.export.dynamo import build
+
+    def function(x: Any) -> Any:
+        return x.sum(0) * x.shape[0]
+
+    follows = build.with_sizes_of_tensors
+    frozen: list[object] = []
+
+    def freezes(module: Any, sizes: Any) -> Any:
+        frozen.append(module)
+        return module if len(frozen) == 1 else follows(module, sizes)
+
+    monkeypatch.setattr(build, "with_sizes_of_tensors", freezes)
+    call = compiled(function, dynamic=True)
+    with torch.no_grad():
+        for rows in (3, 5, 2, 7):
+            x = torch.ones(rows, 4)
+            torch.testing.assert_close(call(x), function(x))
+    assert only_graph().native == only_graph().operators > 0
+    # Where every exporter does, sizes are compiled one by one.
+    torch._dynamo.reset()
+    monkeypatch.setattr(build, "with_sizes_of_tensors", lambda module, sizes: module)
+    call = compiled(lambda x: x.sum(0) * x.shape[0] + 1, dynamic=True)
+    with torch.no_grad():
+        for rows in (3, 5, 2, 3):
+            x = torch.ones(rows, 4)
+            torch.testing.assert_close(call(x), function(x) + 1)
+    assert [graph.sizes[-1] for graph in torch_backend.graphs()] == [(2, 4), (3, 4)]
 
 
 def test_floats_that_change_are_inputs(compiled: Compile) -> None:
@@ -157,11 +237,11 @@ def test_of_many_sizes_the_first_are_compiled(
     import torch
 
     monkeypatch.setattr(backend, "MAX_SIZES", 2)
-    call = compiled(lambda x: x * 2, dynamic=True)
+    call = compiled(lambda x, n: x * n, dynamic=True)
 
-    def check(rows: int) -> None:
+    def check(n: int) -> None:
         with torch.no_grad():
-            assert call(torch.ones(rows)).tolist() == [2.0] * rows
+            assert call(torch.ones(7), n).tolist() == [float(n)] * 7
 
     check(2)
     check(3)

@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from vermilion.api import compile_model
 from vermilion.errors import Refusal, VermilionError
-from vermilion.export.dynamo.cut import cut, with_tensors_for_numbers
+from vermilion.export.dynamo.cut import (
+    cut,
+    number_positions,
+    with_tensors_for_numbers,
+)
 from vermilion.export.dynamo.facts import GraphFacts, graph_facts
 from vermilion.export.dynamo.graph_digest import graph_digest
+from vermilion.export.dynamo.open_sizes import NOTHING_OPEN, OpenSizes, with_sizes_of_tensors
 from vermilion.export.dynamo.options import TorchOptions
 from vermilion.export.dynamo.program import Built, Constants, Program, to_numpy
 from vermilion.export.dynamo.to_onnx import EXPORTERS, Attempts, to_onnx
@@ -49,16 +54,18 @@ class _Compiled:
     reader: ArtifactReader | None = None
     sqnr_db: float | None = None
     known: bool = False
+    digest: str = ""
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A graph at one size."""
+    """A graph at one size, or at all sizes of its open dimensions."""
 
     module: torch.fx.GraphModule
     arguments: tuple[Any, ...]
     constants: tuple[int, ...]  # positions of tensors that are part of the program
     options: TorchOptions
+    sizes: OpenSizes = NOTHING_OPEN
 
     @property
     def inputs(self) -> dict[str, int]:
@@ -101,12 +108,17 @@ def build_program(
     arguments: Sequence[Any],
     constants: Collection[int],
     options: TorchOptions,
+    sizes: OpenSizes = NOTHING_OPEN,
+    exporters: Sequence[Attempts] = EXPORTERS,
 ) -> Built | Refusal:
-    """Compile a graph for these arguments, or find it compiled; refuse what PyTorch has to run."""
+    """Compile a graph for these arguments, or find it compiled; refuse what PyTorch has to run.
+
+    With open `sizes`, for all that are like these arguments but for those sizes.
+    """
     begin = time.perf_counter()
-    job = _Job(module, tuple(arguments), tuple(sorted(constants)), options)
+    job = _Job(module, tuple(arguments), tuple(sorted(constants)), options, sizes)
     try:
-        built = _built(job)
+        built = _built(job, exporters)
     except VermilionError as error:
         return Refusal(error.message, hint=error.hint)
     if isinstance(built, Refusal):
@@ -125,13 +137,30 @@ def build_program(
         sqnr_db=found.sqnr_db,
         seconds=seconds,
         placement=bundle_line(found.reader),
+        digest=found.digest,
     )
 
 
-def _built(job: _Job) -> tuple[Program, _Compiled] | Refusal:
+def differs(
+    module: torch.fx.GraphModule, arguments: Sequence[Any], built: Built, options: TorchOptions
+) -> Refusal | None:
+    """Return why a program's outputs are not PyTorch's at other sizes; forget about it then."""
+    job = _Job(module, tuple(arguments), built.program.constants.positions, options)
+    try:
+        agreed = _agreement(job, built.program)
+    except VermilionError as error:
+        agreed = Refusal(error.message, hint=error.hint)
+    if not isinstance(agreed, Refusal):
+        return None
+    Cache(options.cache_dir).store.remove(TORCH_GRAPHS, built.digest[:_KEY_DIGITS])
+    return agreed
+
+
+def _built(job: _Job, attempts: Sequence[Attempts]) -> tuple[Program, _Compiled] | Refusal:
     cache = Cache(job.options.cache_dir)
-    settings = {**job.options.key(), "precision": job.precision}
-    digest = graph_digest(job.module, job.arguments, job.constants, settings)
+    numbers = [job.arguments[position].item() for position in number_positions(job.module)]
+    settings = {**job.options.key(), "precision": job.precision, "numbers": numbers}
+    digest = graph_digest(job.module, job.arguments, job.constants, settings, job.sizes)
     if digest and (known := _known(cache, digest)) is not None:
         return job.program(known), known
     module = with_tensors_for_numbers(job.module, job.arguments)
@@ -142,13 +171,18 @@ def _built(job: _Job) -> tuple[Program, _Compiled] | Refusal:
         made = _Compiled(found)
         return job.program(made), made
     agreed: float | Refusal = 0.0
-    for exporters in EXPORTERS:  # each has faults that the other has not
-        with tempfile.TemporaryDirectory(prefix="vermilion-") as folder:
-            reader = _compile(job, module, found, cache, Path(folder), exporters)
+    for number, exporters in enumerate(attempts):  # each has faults that the other has not
+        try:
+            with tempfile.TemporaryDirectory(prefix="vermilion-") as folder:
+                reader = _compile(job, module, found, cache, Path(folder), exporters)
+        except VermilionError:
+            if number == len(attempts) - 1 or not job.sizes:
+                raise
+            continue
         program = job.program(_Compiled(found, reader))
         agreed = _agreement(job, program)
         if not isinstance(agreed, Refusal):
-            made = _Compiled(found, reader, agreed)
+            made = _Compiled(found, reader, agreed, digest=digest)
             if digest:
                 _keep(cache, digest, made, reader)
             return program, made
@@ -172,9 +206,10 @@ def _compile(
         for position, argument in enumerate(job.arguments)
         if position not in inputs.values()
     }
-    needed = cut(module, fixed, facts.computed)
+    needed = cut(with_sizes_of_tensors(module, job.sizes), fixed, facts.computed)
     tensors = [job.arguments[position] for position in inputs.values()]
-    model = to_onnx(needed, tensors, list(inputs), len(facts.computed), folder, exporters)
+    axes = [job.sizes.axes.get(position, {}) for position in inputs.values()] if job.sizes else []
+    model = to_onnx(needed, tensors, list(inputs), len(facts.computed), folder, exporters, axes)
     compiled = compile_model(
         model, precision=job.precision, winograd=job.options.winograd, cache_dir=cache.root
     )
@@ -223,7 +258,8 @@ def _known(cache: Cache, digest: str) -> _Compiled | None:
         return None
     rows = entry.about["outputs"]
     facts = GraphFacts(tuple(rows["places"]), tuple(rows["computed"]), tuple(rows["data_types"]))
-    return _Compiled(facts, open_artifact(bundle, verify=False), entry.about["sqnr_db"], known=True)
+    reader = open_artifact(bundle, verify=False)
+    return _Compiled(facts, reader, entry.about["sqnr_db"], known=True, digest=digest)
 
 
 def _keep(cache: Cache, digest: str, made: _Compiled, reader: ArtifactReader) -> None:

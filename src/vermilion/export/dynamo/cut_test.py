@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from vermilion.export.dynamo.cut import cut, with_tensors_for_numbers
+from vermilion.export.dynamo.cut import cut, number_positions, with_tensors_for_numbers
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -53,3 +53,17 @@ def test_numbers_are_tensors_that_change_no_type() -> None:
         assert found.dtype == scaled(x, s)[0].dtype
     plain = torch.fx.symbolic_trace(function)
     assert with_tensors_for_numbers(plain, [x, x, 2]) is plain
+
+
+def test_a_number_that_an_operator_takes_is_a_constant() -> None:
+    import torch
+
+    def function(x: Any, s: Any, t: Any) -> Any:
+        return (torch.nn.functional.layer_norm(x, (3,), eps=s.item()) * t.item(),)
+
+    module = torch.fx.symbolic_trace(function)
+    assert number_positions(module) == (1,)
+    arguments = torch.arange(6.0).reshape(2, 3), torch.tensor(0.5), torch.tensor(2.0)
+    made = with_tensors_for_numbers(module, arguments)
+    assert torch.equal(made(*arguments)[0], function(*arguments)[0])
+    assert torch.equal(made(arguments[0], None, arguments[2])[0], function(*arguments)[0])

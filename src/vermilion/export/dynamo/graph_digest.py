@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vermilion.export.dynamo.open_sizes import NOTHING_OPEN, OpenSizes
 from vermilion.store.digest import Hash, digest_of, put
 from vermilion.version import code_digest
 
 if TYPE_CHECKING:
     import torch
 
-_FORM = "graphs of torch.compile 1"  # part of the digest: entries of an earlier form are others
+_FORM = "graphs of torch.compile 2"  # part of the digest: entries of an earlier form are others
 
 
 def graph_digest(
@@ -20,12 +21,13 @@ def graph_digest(
     arguments: Sequence[Any],
     constants: Collection[int],
     options: Mapping[str, object],
+    sizes: OpenSizes = NOTHING_OPEN,
 ) -> str:
     """Return a digest of all that a compiled graph depends on; empty where that is not known.
 
     In it: the graph's code, every number of it and of `constants` (positions of arguments), sizes
-    and data types of the other arguments, the state of PyTorch that changes what operators do,
-    the versions of both packages.
+    (names where they are open) and data types of the other arguments, the state of PyTorch that
+    changes what operators do, the versions of both packages.
     """
     import torch
 
@@ -36,10 +38,14 @@ def graph_digest(
     if not _put_graph(state, module):
         return ""
     for position, argument in enumerate(arguments):
+        if position in sizes.numbers:
+            put(state, position, sizes.numbers[position])
+            continue
         if not isinstance(argument, torch.Tensor):
             put(state, position, argument)
             continue
-        put(state, position, argument.dtype, tuple(argument.shape), argument.requires_grad)
+        shape = sizes.of(position, argument.shape)
+        put(state, position, argument.dtype, shape, argument.requires_grad)
         if position in constants:
             _put_numbers(state, argument)
     return state.hexdigest()

@@ -113,6 +113,7 @@ class Built:
     sqnr_db: float | None = None
     seconds: float = 0.0
     placement: str = ""
+    digest: str = ""  # under which it is kept, if it is
 
 
 def to_numpy(tensor: torch.Tensor) -> Any:

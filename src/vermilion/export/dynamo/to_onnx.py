@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,9 @@ Attempts = tuple[tuple[str, int], ...]
 EXPORTERS: tuple[Attempts, ...] = ((_FAST, _SLOW), (_SLOW,))
 """Exporters with their opsets: of the first row the first that can; then those of the second."""
 
+OPEN_EXPORTERS: tuple[Attempts, ...] = ((_FAST,), (_SLOW,))
+"""Those for graphs with open sizes. The first may make numbers of them: another size shows it."""
+
 # What PyTorch puts in the place of operators that could be exported, and how it is told not to.
 _HINTS = {
     "_transformer_encoder_layer_fwd": (
@@ -47,10 +50,12 @@ def to_onnx(
     outputs: int,
     folder: Path,
     exporters: Attempts = EXPORTERS[0],
+    open_axes: Sequence[Mapping[int, str]] = (),
 ) -> ir.Model:
     """Export a graph at the sizes of these tensors; outputs are called `output_0` and so on.
 
-    Weights may stay in files below `folder`, which must outlive the result.
+    `open_axes` names the dimensions of each tensor that stay open. Weights may stay in files below
+    `folder`, which must outlive the result.
 
     Raises: UnsupportedError with what PyTorch's exporters said.
     """
@@ -60,7 +65,9 @@ def to_onnx(
         # Not those of the caller: they may have been made where nothing can be traced.
         copies = tuple(tensor.detach().clone() for tensor in tensors)
         called = tuple(f"output_{number}" for number in range(outputs))
-        job = Job(module, copies, tuple(names), called, LAST_TORCHSCRIPT_OPSET)
+        job = Job(
+            module, copies, tuple(names), called, LAST_TORCHSCRIPT_OPSET, tuple(open_axes)
+        )  # fmt: skip
         try:
             converted = convert_by(exporters, job, folder)
         except UnsupportedError as error:
