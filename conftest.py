@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from llvmlite.binding import llvm_version_info
@@ -26,6 +26,10 @@ from vermilion.clib.build import NoCompilerError, compiler
 from vermilion.codegen import object as object_code
 from vermilion.codegen.isa import Isa
 from vermilion.hardware.cpu import detect_cpu
+from vermilion.hardware.targets.find import find_target
+
+if TYPE_CHECKING:
+    from commands import Command
 
 # Devices, by the file that the Linux driver makes for them.
 DEVICE_FILES = {"hip": Path("/dev/kfd"), "npu": Path("/dev/accel/accel0")}
@@ -57,6 +61,26 @@ def missing(thing: str) -> str:
         found = any(map(shutil.which, PROGRAMS[thing]))
         return "" if found else f"this system has no {thing}"
     return "" if find_spec(thing) is not None else f"the package `{thing}` is not installed"
+
+
+@pytest.fixture
+def vermilion(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Command:
+    """Return the command line, with a cache of its own."""
+    from commands import command_line
+
+    return command_line(capfd, monkeypatch, tmp_path / "cache")
+
+
+@pytest.fixture(params=("cpu", "x86-64-v3"))
+def target(request: pytest.FixtureRequest) -> str:
+    """Return this processor, and one whose instructions it has and that has no AVX-512."""
+    name: str = request.param
+    missing_features = find_target(name).features - find_target("cpu").features
+    if missing_features:
+        pytest.skip(f"this machine has no {', '.join(sorted(missing_features))}")
+    return name
 
 
 # The folder of objects that the processes of a run, and later runs, have in common.

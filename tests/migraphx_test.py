@@ -7,17 +7,10 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from commands import Command, command_line
+from commands import Command
 from models import small_cnn
 from vermilion.backends import backend
 from vermilion.hardware.targets.find import find_target
-
-
-@pytest.fixture
-def vermilion(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from commands import Command, command_line
+from commands import Command
 from model_wheels import package_file
 from models import small_cnn
 from vermilion.api import Compiled, compile_model
@@ -40,13 +40,6 @@ RAPIDOCR = {
     "PP-OCRv6_det_small.onnx": (1, 3, 320, 320),
     "PP-OCRv6_rec_small.onnx": (1, 3, 48, 320),
 }
-
-
-@pytest.fixture
-def vermilion(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
 def compiled(file: Path, cache: Path, **options: object) -> Compiled | VermilionError:

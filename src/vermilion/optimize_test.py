@@ -5,20 +5,13 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from commands import Command, command_line, wide_enough
+from commands import Command, wide_enough
 from models import small_cnn, transformer_block
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.ir.load import load_model
 from vermilion.optimize import optimize_transformer
 
 pytestmark = pytest.mark.needs("sympy")
-
-
-@pytest.fixture
-def vermilion(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
 @pytest.fixture

@@ -6,15 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from commands import Command, command_line, wide_enough
+from commands import Command, wide_enough
 from models import mobilenet
-
-
-@pytest.fixture
-def vermilion(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
 @pytest.fixture

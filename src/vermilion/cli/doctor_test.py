@@ -3,9 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from commands import Command, command_line
+from commands import Command
 from vermilion.runtime.vendor_test import FILES, write
 
 SOURCE = """
@@ -16,13 +14,6 @@ session = ort.InferenceSession(
     provider_options=[{"xclbin": "x.xclbin", "cacheDir": "c"}],
 )
 """
-
-
-@pytest.fixture
-def vermilion(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
 def test_options_are_checked_and_corrected(vermilion: Command, tmp_path: Path) -> None:

@@ -4,17 +4,9 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-import pytest
 
-from commands import Command, command_line, wide_enough
+from commands import Command, wide_enough
 from models import mobilenet, package_model_path, resnet18, small_cnn
-
-
-@pytest.fixture
-def vermilion(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
 def test_resnet_18_on_ve2_for_people(vermilion: Command, tmp_path: Path) -> None:

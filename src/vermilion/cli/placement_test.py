@@ -11,7 +11,7 @@ import pytest
 from rich.console import RenderableType
 
 import bundles
-from commands import Command, command_line, wide_enough
+from commands import Command, wide_enough
 from models import package_model_path, resnet18, small_cnn
 from vermilion.cli.output import console_on
 from vermilion.cli.placement import nodes_view, summary_view
@@ -102,13 +102,6 @@ PRELU = """(float[1,8,16,16] x, float[8,8,3,3] w, float[8,1,1] s) => (float[1,8,
     d = Softplus(c)
     y = Conv<pads=[1,1,1,1]>(d, w)
 }"""
-
-
-@pytest.fixture
-def vermilion(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
 def prelu_model() -> ir.Model:

@@ -7,16 +7,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from commands import Command, command_line, wide_enough
+from commands import Command, wide_enough
 from models import small_cnn
 from vermilion.quantize.native_run import cost_model
-
-
-@pytest.fixture
-def vermilion(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
 @pytest.fixture

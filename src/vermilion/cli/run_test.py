@@ -10,16 +10,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from commands import Command, command_line
+from commands import Command
 from models import small_cnn
 from vermilion.ir.value_files import read_values, write_values
-
-
-@pytest.fixture
-def vermilion(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from commands import Command, command_line
+from commands import Command
 from models import small_cnn
 from vermilion.errors import OptionError
 from vermilion.quantize.front import Point, find_front, undominated
@@ -78,13 +78,6 @@ def test_it_needs_samples_and_time() -> None:
         find_front(small_cnn(), samples(2), Options(scheme="a8w8"))
     with pytest.raises(OptionError, match="finds nothing"):
         find_front(small_cnn(), samples(8), Options(scheme="a8w8"), minutes=0.0)
-
-
-@pytest.fixture
-def vermilion(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
 def test_the_command_and_picking_from_it(vermilion: Command, tmp_path: Path) -> None:

@@ -21,15 +21,6 @@ NAMES = {np.dtype(np.uint8): "uint8", np.dtype(np.int8): "int8"}
 KINDS = (np.uint8, np.int8)
 
 
-@pytest.fixture(params=("cpu", "x86-64-v3"))
-def target(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    missing = find_target(name).features - find_target("cpu").features
-    if missing:
-        pytest.skip(f"this machine has no {', '.join(sorted(missing))}")
-    return name
-
-
 def codes(kind: Any, *shape: int, seed: int = 0) -> Array:
     """Return integers of all of a type's range, its ends among them."""
     info = np.iinfo(kind)

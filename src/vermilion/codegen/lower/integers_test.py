@@ -17,20 +17,9 @@ from quantized_graphs import F32, Graph, fma, requantized, run_native
 from random_quantized import RandomGraph
 from vermilion.api import compile_model
 from vermilion.codegen.lower.rules import refusal
-from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session
 
 Array = NDArray[Any]
-TARGETS = ("cpu", "x86-64-v3")
-
-
-@pytest.fixture(params=TARGETS)
-def target(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    missing = find_target(name).features - find_target("cpu").features
-    if missing:
-        pytest.skip(f"this machine has no {', '.join(sorted(missing))}")
-    return name
 
 
 # Everything between products ----------------------------------------------------------------

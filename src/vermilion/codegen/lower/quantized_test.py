@@ -12,20 +12,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from quantized_graphs import F32, Graph, conv, fma, over_channels, requantized, run_native
-from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session
 
 Array = NDArray[Any]
-TARGETS = ("cpu", "x86-64-v3")
-
-
-@pytest.fixture(params=TARGETS)
-def target(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    missing = find_target(name).features - find_target("cpu").features
-    if missing:
-        pytest.skip(f"this machine has no {', '.join(sorted(missing))}")
-    return name
 
 
 # Convolutions -------------------------------------------------------------------------------

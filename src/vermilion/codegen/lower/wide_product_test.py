@@ -15,22 +15,11 @@ from onnx import helper, numpy_helper
 
 from quantized_graphs import F32, Graph, conv, fma, over_channels, requantized, run_native
 from vermilion.api import compile_model
-from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session
 
 Array = NDArray[Any]
-TARGETS = ("cpu", "x86-64-v3")
 X_SCALE, W_SCALE = 1.7e-4, 0.0123
 EVERYTHING = (-np.inf, np.inf)
-
-
-@pytest.fixture(params=TARGETS)
-def target(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    missing = find_target(name).features - find_target("cpu").features
-    if missing:
-        pytest.skip(f"this machine has no {', '.join(sorted(missing))}")
-    return name
 
 
 @dataclass(frozen=True)
