@@ -20,7 +20,7 @@ from vermilion.ir.operator_rules import with_node
 from vermilion.ir.passes.bind_dimensions import Dimensions
 from vermilion.ir.source import ModelSource, label_of, open_source
 from vermilion.progress import Progress, no_progress
-from vermilion.runtime.artifact import SUMMARY_TEXT_FILE
+from vermilion.runtime.artifact import SUMMARY_TEXT_FILE, sign_bundle
 from vermilion.runtime.build import (
     CPU_BACKEND,
     SEEN_TO_RUN,
@@ -37,7 +37,6 @@ from vermilion.runtime.placement_line import placement_line
 from vermilion.runtime.prove import NotProvenError
 from vermilion.runtime.report import OffloadGate, Report, read_report
 from vermilion.runtime.session import Session
-from vermilion.runtime.signed import sign_bundle
 from vermilion.runtime.write import pack
 from vermilion.store.digest import cache_digest
 from vermilion.store.ed25519 import read_signing_key

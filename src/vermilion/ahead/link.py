@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vermilion.ahead.header import header_text
-from vermilion.ahead.interface import Interface, checked_name, interface_of
+from vermilion.ahead.interface import Interface, checked_name, header_text, interface_of
 from vermilion.ahead.objects import with_prefix, write_static
 from vermilion.ahead.source import LinkedPart, LinkedTarget, source_text
 from vermilion.api import Compiled

@@ -9,7 +9,7 @@ import numpy as np
 
 from vermilion.backends.base import Array
 from vermilion.errors import OptionError
-from vermilion.ort.failures import also
+from vermilion.ort.voice import also
 
 if TYPE_CHECKING:
     from vermilion.ort.runs import Runs

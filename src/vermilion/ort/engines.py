@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from vermilion.errors import ModelError, OptionError, UnsupportedError, VermilionError
 from vermilion.forks import abandon, renew_after_fork
 from vermilion.ort.asked import Asked, does_not_apply
-from vermilion.ort.failures import for_opening
 from vermilion.ort.providers import Plan
 from vermilion.ort.source import Source, compiled, look_up
-from vermilion.ort.voice import Voice
+from vermilion.ort.voice import Voice, for_opening
 from vermilion.runtime.session import NodeArg, Session
 
 if TYPE_CHECKING:

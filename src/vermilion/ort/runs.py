@@ -12,8 +12,7 @@ from vermilion.backends.base import Array
 from vermilion.errors import OptionError, VermilionError
 from vermilion.ort.asked import read_run_options
 from vermilion.ort.engines import Engines
-from vermilion.ort.failures import also
-from vermilion.ort.voice import Voice
+from vermilion.ort.voice import Voice, also
 from vermilion.runtime.feeds import NamedSizesError
 from vermilion.runtime.session import ModelMetadata, NodeArg
 

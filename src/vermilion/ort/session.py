@@ -11,12 +11,11 @@ from vermilion.errors import OptionError
 from vermilion.forks import renew_after_fork
 from vermilion.ort.asked import does_not_apply, read_options
 from vermilion.ort.engines import Engines, When
-from vermilion.ort.failures import also
 from vermilion.ort.providers import CPU, plan_providers
 from vermilion.ort.runs import Runs
 from vermilion.ort.source import source_of
 from vermilion.ort.surface import INFERENCE_SESSION
-from vermilion.ort.voice import Voice
+from vermilion.ort.voice import Voice, also
 from vermilion.runtime.session import ModelMetadata, NodeArg
 
 if TYPE_CHECKING:

@@ -6,8 +6,10 @@ Opening needs no library of graphs: only what asks for the model itself loads on
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,17 +19,21 @@ from vermilion.runtime.bundle import Bundle, Verify, open_bundle
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
     MODEL_FILE,
+    SIGNATURE_FILE,
     WEIGHTS_FILE,
     Manifest,
     PartRecord,
     is_ours,
+    read_manifest,
 )
-from vermilion.runtime.signed import why_not_signed
 from vermilion.runtime.summary import Summary, summary_from_json
+from vermilion.store.ed25519 import SIGNATURE_BYTES, SigningKey
+from vermilion.store.trust import why_not_trusted
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
+
 
 SUMMARY_TEXT_FILE = "final-vaiml-pass-summary.txt"
 SUMMARY_JSON_FILE = "summary.json"
@@ -150,3 +156,38 @@ def is_replaceable(folder: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return not names or (MANIFEST_FILE in names and any(name in names for name in _OUR_FILES))
+
+
+KIND = "bundle"
+
+
+def sign_bundle(folder: Path, key: SigningKey) -> None:
+    """Sign a bundle that is a folder; what signed it before goes.
+
+    Raises: ArtifactError where the folder cannot be written.
+    """
+    new = folder / f".{SIGNATURE_FILE}.{uuid.uuid4().hex[:12]}"
+    try:
+        digest = sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
+        new.write_bytes(key.signature_of(KIND, digest))
+        new.replace(folder / SIGNATURE_FILE)
+    except OSError as error:
+        raise ArtifactError(
+            f"the signature cannot be written: {error.strerror or error}",
+            where=str(folder),
+            hint="choose another folder with `--cache-dir`",
+        ) from error
+
+
+def why_not_signed(bundle: Bundle, manifest: Manifest) -> str:
+    """Say why no signature lets the bundle's machine code run here, empty where one does."""
+    line = b""
+    if bundle.has(SIGNATURE_FILE):
+        view = bundle.view(SIGNATURE_FILE)
+        line = bytes(view[: SIGNATURE_BYTES + 1])
+    data = bytes(bundle.view(MANIFEST_FILE))
+    reason = why_not_trusted(KIND, sha256(data).hexdigest(), line)
+    # What was read is what is signed: nobody exchanged the mapped file meanwhile.
+    if not reason and read_manifest(data, MANIFEST_FILE) != manifest:
+        return "its manifest was changed while it was opened"
+    return reason

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from vermilion.backends.ort import INTERPRETED, LITERAL, OPENED
 from vermilion.errors import ArtifactError, OptionError
 from vermilion.runtime.archive import write_archive
-from vermilion.runtime.artifact import ArtifactReader, open_artifact
+from vermilion.runtime.artifact import KIND, ArtifactReader, open_artifact
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
     MODEL_FILE,
@@ -31,7 +31,6 @@ from vermilion.runtime.manifest import (
     TensorRecord,
     sealed,
 )
-from vermilion.runtime.signed import KIND
 from vermilion.runtime.write import tensor_record
 from vermilion.store.digest import digest_of
 from vermilion.store.ed25519 import SigningKey

@@ -29,8 +29,7 @@ from vermilion.hardware.targets.target import Target
 from vermilion.runtime.artifact import ArtifactReader, open_artifact
 from vermilion.runtime.feeds import Feeds, nearest
 from vermilion.runtime.manifest import Dimension, PartRecord, TensorRecord
-from vermilion.runtime.open_shapes import open_shape_notes
-from vermilion.runtime.other_sizes import WholeModel
+from vermilion.runtime.open_shapes import WholeModel, open_shape_notes
 from vermilion.runtime.recompile import runnable
 
 if TYPE_CHECKING:

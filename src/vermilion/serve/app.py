@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from vermilion.errors import VermilionError
-from vermilion.serve import page
+from vermilion.pages.document import policy, style
 from vermilion.serve.bodies import JsonResponse
 from vermilion.serve.catalog import Catalog, Place, Served
 from vermilion.serve.encoder import Encoder
@@ -48,7 +50,7 @@ def build_app(catalog: Catalog, settings: Settings, metrics: Metrics, log: Log) 
         return Response(text, headers={"Content-Type": kind})
 
     routes = [
-        *page.routes(),
+        Route("/", _show_page, methods=["GET"]),
         *KServe(catalog, settings).routes(),
         *OpenAI(catalog, settings).routes(),
         Route("/metrics", numbers, methods=["GET"]),
@@ -83,3 +85,29 @@ def _fault(request: Request, error: Exception) -> Response:
 def _no_such_page(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JsonResponse({"error": str(error.detail)}, error.status_code)
+
+
+_ASSETS = Path(__file__).parent / "assets"
+
+
+@cache
+def _page() -> tuple[str, dict[str, str]]:
+    """Return the page, and what it may do: ask this server, and nothing else."""
+    look, script = style() + _read("page.css"), _read("page.js")
+    before, rest = _read("page.html").split("{style}")
+    middle, after = rest.split("{script}")
+    rules = policy([look], [script]).replace(
+        "form-action 'none'", "form-action 'none'; connect-src 'self'"
+    )
+    headers = {"Content-Security-Policy": rules, "X-Content-Type-Options": "nosniff"}
+    return before + look + middle + script + after, headers
+
+
+def _read(name: str) -> str:
+    return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+async def _show_page(request: Request) -> Response:
+    del request
+    text, headers = _page()
+    return Response(text, media_type="text/html", headers=headers)

@@ -22,9 +22,11 @@ from vermilion.backends.migraphx.found import (
     build_of,
     file_of,
     find_stack,
+    installs,
+    missing_for,
+    needed_libraries,
 )
 from vermilion.backends.migraphx.hip import Hip, ask_hip
-from vermilion.backends.migraphx.libraries import installs, missing_for, needed_libraries
 from vermilion.backends.provider.stack import differences
 from vermilion.hardware.options.gpu import (
     AMDGPU,

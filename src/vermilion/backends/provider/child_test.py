@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fake_worker
-from vermilion.backends.provider.child import ProviderProcess
+from vermilion.backends.provider.child import ProviderProcess, blank, is_certain, unwritten
 from vermilion.backends.provider.contract import Request
 from vermilion.errors import DeviceError
 from vermilion.process.arrays import TensorFile
@@ -78,3 +78,37 @@ def test_a_full_disk_is_said_before_anything_is_mapped(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert "TMPDIR" in caught.value.hint
+
+
+TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_is_there_before_a_run_is_known_again(dtype: str, turn: int) -> None:
+    found = blank(np.dtype(dtype), (4, 3), turn)
+    assert found.dtype == np.dtype(dtype)
+    assert unwritten(found, turn) == "it is never written"
+    found[0] = 1
+    assert unwritten(found, turn) == "entry 1 of the batch of 4 is never written"
+    found[:] = 0
+    assert unwritten(found, turn) == ""
+    if np.dtype(dtype).kind == "f":
+        found[:] = np.nan
+        assert unwritten(found, turn) == "", "NaN of arithmetic are results"
+    assert unwritten(blank(np.dtype(dtype), (0, 3), turn), turn) == ""
+    assert unwritten(blank(np.dtype(dtype), (), turn), turn) == "it is never written"
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "i8", "?"])
+def test_one_value_that_is_left_is_seen(dtype: str) -> None:
+    found = blank(np.dtype(dtype), (2, 8), 1)
+    found.reshape(-1)[1:] = 0
+    assert unwritten(found, 1) == "1 of its 16 values are never written"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_looks_so_by_chance_does_not_a_second_time(dtype: str) -> None:
+    by_chance = blank(np.dtype(dtype), (3,), 1)
+    if not is_certain(np.dtype(dtype)):
+        assert unwritten(by_chance, 2) == ""

@@ -44,7 +44,7 @@ from vermilion.backends.provider.seen import part_nodes
 from vermilion.backends.provider.stack import Stacks
 from vermilion.backends.provider.worker import RECORD_ASSIGNMENT
 from vermilion.backends.vitisai.evidence import NPU, Evidence, Verdict, judge
-from vermilion.backends.vitisai.found import WORDS, Stack, find_stack
+from vermilion.backends.vitisai.found import WORDS, Stack, find_stack, submitted_commands
 from vermilion.backends.vitisai.reports import (
     REPORT_FILE,
     SUMMARIES,
@@ -55,7 +55,6 @@ from vermilion.backends.vitisai.reports import (
     read_plain_file,
     read_summary_counts,
 )
-from vermilion.backends.vitisai.xrt import submitted_commands
 from vermilion.errors import ArtifactError, DeviceError, Refusal
 from vermilion.hardware.options.vitisai_build import (
     INSTALLATION,

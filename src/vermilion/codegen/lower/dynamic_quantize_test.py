@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from float_graphs import run_native
 from native_text import normal, read, refusals
-from vermilion.codegen.lower.integer_matmul_test import codes, target
+from vermilion.codegen.lower.integer_matmul_test import codes
 from vermilion.ir.execute import open_session, run_session
 
 Array = NDArray[Any]
-__all__ = ["target"]
 
 # Both ends of the range, one side of zero, nothing but zero, equal numbers, halves of a step.
 KINDS = {

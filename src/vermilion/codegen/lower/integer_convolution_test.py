@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from float_graphs import run_native
 from native_text import read, refusals
 from quantized_graphs import conv
-from vermilion.codegen.lower.integer_matmul_test import NAMES, codes, target
+from vermilion.codegen.lower.integer_matmul_test import NAMES, codes
 
 Array = NDArray[Any]
-__all__ = ["target"]
 
 
 @dataclass(frozen=True)
