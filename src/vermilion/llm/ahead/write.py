@@ -18,6 +18,7 @@ from vermilion.hardware.targets.target import Target
 from vermilion.llm.ahead.parts import PART, TABLE_FILE, WEIGHTS_FILE, DecoderParts
 from vermilion.llm.engine.image import Image
 from vermilion.runtime.archive import write_archive
+from vermilion.runtime.artifact import KIND
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
     MODEL_FILE,
@@ -29,7 +30,6 @@ from vermilion.runtime.manifest import (
     sealed,
     tool_versions,
 )
-from vermilion.runtime.signed import KIND
 from vermilion.store.digest import cache_digest, digest_of, digest_of_file
 from vermilion.store.ed25519 import SigningKey
 from vermilion.version import VERSION
