@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from commands import command_line
 from random_models import MODELS
 from small_decoders import Options, decoder_folder
 from tiny_llama import Tiny, write_folder
+from vermilion.clib.library import plugin_library
 from vermilion.codegen.isa import isa_of
 from vermilion.errors import ArtifactError, DeviceError, OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
@@ -212,3 +214,97 @@ def test_what_the_command_says(
     done = vermilion("llm", "compile", made / "model", "-o", output, "--context", 9999)
     assert done.code == 2
     assert "a context of 9999 tokens" in done.err
+
+
+GENAI = """
+import json, sys
+import numpy as np
+import onnxruntime_genai as og
+
+folder, plugin, new = sys.argv[1], sys.argv[2], int(sys.argv[3])
+og.disable_telemetry_events()
+og.register_execution_provider_library("vermilion", plugin)
+model = og.Model(folder)
+
+def written(prompt, length, again=()):
+    params = og.GeneratorParams(model)
+    params.set_search_options(max_length=length, do_sample=False)
+    generator = og.Generator(model, params)
+    generator.append_tokens(np.array([prompt], np.int32))
+    found = []
+    while len(found) < new:
+        generator.generate_next_token()
+        found.append(int(generator.get_next_tokens()[0]))
+    if again:
+        generator.rewind_to(len(prompt))
+        generator.append_tokens(np.array([again], np.int32))
+        return generator.get_logits().reshape(-1)[:5].tolist()
+    return found
+
+def refused(**options):
+    params = og.GeneratorParams(model)
+    params.set_search_options(**options)
+    try:
+        generator = og.Generator(model, params)
+        batch = options.get("batch_size", 1)
+        generator.append_tokens(np.full((batch, 4), 9, np.int32))
+        generator.generate_next_token()
+    except Exception as error:
+        return str(error)
+    return "it ran"
+
+for line in sys.stdin:
+    print(json.dumps(written(json.loads(line), 200)), flush=True)
+print(json.dumps(written([9, 8, 7], 200, [30, 31])))
+for options in ({"max_length": 20}, {"max_length": 100, "num_beams": 2},
+                {"max_length": 100, "batch_size": 2},
+                {"max_length": 100, "past_present_share_buffer": False}):
+    print(json.dumps(refused(**options)))
+"""
+
+
+@pytest.mark.needs("onnxruntime_genai")
+@pytest.mark.parametrize("prefill", ["bf16", "fp32"])
+def test_onnxruntime_genai_writes_the_tokens_of_our_engine(prefill: Any, tmp_path: Path) -> None:
+    """A folder whose decoder runs on our provider, inside of onnxruntime-genai itself."""
+    model, folder = decoder_folder(tmp_path / "model"), tmp_path / "genai"
+    if prefill == "bf16" and not isa_of(find_target("cpu")).has_bf16:
+        pytest.skip("this machine has no AVX-512 BF16")
+    assert compile_decoder(model, folder, prefill=prefill).tried == 4
+    prompts = [prompt_of(count) for count in PROMPTS.values()]
+    done = subprocess.run(
+        [sys.executable, "-c", GENAI, str(folder), str(plugin_library()), str(NEW)],
+        input="".join(f"{json.dumps(prompt)}\n" for prompt in prompts),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    *written, again, short, beams, batch, apart = map(json.loads, done.stdout.splitlines())
+    assert written == [likeliest(model, prompt, prefill=prefill) for prompt in prompts]
+    decoder = open_native_decoder(model, threads=2, prefill=prefill)
+    state = decoder.start(1, 64)
+    state.forward(np.array([[9, 8, 7]]))
+    assert again == [float(one) for one in state.forward(np.array([[30, 31]]))[0][:5]]
+    assert "a `max_length` of 64 or more" in short
+    assert "no beams" in beams or "without beams" in beams
+    assert "a batch of 1" in batch
+    assert "past_present_share_buffer" in apart
+
+
+@pytest.mark.needs("onnxruntime_genai")
+def test_the_folder_runs_by_the_command_too(
+    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vermilion = command_line(capfd, monkeypatch, tmp_path / "cache")
+    folder = tmp_path / "genai"
+    assert vermilion("llm", "compile", made / "model", "-o", folder).code == 0
+    assert vermilion("llm", "config", folder).code == 0
+    words = ("llm", "generate", folder, "-p", "tea", "-g", 60, "--json")
+    said = vermilion(*words).data
+    assert said["engine"].startswith("onnxruntime-genai")
+    # Its tokenizer leaves out what is no whole letter.
+    ours = vermilion("llm", "generate", made / "model", *words[3:]).data["text"]
+    assert said["text"][:5] == ours[:5]
+    done = vermilion("llm", "generate", folder, "-p", "tea", "-g", 4)
+    assert (done.code, "keeps blocks of 64" in done.err) == (2, True)
+    done = vermilion("llm", "compile", made / "model", "-o", folder)
+    assert (done.code, "is there already" in done.err) == (2, True)

@@ -29,8 +29,9 @@ def compile(
         typer.Option(
             "--output",
             "-o",
-            metavar="NAME.so|.a|.o|.rai",
-            help="A library with NAME.h to call from C, or a file for the C library.",
+            metavar="NAME.so|.a|.o|.rai|DIR",
+            help="A library with NAME.h to call from C, a file for the C library, or a new folder "
+            "for onnxruntime-genai with our plugin.",
         ),
     ],
     target: Annotated[
@@ -51,7 +52,7 @@ def compile(
     sign: Annotated[
         Path | None,
         typer.Option(
-            "--sign", metavar="KEY.pem", help="Sign a `.rai`: who trusts the key runs it elsewhere."
+            "--sign", metavar="KEY.pem", help="Sign it, but a library: who trusts the key runs it."
         ),
     ] = None,
 ) -> Result:

@@ -28,6 +28,8 @@ from vermilion.errors import DeviceError
 from vermilion.store.cache_dir import default_root
 from vermilion.version import VERSION
 
+# What the plugin is called in ONNX Runtime: `source/ep.h` says the same.
+PROVIDER = "VermilionExecutionProvider"
 _BUILT = FOLDER / "lib"
 
 

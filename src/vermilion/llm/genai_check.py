@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterator, Mapping
 
+from vermilion.clib.library import PROVIDER
 from vermilion.errors import ModelError, VermilionError
 from vermilion.hardware.checks import LEVELS, Finding, Level
 from vermilion.hardware.options.gpu import PLUGIN
@@ -234,6 +235,8 @@ def _entry(where: str, entry: object) -> Iterator[Finding]:
 
 
 def _provider(name: str, options: Mapping[str, object]) -> Iterator[Finding]:
+    if name == PROVIDER:  # our plugin, which is registered when the folder is opened
+        return
     if name not in PROVIDERS:
         by_lower = {known.lower(): known for known in PROVIDERS}
         near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)

@@ -10,16 +10,20 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from vermilion.errors import DeviceError, ModelError, UnsupportedError
+from vermilion.clib.library import PROVIDER, plugin_library
+from vermilion.errors import DeviceError, ModelError, OptionError, UnsupportedError
 from vermilion.llm.decoder import EngineOptions
 from vermilion.llm.genai_check import check_genai_config
 from vermilion.llm.genai_config import GenaiConfig, read_genai_config
 from vermilion.llm.guidance import Guidance
 
+# What memory for keys and values our plugin wants: a block of them.
+LEAST_LENGTH = 64
 _FIRST_LINE = re.compile(r"[^\n]{1,300}")
 
 
@@ -55,7 +59,17 @@ class OpenModel:
         return self.apply_chat_template([{"role": "user", "content": text}])
 
     def generator(self, search: Mapping[str, object], guidance: Guidance | None = None) -> Any:
-        """Return a generator for one sequence; `search` holds onnxruntime-genai's own options."""
+        """Return a generator for one sequence; `search` holds onnxruntime-genai's own options.
+
+        Raises: OptionError for a length that our plugin has no room for.
+        """
+        length = search.get("max_length")
+        if _is_ours(self.config) and isinstance(length, int) and length < LEAST_LENGTH:
+            raise OptionError(
+                f"a sequence of {length} tokens in all: our plugin keeps blocks of {LEAST_LENGTH}",
+                where=self.config.where,
+                hint="ask for more new tokens (`-g 64`); the text may end before",
+            )
         params = self.genai.GeneratorParams(self.model)
         params.set_search_options(**search)
         if guidance is not None:
@@ -75,6 +89,8 @@ def open_folder(folder: Path, options: EngineOptions, reason: str = "asked for")
             raise ModelError(found.what, where=config.where, hint=found.fix)
     genai = _genai()
     try:
+        if _is_ours(config):
+            _register_plugin()
         opened = genai.Config(str(config.folder))
         if options.on_cpu:
             opened.clear_providers()
@@ -99,6 +115,20 @@ def _genai() -> Any:
     return onnxruntime_genai
 
 
+def _is_ours(config: GenaiConfig) -> bool:
+    """Say whether a folder's decoder runs in our plugin."""
+    return f'"{PROVIDER}"' in json.dumps(config.data)
+
+
+@cache
+def _register_plugin() -> None:
+    """Let onnxruntime-genai find our provider.
+
+    Raises: DeviceError where the plugin cannot be built.
+    """
+    _genai().register_execution_provider_library("vermilion", str(plugin_library()))
+
+
 def _is_about_provider(id: str) -> bool:
     return not id.startswith("genai.") or id in ("genai.provider", "genai.cpu-options")
 
@@ -120,7 +150,9 @@ def _opening_failed(config: GenaiConfig, error: RuntimeError) -> Exception:
         return DeviceError(
             f"onnxruntime-genai cannot open it: {words}",
             where=config.where,
-            hint="`--cpu` runs it on the CPU; `vermilion llm config DIR` looks at its providers",
+            hint="this folder is machine code, for our provider alone"
+            if _is_ours(config)
+            else "`--cpu` runs it on the CPU; `vermilion llm config DIR` looks at its providers",
         )
     return ModelError(
         f"onnxruntime-genai cannot open it: {words}",

@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.backends.ort import INTERPRETED, LITERAL, OPENED
+from vermilion.clib.library import PROVIDER
 from vermilion.errors import ArtifactError, OptionError
 from vermilion.runtime.archive import write_archive
 from vermilion.runtime.artifact import KIND, ArtifactReader, open_artifact
@@ -36,7 +37,6 @@ from vermilion.store.digest import digest_of
 from vermilion.store.ed25519 import SigningKey
 from vermilion.version import VERSION
 
-PROVIDER = "VermilionExecutionProvider"
 NATIVE_BACKEND, CPU_BACKEND = "native", "ort"
 OPERATOR, DOMAIN = "EPContext", "com.microsoft"
 CONTEXT = "ep_cache_context"

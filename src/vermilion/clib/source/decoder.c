@@ -184,6 +184,10 @@ static vm_status vm_check_read(const vermilion_decoder *decoder, const vermilion
     return vm_fail(VERMILION_ERROR_OPTION, where, "as many bytes as `vermilion_cache_bytes` says, aligned to 64",
                    "the cache's memory has %zu bytes%s, %lld tokens take %zu", cache->bytes, (uintptr_t)cache->data & 63 ? ", not aligned" : "",
                    (long long)cache->capacity, vermilion_cache_bytes(decoder, cache->capacity));
+  for (uint32_t i = 0; cache->parts && i < 2 * decoder->layer_count; i++)
+    if (!cache->parts[i] || ((uintptr_t)cache->parts[i] & 63))
+      return vm_fail(VERMILION_ERROR_OPTION, where, "as many bytes as `vermilion_layer_bytes` says, aligned to 64",
+                     "part %u of the cache is %s", i, cache->parts[i] ? "not aligned" : "NULL");
   if (cache->length < 0 || cache->length > cache->capacity || !count || count > (size_t)(cache->capacity - cache->length))
     return vm_fail(VERMILION_ERROR_OPTION, where, "begin with room for more", "%zu more tokens after %lld in a cache of %lld", count,
                    (long long)cache->length, (long long)cache->capacity);

@@ -8,6 +8,7 @@
 
 #include "ep_context.c"
 #include "ep_run.c"
+#include "ep_decoder.c"
 
 #ifdef _WIN32
 #define EP_EXPORT __declspec(dllexport)
@@ -67,10 +68,15 @@ static OrtStatus *ep_make_node(const ep_provider *provider, const OrtGraph *grap
   made->threads = provider->threads;
   atomic_flag_clear(&made->is_taken);
   EP_TRY(ep_open(provider, graph, node, made));
-  made->input_count = vermilion_input_count(made->model);
-  made->output_count = vermilion_output_count(made->model);
+  size_t caches = 2 * (size_t)vermilion_decoder_layers(made->decoder);
+  made->input_count = made->model ? vermilion_input_count(made->model) : 2 + caches;
+  made->output_count = made->model ? vermilion_output_count(made->model) : 1 + caches;
   EP_TRY(ep_places(ort, node, fused, false, made->input_count, &made->inputs));
   EP_TRY(ep_places(ort, node, fused, true, made->output_count, &made->outputs));
+  if (made->decoder) {
+    made->base.Compute = ep_compute_decoder;
+    return NULL;
+  }
   /* What a run would say, it says now: the first session has its memory. */
   ep_idle *session;
   EP_TRY(ep_idle_session(made, &session));

@@ -21,6 +21,9 @@ static const char EP_THREADS[] = "ep.vermilionexecutionprovider.threads";
 static const char EP_CONTEXT_PATH[] = "ep.context_file_path";
 static const char EP_AGAIN[] = "write it again with `vermilion compile MODEL --ep-context`";
 
+/* The part that is a language model: `llm/ahead/parts.py` says the same. */
+static const char EP_DECODER[] = "decoder";
+
 #define EP_MOST_PATH 4096
 #define EP_MOST_THREADS 1024
 #define EP_ALIGNMENT 64
@@ -55,7 +58,8 @@ typedef struct ep_node {
   const ort_functions *ort;
   size_t threads;
   void *bytes; /* the compiled model, where the node held it */
-  vermilion_model *model;
+  vermilion_model *model; /* NULL: a language model's decoder */
+  vermilion_decoder *decoder;
   /* Of each of the part's inputs and outputs, which of the fused node's it is; SIZE_MAX for an output
      that nobody reads. */
   size_t *inputs, *outputs, input_count, output_count;

@@ -127,9 +127,22 @@ static bool ep_stays(const char *path) {
   return true;
 }
 
+/* Open a file, or the bytes of one where `path` is NULL. */
+static OrtStatus *ep_load(ep_node *made, const char *path, const void *data, size_t size, const char *part) {
+  if (!strcmp(part, EP_DECODER)) {
+    vermilion_decoder_options options = VERMILION_DECODER_OPTIONS;
+    options.workers = (int32_t)made->threads;
+    return ep_status_of(made->ort, path ? vermilion_decoder_open(path, &options, &made->decoder)
+                                        : vermilion_decoder_open_memory(data, size, &options, &made->decoder));
+  }
+  vermilion_open_options options = VERMILION_OPEN_OPTIONS;
+  options.part = part;
+  return ep_status_of(made->ort, path ? vermilion_open(path, &options, &made->model)
+                                      : vermilion_open_memory(data, size, &options, &made->model));
+}
+
 static OrtStatus *ep_open_file(const ep_provider *provider, const OrtGraph *graph,
-                               const OrtNode *node, const vermilion_open_options *options,
-                               ep_node *made) {
+                               const OrtNode *node, const char *part, ep_node *made) {
   const ort_functions *ort = provider->ort;
   const char *name = ep_name_of(ort, node);
   char file[1024], path[EP_MOST_PATH + sizeof file];
@@ -147,11 +160,11 @@ static OrtStatus *ep_open_file(const ep_provider *provider, const OrtGraph *grap
                    "open the model's file, set the session's entry `ep.context_file_path` to it, or "
                    "write it with `--ep-context-embed`");
   strcat(path, file);
-  return ep_status_of(ort, vermilion_open(path, options, &made->model));
+  return ep_load(made, path, NULL, 0, part);
 }
 
-static OrtStatus *ep_open_embedded(const ort_functions *ort, const OrtNode *node,
-                                   const vermilion_open_options *options, ep_node *made) {
+static OrtStatus *ep_open_embedded(const ort_functions *ort, const OrtNode *node, const char *part,
+                                   ep_node *made) {
   size_t size = ep_text_size(ort, node, "ep_cache_context"), written = 0;
   if (!size)
     return ep_fail(ort, ORT_INVALID_GRAPH, ep_name_of(ort, node), "`ep_cache_context` is empty",
@@ -162,7 +175,7 @@ static OrtStatus *ep_open_embedded(const ort_functions *ort, const OrtNode *node
   char *data = (char *)(((uintptr_t)made->bytes + EP_ALIGNMENT - 1) / EP_ALIGNMENT * EP_ALIGNMENT);
   const OrtOpAttr *attribute = ep_attribute(ort, node, "ep_cache_context", ORT_STRING);
   EP_TRY(ort->ReadOpAttr(attribute, ORT_STRING, data, size, &written));
-  return ep_status_of(ort, vermilion_open_memory(data, size, options, &made->model));
+  return ep_load(made, NULL, data, size, part);
 }
 
 static OrtStatus *ep_open(const ep_provider *provider, const OrtGraph *graph, const OrtNode *node,
@@ -170,15 +183,13 @@ static OrtStatus *ep_open(const ep_provider *provider, const OrtGraph *graph, co
   const ort_functions *ort = provider->ort;
   const char *name = ep_name_of(ort, node);
   char part[256];
-  vermilion_open_options options = VERMILION_OPEN_OPTIONS;
   if (!ep_text(ort, node, "partition_name", part, sizeof part))
     return ep_fail(ort, ORT_INVALID_GRAPH, name, "it has no `partition_name`", EP_AGAIN);
-  options.part = part;
   switch (ep_integer(ort, node, "embed_mode", 1)) {
   case 0:
-    return ep_open_file(provider, graph, node, &options, made);
+    return ep_open_file(provider, graph, node, part, made);
   case 1:
-    return ep_open_embedded(ort, node, &options, made);
+    return ep_open_embedded(ort, node, part, made);
   default:
     return ep_fail(ort, ORT_INVALID_GRAPH, name, "its `embed_mode` is neither 0 nor 1", EP_AGAIN);
   }

@@ -60,6 +60,7 @@ static void ep_free_node(ep_node *node) {
     idle = next;
   }
   vermilion_model_free(node->model);
+  vermilion_decoder_free(node->decoder);
   free(node->bytes);
   free(node->inputs);
   free(node->outputs);

@@ -1,4 +1,4 @@
-"""A language model → a file that C programs run: a library, or a `.rai` for the C library.
+"""A language model → a library for C programs, a `.rai` for the C library, or a folder.
 
 Compiled for each target, written, and tried against our engine where this processor is one of them.
 """
@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast, get_args
 
 from vermilion.ahead.decoder import DecoderFacts
 from vermilion.ahead.interface import checked_name
@@ -19,6 +20,7 @@ from vermilion.cores import usable_cores
 from vermilion.errors import OptionError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
+from vermilion.llm.ahead.genai_folder import BUNDLE, write_genai_folder
 from vermilion.llm.ahead.parts import decoder_parts
 from vermilion.llm.ahead.tried import (
     capacity_of,
@@ -86,8 +88,9 @@ def compile_decoder(
 ) -> CompiledDecoder:
     """Compile a GGUF file, a Hugging Face folder or one of onnxruntime-genai.
 
-    `output` ends in `.so`, `.a` or `.o`, or in `.rai`, which `key` signs. `context` is the longest
-    sequence, 0: as long as the model's.
+    `output` ends in `.so`, `.a` or `.o`, or in `.rai`; without an ending it is a new folder for
+    onnxruntime-genai. `key` signs the last two. `context` is the longest sequence, 0: as long as
+    the model's.
 
     Raises: OptionError for what it is not to be; UnsupportedError for a model or processor that our
     engine does not take; DeviceError where there is no C compiler.
@@ -106,7 +109,9 @@ def compile_decoder(
     names = list(dict.fromkeys(filter(None, map(str.strip, targets.split(",")))))
     for number, name in enumerate(names):
         progress(f"compiling for {name}", number, len(names) + 1)
-        made.append(for_target(description, find_target(name), prefill, context or length, cache))
+        target = _processor(find_target(name))
+        numbers = _prefill(prefill, config, description, target)
+        made.append(for_target(description, target, numbers, context or length, cache))
     made.sort(key=lambda one: -len(one.target.features))
     facts = DecoderFacts(
         checked_name(output.stem),
@@ -117,33 +122,38 @@ def compile_decoder(
     progress("writing", len(names), len(names) + 1)
     output.parent.mkdir(parents=True, exist_ok=True)
     linked = None
-    if output.suffix == ".rai":
+    if not output.suffix:
+        write_genai_folder(made[0], config, facts.context, output, key)
+        count = _try_file(made, output / BUNDLE, facts)
+    elif output.suffix == ".rai":
         write_decoder_bundle(made[0], output, key)
         count = _try_file(made, output, facts)
     else:
         linked = write_decoder_library(made, output, facts)
         count = _try_library(made, output, facts)
+    files = [output] if output.is_file() else output.iterdir()
     return CompiledDecoder(
         output, tuple(one.target.name for one in made), facts.vocabulary, facts.context,
-        output.stat().st_size, count, linked,
+        sum(file.stat().st_size for file in files), count, linked,
     )  # fmt: skip
 
 
 def _check_output(output: Path, targets: str, key: SigningKey | None) -> None:
-    if output.suffix not in (*SUFFIXES, ".rai"):
+    if output.suffix not in (*SUFFIXES, ".rai", ""):
         raise OptionError(
             f"`{output}` is neither a library nor a `.rai`",
             where="--output",
-            hint="name it `NAME.so`, `NAME.a` or `NAME.o`, or `NAME.rai` for the C library",
+            hint="name it `NAME.so`, `NAME.a` or `NAME.o`, `NAME.rai` for the C library, or a new "
+            "folder for onnxruntime-genai, without an ending",
         )
     names = [name for name in targets.split(",") if name.strip()]
-    if not names or (output.suffix == ".rai" and len(names) > 1):
+    if not names or (output.suffix not in SUFFIXES and len(names) > 1):
         raise OptionError(
             f"`--target {targets}`: a `.rai` holds code for one target",
             where="--target",
             hint="name one, or write a library: `-o NAME.so --target zen4,zen5`",
         )
-    if key is not None and output.suffix != ".rai":
+    if key is not None and output.suffix in SUFFIXES:
         raise OptionError(
             "a library is not signed: who links it runs it",
             where="--sign",
@@ -164,41 +174,45 @@ def description_of(config: GenaiConfig) -> Description:
     return read_graph(load_model(only_model_of(config)))
 
 
-def for_target(
-    description: Description, target: Target, prefill: str, context: int, cache: Path | None
-) -> TargetDecoder:
-    """Compile a decoder for a target and pack its weights.
+def _prefill(name: str, config: GenaiConfig, description: Description, target: Target) -> Prefill:
+    """Return in which numbers prompts are multiplied, as our engine chooses them."""
+    from vermilion.llm.source.open_source import has_few_bits
 
-    Raises: OptionError for a target that is no processor; UnsupportedError for one that it cannot
-    run on.
-    """
+    if name == "auto":
+        few_bits = config.source is None or has_few_bits(description)
+        return chosen_prefill(isa_for(target), has_few_bits=few_bits)
+    if name not in get_args(Prefill):
+        raise OptionError(
+            f"a prompt cannot be computed in `{name}`",
+            where="--prefill",
+            hint=f"there are auto, {', '.join(get_args(Prefill))}",
+        )
+    return cast("Prefill", name)
+
+
+def _processor(target: Target) -> Target:
+    """Return the target. Raises: OptionError where it is no processor."""
     if target.kind != "cpu":
         raise OptionError(
             f"a decoder is compiled for processors, and `{target.name}` is none",
             where="--target",
             hint="`--target zen4`, or several: `--target zen4,zen5`",
         )
-    from vermilion.llm.source.open_source import has_few_bits
+    return target
 
+
+def for_target(
+    description: Description, target: Target, prefill: Prefill, context: int, cache: Path | None
+) -> TargetDecoder:
+    """Compile a decoder for a target and pack its weights.
+
+    Raises: UnsupportedError for a processor that it cannot run on.
+    """
     isa = isa_for(target)
-    number: Prefill = chosen_prefill(isa, has_few_bits=has_few_bits(description))
-    if prefill != "auto":
-        number = _prefill(prefill)
-    check_prefill(number, isa)
-    draft = draft_image(description, isa, number, cache or default_root())
+    check_prefill(prefill, isa)
+    draft = draft_image(description, isa, prefill, cache or default_root())
     image = draft.in_memory(usable_cores())
     return TargetDecoder(target, image, decoder_parts(image, context))
-
-
-def _prefill(name: str) -> Prefill:
-    found: dict[str, Prefill] = {"bf16": "bf16", "int8": "int8", "bfp16": "bfp16", "fp32": "fp32"}
-    if name not in found:
-        raise OptionError(
-            f"a prompt cannot be computed in `{name}`",
-            where="--prefill",
-            hint=f"there are auto, {', '.join(found)}",
-        )
-    return found[name]
 
 
 # Trying ------------------------------------------------------------------------------------------
