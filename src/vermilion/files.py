@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ def write_file(place: Path, content: str | bytes) -> None:
     Raises: DeviceError where it cannot be written; what was there is as it was.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
-    with _aside(place) as aside:
+    with _to_be_written(place) as aside:
         if aside is None:
             place.write_bytes(data)
             return
@@ -89,13 +90,26 @@ def check_writable(place: Path) -> None:
 
     Raises: as `write_file`.
     """
-    with _aside(place) as aside:
+    with _to_be_written(place) as aside:
         if aside is not None:
             aside.touch()
 
 
 @contextmanager
-def _aside(place: Path) -> Iterator[Path | None]:
+def aside_of(place: Path, ending: str = "") -> Iterator[Path]:
+    """Lend a hidden name beside a file or folder; what is left there at the end is removed."""
+    aside = place.with_name(f".{place.name}.{uuid.uuid4().hex[:12]}{ending}")
+    try:
+        yield aside
+    finally:
+        if aside.is_dir():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _to_be_written(place: Path) -> Iterator[Path | None]:
     """Lend a name beside a file that is to be written; None where that is a device or a pipe."""
     try:
         if place.is_dir():
@@ -106,11 +120,8 @@ def _aside(place: Path) -> Iterator[Path | None]:
             return
         there = place.resolve()
         there.parent.mkdir(parents=True, exist_ok=True)
-        aside = there.with_name(f".{there.name}.{uuid.uuid4().hex[:12]}")
-        try:
+        with aside_of(there) as aside:
             yield aside
-        finally:
-            aside.unlink(missing_ok=True)
     except OSError as error:
         raise DeviceError(
             f"the file cannot be written: {error.strerror or error}",

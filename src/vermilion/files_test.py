@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vermilion.errors import DeviceError, ModelError, OptionError
-from vermilion.files import MAX_BYTES, check_writable, read_object, shown, write_file
+from vermilion.files import MAX_BYTES, aside_of, check_writable, read_object, shown, write_file
 
 
 def test_an_object_is_read(tmp_path: Path) -> None:
@@ -99,3 +99,17 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     os.close(writer)
     with os.fdopen(reader) as stream:
         assert stream.read() == "words"
+
+
+def test_what_is_left_aside_goes(tmp_path: Path) -> None:
+    place = tmp_path / "made"
+    with aside_of(place, ".part") as aside:
+        assert (aside.parent, aside.suffix) == (tmp_path, ".part")
+        aside.mkdir()
+        (aside / "file").write_text("half")
+    assert list(tmp_path.iterdir()) == []
+    with aside_of(place) as aside:
+        aside.write_text("all")
+        aside.replace(place)
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+    assert place.read_text() == "all"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 
@@ -11,7 +10,7 @@ from vermilion.batch.batch import Result
 from vermilion.batch.schedule import DeviceRecord, Span
 from vermilion.hardware.cpu import detect_cpu
 from vermilion.pages.charts import Bar, Series, Stretch, bar_chart, lanes_chart
-from vermilion.pages.document import badge, report_page
+from vermilion.pages.document import badge, report_page, table
 
 _MOST_FAILED = 500
 _NUMBERS = 2  # columns of words in the table of workers
@@ -96,7 +95,7 @@ def _workers(done: Result) -> str:
                 f"{one.peak_rss_mb:.0f}", str(one.restarts),
             )
         )  # fmt: skip
-    return _table(head, rows, "workers")
+    return table(head, rows, names=_NUMBERS, label="workers")
 
 
 def _failures(done: Result) -> str:
@@ -105,22 +104,5 @@ def _failures(done: Result) -> str:
     rows = [(one.name, one.reason) for one in done.failed[:_MOST_FAILED]]
     more = len(done.failed) - len(rows)
     note = f'<p class="note">{more} more are in the list beside the output</p>' if more else ""
-    table = _table(("input", "why"), rows, "inputs without outputs")
-    return f"<h2>Inputs without outputs</h2>{table}{note}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
-    kinds = [' class="n"' if at >= _NUMBERS else "" for at in range(len(head))]
-    top = "".join(
-        f'<th scope="col"{kind}>{escape(word)}</th>' for kind, word in zip(kinds, head, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{kind}>{escape(w)}</td>" for kind, w in zip(kinds, row, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(label)}"><table>'
-        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    listed = table(("input", "why"), rows, names=2, label="inputs without outputs")
+    return f"<h2>Inputs without outputs</h2>{listed}{note}"

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import uuid
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
+from vermilion.files import aside_of
 from vermilion.ir.arrays import INDEX_MEMBER, npz_index, read_npy, read_npz
 
 Array = NDArray[Any]
@@ -71,7 +70,7 @@ def write_values(path: Path, values: Mapping[str, object]) -> None:
     index = {name: parts.add(name, value) for name, value in values.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npz":
-        with _aside(path) as aside:
+        with aside_of(path, path.suffix) as aside:
             _write_npz(aside, parts, index)
             aside.replace(path)
     elif path.suffix == ".npy":
@@ -81,12 +80,12 @@ def write_values(path: Path, values: Mapping[str, object]) -> None:
                 where=str(path),
                 hint=_OTHER_FORMS,
             )
-        with _aside(path) as aside:
+        with aside_of(path, path.suffix) as aside:
             np.save(aside, next(iter(parts.arrays.values())), allow_pickle=False)
             aside.replace(path)
     else:
         _check_replaceable(path)
-        with _aside(path) as aside:
+        with aside_of(path, path.suffix) as aside:
             aside.mkdir()
             _write_folder(aside, parts, index)
             if path.exists():
@@ -233,19 +232,6 @@ def _write_folder(folder: Path, parts: _Parts, index: Mapping[str, object]) -> N
         np.save(folder / name, parts.arrays[key], allow_pickle=False)
     text = json.dumps({**_index(index), "files": files}, indent=1)
     (folder / INDEX_FILE).write_text(text + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _aside(path: Path) -> Iterator[Path]:
-    """Yield a name beside `path`; what is left there at the end goes."""
-    aside = path.with_name(f".{uuid.uuid4().hex[:12]}{path.suffix}")
-    try:
-        yield aside
-    finally:
-        if aside.is_dir():
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            aside.unlink(missing_ok=True)
 
 
 def _check_replaceable(path: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from vermilion.errors import OptionError
+from vermilion.files import aside_of
 from vermilion.hardware.options.gpu import AMDGPU, BUILT_IN, MIGRAPHX, PLUGIN, gpu_table
 from vermilion.hardware.options.gpu_rules import plugin_name
 from vermilion.llm.genai_config import NAME, OLD_KEYS, GenaiConfig
@@ -133,15 +132,9 @@ def write_genai_config(config: GenaiConfig) -> None:
     """
     text = json.dumps(config.data, indent=4, ensure_ascii=False) + "\n"
     try:
-        handle, name = tempfile.mkstemp(dir=config.folder, prefix=f".{NAME}.")
-        new = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
+        with aside_of(config.folder / NAME) as new:
+            new.write_text(text, encoding="utf-8")
             new.replace(config.folder / NAME)
-        except BaseException:
-            new.unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise OptionError(
             f"the configuration cannot be written: {error.strerror or error}", where=config.where

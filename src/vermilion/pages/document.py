@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -59,6 +59,34 @@ def report_page(title: str, lead: str, parts: Sequence[str]) -> str:
         f"<title>{escape(title)}</title><style>{look}</style></head>"
         f'<body><main class="report"><h1>{escape(title)}</h1>'
         f'<p class="lead">{escape(lead)}</p>{"".join(parts)}</main></body></html>\n'
+    )
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    names: int,
+    label: str = "",
+    met: Collection[int] = (),
+) -> str:
+    """Return a table whose first columns are `names`, the others numbers; rows `met` stand out.
+
+    `label` says to a screen reader what it is, by default the first heading.
+    """
+    kinds = [' class="n"' if at >= names else "" for at in range(len(head))]
+    top = "".join(
+        f'<th scope="col"{kind}>{escape(word)}</th>' for kind, word in zip(kinds, head, strict=True)
+    )
+    body = "".join(
+        f"<tr{' class=met' if number in met else ''}>"
+        + "".join(f"<td{kind}>{escape(w)}</td>" for kind, w in zip(kinds, row, strict=True))
+        + "</tr>"
+        for number, row in enumerate(rows)
+    )
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(label or head[0])}">'
+        f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from vermilion.pages.document import badge, data_block, policy, report_page, style
+from vermilion.pages.document import badge, data_block, policy, report_page, style, table
 
 
 def test_the_policy_names_what_runs_and_lets_nothing_else_in() -> None:
@@ -46,3 +46,11 @@ def test_a_report_escapes_and_has_its_own_style() -> None:
     assert "<h1>a &lt;b&gt;</h1>" in page
     assert "c &amp; d" in page
     assert policy([style()]).partition("style-src ")[2].partition(";")[0] in page
+
+
+def test_a_table_holds_text_and_marks_rows() -> None:
+    text = table(("<layer>", "dB"), [("a&b", "1.0"), ("c", "2.0")], names=1, met={1})
+    assert '<th scope="col">&lt;layer&gt;</th><th scope="col" class="n">dB</th>' in text
+    assert '<tr><td>a&amp;b</td><td class="n">1.0</td></tr>' in text
+    assert '<tr class=met><td>c</td><td class="n">2.0</td></tr>' in text
+    assert 'aria-label="&lt;layer&gt;"' in text

@@ -10,7 +10,7 @@ from html import escape
 
 from vermilion.hardware.cpu import detect_cpu
 from vermilion.pages.charts import Column, column_chart, histogram
-from vermilion.pages.document import badge, report_page
+from vermilion.pages.document import badge, report_page, table
 from vermilion.quantize.guard import Guarded
 from vermilion.quantize.report import LayerError
 from vermilion.quantize.result import Quantized, TensorDetail
@@ -40,69 +40,53 @@ def html_report(quantized: Quantized, title: str, guarded: Guarded | None = None
     return report_page(title, lead, parts)
 
 
-def _table(head: Sequence[str], rows: Sequence[tuple[bool, Sequence[str]]]) -> str:
-    """Return a table; all columns but the first hold numbers. A marked row stands out."""
-    kinds = ["", *['class="n"'] * (len(head) - 1)]
-    top = "".join(f"<th {kind}>{escape(word)}</th>" for kind, word in zip(kinds, head, strict=True))
-    body = ""
-    for marked, cells in rows:
-        cell = "".join(f"<td {k}>{escape(word)}</td>" for k, word in zip(kinds, cells, strict=True))
-        body += f"<tr{' class=met' if marked else ''}>{cell}</tr>"
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(head[0])}">'
-        f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
 def _outputs(quantized: Quantized) -> str:
     rows = [
-        (False, (row.name, f"{row.sqnr_db:.1f}", f"{row.cosine:.6f}", f"{row.max_abs_error:.3g}"))
+        (row.name, f"{row.sqnr_db:.1f}", f"{row.cosine:.6f}", f"{row.max_abs_error:.3g}")
         for row in quantized.outputs
     ]
     where = (
         f"{quantized.held_out} samples held out" if quantized.held_out else "calibration samples"
     )
-    return f"<h2>Outputs, on {where} {badge('measured')}</h2>" + _table(
-        ("output", "SQNR dB", "cosine", "largest error"), rows
+    return f"<h2>Outputs, on {where} {badge('measured')}</h2>" + table(
+        ("output", "SQNR dB", "cosine", "largest error"), rows, names=1
     )
 
 
 def _crowded(quantized: Quantized) -> str:
-    rows = [(False, (row.tensor, str(row.steps), row.node)) for row in quantized.crowded]
+    rows = [(row.tensor, str(row.steps), row.node) for row in quantized.crowded]
     if not rows:
         return ""
     head = ("tensor", "steps", "joined with larger ones by")
-    return "<h2>Tensors that keep few of their steps</h2>" + _table(head, rows)
+    return "<h2>Tensors that keep few of their steps</h2>" + table(head, rows, names=1)
 
 
 def _ladder(guarded: Guarded) -> str:
     rows = [
         (
-            trial.met,
-            (
-                trial.what,
-                f"{trial.sqnr_db:.1f}",
-                trial.fault or f"{trial.drop:.2%}",
-                "" if trial.fault else f"{trial.bound:.2%}",
-                f"{trial.eight_bit_share:.1%}",
-                f"{trial.seconds:.1f}",
-            ),
+            trial.what,
+            f"{trial.sqnr_db:.1f}",
+            trial.fault or f"{trial.drop:.2%}",
+            "" if trial.fault else f"{trial.bound:.2%}",
+            f"{trial.eight_bit_share:.1%}",
+            f"{trial.seconds:.1f}",
         )
         for trial in guarded.ladder
     ]
+    met = {number for number, trial in enumerate(guarded.ladder) if trial.met}
     kept = "kept" if guarded.met else "not kept; the best of these was taken"
     damage = [
-        (False, (", ".join(row.names), row.kind, f"{row.noise:.2e}", f"{row.operations:,}"))
+        (", ".join(row.names), row.kind, f"{row.noise:.2e}", f"{row.operations:,}")
         for row in guarded.damage[:20]
     ]
     shown = (
         "<h2>Where the damage is done</h2>"
-        + _table(("tensor or node", "kind", "noise ÷ signal", "operations"), damage)
+        + table(("tensor or node", "kind", "noise ÷ signal", "operations"), damage, names=1)
         if damage
         else ""
     )
     head = ("what was tried", "SQNR dB", "drop", "at most (95 %)", "on 8 bits", "s")
-    return f"<h2>The promise was {kept}</h2>{_table(head, rows)}{shown}"
+    return f"<h2>The promise was {kept}</h2>{table(head, rows, names=1, met=met)}{shown}"
 
 
 def _layers(layers: Sequence[LayerError]) -> str:

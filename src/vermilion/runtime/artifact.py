@@ -6,7 +6,6 @@ Opening needs no library of graphs: only what asks for the model itself loads on
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping
 from functools import cached_property
 from hashlib import sha256
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from vermilion.backends.base import Array
 from vermilion.errors import ArtifactError
+from vermilion.files import aside_of
 from vermilion.runtime.bundle import Bundle, Verify, open_bundle
 from vermilion.runtime.manifest import (
     MANIFEST_FILE,
@@ -166,11 +166,12 @@ def sign_bundle(folder: Path, key: SigningKey) -> None:
 
     Raises: ArtifactError where the folder cannot be written.
     """
-    new = folder / f".{SIGNATURE_FILE}.{uuid.uuid4().hex[:12]}"
+    place = folder / SIGNATURE_FILE
     try:
         digest = sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
-        new.write_bytes(key.signature_of(KIND, digest))
-        new.replace(folder / SIGNATURE_FILE)
+        with aside_of(place) as new:
+            new.write_bytes(key.signature_of(KIND, digest))
+            new.replace(place)
     except OSError as error:
         raise ArtifactError(
             f"the signature cannot be written: {error.strerror or error}",

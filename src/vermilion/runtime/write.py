@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import onnx_ir as ir
 
 from vermilion.backends.base import Array, Part, Program
 from vermilion.errors import ArtifactError
+from vermilion.files import aside_of
 from vermilion.ir.execute import split_weights
 from vermilion.runtime.archive import write_archive
 from vermilion.runtime.artifact import (
@@ -95,7 +94,7 @@ def write_artifact(folder: str | os.PathLike[str], content: ArtifactContent) -> 
             hint="choose a folder that does not exist yet, or empty this one",
         )
     place.parent.mkdir(parents=True, exist_ok=True)
-    with _aside(place) as aside:
+    with aside_of(place, ".partial") as aside:
         aside.mkdir()
         manifest = _write_files(aside, content)
         swap_in(aside, place)
@@ -119,7 +118,7 @@ def pack(
     members = (member.name for member in reader.manifest.members)
     names = [MANIFEST_FILE, *signature, *members]
     place.parent.mkdir(parents=True, exist_ok=True)
-    with _aside(place) as aside:
+    with aside_of(place, ".partial") as aside:
         write_archive(aside, ((name, source / name) for name in names))
         try:
             aside.replace(place)
@@ -135,19 +134,6 @@ def tensor_record(value: ir.Value) -> TensorRecord:
         type=_type_text(value.type),
         shape=None if shape is None else tuple(_dimension(dimension) for dimension in shape),
     )
-
-
-@contextmanager
-def _aside(place: Path) -> Iterator[Path]:
-    """Yield a name beside `place`; whatever is left there afterwards is removed."""
-    aside = place.with_name(f".{place.name}.{uuid.uuid4().hex[:12]}.partial")
-    try:
-        yield aside
-    finally:
-        if aside.is_dir():
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            aside.unlink(missing_ok=True)
 
 
 def _write_files(folder: Path, content: ArtifactContent) -> Manifest:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from html import escape
 
 from vermilion.bench.machine import this_machine
 from vermilion.compare import DIVERGED_DB, Comparison
 from vermilion.ir.measure import EXACT_DB, Agreement
 from vermilion.pages.charts import Bar, Column, Series, bar_chart, column_chart
-from vermilion.pages.document import badge, report_page
+from vermilion.pages.document import badge, report_page, table
 
 _WORST_LAYERS = 20
 # Above it a layer agrees; one that is equal would make all others small.
@@ -60,12 +59,12 @@ def _times(found: Comparison) -> str:
             series=bars,
             note="medians; lines from the least to the most",
         )
-    return f"<h2>Side by side {badge('measured')}</h2>{_table(head, rows, 3)}{drawn}"
+    return f"<h2>Side by side {badge('measured')}</h2>{table(head, rows, names=3)}{drawn}"
 
 
 def _outputs(found: Comparison) -> str:
     head = ("output", "SQNR dB", "cosine", "largest error")
-    return f"<h2>Outputs {badge('measured')}</h2>" + _table(head, _rows(found.outputs), 1)
+    return f"<h2>Outputs {badge('measured')}</h2>" + table(head, _rows(found.outputs), names=1)
 
 
 def _rows(agreements: Sequence[Agreement]) -> list[tuple[str, ...]]:
@@ -109,23 +108,5 @@ def _layers(found: Comparison) -> str:
     )
     worst = sorted(found.layers, key=lambda layer: layer.agreement.sqnr_db)[:_WORST_LAYERS]
     head = ("layer", "SQNR dB", "cosine", "largest error")
-    table = _table(head, _rows([layer.agreement for layer in worst]), 1)
-    return f"<h2>Layers {badge('measured')}</h2>{drawn}<h2>The furthest apart</h2>{table}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> str:
-    """Return a table whose first columns are names, the others numbers."""
-    kinds = [' class="n"' if at >= names else "" for at in range(len(head))]
-    top = "".join(
-        f'<th scope="col"{kind}>{escape(word)}</th>' for kind, word in zip(kinds, head, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{kind}>{escape(w)}</td>" for kind, w in zip(kinds, row, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(head[0])}"><table>'
-        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    furthest = table(head, _rows([layer.agreement for layer in worst]), names=1)
+    return f"<h2>Layers {badge('measured')}</h2>{drawn}<h2>The furthest apart</h2>{furthest}"
