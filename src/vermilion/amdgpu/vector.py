@@ -101,10 +101,6 @@ def _dot(a: Any, b: Any, c: Any, *, signed_a: bool, signed_b: bool) -> Any:
     return (total & 0xFFFFFFFF).astype(np.uint32)
 
 
-def _saturated(low: int, high: int) -> Callable[..., Any]:
-    return lambda x: np.clip(np.rint(np.nan_to_num(x)), low, high).astype(np.int64)
-
-
 ROWS: dict[str, Row] = {
     "mov_b32": ("b32", "b32", lambda x: x),
     "mov_b16": ("b16", "b16", lambda x: x),

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from vermilion.batch.assemble import ASSEMBLING, Failed, assemble, output_form
 from vermilion.batch.devices import ALL, BatchDevice, Kind, parse_devices, with_threads
-from vermilion.batch.job import JOB_FILE, Job, Range
+from vermilion.batch.job import JOB_FILE, Job, Range, Worker
 from vermilion.batch.journal import (
     RANGES_FOLDER,
     Computed,
@@ -34,7 +34,6 @@ from vermilion.batch.schedule import (
     Work,
     run_devices,
 )
-from vermilion.batch.worker_contract import Worker
 from vermilion.errors import DeviceError, OptionError, UnsupportedError
 from vermilion.progress import Progress, no_progress
 

@@ -19,12 +19,11 @@ import models
 from vermilion.batch.assemble import failures_path
 from vermilion.batch.batch import _computed, _prepared, run_batch
 from vermilion.batch.devices import BatchDevice, parse_devices
-from vermilion.batch.job import Job, Range
+from vermilion.batch.job import Job, Range, WorkerDied
 from vermilion.batch.journal import finished_ranges, missing_ranges
 from vermilion.batch.local_worker import LocalWorker
 from vermilion.batch.plan import Request, plan
 from vermilion.batch.schedule import DEATHS, Work, run_devices
-from vermilion.batch.worker_contract import WorkerDied
 from vermilion.errors import DeviceError, OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session
 

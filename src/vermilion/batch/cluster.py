@@ -20,15 +20,16 @@ from typing import Any
 
 from vermilion import errors
 from vermilion.batch.devices import ALL, KINDS, BatchDevice, Kind
-from vermilion.batch.job import Job, Range
-from vermilion.batch.journal import Computed, write_range
-from vermilion.batch.worker_contract import (
+from vermilion.batch.job import (
     OPEN_LIMIT_S,
     BatchError,
+    Job,
+    Range,
     RangeFailed,
     Report,
     WorkerDied,
 )
+from vermilion.batch.journal import Computed, write_range
 from vermilion.cores import usable_cores
 from vermilion.errors import DeviceError, OptionError, VermilionError, first_line
 from vermilion.process.child import environment

@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from vermilion.backends.base import Array
-from vermilion.batch.job import Job, Program, Range
+from vermilion.batch.job import BatchError, Job, Program, Range
 from vermilion.batch.journal import Computed
 from vermilion.batch.source import Read, Reader
-from vermilion.batch.worker_contract import BatchError
 from vermilion.ir.value_files import plain_array
 
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]

@@ -1,4 +1,8 @@
-"""What a batch job is, as data: written once to its folder, read by every worker."""
+"""What a batch job is, as data: written once to its folder, read by every worker.
+
+And a worker as the scheduler sees it: one that computes ranges, or dies of them. The local one, a
+process, is in `local_worker`; the one on a Ray cluster in `cluster`.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from vermilion.backends.base import Array
-from vermilion.errors import ArtifactError
+from vermilion.errors import ArtifactError, UnsupportedError
 from vermilion.ir.pictures import PictureOptions
 
 JOB_FILE = "job.json"
@@ -206,3 +210,56 @@ def _from_plain(found: Mapping[str, Any]) -> Job:
         devices=int(found["devices"]),
         fingerprint=str(found["fingerprint"]),
     )
+
+
+OPEN_LIMIT_S = 600.0
+
+
+class BatchError(UnsupportedError):
+    """No input is at fault: the model's outputs cannot be taken apart, or written."""
+
+
+class WorkerDied(Exception):
+    """The process is gone, or was ended because it hung. The words say how."""
+
+
+class RangeFailed(Exception):
+    """The worker lives and could not compute the range. `fatal`: nor will any other."""
+
+    def __init__(self, words: str, *, fatal: bool = False) -> None:
+        super().__init__(words)
+        self.fatal = fatal
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker says of a range that it finished."""
+
+    failed: Mapping[int, str] = field(default_factory=dict)
+    read_s: float = 0.0
+    run_s: float = 0.0
+    peak_rss_mb: float = 0.0
+
+
+class Worker(Protocol):
+    """Computes ranges; not for several threads at once, but `close` may come from another."""
+
+    runs_on: str
+    notes: tuple[str, ...]
+
+    def begin(self, wanted: Range, *, keep: bool = True) -> None:
+        """Ask for a range; several may be asked for, and are computed one after the other.
+
+        Raises: WorkerDied.
+        """
+
+    def finish(self) -> Report:
+        """Wait for the range that was asked for first, of those that are not finished.
+
+        Where it was to be kept, its file is in the journal when this returns.
+
+        Raises: WorkerDied, RangeFailed.
+        """
+
+    def close(self) -> None:
+        """End it, whatever it is doing."""

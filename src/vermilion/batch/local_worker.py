@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vermilion.batch.devices import BatchDevice, parse_devices, with_threads
-from vermilion.batch.job import Range
-from vermilion.batch.worker_contract import (
+from vermilion.batch.job import (
     OPEN_LIMIT_S,
     BatchError,
+    Range,
     RangeFailed,
     Report,
     WorkerDied,

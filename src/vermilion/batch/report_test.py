@@ -6,10 +6,9 @@ from xml.etree import ElementTree
 from vermilion.batch.assemble import Failed
 from vermilion.batch.batch import Result
 from vermilion.batch.devices import BatchDevice
-from vermilion.batch.job import Range
+from vermilion.batch.job import Range, Report, WorkerDied
 from vermilion.batch.report import batch_report
 from vermilion.batch.schedule import DeviceRecord, Span, Work, run_devices
-from vermilion.batch.worker_contract import Report, WorkerDied
 from vermilion.pages.charts import Stretch, lanes_chart
 
 HOSTILE = "</title><script>alert(1)</script>\u202e.png"

@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from vermilion.batch.devices import BatchDevice
-from vermilion.batch.job import Range
-from vermilion.batch.worker_contract import RangeFailed, Report, Worker, WorkerDied
+from vermilion.batch.job import Range, RangeFailed, Report, Worker, WorkerDied
 
 # A lone input that ended this many workers is not given to another.
 ATTEMPTS = 2

@@ -12,9 +12,8 @@ from typing import Any
 from vermilion.backends import native
 from vermilion.batch import source
 from vermilion.batch.compute import Computer, open_program
-from vermilion.batch.job import Job, Range
+from vermilion.batch.job import BatchError, Job, Range
 from vermilion.batch.journal import write_range
-from vermilion.batch.worker_contract import BatchError
 from vermilion.memory import peak_rss_mb
 from vermilion.process.worker import print_to
 from vermilion.runtime import session

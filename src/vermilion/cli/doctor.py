@@ -1,4 +1,7 @@
-"""`vermilion doctor`: what is wrong with this machine or with options, and what fixes it."""
+"""`vermilion doctor`: what is wrong with this machine or with options, and what fixes it.
+
+And scripts that build ONNX Runtime for AMD GPUs, and verify it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vermilion.cli.fitted import Column, FittedTable, Verbatim
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vermilion.hardware.doctor import Finding
+    from vermilion.hardware.recipes.recipe import Recipe
+
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 
@@ -88,8 +94,6 @@ def doctor(
     print them corrected. The exit code is 1 if there is an error among the findings.
     """
     if build_recipe:
-        from vermilion.cli.build_recipe import show_recipe
-
         return show_recipe(build_recipe, rocm, gfx, provider, output)
     if options is not None or suggest:
         from vermilion.cli.provider_options import lint_file, suggest_options
@@ -121,3 +125,41 @@ def _view(findings: Sequence[Finding]) -> RenderableType:
         if finding.fix:
             lines.append(Text.assemble("  ", ("fix: ", "bold"), finding.fix))
     return Group(*lines)
+
+
+def show_recipe(project: str, rocm: str, gfx: str, provider: str, output: Path | None) -> Result:
+    """Print a recipe, or write its scripts into a folder.
+
+    Raises: OptionError for what there is no recipe for.
+    """
+    from vermilion.hardware.recipes.recipe import Wanted, make_recipe, write_recipe
+
+    gpus = tuple(name.strip() for name in gfx.split(",") if name.strip())
+    recipe = make_recipe(Wanted(project, rocm, gpus, provider))
+    written = write_recipe(recipe, output) if output is not None else ()
+    data = recipe.as_json() | {"written": [str(path) for path in written]}
+    return Result(data, lambda: _recipe_view(recipe, written))
+
+
+def _recipe_view(recipe: Recipe, written: Sequence[Path]) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    wanted = recipe.wanted
+    views: list[RenderableType] = [
+        Text(
+            f"ONNX Runtime {recipe.release.tag}, {wanted.provider_name}, ROCm {wanted.rocm}, "
+            f"{', '.join(wanted.gpus)}",
+            style="bold",
+        )
+    ]
+    columns = (Column("needed", 0, "words"), Column("for", 1, "words"), Column("check", 0, "words"))
+    needs = [(need.what, need.why, need.check) for need in recipe.needs]
+    views += ["", FittedTable(columns, needs), ""]
+    if written:
+        views += [Verbatim(f"written: {path}") for path in written]
+    else:
+        for name, text in recipe.files.items():
+            views += [Text(f"----- {name}", style="bold"), Verbatim(text)]
+    views += [Text(f"note: {note}") for note in recipe.notes]
+    return Group(*views)

@@ -77,9 +77,6 @@ class Border:
         return not (self.top or self.left or self.bottom or self.right)
 
 
-Lower = Callable[["Lowering", ir.Node], None]
-
-
 @dataclass
 class Lowering:
     """Values by name as views, borders wanted by readers, and the steps in order.

@@ -208,7 +208,6 @@ class _InChild:
         self._ort = ort
         self._number = next(_numbers)
         self._child = the_child()
-        self._generation = -1
         folder = weights_folder(model)
         proto, tensors = stripped_proto(model, keep_in=folder)
         self._key = (optimize, _digest(model, proto, folder))
