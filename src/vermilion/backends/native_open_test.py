@@ -17,6 +17,7 @@ from vermilion.backends.base import CompileOptions, Part
 from vermilion.backends.native import NativeBackend
 from vermilion.backends.native_open import OpenExecutable, open_claims
 from vermilion.backends.native_run import BatchExecutable
+from vermilion.codegen.lower import strassen
 from vermilion.errors import OtherSizesError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.literal.types import complete_types
@@ -382,7 +383,12 @@ WIDE = """g (float[N,S,512] x, float[N,S,1] r) => (float[N,S,512] z)
  z = Add(g, x) }"""
 
 
-def test_rows_with_two_halves_have_seven_products_at_any_length(tmp_path: Path) -> None:
+@pytest.mark.parametrize("are_twice", [True, False])
+def test_rows_with_two_halves_have_seven_products_at_any_length(
+    are_twice: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not are_twice:
+        monkeypatch.setattr(strassen, "_TWICE_BYTES", 0)
     proto = model(WIDE)
     program, expected = compiled(proto, tmp_path), reference(proto)
     assert isinstance(program, OpenExecutable)
@@ -403,7 +409,11 @@ TURNED = """g (float[N,512,S] x, float[N,S,512] y) => (float[N,S,512] z, float[N
 """
 
 
-def test_columns_that_are_multiplied_as_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("are_twice", [True, False])
+def test_columns_that_are_multiplied_as_rows(
+    are_twice: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strassen, "_TWICE_BYTES", 1 << 20 if are_twice else 0)
     proto = model(TURNED)
     program, expected = compiled(proto, tmp_path), reference(proto)
     assert isinstance(program, OpenExecutable)
@@ -415,15 +425,18 @@ def test_columns_that_are_multiplied_as_rows(tmp_path: Path) -> None:
             assert error(array, found[name]) < 1e-5, (n, s, name)
 
 
-def test_rows_that_are_few_are_one_step_a_product(tmp_path: Path) -> None:
+def test_rows_that_are_few_are_one_step_a_product(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strassen, "_TWICE_BYTES", 1 << 20)
     program = compiled(model(WIDE), tmp_path)
     assert isinstance(program, OpenExecutable)
     program.run({"x": np.ones((1, 7, 512), np.float32), "r": np.ones((1, 7, 1), np.float32)})
     assert program._current is not None
     calls = program._current.table.calls
-    # Three products, and before each the sum of the halves of its rows.
+    # The first has 1 MB of weights, which are kept plain; before the others are sums of halves.
     assert [program._current.table.functions[n].split("_")[0] for n in calls[:, 0]] == [
-        "map", "matmul", "map", "matmul", "map", "matmul",
+        "matmul", "map", "matmul", "map", "matmul",
     ]  # fmt: skip
 
 

@@ -24,8 +24,8 @@ from vermilion.codegen.tensor import STORAGE_BYTES
 from vermilion.ir.expression import Expression
 from vermilion.ir.symbolic import is_known
 
-# Patches that ask for the next panel where only a run has the rows: as many as pass by it, about.
-_OPEN_PATCHES = 8
+# Lines that a step asks for where only a run has the rows: enough for two patches.
+_LINE_BYTES, _OPEN_LINES = 64, 2
 # Lanes of a last vector that has as many as the run says.
 _TAIL_OF_RUN = -1
 
@@ -217,6 +217,7 @@ class _Writer:
         """Write the loop over the patches of a segment, the last patch by itself."""
         s = self.spec
         first, last = span
+        asked = self._asked_bytes(f, f.subtract(last, first)) if s.prefetch else 0
 
         def call(rows: int, row: Value) -> None:
             none = (0,) * len(s.outer)
@@ -226,7 +227,7 @@ class _Writer:
                 pointer if access is None else access.at(f, pointer, (*none, row))
                 for pointer, access in zip(pointers, accesses, strict=True)
             ]
-            ahead = self._ahead(f, f.subtract(row, first), pointers)
+            ahead = self._ahead(f, f.subtract(row, first), asked, pointers)
             sizes = [f.arguments[0]] if self.is_open else []
             f.call_void(self._tile(rows, *shape), [*moved, *ahead, *sizes])
 
@@ -242,24 +243,36 @@ class _Writer:
             with f.when(f.compare("eq", last, f.index(s.rows))):
                 call(rest, f.index(s.rows - rest))
 
-    def _ahead(self, f: Function, row: Value, pointers: Sequence[Value]) -> list[Value]:
-        """Return where a patch asks for the next block's panels, a share of them each patch."""
+    def _ahead(
+        self, f: Function, row: Value, asked: Index, pointers: Sequence[Value]
+    ) -> list[Value]:
+        """Return where a patch asks for the next block's panels, a share of them each patch.
+
+        Behind them how many bytes it asks for in a step, where only a run has them.
+        """
         s = self.spec
         if not s.prefetch:
             return []
-        patch = f.divide(row, s.tile_rows)
-        share = s.steps * self._ahead_step
-        offset = f.add(f.multiply(patch, share), self._block_bytes)
+        share = f.multiply(f.index(asked), s.steps)
+        offset = f.add(f.multiply(f.divide(row, s.tile_rows), share), self._block_bytes)
         panels = [pointers[1]] if s.second is None else [pointers[1], pointers[-1]]
-        return [f.at(panel, offset) for panel in panels]
+        places = [f.at(panel, offset) for panel in panels]
+        return places if isinstance(asked, int) else [*places, asked]
+
+    def _asked_bytes(self, f: Function, rows: Value) -> Index:
+        """Return the bytes of the next panel that a step asks for: a segment asks for all of it."""
+        s = self.spec
+        if is_known(s.rows):
+            return self._asked
+        patches = f.divide(f.add(rows, s.tile_rows - 1), s.tile_rows)
+        whole = s.tile_vectors * self._vector_bytes
+        return f.binary("udiv", f.add(patches, whole - 1), patches)
 
     @property
-    def _ahead_step(self) -> int:
-        """Bytes of the next panel that a step asks for, so that a segment asks for all of it."""
+    def _asked(self) -> int:
+        """The same where the rows are known."""
         s = self.spec
-        patches = _OPEN_PATCHES
-        if is_known(s.rows):
-            patches = max(1, min(s.rows, s.segment_rows) // s.tile_rows)
+        patches = max(1, min(s.rows, s.segment_rows) // s.tile_rows)
         return -(-s.tile_vectors * self._vector_bytes // patches)
 
     def _tile(self, rows: int, vectors: int, tail: int) -> str:
@@ -271,8 +284,11 @@ class _Writer:
         labels += [] if s.second is None else ["second_left", "second_right"]
         seconds = 1 if s.second is None else 2
         labels += [f"ahead{number}" for number in range(seconds)] if s.prefetch else []
-        labels += ["sizes"] if self.is_open else []
-        f = Function(self.module, name, [(label, "ptr") for label in labels])
+        parameters = [(label, "ptr") for label in labels]
+        is_asked = s.prefetch and not is_known(s.rows)
+        parameters += [("asked", "i64")] if is_asked else []
+        parameters += [("sizes", "ptr")] if self.is_open else []
+        f = Function(self.module, name, parameters)
         if self.is_open:
             f.take_sizes(f.arguments[-1], 8 * s.pointers)
         arithmetic = Arithmetic(f, self.isa.lanes)
@@ -289,8 +305,16 @@ class _Writer:
         def asking(number: int) -> Prefetch | None:
             if not s.prefetch:
                 return None
-            ahead, step_bytes = f.arguments[s.pointers + number], self._ahead_step
-            return lambda step: prefetch_line(f, f.at(ahead, f.multiply(step, step_bytes)))
+            ahead = f.arguments[s.pointers + number]
+            asked: Index = f.arguments[s.pointers + seconds] if is_asked else self._asked
+            lines = _OPEN_LINES if is_asked else -(-self._asked // _LINE_BYTES)
+
+            def ask(step: Value) -> None:
+                place = f.at(ahead, f.multiply(step, asked))
+                for line in range(lines):
+                    prefetch_line(f, f.at(place, line * _LINE_BYTES))
+
+            return ask
 
         tile.multiply(left, right, s.depth, mask=right_mask, prefetch=asking(0))
         if s.second is not None:
