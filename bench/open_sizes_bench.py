@@ -9,7 +9,12 @@ open dimensions. Each engine has a process of its own, and they take turns. Prin
 a run and ratios within rounds (open ÷ theirs, below 1 is faster; median and quartiles).
 
 `--stream` sends so many requests of random sizes to each engine, the same ones, and prints the
-total, the longest, and the largest memory. `--small` takes networks that are tried in seconds.
+total, the longest, and the largest memory. One request of five is sent twice: what the first takes
+more than the second is what a new size costs. That is printed as time that passed, in which the
+machine and other programs have a share, and apart from it what the engine alone answers for: the
+time that the system worked for its threads, which is mostly that of new pages of memory, and of
+ours the processor time in which the table of a size is made and taken.
+`--small` takes networks that are tried in seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +51,11 @@ TURN = 25  # requests of one engine before the next has its turn
 AGAIN_EVERY = 5  # of so many requests one is sent twice, to see what a new size costs
 ENGINES = ("open", "fixed", "onnxruntime", "openvino")
 WORDS = 30522
+NEW_SIZE = {
+    "new_size_ms": "time that passes:",
+    "new_size_system_ms": "time of the system:",
+    "table_ms": "our table of it:",
+}
 
 # Open dimensions of each network, and the sizes at which engines take turns.
 NETWORKS: Mapping[str, Sequence[Mapping[str, int]]] = {
@@ -115,6 +125,8 @@ class Worker:
         self._call: Callable[[dict[str, Any]], Any] | None = None
         self._inputs: dict[str, Any] = {}
         self._fixed: Callable[[Mapping[str, int]], Callable[[dict[str, Any]], Any]] | None = None
+        self._tables: list[float] = []
+        self._is_new, self._begun = False, 0.0
 
     def open(
         self, network: str, engine: str, model: str, cache: str, threads: int
@@ -125,6 +137,8 @@ class Worker:
         row: dict[str, Any] = {}
         if engine in ("open", "fixed"):
             from vermilion.api import compile_model
+
+            self._time_tables()
 
             def ours(dims: Mapping[str, int] | None) -> Callable[[dict[str, Any]], Any]:
                 compiled = compile_model(model, dims=dict(dims or {}), cache_dir=cache)
@@ -178,19 +192,47 @@ class Worker:
         That cost is the time of a size's first request less that of the same one again.
         """
         assert self._call is not None, "a worker has to `open` before this"
-        taken, extra = [], []
+        taken: list[float] = []
+        passed: list[float] = []
+        system: list[float] = []
         if first == 0:
             self._call(request(self.network, {"batch": 1, "length": 8}))
+            self._tables.clear()
         for index in range(first, first + count):
             random = np.random.default_rng((1, index))
             one = {"batch": int(random.integers(1, 17)), "length": int(random.integers(8, 513))}
             inputs = request(self.network, one)
-            taken.append(timed(self._call, inputs))
+            new = timed(self._call, inputs)
+            taken.append(new.passed_ms / 1e3)
             if index % AGAIN_EVERY == 0:
-                extra.append((taken[-1] - timed(self._call, inputs)) * 1e3)
+                again = timed(self._call, inputs)
+                passed.append(new.passed_ms - again.passed_ms)
+                system.append(new.system_ms - again.system_ms)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
         wait_until_quiet()
-        return {"taken_s": taken, "new_size_ms": extra, "peak_mb": peak}
+        tables, self._tables[:] = list(self._tables), []
+        return {
+            "taken_s": taken, "passed_ms": passed, "system_ms": system, "table_ms": tables,
+            "peak_mb": peak,
+        }  # fmt: skip
+
+    def _time_tables(self) -> None:
+        """Keep the processor time in which the table of every size is made and taken."""
+        from vermilion.backends.native_open import OpenExecutable
+
+        find, take = OpenExecutable._sized, OpenExecutable._settled
+
+        def found(program: OpenExecutable, shapes: tuple[tuple[int, ...], ...]) -> Any:
+            self._is_new, self._begun = shapes not in program._tables, time.thread_time()
+            return find(program, shapes)
+
+        def taken(program: OpenExecutable, sized: Any) -> Any:
+            settled = take(program, sized)
+            if self._is_new:
+                self._tables.append((time.thread_time() - self._begun) * 1e3)
+            return settled
+
+        OpenExecutable._sized, OpenExecutable._settled = found, taken  # type: ignore[method-assign]
 
     def _run(self) -> None:
         assert self._call is not None, "a worker has to `open` before this"
@@ -239,26 +281,45 @@ def measure(model: Path, folder: Path, threads: int, rounds: int) -> list[dict[s
     return rows
 
 
-def timed(call: Callable[[Any], object], inputs: object) -> float:
-    """Return the seconds of one call."""
-    begin = time.perf_counter()
+@dataclass(frozen=True)
+class Timed:
+    """How long a call took, and how long the system worked for all threads of this process."""
+
+    passed_ms: float
+    system_ms: float
+
+
+def timed(call: Callable[[Any], object], inputs: object) -> Timed:
+    """Call, and return what it took."""
+    before, begin = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     call(inputs)
-    return time.perf_counter() - begin
+    passed, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF)
+    return Timed(passed * 1e3, (after.ru_stime - before.ru_stime) * 1e3)
+
+
+def percentiles(numbers: Sequence[float]) -> dict[str, float]:
+    """Return how numbers are spread."""
+    found = np.percentile(numbers, (50, 90, 99, 100)).tolist() if numbers else [0.0] * 4
+    return dict(zip(("p50", "p90", "p99", "most"), found, strict=True))
 
 
 def stream_row(
     engine: str, parts: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the figures of one engine over all its turns, and how ours compare with it."""
-    taken = [second for part in parts for second in part["taken_s"]]
-    extra = [ms for part in parts for ms in part["new_size_ms"]]
+    taken, passed, system, tables = (
+        [number for part in parts for number in part[key]]
+        for key in ("taken_s", "passed_ms", "system_ms", "table_ms")
+    )
     turns = [[sum(part["taken_s"]) for part in one] for one in (ours, parts)]
     return {
         "engine": engine,
         "requests": len(taken),
         "total_s": sum(taken),
         "longest_s": max(taken),
-        "new_size_ms": {"median": statistics.median(extra), "most": max(extra)},
+        "new_size_ms": percentiles(passed),
+        "new_size_system_ms": percentiles(system),
+        "table_ms": percentiles(tables),
         "peak_mb": max(part["peak_mb"] for part in parts),
         "ratio": asdict(ratio(pair_ratios(*turns))),
     }
@@ -282,10 +343,13 @@ def stream(model: Path, folder: Path, threads: int, count: int) -> list[dict[str
         print(
             f"{count} requests, {row['engine']:<12} {row['total_s']:>8.1f} s "
             f"({row['ratio']['median']:.2f} of it for us, {row['ratio']['q1']:.2f}–"
-            f"{row['ratio']['q3']:.2f} by turns), longest {row['longest_s'] * 1e3:.0f} ms, a new "
-            f"size {row['new_size_ms']['median']:.1f} ms (most {row['new_size_ms']['most']:.1f}), "
+            f"{row['ratio']['q3']:.2f} by turns), longest {row['longest_s'] * 1e3:.0f} ms, "
             f"{row['peak_mb']:.0f} MB"
         )
+        for key, words in NEW_SIZE.items():
+            figures = ", ".join(f"{name} {ms:.1f}" for name, ms in row[key].items())
+            if any(row[key].values()):
+                print(f"  a new size, {words:<20} {figures} ms")
     return rows
 
 
