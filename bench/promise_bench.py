@@ -83,22 +83,14 @@ def run(graph: ir.Model, samples: Sequence[Sample]) -> list[dict[str, np.ndarray
     return [run_session(session, sample) for sample in samples]
 
 
-def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many symbols must be changed, added or dropped (Levenshtein)."""
-    row = list(range(len(b) + 1))
-    for i, one in enumerate(a, 1):
-        before, row[0] = row[0], i
-        for j, other in enumerate(b, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (one != other))
-    return row[-1]
-
-
 def drawn_task(name: str, options: argparse.Namespace) -> Task:
     """Return `rec` or `nsfw`: samples are drawn anew, what the float model says is the truth."""
     case, count = CASES[name], options.samples or SAMPLES[name]
     fresh_count = options.fresh or FRESH[name]
     model = prepared(case)
     if name == "rec":
+        from vermilion.quantize.texts import edit_distance
+
         read, differ = _decoded, edit_distance
     else:
         known = np.stack([_only(o).reshape(-1) for o in run(model, _known(case, options))])

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from vermilion.cli.fitted import Column, FittedTable, Verbatim
-from vermilion.cli.options import CacheDir, Dims, Threads, parse_dims, parse_shape
+from vermilion.cli.options import (
+    CacheDir,
+    Dims,
+    Mean,
+    ResizeTo,
+    Std,
+    Threads,
+    parse_dims,
+    parse_shape,
+)
 from vermilion.cli.output import Result, console_on
 from vermilion.cli.values import PRECISIONS
 from vermilion.cli.verb import Terminal, verb
@@ -178,21 +187,12 @@ def batch(
         bool, typer.Option("--ort", help="Run the ONNX file in ONNX Runtime as it is.")
     ] = False,
     dim: Dims = None,
-    mean: Annotated[
-        str | None,
-        typer.Option("--mean", metavar="0.485,0.456,…", help="Subtracted from pixel values ÷ 255."),
-    ] = None,
-    std: Annotated[
-        str | None,
-        typer.Option("--std", metavar="0.229,0.224,…", help="What they are divided by then."),
-    ] = None,
+    mean: Mean = None,
+    std: Std = None,
     layout: Annotated[
         str, typer.Option("--layout", metavar="nchw|nhwc", help="Order of axes.")
     ] = "nchw",
-    resize: Annotated[
-        str | None,
-        typer.Option("--resize", metavar="224x224", help="Resize images to this height and width."),
-    ] = None,
+    resize: ResizeTo = None,
     engine: Annotated[
         str,
         typer.Option(

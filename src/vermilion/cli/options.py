@@ -24,6 +24,18 @@ Dims = Annotated[
         "May be repeated.",
     ),
 ]
+Mean = Annotated[
+    str | None,
+    typer.Option("--mean", metavar="0.485,0.456,…", help="Subtracted from pixel values ÷ 255."),
+]
+Std = Annotated[
+    str | None,
+    typer.Option("--std", metavar="0.229,0.224,…", help="What they are divided by then."),
+]
+ResizeTo = Annotated[
+    str | None,
+    typer.Option("--resize", metavar="224x224", help="Resize images to this height and width."),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(

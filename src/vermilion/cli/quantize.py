@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from vermilion.cli.options import Dims, Model, parse_dims, parse_shape
+from vermilion.cli.options import Dims, Mean, Model, ResizeTo, Std, parse_dims, parse_shape
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
@@ -51,22 +51,13 @@ def quantize(
     ] = None,
     samples: Annotated[int, typer.Option("-n", "--samples", help="Samples to take at most.")] = 32,
     dim: Dims = None,
-    mean: Annotated[
-        str | None,
-        typer.Option("--mean", metavar="0.485,0.456,…", help="Subtracted from pixel values ÷ 255."),
-    ] = None,
-    std: Annotated[
-        str | None,
-        typer.Option("--std", metavar="0.229,0.224,…", help="What they are divided by then."),
-    ] = None,
+    mean: Mean = None,
+    std: Std = None,
     layout: Annotated[
         str | None,
         typer.Option("--layout", metavar="nchw|nhwc", help="Order of axes; nchw if none."),
     ] = None,
-    resize: Annotated[
-        str | None,
-        typer.Option("--resize", metavar="224x224", help="Resize images to this height and width."),
-    ] = None,
+    resize: ResizeTo = None,
     preprocess: Annotated[
         Path | None,
         typer.Option(

@@ -13,11 +13,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 TIME_LIMIT_S = 30.0
 
@@ -243,24 +243,25 @@ def _list_built_in(time_limit_s: float) -> list[str] | str:
 
 
 def _ask_child(question: Mapping[str, str], time_limit_s: float) -> dict[str, object] | str:
-    """Put one question to `provider_child`; give its answer, or why there was none.
+    """Put one question to `provider_child`; give its answer, or why there was none."""
+    code = "from vermilion.hardware.provider_child import main; main()"
+    answer = ask_once([sys.executable, "-c", code, json.dumps(dict(question))], time_limit_s)
+    return f"loading it {answer}" if isinstance(answer, str) else answer
 
+
+def ask_once(command: Sequence[str], time_limit_s: float) -> dict[str, Any] | str:
+    """Run a command of this package that writes one JSON object into the file that is named last.
+
+    Return the object, or what the command did instead: for words such as `loading it …`.
     Output goes to files: AMD's provider hangs where stderr is a pipe (microsoft/winml-cli#1265).
     """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as folder:
         answer, log = Path(folder) / "answer.json", Path(folder) / "log.txt"
-        command = [
-            sys.executable,
-            "-c",
-            "from vermilion.hardware.provider_child import main; main()",
-            json.dumps(dict(question)),
-            str(answer),
-        ]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with log.open("wb") as output:
             try:
                 done = subprocess.run(
-                    command,
+                    [*command, str(answer)],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -269,10 +270,10 @@ def _ask_child(question: Mapping[str, str], time_limit_s: float) -> dict[str, ob
                     env=environment,
                 )
             except subprocess.TimeoutExpired:
-                return f"loading it took more than {time_limit_s:g} s and was stopped"
+                return f"took more than {time_limit_s:g} s and was stopped"
         if not answer.is_file():
-            return f"loading it ended the process with code {done.returncode}{_last_line(log)}"
-        parsed: dict[str, object] = json.loads(answer.read_text(encoding="utf-8"))
+            return f"ended the process with code {done.returncode}{_last_line(log)}"
+        parsed: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
         return parsed
 
 

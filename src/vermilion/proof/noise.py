@@ -22,6 +22,7 @@ from vermilion.ir.arrays import Array
 from vermilion.ir.literal.interpret import interpret
 from vermilion.ir.literal.run import LiteralModel, open_literally
 from vermilion.ir.opset import constant_of, is_operator, static_shape
+from vermilion.ir.passes.rewrite import read_instead
 from vermilion.proof.bounds import BOUNDS, FormatName
 
 RUNS = 3
@@ -316,13 +317,8 @@ def _shake_output(
     if not is_wide:
         result = writer.node("Cast", [result], to=int(output.dtype or kind))
     result.type, result.shape = output.type, output.shape
-    own = {id(one) for one in writer.nodes}
-    for use in list(output.uses()):
-        if id(use.node) not in own:
-            use.node.replace_input_with(use.idx, result)
-    if output.is_graph_output():
-        for index, value in enumerate(graph.outputs):
-            if value is output:
-                graph.outputs[index] = result
+    is_output = output.is_graph_output()
+    read_instead(graph, output, result, *writer.nodes)
+    if is_output:
         output.name, result.name = f"{name}/exact", name
     graph.insert_after(node, writer.nodes)

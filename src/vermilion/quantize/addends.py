@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.ir.attributes import flag, number
+from vermilion.ir.passes.rewrite import read_instead, take_place
 from vermilion.quantize.names import Names
 from vermilion.quantize.operators import OPERATORS, bias_input
 
@@ -78,20 +79,9 @@ def plain_products(work: ir.Model) -> None:
             turned = np.ascontiguousarray(stored.numpy().T)
             node.replace_input_with(1, names.constant(f"{weight.name}_turned", turned))
             _drop_unread(weight)
-        result = node.outputs[0]
         product = ir.node("MatMul", list(node.inputs[:2]), name=str(node.name))
-        made = product.outputs[0]
-        made.type, made.shape = result.type, result.shape
         graph.insert_after(node, product)
-        for use in tuple(result.uses()):
-            use.node.replace_input_with(use.idx, made)
-        for place, output in enumerate(graph.outputs):
-            if output is result:
-                graph.outputs[place] = made
-        graph.remove(node, safe=False)
-        for index in range(len(node.inputs)):
-            node.replace_input_with(index, None)
-        made.name = result.name
+        take_place(graph, node, product.outputs[0])
 
 
 def _outputs(node: ir.Node) -> int | None:
@@ -132,12 +122,7 @@ def _split(graph: ir.Graph, node: ir.Node, addend: ir.Value, beta: float, names:
     add = ir.node("Add", [result, addend], name=names.free(f"{node.name}_Add"))
     total = add.outputs[0]
     total.type, total.shape = result.type, result.shape
-    for use in tuple(result.uses()):
-        if use.node is not add:
-            use.node.replace_input_with(use.idx, total)
-    for place, output in enumerate(graph.outputs):
-        if output is result:
-            graph.outputs[place] = total
+    read_instead(graph, result, total, add)
     total.name, result.name = result.name, names.free(f"{result.name}_product")
     graph.insert_after(node, [*made, add])
 

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.ir.attributes import integers, number
+from vermilion.ir.passes.rewrite import read_instead
 from vermilion.quantize.names import Names
 from vermilion.quantize.plan import Plan
 
@@ -95,11 +96,6 @@ def _multiply(graph: ir.Graph, node: ir.Node, factor: float, names: Names) -> No
     times = ir.node("Mul", [result, scale], name=names.free(f"{node.name}_Mul"))
     made = times.outputs[0]
     made.type, made.shape = result.type, result.shape
-    for use in tuple(result.uses()):
-        if use.node is not times:
-            use.node.replace_input_with(use.idx, made)
-    for place, output in enumerate(graph.outputs):
-        if output is result:
-            graph.outputs[place] = made
+    read_instead(graph, result, made, times)
     made.name, result.name = result.name, names.free(f"{result.name}_average")
     graph.insert_after(node, times)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from vermilion.errors import UnsupportedError
 from vermilion.ir.attributes import flag, number
+from vermilion.ir.passes.rewrite import take_place
 from vermilion.quantize.algorithms.compensate import round_compensated
 from vermilion.quantize.algorithms.layers import layers_of
 from vermilion.quantize.algorithms.moments import Moments
@@ -139,8 +140,7 @@ def _replace(
     names: Names,
 ) -> None:
     integers, scale, zero_point = read
-    old = node.outputs[0]
-    base = str(old.name)
+    base = str(node.outputs[0].name)
 
     def added(op_type: str, inputs: list[ir.Value], kind: ir.DataType, **given: int) -> ir.Value:
         name = names.free(f"{base}_{op_type}")
@@ -157,13 +157,4 @@ def _replace(
     result = added("Mul", [product, added("Mul", [scale, columns], real)], real)
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         result = added("Add", [result, node.inputs[2]], real)
-    result.type, result.shape = old.type, old.shape
-    for use in tuple(old.uses()):
-        use.node.replace_input_with(use.idx, result)
-    for index, output in enumerate(graph.outputs):
-        if output is old:
-            graph.outputs[index] = result
-    graph.remove(node, safe=False)
-    for index in range(len(node.inputs)):
-        node.replace_input_with(index, None)
-    result.name = base
+    take_place(graph, node, result)

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.errors import UnsupportedError
+from vermilion.ir.passes.rewrite import take_place
 from vermilion.quantize.algorithms.compensate import round_compensated
 from vermilion.quantize.algorithms.descend import descend
 from vermilion.quantize.algorithms.moments import Moments
@@ -229,22 +230,8 @@ def _write_fused(
     attributes = {"K": width, "N": outputs, "bits": _BITS, "block_size": block}
     fused = ir.node("MatMulNBits", inputs, attributes, domain="com.microsoft", name=str(node.name))
     graph.opset_imports["com.microsoft"] = 1
-    _take_place(graph, node, fused)
-
-
-def _take_place(graph: ir.Graph, node: ir.Node, fused: ir.Node) -> None:
-    old, new = node.outputs[0], fused.outputs[0]
-    new.type, new.shape = old.type, old.shape
     graph.insert_after(node, fused)
-    for use in tuple(old.uses()):
-        use.node.replace_input_with(use.idx, new)
-    for index, output in enumerate(graph.outputs):
-        if output is old:
-            graph.outputs[index] = new
-    new.name = old.name
-    graph.remove(node, safe=False)
-    for index in range(len(node.inputs)):
-        node.replace_input_with(index, None)
+    take_place(graph, node, fused.outputs[0])
 
 
 def _write_dequantized(

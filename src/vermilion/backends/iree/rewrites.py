@@ -19,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.ir.opset import opset_of, static_shape
+from vermilion.ir.passes.rewrite import read_instead
 from vermilion.quantize.names import Names
 
 # A row this short is held in registers whatever its length (500: no spills, 1000: 29).
@@ -87,12 +88,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, shape: tuple[int, ...], names: Name
     )
     narrow = cut.outputs[0]
     narrow.type, narrow.shape = result.type, result.shape
-    for use in list(result.uses()):
-        if use.node is not cut:
-            use.node.replace_input_with(use.idx, narrow)
-    for index, output in enumerate(graph.outputs):
-        if output is result:
-            graph.outputs[index] = narrow
+    read_instead(graph, result, narrow, cut)
     narrow.name, result.name = result.name, names.free(f"{result.name}_wide")
     result.shape = padded_shape
     node.replace_input_with(0, padded)

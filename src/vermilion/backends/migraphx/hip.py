@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from vermilion.hardware.providers import ask_once
 
 PROBE_LIMIT_S = 60.0
 _HIP = "libamdhip64" if sys.platform != "win32" else "amdhip64"
@@ -49,32 +48,13 @@ def ask_hip(
     limit_s: float = PROBE_LIMIT_S,
 ) -> Hip:
     """Load libraries in a child process and count the GPUs that HIP gives it."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as folder:
-        answer, log = Path(folder) / "answer.json", Path(folder) / "log.txt"
-        with log.open("wb") as output:
-            try:
-                done = subprocess.run(
-                    [*command, str(answer), *libraries],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    timeout=limit_s,
-                    env=environment,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return Hip(error=f"it did not answer in {limit_s:g} s")
-        if not answer.is_file():
-            words = log.read_text(errors="replace").strip().splitlines()[-1:]
-            said = f": {words[0].strip()}" if words else ""
-            return Hip(error=f"asking ended the process with code {done.returncode}{said}")
-        return Hip(**json.loads(answer.read_text(encoding="utf-8")))
+    answer = ask_once([*command, *libraries], limit_s)
+    return Hip(error=f"asking {answer}") if isinstance(answer, str) else Hip(**answer)
 
 
 def main() -> None:
-    """Answer in the file that the first argument names; the others are libraries."""
-    place, names = Path(sys.argv[1]), sys.argv[2:]
+    """Answer in the file that the last argument names; the others are libraries."""
+    names, place = sys.argv[1:-1], Path(sys.argv[-1])
     paths: dict[str, str] = {}
     refused: dict[str, str] = {}
     hip = None

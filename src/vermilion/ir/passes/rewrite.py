@@ -94,6 +94,30 @@ def bypass(node: ir.Node, source: ir.Value) -> None:
     graph.remove(node, safe=True)
 
 
+def read_instead(graph: ir.Graph, old: ir.Value, new: ir.Value, *keepers: ir.Node) -> None:
+    """Let the readers of `old`, but the nodes `keepers`, and the graph's outputs have `new`."""
+    for use in tuple(old.uses()):
+        if all(use.node is not keeper for keeper in keepers):
+            use.node.replace_input_with(use.idx, new)
+    for place, output in enumerate(graph.outputs):
+        if output is old:
+            graph.outputs[place] = new
+
+
+def take_place(graph: ir.Graph, node: ir.Node, new: ir.Value) -> None:
+    """Put `new`, which a node in the graph makes, in the place of the one result of `node`.
+
+    It has its name, type and shape then. The node is removed, and reads nothing any more.
+    """
+    old = node.outputs[0]
+    new.type, new.shape = old.type, old.shape
+    read_instead(graph, old, new)
+    graph.remove(node, safe=False)
+    for index in range(len(node.inputs)):
+        node.replace_input_with(index, None)
+    new.name = old.name
+
+
 def learn_type(target: ir.Value, known: ir.Value) -> None:
     """Fill in a type or shape of `target` that only `known`, its equal, has."""
     if target.type is None:
