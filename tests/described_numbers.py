@@ -17,6 +17,7 @@ from vermilion.llm.engine.description import (
     Experts,
     Norm,
     Product,
+    Rotation,
     RowOperation,
     Rows,
 )
@@ -145,14 +146,20 @@ def _normed(x: Array, norm: Norm) -> Array:
 def _heads(x: Array, own: Rows, size: int, count: int) -> Array:
     """(tokens, heads, size), normed and turned."""
     made = x.reshape(len(x), count, size)
-    if own.norm is not None:
+    if own.norm is not None and not own.is_normed_last:
         made = _normed(made, own.norm)
-    if own.rotation is None:
-        return made
-    first = own.rotation.short if len(x) > own.rotation.short else 0
+    if own.rotation is not None:
+        made = _turned(made, own.rotation)
+    if own.norm is not None and own.is_normed_last:
+        made = _normed(made, own.norm)
+    return made
+
+
+def _turned(made: Array, rotation: Rotation) -> Array:
+    first = rotation.short if len(made) > rotation.short else 0
     cosines, sines = (
-        table[first : first + len(x), None, :].astype(np.float64)
-        for table in (own.rotation.cosines, own.rotation.sines)
+        table[first : first + len(made), None, :].astype(np.float64)
+        for table in (rotation.cosines, rotation.sines)
     )
     half = cosines.shape[-1]
     low, high, rest = made[..., :half], made[..., half : 2 * half], made[..., 2 * half :]

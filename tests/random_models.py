@@ -170,6 +170,15 @@ MODELS = {
     "arcee": RandomModel("Arcee"),
     "cohere": RandomModel("Cohere", {"logit_scale": 0.3}),
     "glm4": RandomModel("Glm4", {**_SMALL, "partial_rotary_factor": 0.5, "attention_bias": True}),
+    "hunyuan": RandomModel(
+        "HunYuanDenseV1",
+        {
+            **_SMALL,
+            "rope_parameters": {
+                "rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 50.0,
+            },
+        },
+    ),
     "lfm2": RandomModel(
         "Lfm2",
         {

@@ -53,13 +53,17 @@ class Rotation:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Columns of a buffer of rows, with what is still to be done to each head of them."""
+    """Columns of a buffer of rows, with what is still to be done to each head of them.
+
+    Heads are normed before they are turned, or after that.
+    """
 
     buffer: str
     offset: int
     width: int
     norm: Norm | None = None
     rotation: Rotation | None = None
+    is_normed_last: bool = False
 
     @property
     def is_plain(self) -> bool:

@@ -111,6 +111,7 @@ def _lower_heads(state: Lowering, operation: Attention, written: Sequence[View])
         form, operation.query_heads, operation.key_heads, steps,
         operation.scale * score_unit(form), 2 * rotation.cosines.shape[1] if rotation else 0,
         query_epsilon, key_epsilon, state.shape.max_rows, operation.part,
+        any(rows.is_normed_last for rows in (query, key)),
     )  # fmt: skip
     arguments = [state.control, *views, *waves, *norms, *written]
     state.add(heads, arguments, written, operation.node)

@@ -23,6 +23,7 @@ from vermilion.llm.engine.description import (
     Norm,
     Operation,
     Product,
+    Rotation,
     RowOperation,
     Rows,
 )
@@ -170,24 +171,30 @@ class Forward:
 
     def _heads(self, own: Rows, count: int, size: int) -> Tensor:
         """Return heads normed and turned: (texts, heads, length, size)."""
-        import torch
-
         texts, length = self.tokens.shape
         made = self.rows(own).reshape(texts, length, count, size)
-        if own.norm is not None:
+        if own.norm is not None and not own.is_normed_last:
             made = normed(made, own.norm)
         made = made.transpose(1, 2)
-        if own.rotation is None:
-            return made
-        first = own.rotation.short if length > own.rotation.short else 0
-        cosines, sines = (
-            tensor(table[first : first + length])
-            for table in (own.rotation.cosines, own.rotation.sines)
-        )
-        half = cosines.shape[-1]
-        low, high, rest = made[..., :half], made[..., half : 2 * half], made[..., 2 * half :]
-        turned = [low * cosines - high * sines, high * cosines + low * sines, rest]
-        return torch.cat(turned, -1)
+        if own.rotation is not None:
+            made = turned(made, own.rotation)
+        if own.norm is not None and own.is_normed_last:
+            made = normed(made, own.norm)
+        return made
+
+
+def turned(heads: Tensor, rotation: Rotation) -> Tensor:
+    """Return heads turned by their positions: (texts, heads, length, size)."""
+    import torch
+
+    length = heads.shape[2]
+    first = rotation.short if length > rotation.short else 0
+    cosines, sines = (
+        tensor(table[first : first + length]) for table in (rotation.cosines, rotation.sines)
+    )
+    half = cosines.shape[-1]
+    low, high, rest = heads[..., :half], heads[..., half : 2 * half], heads[..., 2 * half :]
+    return torch.cat([low * cosines - high * sines, high * cosines + low * sines, rest], -1)
 
 
 def _attended_by_parts(

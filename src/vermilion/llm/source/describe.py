@@ -176,8 +176,10 @@ class _Writer:
         query, key = (self._normed(name, kind, rows[kind]) for kind in ("q", "k"))
         if layer.turning is not None:
             rotation = self._rotation(layer.turning)
-            query = Rows(query.buffer, 0, query.width, query.norm, rotation)
-            key = Rows(key.buffer, 0, key.width, key.norm, rotation)
+            is_last = b.family.qk_norm == "turned"
+            query, key = (
+                replace(one, rotation=rotation, is_normed_last=is_last) for one in (query, key)
+            )
         output = f"{name} attention"
         self.operations.append(
             Attention(
@@ -242,7 +244,7 @@ class _Writer:
         has_none = b.family.qk_norm == "some" and not self.tensors.has(own)
         if not b.family.qk_norm or has_none:
             return rows
-        if b.family.qk_norm in ("head", "some"):
+        if b.family.qk_norm in ("head", "some", "turned"):
             return Rows(rows.buffer, 0, rows.width, self._norm(own, b.head_size))
         output = f"{rows.buffer} normed"
         norm = self._norm(own, rows.width)

@@ -16,8 +16,9 @@ from vermilion.llm.source.mixtures import MIXTURES, MixtureRow
 
 # Where a layer norms: what its parts read; what they read and what they give; what they give.
 Places = Literal["before", "both", "after"]
-# Norms of queries and keys: none; of each head, of each where there are weights, of whole rows.
-QkNorm = Literal["", "head", "some", "row"]
+# Norms of queries and keys: none; of each head, of each where there are weights, of each once it is
+# turned, of whole rows.
+QkNorm = Literal["", "head", "some", "turned", "row"]
 # Which layers have a window where a configuration has one and does not list them: all; all but
 # every n-th (n < 0: every n-th alone).
 Windows = int
@@ -87,6 +88,10 @@ _PHI = {
     "output_norm": "model.final_layernorm",
 }
 
+_HUNYUAN = {
+    "attn_q_norm": "self_attn.query_layernorm",
+    "attn_k_norm": "self_attn.key_layernorm",
+}
 _LFM2 = {
     "output_norm": "model.embedding_norm", "attn_norm": "operator_norm", "ffn_norm": "ffn_norm",
     "attn_output": "self_attn.out_proj", "attn_q_norm": "self_attn.q_layernorm",
@@ -168,6 +173,7 @@ FAMILIES: tuple[Family, ...] = (
         "cohere2", ("cohere2",), norm="layer", is_parallel=True, gguf_pairs=True,
         config_pairs=True, every=4, plain_every=4,
     ),
+    Family("hunyuan-dense", ("hunyuan_v1_dense",), qk_norm="turned", names=_HUNYUAN),
     Family(
         "lfm2", ("lfm2",), qk_norm="head", has_convolutions=True, has_tied_folders=True,
         names=_LFM2, gguf_names=_LFM2_GGUF,
@@ -249,8 +255,6 @@ REFUSED: Mapping[str, str] = {
     "gemma3n_text": "it has alternating updates and embeddings of each layer",
     "gemma4": "it has embeddings of each layer and shared caches",
     "gemma4_text": "it has embeddings of each layer and shared caches",
-    "hunyuan-dense": "heads are normed after they are turned",
-    "hunyuan_v1_dense": "heads are normed after they are turned",
     "gpt2": "its positions are learned",
     "gptneox": "its queries, keys and values lie mixed",
     "gpt_neox": "its queries, keys and values lie mixed",

@@ -83,6 +83,8 @@ def turning_of(facts: RopeFacts, rule: Mapping[str, object]) -> Turning:
             where=facts.where,
             hint="what it does to the tokens is not known here",
         )
+    if kind == "dynamic" and rule.get("alpha"):
+        kind = "ntk_alpha"
     made = _RULES.get(kind)
     if made is None:
         raise UnsupportedError(
@@ -117,6 +119,14 @@ def _linear(facts: RopeFacts, rule: Mapping[str, object]) -> Turning:
     return replace(
         plain, frequencies=plain.frequencies / np.float32(_number(facts, rule, "factor"))
     )
+
+
+def _ntk_alpha(facts: RopeFacts, rule: Mapping[str, object]) -> Turning:
+    """The base is stretched by a fixed factor, by which configurations say `dynamic` as well."""
+    if facts.turned < 4:
+        raise ModelError(f"heads turn {facts.turned} numbers", where=facts.where)
+    grown = _number(facts, rule, "alpha") ** (facts.turned / (facts.turned - 2))
+    return _default(replace(facts, base=facts.base * grown), rule)
 
 
 def _llama3(facts: RopeFacts, rule: Mapping[str, object]) -> Turning:
@@ -208,13 +218,14 @@ _PARAMETERS = frozenset(
         "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings",
         "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
         "low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "short_mscale",
-        "long_mscale", "partial_rotary_factor", "finetuned", "max_position_embeddings",
+        "long_mscale", "alpha", "partial_rotary_factor", "finetuned", "max_position_embeddings",
     )
 )  # fmt: skip
 _RULES = {
     "default": _default,
     "none": _default,
     "linear": _linear,
+    "ntk_alpha": _ntk_alpha,
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,

@@ -25,7 +25,8 @@ class HeadsSpec:
     """All heads of a row, or those of keys and values, or those of queries.
 
     `rows` are the numbers from one row to the next of queries, keys and values. `turned` is how
-    many numbers of a head are turned, 0 for none. Queries are written as (key head, row, head in
+    many numbers of a head are turned, 0 for none; `is_normed_last`: before they are normed. Queries
+    are written as (key head, row, head in
     its group, number). Arguments: control, queries, keys, values, cosines, sines, query norm, key
     norm, key cache, value cache, written queries; only those that are there.
     """
@@ -40,6 +41,7 @@ class HeadsSpec:
     key_epsilon: float | None
     max_rows: int
     part: Literal["whole", "keys", "queries"] = "whole"
+    is_normed_last: bool = False
 
     family = "heads"
 
@@ -116,8 +118,7 @@ class _Heads:
         f, s = self.f, self.spec
         with f.loop(0, s.query_heads) as head:
             self._load(query, head)
-            self._norm(self.query_norm, s.query_epsilon)
-            self._turn(waves)
+            self._norm_and_turn(self.query_norm, s.query_epsilon, waves)
             key_head, inside = f.divide(head, s.group), f.remainder(head, s.group)
             index = f.add(f.multiply(key_head, s.max_rows), row)
             index = f.add(f.multiply(index, s.group), inside)
@@ -131,8 +132,7 @@ class _Heads:
         (key, value), (keys, values) = sources, self.written[:2]
         with f.loop(0, s.key_heads) as head:
             self._load(key, head)
-            self._norm(self.key_norm, s.key_epsilon)
-            self._turn(waves)
+            self._norm_and_turn(self.key_norm, s.key_epsilon, waves)
             self._store(self.narrow, 1.0)
             self._scatter_key(keys, sequence, head, position)
             self._load(value, head)
@@ -145,6 +145,15 @@ class _Heads:
         for at in range(0, size, LANES):
             value = self.arithmetic.load("f32", self.f.at(start, 4 * at))
             self.arithmetic.store("f32", value, self.f.at(self.work, 4 * at))
+
+    def _norm_and_turn(
+        self, weight: Value | None, epsilon: float | None, waves: list[Value]
+    ) -> None:
+        if self.spec.is_normed_last:
+            self._turn(waves)
+        self._norm(weight, epsilon)
+        if not self.spec.is_normed_last:
+            self._turn(waves)
 
     def _norm(self, weight: Value | None, epsilon: float | None) -> None:
         if weight is None or epsilon is None:

@@ -25,6 +25,7 @@ class Turning:
     query_epsilon: float | None = None
     key_epsilon: float | None = None
     part: Literal["whole", "keys", "queries"] = "whole"
+    is_normed_last: bool = False
 
 
 TURNINGS = (
@@ -33,6 +34,7 @@ TURNINGS = (
     Turning(turned=20),  # less than the head, and halves that are no whole vector
     Turning(turned=48, query_epsilon=1e-5, key_epsilon=0.5),
     Turning(query_epsilon=1e-5),
+    Turning(turned=48, query_epsilon=1e-5, key_epsilon=0.5, is_normed_last=True),
     Turning(turned=48, key_epsilon=1e-5, part="keys"),
     Turning(turned=48, query_epsilon=1e-5, part="queries"),
 )
@@ -84,11 +86,14 @@ def test_heads(turning: Turning, storage: Literal["f32", "bf16"]) -> None:
     written = {"whole": [keys, values, queries], "keys": [keys, values], "queries": [queries]}
     arguments += written[turning.part]
     spec = HeadsSpec(
-        form, 6, 2, (480,) * len(starts), 0.25, turning.turned, *epsilons, max_rows, turning.part
-    )
+        form, 6, 2, (480,) * len(starts), 0.25, turning.turned, *epsilons, max_rows, turning.part,
+        turning.is_normed_last,
+    )  # fmt: skip
     memory.run([Step(spec, (control(memory, case), *arguments), tuple(written[turning.part]))], isa)
     wanted_queries, wanted_keys = (
-        turned(normed(heads.astype(np.float64), weight, epsilon), waves, case.past)
+        normed(turned(heads.astype(np.float64), waves, case.past), weight, epsilon)
+        if turning.is_normed_last
+        else turned(normed(heads.astype(np.float64), weight, epsilon), waves, case.past)
         for heads, weight, epsilon in zip(parts[:2], weights, epsilons, strict=True)
     )
     before = np.zeros((2, 2, case.past, 48))
