@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vermilion.backends.base import INTERPRETED, Array, Part
-from vermilion.backends.iree.own_program import execute, why_not
 from vermilion.backends.iree.signature import Signature
 from vermilion.backends.provider.part import accepted_inputs, check_numbers
 from vermilion.errors import DeviceError, Refusal
@@ -37,6 +36,9 @@ def check_programs(
 
     Raises: DeviceError where a program computes something else than the part.
     """
+    # The interpreter of the GPUs' instructions is loaded by who compiles, not by who places.
+    from vermilion.backends.iree.own_program import execute, why_not
+
     reason = why_not(part.gops, weights)
     if reason is not None:
         return {NOT_INTERPRETED: reason.reason}

@@ -29,6 +29,13 @@ class ConvGeometry:
         top, left, bottom, right = self.pads
         return Border(top, left, bottom, right)
 
+    def first_window(self, source: View) -> View:
+        """Return an input from where its first window begins, which is in its border."""
+        top, left, _, _ = self.pads
+        return replace(
+            source, offset=source.offset - top * source.strides[2] - left * source.strides[3]
+        )
+
 
 def conv_geometry(node: ir.Node) -> ConvGeometry:
     """Read a Conv's attributes; one-dimensional ones get a height of 1."""

@@ -67,8 +67,7 @@ def depthwise_step(
         lambda: _packed_depthwise(weights[..., 0], lowering.isa.lanes if spec.is_large else 0),
         "f32",
     )
-    top, left, _, _ = geometry.pads
-    start = replace(source, offset=source.offset - top * stride_h - left * stride_w)
+    start = geometry.first_window(source)
     return Step(
         spec, (start, packed, output, *operands), (output,),
         tuple(str(node.name) for node in nodes), operations_of(list(nodes)),

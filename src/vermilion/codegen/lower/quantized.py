@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -130,7 +131,7 @@ def integer_product(node: ir.Node) -> IntegerProduct | None:
     factor = np.float64(grid.scale) * scale.reshape(-1).astype(np.float64)
     factor = np.broadcast_to(factor, (first.shape[0],))
     initial = -grid.zero * first.reshape(first.shape[0], -1).sum(axis=1)
-    found = _bias(node, factor)
+    found = bias_on_grid(node, factor, 2**30)
     if found is None:
         return None
     on_grid, constant = found
@@ -158,8 +159,13 @@ def channel_axis(node: ir.Node) -> int | None:
     return 0 if flag(node, "transB") else 1
 
 
-def _bias(node: ir.Node, factor: Array) -> tuple[Array, Factor] | None:
-    """Return the part of the bias that is a whole number of accumulator steps, and the rest."""
+def bias_on_grid(
+    node: ir.Node, factor: Array, below: float = math.inf
+) -> tuple[Array, Factor] | None:
+    """Return the part of the bias that is a whole number of accumulator steps, and the rest.
+
+    One of `below` steps or more is in the rest. None for a bias that is a matrix.
+    """
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     nothing = np.zeros(factor.shape, np.int64)
     if bias is None:
@@ -174,7 +180,7 @@ def _bias(node: ir.Node, factor: Array) -> tuple[Array, Factor] | None:
         # Scales are written as float32, so that a product of two is off by 2^-24 of itself.
         if (whole >= 1).all() and (np.abs(steps / np.maximum(whole, 1) - 1) < 1e-6).all():
             on_grid = integers.reshape(-1) * whole.astype(np.int64)
-            if (np.abs(on_grid) < 2**30).all():
+            if (np.abs(on_grid) < below).all():
                 return np.broadcast_to(on_grid, factor.shape), number(0.0)
     floats = dequantized_constant(bias)
     if floats is None:

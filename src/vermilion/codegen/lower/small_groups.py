@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,8 +89,7 @@ def small_groups_step(
         numeric.weight,
     )  # fmt: skip
     places = lowering.weight((*name, "lanes"), lambda: lanes, "i32")
-    top, left, _, _ = geometry.pads
-    start = replace(source, offset=source.offset - top * stride_h - left * stride_w)
+    start = geometry.first_window(source)
     return Step(
         spec, (start, packed, places, output, *operands), (output,),
         tuple(str(node.name) for node in nodes), operations_of(list(nodes)),

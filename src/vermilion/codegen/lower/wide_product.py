@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.affine import Affine, Factor, Term, number
+from vermilion.codegen.lower.affine import Affine, Factor, Term
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, operations_of
-from vermilion.codegen.lower.dequantized import dequantized_constant, quantized_constant
+from vermilion.codegen.lower.dequantized import quantized_constant
 from vermilion.codegen.lower.elementwise import GroupExpression
 from vermilion.codegen.lower.geometry import ConvGeometry, as_image, as_rows, conv_geometry
 from vermilion.codegen.lower.grouped import depthwise_step, group_steps, is_depthwise
@@ -28,9 +28,9 @@ from vermilion.codegen.lower.groups import Group
 from vermilion.codegen.lower.product_step import product_step
 from vermilion.codegen.lower.quantized import (
     Grid,
+    bias_on_grid,
     channel_axis,
     grid_of,
-    is_one_a_channel,
 )
 from vermilion.codegen.numeric import integer_numeric
 from vermilion.codegen.tensor import View, allocate
@@ -82,7 +82,7 @@ def wide_product(node: ir.Node) -> WideProduct | None:
     first = np.moveaxis(weights, channels, 0)
     factor = np.float64(grid.scale) * scale.reshape(-1).astype(np.float64)
     factor = np.broadcast_to(factor, (first.shape[0],))
-    found = _bias(node, factor)
+    found = bias_on_grid(node, factor)
     if found is None:
         return None
     on_grid, constant = found
@@ -93,29 +93,6 @@ def wide_product(node: ir.Node) -> WideProduct | None:
     return WideProduct(
         node, source, grid, first.astype(np.int8), initial, np.asarray(factor), constant
     )
-
-
-def _bias(node: ir.Node, factor: Array) -> tuple[Array, Factor] | None:
-    """Return the part of the bias that is a whole number of accumulator steps, and the rest."""
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    nothing = np.zeros(factor.shape, np.int64)
-    if bias is None:
-        return nothing, number(0.0)
-    if not is_one_a_channel(bias):
-        return None
-    parts = quantized_constant(bias)
-    if parts is not None:
-        integers, scale, _ = parts
-        steps = scale.reshape(-1).astype(np.float64) / factor
-        whole = np.rint(steps)
-        # Scales are written as float32, so that a product of two is off by 2^-24 of itself.
-        if (whole >= 1).all() and (np.abs(steps / np.maximum(whole, 1) - 1) < 1e-6).all():
-            on_grid = integers.reshape(-1) * whole.astype(np.int64)
-            return np.broadcast_to(on_grid, factor.shape), number(0.0)
-    floats = dequantized_constant(bias)
-    if floats is None:
-        return None
-    return nothing, np.broadcast_to(floats.reshape(-1).astype(np.float64), factor.shape)
 
 
 def emit_wide_product(lowering: Lowering, group: Group, product: WideProduct) -> None:

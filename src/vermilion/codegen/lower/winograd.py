@@ -144,10 +144,7 @@ def winograd_steps(
     nodes: Sequence[ir.Node],
 ) -> list[Step]:
     """Return the steps of one convolution, band by band. Shapes as in `product_step`."""
-    top, left, _, _ = geometry.pads
-    start = replace(
-        source, offset=source.offset - top * source.strides[2] - left * source.strides[3]
-    )
+    start = geometry.first_window(source)
     steps: list[Step] = []
     for y, x in product(*map(range, geometry.dilations)):
 
