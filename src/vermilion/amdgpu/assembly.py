@@ -23,6 +23,7 @@ _MODIFIER = re.compile(
     r"|offen|idxen|glc|slc|dlc|nt|sc0|sc1|gds|lds|clamp|row_mirror|row_half_mirror)(?=\s|$)"
 )
 _SUFFIX = re.compile(r"(_e32|_e64|_dpp|_dpp8|_sdwa)+$")
+_RELATIVE = re.compile(r"(@rel32@(?:lo|hi))\+(\d+)")
 _ARGUMENT = re.compile(r"\s+(?:- )?\.(\w+):\s+(\S+)")
 
 
@@ -148,7 +149,31 @@ def _functions(text: str) -> dict[str, _Open]:
 
 
 def _instructions(function: _Open) -> tuple[Instruction, ...]:
-    return tuple(parse_instruction(line, function.labels) for line in function.lines)
+    lines = list(function.lines)
+    for at, line in enumerate(lines):
+        if found := _RELATIVE.search(line):
+            behind = _bytes_behind(function.lines, at)
+            moved = "" if behind is None else f"{found[1]}{int(found[2]) - behind:+}"
+            lines[at] = line.replace(found[0], moved)
+    return tuple(parse_instruction(line, function.labels) for line in lines)
+
+
+def _bytes_behind(lines: list[str], at: int) -> int | None:
+    """Return how far the constant of a line is from what `s_getpc_b64` before it gives.
+
+    Assembly counts from the constant's own place; None where something unusual is between.
+    """
+    behind = 4  # the constant stands behind the instruction's own word
+    for line in reversed(lines[:at]):
+        if "s_getpc_b64" in line:
+            return behind
+        if _RELATIVE.search(line):
+            behind += 8
+        elif line.split()[0] in ("s_sext_i32_i16", "s_wait_alu", "s_delay_alu", "s_nop"):
+            behind += 4
+        else:
+            return None
+    return None
 
 
 def _descriptors(text: str) -> dict[str, dict[str, int]]:

@@ -17,8 +17,12 @@ from vermilion.amdgpu.memory_image import Memory
 from vermilion.errors import UnsupportedError
 
 _LOCAL = re.compile(r"(?<![\w$.])\.L([\w$.]+)(?=@rel32)")
+_PADDING = re.compile(r"\t\.p2alignl \d+, \d+\n\t\.fill \d+, 4, \d+\n")
 # A kernel descriptor's field for the distance to its code, which moves with the sections.
 _ENTRY = slice(16, 24)
+# Of the header: class, system and version; kind and machine; flags, in which the GPU is.
+_IDENTITY, _KIND, _FLAGS = slice(0, 9), slice(16, 20), slice(0x30, 0x34)
+_VERSION = 5
 _DESCRIPTOR = ".kd"
 _LOAD, _SYMBOLS, _NO_BITS = 1, 2, 8
 _NOTES, _NOTE_SEGMENT, _NOTE_HEADER = 7, 4, 12
@@ -124,8 +128,43 @@ def local_places(
     }
 
 
+def code_of(code: bytes, text: str, linker: Sequence[str], folder: Path) -> bytes:
+    """Return the code object of a text: `code` where it is that one already.
+
+    A compiler that makes code and text one after the other may give registers otherwise.
+
+    Raises: UnsupportedError where the text is for something else than the code object.
+    """
+    old = read_code_object(code)
+    found = re.search(r"\.amdhsa_code_object_version (\d+)", text)
+    version = int(found[1]) if found else _VERSION
+    again = read_code_object(assemble(text, linker, folder, version=version))
+    try:
+        _check_text(old, again)
+        _check_data(old, again)
+    except UnsupportedError:
+        made = assemble(without_padding(text), linker, folder, version=version, strip=True)
+        for what in (_IDENTITY, _KIND, _FLAGS):
+            if made[what] != code[what]:
+                raise UnsupportedError(
+                    "the assembly is for another GPU than the code object"
+                ) from None
+        return made
+    return code
+
+
+def without_padding(text: str) -> str:
+    """Return assembly without the room for prefetching after the code: the assembler adds it."""
+    return _PADDING.sub("", text)
+
+
 def assemble(
-    text: str, linker: Sequence[str], folder: Path, *, version: int = 5, strip: bool = False
+    text: str,
+    linker: Sequence[str],
+    folder: Path,
+    *,
+    version: int = _VERSION,
+    strip: bool = False,
 ) -> bytes:
     """Return the code object of assembly text, made by LLVM's assembler, which is in its linker.
 

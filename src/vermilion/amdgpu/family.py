@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from vermilion.amdgpu.code_object import assemble
+from vermilion.amdgpu.code_object import assemble, without_padding
 from vermilion.errors import UnsupportedError
 
 # How LLVM 24 spells them; older releases say `amdgcn` for all.
@@ -21,8 +21,6 @@ _TRIPLES = {
     "gfx12-generic": "amdgpu12-amd-amdhsa",
 }
 _VERSION = 6
-# The room for prefetching after the code, which is added when it is assembled.
-_PADDING = re.compile(r"\t\.p2alignl \d+, \d+\n\t\.fill \d+, 4, \d+\n")
 
 
 def named_for_family(text: str, family: str) -> str:
@@ -33,7 +31,7 @@ def named_for_family(text: str, family: str) -> str:
         r"\.amdhsa_code_object_version \d+", f".amdhsa_code_object_version {_VERSION}", named
     )
     named = re.sub(r"amdhsa\.target:(\s+)\S+", rf"amdhsa.target:\1{target}", named)
-    return _PADDING.sub("", named)
+    return without_padding(named)
 
 
 def assemble_for_family(

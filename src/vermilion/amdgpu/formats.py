@@ -56,8 +56,8 @@ def reader(
     if kind in ("u24", "i24"):
         return _read24(words, kind)
     view = _VIEWS[kind]
-    if kind == "f32" and (operand.absolute or operand.negative):
-        return lambda w: _signed(words(w), operand, _SIGN32).view(np.float32)
+    if operand.absolute or operand.negative:  # of what is no float, too, as a choice of two
+        return lambda w: _signed(words(w), operand, _SIGN32).view(view)
     return lambda w: words(w).view(view)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from vermilion.amdgpu.assembly import Instruction, Kernel
 from vermilion.amdgpu.matrix import matrix_step
 from vermilion.amdgpu.memory_image import Memory
-from vermilion.amdgpu.memory_steps import memory_step
+from vermilion.amdgpu.memory_steps import OF_LANES, memory_step
 from vermilion.amdgpu.operands import SCALARS, TTMP, VCC, NotInterpretedError
 from vermilion.amdgpu.packed import packed_step
 from vermilion.amdgpu.scalar import scalar_step
@@ -138,18 +138,18 @@ def run_dispatch(
 ) -> None:
     """Run `grid` workgroups; `arguments` is the address of the kernel's arguments.
 
-    Raises: NotInterpretedError, WildAccessError, TooLongError.
+    Raises: NotInterpretedError, WildAccessError, RaceError, TooLongError.
     """
     threads = workgroup[0] * workgroup[1] * workgroup[2]
     waves = -(-threads // kernel.lanes)
     total = grid[0] * grid[1] * grid[2]
     words = max(1, kernel.descriptor.get("next_free_vgpr", 256)) * kernel.lanes * waves
     at_once = int(np.clip(_MOST_WORDS // words, 1, total))
-    shared = Shared(at_once, kernel.descriptor.get("group_segment_fixed_size", 0))
+    shared = Shared(at_once, kernel.descriptor.get("group_segment_fixed_size", 0), waves)
     program = Program(kernel, symbols, shared)
     with np.errstate(all="ignore"):
         for start in range(0, total, at_once):
-            shared.bytes[:] = 0xFF
+            shared.clear()
             numbers = np.arange(start, min(start + at_once, total))
             state = _begin(kernel, memory, numbers, grid, workgroup, arguments)
             _run(program, state, waves, budget)
@@ -182,6 +182,7 @@ def _begin(
         np.zeros(count, np.bool_),
         thread < threads,
         np.repeat(np.arange(len(numbers)), waves).astype(np.int64),
+        np.tile(np.arange(waves), len(numbers)),
         memory,
         scratch=np.full((count, lanes, scratch + 16 if scratch else 0), 0xFF, np.uint8),
     )
@@ -218,7 +219,9 @@ def _set_scalars(kernel: Kernel, w: Waves, arguments: int, places: tuple[np.ndar
     ):
         if not descriptor.get(name):
             continue
-        if name == "user_sgpr_kernarg_segment_ptr":
+        if name == "user_sgpr_private_segment_buffer":
+            w.s[at + 3] = OF_LANES
+        elif name == "user_sgpr_kernarg_segment_ptr":
             w.set_scalar64(at, np.full(w.count, arguments, np.uint64))
         elif name in ("user_sgpr_dispatch_ptr", "user_sgpr_queue_ptr"):
             raise NotInterpretedError(f"the kernel `{kernel.name}` reads its dispatch packet")
@@ -262,6 +265,7 @@ def _run(program: Program, state: Waves, waves: int, budget: Budget) -> None:
         waits[chosen] = group.waits
         # A barrier opens for a workgroup whose waves all wait, but for those that have ended.
         arrived = (waits | ended).reshape(-1, waves).all(axis=1)
+        program.shared.pass_barrier(np.flatnonzero(arrived & waits.reshape(-1, waves).any(axis=1)))
         waits &= ~np.repeat(arrived, waves)
 
 

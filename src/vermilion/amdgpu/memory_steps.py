@@ -21,6 +21,10 @@ from vermilion.amdgpu.waves import Step, Waves
 
 Bytes = NDArray[np.uint8]
 
+# Of a buffer's last word: each lane has its own part (ADD_TID_ENABLE). So is scratch memory before
+# RDNA 3 and CDNA 3.
+OF_LANES = np.uint32(1 << 23)
+
 
 @dataclass(frozen=True)
 class Access:
@@ -177,13 +181,24 @@ def _buffer(instruction: Instruction, access: Access, *, stores: bool) -> Step:
         stride, records = ((high >> 16) & 0x3FFF)[:, None], w.scalar(resource.index + 2)
         offset = np.full(w.exec.shape, fixed, np.int64)
         if has_offset:
-            offset = offset + w.register(address, int(has_index)).astype(np.int64)
+            # Of 32 bits: compilers count down from zero and add it again in the instruction.
+            offset = offset + w.register(address, int(has_index)).astype(np.int64) & 0xFFFFFFFF
         if has_index:
             offset = offset + w.register(address).astype(np.int64) * stride
         place = start + offset + soffset(w).astype(np.int64)[:, None]
         return place.astype(np.uint64), offset, records.astype(np.int64)[:, None]
 
+    def within(w: Waves) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.full(w.exec.shape, fixed, np.int64)
+        found += soffset(w).astype(np.int64)[:, None]
+        return found + w.register(address).view(np.int32).astype(np.int64) if has_offset else found
+
+    own = _scratch(data, access, within, stores=stores)
+
     def step(w: Waves) -> None:
+        if np.any(w.scalar(resource.index + 3) & OF_LANES):
+            own(w)
+            return
         place, offset, records = where(w)
         # Each word is held against the bounds by itself: none is written outside, zero is read.
         unit = min(access.size, 4)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,10 @@ _WAITS = (
     *("s_setreg", "s_denorm_mode", "s_round_mode", "s_dcache", "s_prefetch", "s_version"),
     *("s_set_gpr_idx_off", "s_ttrace", "s_singleuse_vdst", "s_barrier_signal"),
 )
-_RELATIVE = re.compile(r"(.+)@rel32@(lo|hi)\+\d+")
+# Instructions with a constant of 16 bits (SOPK).
+_SHORT = ("s_movk_", "s_cmovk_", "s_cmpk_", "s_addk_", "s_mulk_")
+# Counted from what `s_getpc_b64` gives, which `assembly` has seen to.
+_RELATIVE = re.compile(r"(.+)@rel32@(lo|hi)([+-]\d+)")
 _SAVES: dict[str, Callable[[Any, Any], Any]] = {
     "and": lambda s, e: s & e,
     "or": lambda s, e: s | e,
@@ -67,6 +71,8 @@ def scalar_step(instruction: Instruction, symbols: Symbols) -> Step | None:
     if name.startswith(_WAITS):
         return lambda w: None
     plain = name[2:]
+    if name.startswith(_SHORT):
+        instruction = _with_short(instruction, signed=not name.endswith("u32"))
     if name.startswith(("s_cmp_", "s_cmpk_")):
         return _comparison(instruction)
     if "_saveexec_" in plain:
@@ -84,6 +90,16 @@ def scalar_step(instruction: Instruction, symbols: Symbols) -> Step | None:
     if plain in UNARY:
         return _unary(instruction, symbols)
     return _binary(instruction, symbols) if plain in BINARY else None
+
+
+def _with_short(instruction: Instruction, *, signed: bool) -> Instruction:
+    """Return an instruction whose 16-bit constant is written as the 32 bits that are meant."""
+    *others, last = instruction.operands
+    if last.kind != "const":
+        return instruction
+    value = last.value & 0xFFFF
+    value -= (value >> 15 << 16) if signed else 0
+    return replace(instruction, operands=(*others, replace(last, value=value)))
 
 
 def read_scalar(operand: Operand, wide: bool, symbols: Symbols) -> Callable[[Waves], Any]:
@@ -112,7 +128,7 @@ def _address_part(text: str, symbols: Symbols) -> int:
     found = _RELATIVE.fullmatch(text)
     if found is None or found[1] not in symbols:
         raise NotInterpretedError(f"`{text}` is no place that is known")
-    distance = symbols[found[1]] - symbols[""]
+    distance = symbols[found[1]] - symbols[""] + int(found[3])
     return (distance if found[2] == "lo" else distance >> 32) & 0xFFFFFFFF
 
 

@@ -188,6 +188,10 @@ def _f32(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda a: np.ascontiguousarray(function(a.view(np.float32)), np.float32).view(np.uint32)
 
 
+def _half(a: Any) -> Any:
+    return a.astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+
+
 # Name → what is computed, whether SCC says that it is not zero.
 UNARY: dict[str, tuple[Callable[[Any], Any], bool]] = {
     **{f"mov_{k}": (lambda a: a, False) for k in ("b32", "b64")},
@@ -210,6 +214,8 @@ UNARY: dict[str, tuple[Callable[[Any], Any], bool]] = {
         False,
     ),
     "cvt_f32_u32": (lambda a: a.astype(np.float32).view(np.uint32), False),
+    "cvt_f32_f16": (_half, False),
+    "cvt_hi_f32_f16": (lambda a: _half(a >> np.uint32(16)), False),
     "cvt_i32_f32": (lambda a: m.to_integer("i32")(a.view(np.float32)), False),
     "cvt_u32_f32": (lambda a: m.to_integer("u32")(a.view(np.float32)), False),
     "floor_f32": (_f32(np.floor), False),

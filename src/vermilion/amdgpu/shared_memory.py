@@ -15,22 +15,48 @@ from vermilion.amdgpu.memory_image import WildAccessError
 from vermilion.amdgpu.memory_steps import ACCESSES, Access, offset_of, stored_bytes, write_loaded
 from vermilion.amdgpu.operands import NotInterpretedError, Operand
 from vermilion.amdgpu.waves import Step, Waves
+from vermilion.errors import DeviceError
 
 Bytes = NDArray[np.uint8]
 
 
-class Shared:
-    """The shared memory of the workgroups that run at one time."""
+class RaceError(DeviceError):
+    """Waves use the same shared memory, one of them writes, and no barrier is between."""
 
-    def __init__(self, groups: int, size: int) -> None:
+
+class Shared:
+    """The shared memory of the workgroups that run at one time.
+
+    The interpreter's waves go in step, the chip's do not: what one writes another may use only
+    behind a barrier. So each byte has a stamp of who wrote it last, and one of who read it: the
+    number of barriers passed before, times the numbers of waves, plus the wave's.
+    """
+
+    def __init__(self, groups: int, size: int, waves: int) -> None:
         """Make it for so many workgroups. What is read before it is written is no number."""
         self.size = -(-size // 16) * 16
         self.bytes: Bytes = np.full(groups * self.size, 0xFF, np.uint8)
         self.words = self.bytes.view(np.uint32)
+        self._waves = waves
+        self._passed = np.zeros(groups, np.int64)
+        several = groups * self.size if waves > 1 else 0
+        self._wrote, self._read = (np.full(several, -1, np.int32) for _ in range(2))
+
+    def clear(self) -> None:
+        """Forget everything, for the next workgroups."""
+        self.bytes[:] = 0xFF
+        self._passed[:] = 0
+        self._wrote[:] = self._read[:] = -1
+
+    def pass_barrier(self, groups: NDArray[np.int64]) -> None:
+        """Have the waves of some workgroups pass a barrier."""
+        self._passed[groups] += 1
 
     def load(self, w: Waves, at: NDArray[np.int64], size: int) -> Bytes:
-        """Return `size` bytes at each lane's place. Raises: WildAccessError."""
+        """Return `size` bytes at each lane's place. Raises: WildAccessError, RaceError."""
         place = self._places(w, at, size)
+        if self._waves > 1:
+            self._note_read(w, place, size)
         if size % 4 == 0 and not np.any(place & 3):
             found: Bytes = self.words[(place >> 2)[..., None] + np.arange(size // 4)].view(np.uint8)
             return found
@@ -38,14 +64,53 @@ class Shared:
         return narrow
 
     def store(self, w: Waves, at: NDArray[np.int64], data: Bytes) -> None:
-        """Write bytes at each lane's place. Raises: WildAccessError."""
+        """Write bytes at each lane's place. Raises: WildAccessError, RaceError."""
         size = data.shape[-1]
-        place = self._places(w, at, size)[w.exec]
+        everywhere = self._places(w, at, size)
+        place = everywhere[w.exec]
+        if self._waves > 1:
+            self._note_write(w, everywhere, data)
         if size % 4 == 0 and not np.any(place & 3):
             words = np.ascontiguousarray(data[w.exec]).view(np.uint32)
             self.words[(place >> 2)[..., None] + np.arange(size // 4)] = words
             return
         self.bytes[place[..., None] + np.arange(size)] = data[w.exec]
+
+    def _stamps(self, w: Waves, place: NDArray[np.int64], size: int) -> tuple[Any, Any, Any]:
+        """Return places of bytes, the stamps of who uses them, and the least of this time's."""
+        first = self._passed[w.group] * (self._waves + 1)
+        lanes = np.broadcast_to((first + w.number)[:, None], place.shape)[w.exec]
+        start = np.broadcast_to(first[:, None], place.shape)[w.exec]
+        return place[w.exec][:, None] + np.arange(size), lanes[:, None], start[:, None]
+
+    def _note_read(self, w: Waves, place: NDArray[np.int64], size: int) -> None:
+        at, mine, start = self._stamps(w, place, size)
+        wrote = self._wrote[at]
+        if np.any((wrote >= start) & (wrote != mine)):
+            raise RaceError(
+                "a wave reads shared memory that another wave has written, and no barrier is"
+                " between them"
+            )
+        several = start + self._waves
+        read = self._read[at]
+        self._read[at] = np.where((read >= start) & (read != mine), several, mine)
+        read = self._read[at]
+        self._read[at] = np.where(read == mine, mine, several)
+
+    def _note_write(self, w: Waves, place: NDArray[np.int64], data: Bytes) -> None:
+        at, mine, start = self._stamps(w, place, data.shape[-1])
+        read, wrote = self._read[at], self._wrote[at]
+        # Waves may write the same value.
+        other = (wrote >= start) & (wrote != mine) & (self.bytes[at] != data[w.exec])
+        self._wrote[at] = mine
+        before = self.bytes[at].copy()
+        self.bytes[at] = data[w.exec]
+        other |= (self._wrote[at] != mine) & (self.bytes[at] != data[w.exec])
+        self.bytes[at] = before
+        if np.any(((read >= start) & (read != mine)) | other):
+            raise RaceError(
+                "a wave writes shared memory that another wave uses, and no barrier is between them"
+            )
 
     def _places(self, w: Waves, at: NDArray[np.int64], size: int) -> NDArray[np.int64]:
         at = np.where(w.exec, at, 0)

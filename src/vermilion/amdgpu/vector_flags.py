@@ -14,7 +14,8 @@ from vermilion.amdgpu import float_math as m
 from vermilion.amdgpu.assembly import Instruction
 from vermilion.amdgpu.formats import reader, writer
 from vermilion.amdgpu.lanes import permlane16
-from vermilion.amdgpu.operands import VCC, NotInterpretedError, Operand
+from vermilion.amdgpu.memory_image import WildAccessError
+from vermilion.amdgpu.operands import M0, VCC, NotInterpretedError, Operand
 from vermilion.amdgpu.vector import plain_name
 from vermilion.amdgpu.waves import Step, Waves
 
@@ -236,6 +237,43 @@ def _swap(instruction: Instruction) -> Step:
     return step
 
 
+def _any_logic(instruction: Instruction) -> Step:
+    """Return v_bitop3: bit n of a number is the result where the sources' bits make n."""
+    result, *given = instruction.operands
+    reads, write = [reader(operand, "b32") for operand in given], writer(result, "b32")
+    wanted = int(instruction.modifiers.get("bitop3", "0"), 0)
+
+    def step(w: Waves) -> None:
+        words = [read(w) for read in reads]
+        found = np.zeros((1, 1), np.uint32)
+        for number in (n for n in range(8) if wanted >> n & 1):
+            a, b, c = (word if number >> (2 - at) & 1 else ~word for at, word in enumerate(words))
+            found = found | (a & b & c)
+        write(w, np.broadcast_to(found, w.exec.shape))
+
+    return step
+
+
+def _indexed(instruction: Instruction) -> Step:
+    """Return v_movrels or v_movreld: M0 is added to the number of one of the registers."""
+    result, source = instruction.operands
+    reads = "movrels" in instruction.name
+    value = reader(source, "b32")
+
+    def step(w: Waves) -> None:
+        first = source if reads else result
+        numbers = first.index + w.scalar(M0).astype(np.int64)
+        if numbers.max(initial=0) >= len(w.v):
+            raise WildAccessError("a kernel goes beyond its registers")
+        waves = np.arange(w.count)
+        if reads:
+            w.set_register(result, w.v[numbers, waves])
+            return
+        w.v[numbers, waves] = np.where(w.exec, value(w), w.v[numbers, waves])
+
+    return step
+
+
 def _lanes_below(instruction: Instruction) -> Step:
     result, mask, added = instruction.operands
     start = 0 if "lo" in instruction.name else 32
@@ -279,6 +317,9 @@ _MAKERS: dict[str, Callable[[Instruction], Step]] = {
     "permlane16_swap_b32": _permlane_swap,
     "permlane32_swap_b32": _permlane_swap,
     "swap_b32": _swap,
+    "bitop3_b32": _any_logic,
+    "movrels_b32": _indexed,
+    "movreld_b32": _indexed,
     "mbcnt_lo_u32_b32": _lanes_below,
     "mbcnt_hi_u32_b32": _lanes_below,
     "nop": _nothing,

@@ -36,6 +36,7 @@ class Waves:
     scc: Flags
     exec: Flags
     group: NDArray[np.int64]  # of each wave: which workgroup's memory is its
+    number: NDArray[np.int64]  # and which of that workgroup's waves it is
     memory: Memory
     pc: int = 0
     pcs: NDArray[np.int64] | None = None  # where they have parted
@@ -64,6 +65,7 @@ class Waves:
             self.scc[chosen],
             self.exec[chosen],
             self.group[chosen],
+            self.number[chosen],
             self.memory,
             scratch=self.scratch[chosen],
         )

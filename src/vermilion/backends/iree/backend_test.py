@@ -103,10 +103,9 @@ def test_one_artifact_for_three_gpus(three: Compiled) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert three.report.verification[0]["cosine"] > 0.99999
     assert three.report.verification[0]["proven_of"] == "CPU twin"
-    # For gfx942 the compiler shows other assembly than its code object has: that is not taken.
+    # For gfx942 the compiler shows other assembly than its code object had: the shown one is taken.
     own = str(three.report.verification[0]["interpreted"])
-    assert "gfx1100 (" in own
-    assert "gfx1151 (" in own
+    assert all(f"{gpu} (" in own for gpu in THREE.split(","))
     assert three.report.summary.offloaded_operators == three.report.summary.operators
 
 

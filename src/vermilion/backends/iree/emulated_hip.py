@@ -16,6 +16,7 @@ from pathlib import Path
 from vermilion.amdgpu.assembly import Kernel, read_assembly
 from vermilion.amdgpu.code_object import local_places, read_code_object, size_of_elf
 from vermilion.amdgpu.interpret import Budget, run_dispatch
+from vermilion.amdgpu.waits import check_waits
 from vermilion.backends.iree.hip_library import SPAWN
 from vermilion.backends.iree.hip_server import (
     NOT_SUPPORTED,
@@ -226,6 +227,8 @@ class EmulatedHip(HipServer):
         symbols = {name: base + place for name, place in (*code.symbols.items(), *places.items())}
         symbols[""] = base
         handle, kernels = self._handle(), read_assembly(text)
+        for kernel in kernels.values():
+            check_waits(kernel)
         self._modules[handle] = {name: _Function(k, symbols) for name, k in kernels.items()}
         return self._poke64(words[0], handle)
 

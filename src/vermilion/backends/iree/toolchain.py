@@ -13,6 +13,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from vermilion.amdgpu.code_object import code_of
 from vermilion.amdgpu.family import assemble_for_family, named_for_family
 from vermilion.backends.iree.machine_code import Kernel, read_kernels
 from vermilion.backends.iree.parameters import LEAST_ELEMENTS, SCOPE
@@ -128,6 +129,8 @@ def compile_for_gpu(mlir: Path, gpu: str, result: Path, work: Work) -> ForGpu:
         raise
     if facts is not None and facts.members:
         _as_family(result, pieces, gpu, work)
+    else:
+        _as_shown(result, pieces, work)
     program = result.read_bytes()
     kernels: list[Kernel] = []
     assemblies: dict[bytes, str] = {}
@@ -176,6 +179,26 @@ def _as_family(program: Path, pieces: Path, family: str, work: Work) -> None:
         code_object.write_bytes(made)
         assembly.write_text(named, encoding="utf-8")
     program.write_bytes(data)
+
+
+def _as_shown(program: Path, pieces: Path, work: Work) -> None:
+    """Replace code objects by those of their assembly, where the compiler shows another, in place.
+
+    What is reported and executed is then what the program holds. Where it does not fit, it stays.
+    """
+    data = program.read_bytes()
+    before = data
+    for code_object in sorted(pieces.glob("*.hsaco")):
+        code, assembly = code_object.read_bytes(), code_object.with_suffix(".rocmasm")
+        try:
+            made = code_of(code, assembly.read_text(encoding="utf-8"), (linker(),), work.folder)
+        except UnsupportedError:
+            continue  # whoever would execute it finds out, and says so
+        if made != code and len(made) <= len(code) and data.count(code) == 1:
+            data = data.replace(code, made.ljust(len(code), b"\0"))
+            code_object.write_bytes(made)
+    if data != before:
+        program.write_bytes(data)
 
 
 def _compiler() -> str:
