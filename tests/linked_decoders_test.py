@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +310,78 @@ def test_the_folder_runs_by_the_command_too(
     assert (done.code, "keeps blocks of 64" in done.err) == (2, True)
     done = vermilion("llm", "compile", made / "model", "-o", folder)
     assert (done.code, "is there already" in done.err) == (2, True)
+
+
+DAMAGED = """
+import ctypes, json, random, shutil, struct, sys
+from pathlib import Path
+
+from vermilion.llm.ahead.tried import c_library
+from vermilion.runtime.manifest import _content_digest
+from vermilion.store.digest import digest_of
+
+file, folder, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+own, draw = c_library(), random.Random(3)
+sound, texts, opened = file.read_bytes(), set(), 0
+
+def tried(open_it):
+    global opened
+    decoder = ctypes.c_void_p()
+    status = open_it(ctypes.byref(decoder))
+    if not status:
+        opened += 1
+        own.vermilion_decoder_free(decoder)
+        return
+    text = own.vermilion_status_text(status).decode()
+    own.vermilion_status_free(status)
+    assert "hint:" in text, text
+    texts.add(text.split("(")[0][:60])
+
+for number in range(count):
+    data, at = bytearray(sound), draw.randrange(len(sound))
+    kind = number % 4
+    if kind == 0:
+        data[at] ^= 1 << draw.randrange(8)
+    elif kind == 1:
+        del data[at:]
+    elif kind == 2:
+        data[at : at + 8] = struct.pack("<Q", draw.randrange(2**63))
+    else:
+        data[at:at] = draw.randbytes(draw.randrange(1, 64))
+    memory = bytes(data)
+    tried(lambda decoder: own.vermilion_decoder_open_memory(memory, len(memory), None, decoder))
+print(opened)
+# Files that say they are whole: the digests are right, the table is not.
+manifest = json.loads((folder / "manifest.json").read_text())
+table = (folder / "decoder" / "kernels.json").read_bytes()
+opened = 0
+for _ in range(count // 4):
+    data, at = bytearray(table), draw.randrange(len(table))
+    data[at : at + 1] = bytes([draw.choice(b'0123456789-[]{},"a')])
+    (folder / "decoder" / "kernels.json").write_bytes(data)
+    for member in manifest["members"]:
+        if member["name"] == "decoder/kernels.json":
+            member["size"], member["sha256"] = len(data), digest_of(bytes(data))
+    manifest["digest"] = _content_digest(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    tried(lambda decoder: own.vermilion_decoder_open(str(folder).encode(), None, decoder))
+print(opened)
+print(len(texts))
+"""
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
+def test_damaged_decoders_end_in_a_status(count: int, made: Path, tmp_path: Path) -> None:
+    output = tmp_path / "net.rai"
+    compile_decoder(made / "model", output)
+    with zipfile.ZipFile(output) as archive:
+        archive.extractall(tmp_path / "folder")
+    done = subprocess.run(
+        [sys.executable, "-c", DAMAGED, str(output), str(tmp_path / "folder"), str(count)],
+        capture_output=True, text=True, check=False, env={**os.environ, "VERMILION_TRUST": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    whole, tables, kinds = map(int, done.stdout.split())
+    assert whole < count // 5  # of the model as it came nothing is read
+    assert 0 < tables < count // 4
+    assert kinds > 8

@@ -110,7 +110,7 @@ def file_reads(file: Path, capacity: int) -> Iterator[Reader]:
 
     Raises: DeviceError with what the library said.
     """
-    own = _c_library()
+    own = c_library()
     decoder = ctypes.c_void_p()
 
     def must(status: int | None) -> None:
@@ -142,10 +142,12 @@ def file_reads(file: Path, capacity: int) -> Iterator[Reader]:
         del memory
 
 
-def _c_library() -> Any:
+def c_library() -> Any:
+    """Return the C library with the types of its functions for language models."""
     own, pointer, size = ctypes.CDLL(str(library())), ctypes.c_void_p, ctypes.c_size_t
     for name, result, arguments in (
         ("vermilion_decoder_open", pointer, [ctypes.c_char_p, pointer, pointer]),
+        ("vermilion_decoder_open_memory", pointer, [ctypes.c_char_p, size, pointer, pointer]),
         ("vermilion_decoder_free", None, [pointer]),
         ("vermilion_cache_bytes", size, [pointer, ctypes.c_int64]),
         ("vermilion_decoder_vocabulary", ctypes.c_int64, [pointer]),
