@@ -74,6 +74,12 @@ class Comparison:
         return next((x for x in self.layers if x.agreement.sqnr_db < DIVERGED_DB), None)
 
     @property
+    def against(self) -> str:
+        """What was held against what, in words."""
+        literal = self.reference.expected is not None
+        return "B against the literal run of A's model" if literal else "B against A"
+
+    @property
     def worst_sqnr_db(self) -> float:
         """The least SQNR of any output."""
         return min(a.sqnr_db for a in self.outputs)

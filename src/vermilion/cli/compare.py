@@ -138,7 +138,7 @@ def _view(found: Comparison) -> RenderableType:
     sides = FittedTable(_SIDES, rows)
     outputs = _agreements("output", [(o, "") for o in found.outputs])
     views: list[RenderableType] = [Facts(labels), "", sides, *_placements(found)]
-    views += ["", _against(found), outputs]
+    views += ["", found.against, outputs]
     if found.layers:
         worst = sorted(found.layers, key=lambda layer: layer.agreement.sqnr_db)[:_WORST_LAYERS]
         views += [
@@ -153,11 +153,6 @@ def _view(found: Comparison) -> RenderableType:
 def _placements(found: Comparison) -> list[str]:
     sides = zip("AB", (found.reference, found.other), strict=True)
     return [f"{letter}: {side.placement}" for letter, side in sides if side.placement]
-
-
-def _against(found: Comparison) -> str:
-    literal = found.reference.expected is not None
-    return "B against the literal run of A's model" if literal else "B against A"
 
 
 def _first(found: Comparison) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from vermilion.hipify.tokens import Tokens
@@ -70,11 +70,7 @@ class _Branch:
     end: int = 0
 
 
-@dataclass
-class _Group:
-    branches: list[_Branch] = field(default_factory=list)
-    end_line: tuple[int, int] = (0, 0)
-    inner: list[tuple[int, _Group]] = field(default_factory=list)
+_Group = list[_Branch]  # of one conditional, from its `#if` to its `#endif`
 
 
 def find_branches(tokens: Tokens) -> Branches:
@@ -96,21 +92,19 @@ def _groups(tokens: Tokens) -> Iterator[_Group]:
     for line, words in _directives(tokens):
         name = words[0] if words else ""
         if name in {"if", "ifdef", "ifndef"}:
-            group = _Group([_Branch(name, line, words[1:])])
+            group = [_Branch(name, line, words[1:])]
             open_groups.append(group)
             found.append(group)
         elif name in {"elif", "elifdef", "elifndef", "else"} and open_groups:
             group = open_groups[-1]
-            group.branches[-1].end = line[0]
+            group[-1].end = line[0]
             kind = {"elifdef": "ifdef", "elifndef": "ifndef"}.get(name, name)
-            group.branches.append(_Branch(kind, line, words[1:]))
+            group.append(_Branch(kind, line, words[1:]))
         elif name == "endif" and open_groups:
             group = open_groups.pop()
-            group.branches[-1].end = line[0]
-            group.end_line = line
+            group[-1].end = line[0]
     for group in open_groups:  # nothing ends it
-        group.branches[-1].end = len(tokens.text)
-        group.end_line = (len(tokens.text), len(tokens.text))
+        group[-1].end = len(tokens.text)
     yield from found
 
 
@@ -147,10 +141,10 @@ def _judge(
     group: _Group, defined: set[str], marks: list[tuple[int, int, Kind]], macros: set[str]
 ) -> None:
     """Mark the branches of a conditional that a macro of HIP decides."""
-    first = group.branches[0]
+    first = group[0]
     if first.kind == "ifndef" and first.words[:1] and first.words[0] in defined:
         return  # the guard of a header, whatever it is called
-    every = {word for branch in group.branches for word in branch.words}
+    every = {word for branch in group for word in branch.words}
     # Our own fixes write the last.
     about_hip = (
         {word for word in every if mentions_hip(word)} - defined - {"__HIP_DEVICE_COMPILE__"}
@@ -158,9 +152,9 @@ def _judge(
     if not about_hip:
         return
     macros |= {w for w in about_hip if is_hip_macro(w) and not w.startswith("__")}
-    marks += [(*branch.line, "test") for branch in group.branches]
+    marks += [(*branch.line, "test") for branch in group]
     taken, is_open = False, False
-    for branch in group.branches:
+    for branch in group:
         value = False if taken else _value_of(branch, defined)
         if branch.kind == "else" and is_open and not taken:
             value = None

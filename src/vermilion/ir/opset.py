@@ -164,6 +164,12 @@ def sources_of(node: ir.Node, graph: ir.Graph) -> set[int]:
     return found
 
 
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the one node that reads a value, None where more do or it is given out."""
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
 def where(node: ir.Node) -> str:
     """Name a node for people: its name, else its first output, and the operator."""
     first = node.outputs[0].name if node.outputs else ""

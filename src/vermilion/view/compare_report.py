@@ -20,16 +20,10 @@ def compare_report(found: Comparison) -> str:
     """Return the page."""
     machine, now = this_machine(), datetime.now(UTC)
     lead = (
-        f"{_against(found)}. {machine.cpu}, {machine.cores} cores, {machine.system}, "
-        f"{now:%Y-%m-%d}."
+        f"{found.against}. {machine.cpu}, {machine.cores} cores, {machine.system}, {now:%Y-%m-%d}."
     )
     title = f"A: {found.reference.label}, B: {found.other.label}"
     return report_page(title, lead, [_times(found), _outputs(found), _layers(found)])
-
-
-def _against(found: Comparison) -> str:
-    literal = found.reference.expected is not None
-    return "B against the literal run of A's model" if literal else "B against A"
 
 
 def _times(found: Comparison) -> str:

@@ -24,13 +24,13 @@ from vermilion.codegen.lower.gemm_operands import (
 from vermilion.codegen.lower.groups import Attention, Group
 from vermilion.codegen.lower.matmul import close_rows, open_rows, row_operand
 from vermilion.codegen.lower.matmul_step import choose_patch
-from vermilion.codegen.lower.patterns.rounded_attention import MOST_KEYS, only_reader
+from vermilion.codegen.lower.patterns.rounded_attention import MOST_KEYS
 from vermilion.codegen.numeric import Numeric
 from vermilion.codegen.tensor import View, contiguous_strides
 from vermilion.codegen.tile import Patch, Tile
 from vermilion.ir.attributes import integer
 from vermilion.ir.expression import Expression, Operand
-from vermilion.ir.opset import is_operator, static_shape
+from vermilion.ir.opset import is_operator, only_reader, static_shape
 from vermilion.ir.symbolic import is_known, typical
 
 # Rows whose scores stay near; keys up to which a row of scores is one block, and the block beyond.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from vermilion.ir.attributes import integer, integers
-from vermilion.ir.opset import constant_of, is_operator, static_shape
+from vermilion.ir.opset import constant_of, is_operator, only_reader, static_shape
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,11 @@ def _with_scale(match: _Match) -> _Match:
     """Take a scale and a shift of the normalized shape into the match."""
     inner = (static_shape(match.source) or ())[match.axis :]
     last, scale, shift = match.last, None, None
-    reader = _only_reader(last.outputs[0])
+    reader = only_reader(last.outputs[0])
     if is_operator(reader, "Mul") and reader is not None:
         scale = _row(reader, last.outputs[0], inner)
         if scale is not None:
-            last, reader = reader, _only_reader(reader.outputs[0])
+            last, reader = reader, only_reader(reader.outputs[0])
     if match.op_type == "LayerNormalization" and is_operator(reader, "Add") and reader is not None:
         shift = _row(reader, last.outputs[0], inner)
         last = reader if shift is not None else last
@@ -196,8 +196,3 @@ def _number(value: ir.Value | None) -> float | None:
     if constant is None or constant.size != 1:
         return None
     return float(constant.numpy().reshape(-1)[0])
-
-
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    uses = list(value.uses())
-    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None

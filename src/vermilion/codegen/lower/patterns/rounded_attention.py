@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from vermilion.codegen.lower.quantized import grid_of
 from vermilion.ir.attributes import integer
-from vermilion.ir.opset import is_operator, static_shape
+from vermilion.ir.opset import is_operator, only_reader, static_shape
 from vermilion.ir.symbolic import is_known
 
 # Keys whose scores, of a few rows, stay in a second-level cache.
@@ -87,12 +87,6 @@ def _is_pair(first: ir.Node, last: ir.Node) -> bool:
         return False
     grid = grid_of(first)
     return grid is not None and grid == grid_of(last) and grid.storage in ("u8", "s8")
-
-
-def only_reader(value: ir.Value) -> ir.Node | None:
-    """Return the one node that reads a value, None where more do or it is given out."""
-    uses = list(value.uses())
-    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
 def _open(graph: ir.Graph, first: ir.Node, last: ir.Node) -> None:
