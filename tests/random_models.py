@@ -170,6 +170,9 @@ MODELS = {
     "arcee": RandomModel("Arcee"),
     "cohere": RandomModel("Cohere", {"logit_scale": 0.3}),
     "glm4": RandomModel("Glm4", {**_SMALL, "partial_rotary_factor": 0.5, "attention_bias": True}),
+    "exaone4": RandomModel("Exaone4", {**_SMALL, **_WINDOW}),
+    "exaone4, no windows": RandomModel("Exaone4", {**_SMALL, "sliding_window": None,
+                                                   "layer_types": ["full_attention"] * 4}),
     "hunyuan": RandomModel(
         "HunYuanDenseV1",
         {

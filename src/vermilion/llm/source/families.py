@@ -47,6 +47,7 @@ class Family:
     offset: float = 0.0
     every: int = 0
     plain_every: int = 0  # one of so many layers turns nothing
+    is_plain_beside_windows: bool = False  # and none of them where no layer has a window
     has_scaled_embedding: bool = False
     local_base: float = 0.0  # of layers with a window, where they are turned otherwise
     has_plain_windows: bool = False  # layers with a window turn by no rule but the base
@@ -172,6 +173,10 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "cohere2", ("cohere2",), norm="layer", is_parallel=True, gguf_pairs=True,
         config_pairs=True, every=4, plain_every=4,
+    ),
+    Family(
+        "exaone4", ("exaone4",), places="after", qk_norm="head", every=4, plain_every=4,
+        is_plain_beside_windows=True, names=_AFTER,
     ),
     Family("hunyuan-dense", ("hunyuan_v1_dense",), qk_norm="turned", names=_HUNYUAN),
     Family(

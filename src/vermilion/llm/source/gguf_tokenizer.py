@@ -29,6 +29,12 @@ _CASES = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_U
 _SLASH_END = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT4O = _CASES % (_SHORT + "?", _SHORT + "?") + r"|\p{N}{1,3}" + _SLASH_END
 _TEKKEN = _CASES % ("", "") + r"|\p{N}" + _SLASH_END
+_KANJI_AND_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_ASCII_SIGN = r"[!-/:-@\[-`{-~][A-Za-z]+"
+_HUNYUAN = (
+    _ASCII_SIGN + r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
 # A text is cut by one expression after the other; None: as the library's byte level does.
 _CUTS: Mapping[str, tuple[str | None, ...]] = {
     **dict.fromkeys(("gpt-2", "mpt", "olmo", "jais", "phi-2", "trillion", "exaone4"), (None,)),
@@ -40,13 +46,15 @@ _CUTS: Mapping[str, tuple[str | None, ...]] = {
         ("llama3", "llama-v3", "llama-bpe", "falcon3", "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"),
         (_LLAMA3,),
     ),
+    "lfm2": (_LLAMA3,),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"), (_QWEN2,)),
     **dict.fromkeys(("gpt-4o", "llama4"), (_GPT4O,)),
     "tekken": (_TEKKEN,),
+    "hunyuan-dense": (r"\p{N}{1,3}", _KANJI_AND_KANA, _HUNYUAN),
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"),
 }
 # Of these, a token that stands in the vocabulary is taken whole, and a text begins with a token.
-_LIKE_LLAMA3 = ("llama3", "llama-v3", "llama-bpe", "falcon3")
+_LIKE_LLAMA3 = ("llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2")
 # Control tokens that end an answer, whatever the metadata names: the turn's end of known templates.
 _ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",

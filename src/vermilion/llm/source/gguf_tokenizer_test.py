@@ -67,6 +67,16 @@ def test_byte_pairs_lose_nothing(pre: str) -> None:
 
 
 @pytest.mark.needs("tokenizers")
+def test_signs_go_with_the_letters_behind_them_where_the_rule_says_so() -> None:
+    from tokenizers import Tokenizer
+
+    file = read_vocabulary({**vocabulary(320), "tokenizer.ggml.pre": "hunyuan-dense"}, "here").file
+    cut = Tokenizer.from_str(file).pre_tokenizer.pre_tokenize_str("a_key [the] x--; 12345 京と")
+    begins = [start for _, (start, _) in cut]
+    assert begins == [0, 1, 5, 7, 10, 11, 13, 16, 17, 20, 22, 23]
+
+
+@pytest.mark.needs("tokenizers")
 def test_digits_are_cut_as_the_rule_says() -> None:
     pairs = {**vocabulary(320), "tokenizer.ggml.merges": ["1 2", "12 3", "123 4"]}
     tokens = list(pairs["tokenizer.ggml.tokens"])  # type: ignore[call-overload]
@@ -76,7 +86,7 @@ def test_digits_are_cut_as_the_rule_says() -> None:
         ours = opened({**pairs, "tokenizer.ggml.pre": pre})
         return [ours.decode([token]) for token in ours.encode("1234")]
 
-    assert pieces("llama-bpe") == ["123", "4"]
+    assert pieces("llama-bpe") == pieces("lfm2") == pieces("hunyuan-dense") == ["123", "4"]
     assert pieces("gpt-2") == ["1234"]
     assert pieces("qwen2") == ["1", "2", "3", "4"]
     assert pieces("smollm") == ["1", "2", "3", "4"]

@@ -290,8 +290,10 @@ def _plain_layers(config: Config, family: Family, count: int) -> list[bool]:
         return [not one for one in given]  # 1 says that it turns
     if not family.plain_every:
         return [False] * count
-    if family.gguf == "cohere2":
-        return [window == 0 for window in _windows(config, family, count)]
+    if family.gguf == "cohere2" or family.is_plain_beside_windows:
+        windows = _windows(config, family, count)
+        has_some = any(windows) or not family.is_plain_beside_windows
+        return [has_some and window == 0 for window in windows]
     every = config.whole("no_rope_layer_interval", default=family.plain_every)
     return [(at + 1) % every == 0 for at in range(count)]
 

@@ -343,6 +343,7 @@ def _layers(
     layers = []
     for at, is_whole in enumerate(sees_all):
         is_plain = family.plain_every and (at + 1) % family.plain_every == 0
+        is_plain = is_plain and (window > 0 or not family.is_plain_beside_windows)
         own_turning = turning if is_whole or not window else local
         is_mixture = tensors.has(f"{at}.ffn_gate_inp")
         taps = tensors.has(f"{at}.shortconv_conv") and keys.whole("shortconv.l_cache")

@@ -52,6 +52,8 @@ CASES = {
     "nemotron": AsGguf("nemotron", is_layer_norm=True, norm_offset=1.0, turned=8),
     "starcoder2": AsGguf("starcoder2", _WINDOW, is_layer_norm=True),
     "arcee": AsGguf("arcee", has_pairs=True),
+    "exaone4": AsGguf("exaone4", _WINDOW, has_post_norms=True),
+    "exaone4, no windows": AsGguf("exaone4", has_post_norms=True),
     "hunyuan": AsGguf("hunyuan-dense", {"rope.freq_base": 1e4 * 50.0 ** (16 / 14)}),
     "lfm2": AsGguf(
         "lfm2",
