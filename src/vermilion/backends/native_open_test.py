@@ -461,3 +461,11 @@ def test_the_proof_is_told_of_fewer_products(winograd: bool, tmp_path: Path) -> 
     options = CompileOptions(winograd=winograd)
     program = NativeBackend().compile(part, find_target("cpu"), options, tmp_path)
     assert program.numerics.fewer_products is winograd
+
+
+def test_what_is_empty_at_the_sizes_that_are_tried_is_refused(tmp_path: Path) -> None:
+    text = """g (float[3,S] x) => (float[3,T] z) <int64[1] s = {-30}, int64[1] e = {30},
+     int64[1] axis = {1}, int64[1] far = {-2}> {
+     a = Slice(x, s, e, axis)  b = Slice(x, far, e, axis)  c = Selu(b)  z = Tanh(c) }"""
+    with pytest.raises(UnsupportedError, match="is empty at sizes that are tried"):
+        compiled(model(text), tmp_path)

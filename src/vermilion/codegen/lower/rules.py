@@ -135,6 +135,9 @@ def check_again(node: ir.Node) -> None:
     rule = _rule(node)
     with strict_comparisons():
         reason = _checked(node, rule.check) if rule is not None else ""
+    for value in node.outputs:
+        if 0 in map(int, static_shape(value) or ()):  # of ints, no guard: other runs may have none
+            reason = f"`{value.name}` is empty at sizes that are tried"
     if reason:
         raise refuse(node, reason)
 
