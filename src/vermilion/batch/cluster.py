@@ -137,7 +137,7 @@ class RayFleet:
 
     folder: Path
     limit_s: float
-    joining: _Joining
+    joining: Joining
 
     def places(self, devices: str, kind: Kind) -> tuple[BatchDevice, ...]:
         """Return them: `all` is a worker for each machine with all of its cores, or for each GPU.
@@ -158,26 +158,35 @@ class RayFleet:
 def cluster(address: str | None, folder: Path, limit_s: float) -> Iterator[RayFleet]:
     """Begin to join a cluster, or to start one on this machine; leave or end it at last.
 
-    Without an `address` it is the one that `RAY_ADDRESS` names, as for Ray's own commands.
-
     Raises: DeviceError where Ray is not installed.
     """
     if find_spec("ray") is None:
         raise DeviceError(
             "Ray is not installed", where="--engine ray", hint="pip install 'vermilion[scale]'"
         )
+    with joining(address) as membership:
+        yield RayFleet(folder, limit_s, membership)
+
+
+@contextmanager
+def joining(address: str | None) -> Iterator[Joining]:
+    """Begin to join a cluster: its `wait` returns, or raises, when that is done.
+
+    Without an `address` it is the one that `RAY_ADDRESS` names, as for Ray's own commands; without
+    that, one is started on this machine.
+    """
     # Ray reports its use over the network unless told not to.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    joining = _Joining(address or os.environ.get("RAY_ADDRESS") or None)
+    membership = Joining(address or os.environ.get("RAY_ADDRESS") or None)
     try:
         # Ray tells of actors that died on stdout, where results belong.
         with redirect_stdout(sys.stderr):
-            yield RayFleet(folder, limit_s, joining)
+            yield membership
     finally:
-        joining.end()
+        membership.end()
 
 
-class _Joining:
+class Joining:
     """A thread that joins: it takes a second, or several where a cluster is started.
 
     It lives as long as the membership. Ray ties the processes that it starts to the life of what
@@ -191,6 +200,11 @@ class _Joining:
         self._joined, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
         self._thread.start()
+
+    @property
+    def is_own_cluster(self) -> bool:
+        """Whether the cluster was started here, and ends with the membership."""
+        return self._is_own and self._address is None
 
     def wait(self) -> None:
         """Wait until it has joined. Raises: DeviceError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,11 +16,18 @@ from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vermilion.serve.metrics import Log
+    from vermilion.serve.run import Places, Served
+    from vermilion.serve.settings import Settings
+
+    Engine = Callable[[Places, Settings, Log, Callable[[str], None]], Served]
 
 _LIMITS = "Limits"
 _LANGUAGE = "Language models"
 _DOOR = "Who may ask"
+_CLUSTER = "More than one machine"
 
 
 @verb("serve")
@@ -174,6 +182,33 @@ def serve(
             "--log", metavar="json|off", help="`json`: a line for each request; or `off`."
         ),
     ] = "json",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="local|ray",
+            help="This machine, or those of a Ray cluster.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="HOST:PORT",
+            help="A Ray cluster; without it, RAY_ADDRESS, or one that is started here.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    replicas: Annotated[
+        str | None,
+        typer.Option(
+            "--replicas",
+            metavar="MIN:MAX",
+            help="Replicas on the cluster; as many as the requests that wait ask for. [default: 1]",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
     dim: Dims = None,
     cache_dir: CacheDir = None,
 ) -> Result:
@@ -184,7 +219,6 @@ def serve(
     """
     check_packages()
     from vermilion.serve.catalog import find_models
-    from vermilion.serve.run import serve as run_server
     from vermilion.serve.settings import Settings
 
     if load not in ("all", "none"):
@@ -195,8 +229,9 @@ def serve(
         time_limit_s=time_limit, drain_s=drain, keys=keys, tls_certificate=tls_cert,
         tls_key=tls_key, cors=tuple(cors or ()), cache_dir=cache_dir, dims=parse_dims(dim),
         load_all=load == "all", cache_tokens=cache_tokens, max_sequences=max_sequences,
-        prompt_chunk=prompt_chunk,
+        prompt_chunk=prompt_chunk, is_replica=engine == "ray",
     )  # fmt: skip
+    run_server = _engine(engine, address, replicas, settings)
     found = find_models(models)
     if host not in ("127.0.0.1", "localhost", "::1") and keys is None:
         terminal.warn(f"everybody who reaches {host} may ask: `--keys FILE` lets in who has a key")
@@ -208,6 +243,36 @@ def serve(
     served = run_server(found, settings, _log(log), started)
     data = {"url": served.url, "models": list(served.models), "seconds": served.seconds}
     return Result(data, lambda: f"served {', '.join(served.models)} for {served.seconds:.0f} s")
+
+
+def _engine(word: str, address: str | None, replicas: str | None, settings: Settings) -> Engine:
+    """Return what serves. Raises: OptionError, DeviceError."""
+    if word == "local":
+        for name, value in (("--address", address), ("--replicas", replicas)):
+            if value is not None:
+                raise OptionError(
+                    f"only Ray has {'an address' if name == '--address' else 'replicas'}",
+                    where=name,
+                    hint="`--engine ray`",
+                )
+        from vermilion.serve.run import serve as run_server
+
+        return run_server
+    if word != "ray":
+        raise OptionError(f"no engine is called `{word}`", where="--engine", hint="local or ray")
+    from vermilion.serve import cluster
+
+    if not settings.load_all:
+        raise OptionError("replicas on a cluster load all of their models", where="--load none")
+    if settings.port == 0:
+        raise OptionError("all machines of a cluster listen at one port", where="--port 0")
+    least, colon, most = (replicas or "1").partition(":")
+    try:
+        scaling = cluster.Scaling(int(least), int(most if colon else least))
+    except ValueError as error:
+        raise OptionError(f"`--replicas {replicas}`", hint="`MIN:MAX`, or a number") from error
+    cluster.check_packages()
+    return partial(cluster.serve_on_cluster, address=address, scaling=scaling)
 
 
 def _bytes_of(max_body: float) -> int:

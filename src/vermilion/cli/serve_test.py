@@ -28,6 +28,13 @@ def run(
         (("m.onnx", "--tls-cert", "a"), "come together"),
         (("m.onnx", "--log", "some"), "`--log some`"),
         (("m.onnx", "--keys", "m.onnx"), "holds no key"),
+        (("m.onnx", "--engine", "some"), "no engine is called `some`"),
+        (("m.onnx", "--address", "a:1"), "only Ray has an address"),
+        (("m.onnx", "--replicas", "2"), "only Ray has replicas"),
+        (("m.onnx", "--engine", "ray"), "all machines of a cluster listen at one port"),
+        (("m.onnx", "--engine", "ray", "--port", "8000", "--replicas", "2:1"), "`--replicas 2:1`"),
+        (("m.onnx", "--engine", "ray", "--port", "8000", "--replicas", "a"), "`--replicas a`"),
+        (("m.onnx", "--engine", "ray", "--port", "8000", "--load", "none"), "load all of their"),
     ],
 )
 def test_wrong_use(

@@ -167,12 +167,14 @@ class KServe:
 
     async def load(self, request: Request) -> Response:
         """Load a model that the server was started with."""
+        self._check_alone()
         await self._repository_request(request)
         await asyncio.to_thread(self._catalog.load, request.path_params["model"])
         return Response(status_code=200)
 
     async def unload(self, request: Request) -> Response:
         """Unload a model; what it computes is finished first."""
+        self._check_alone()
         await self._repository_request(request)
         await asyncio.to_thread(self._catalog.unload, request.path_params["model"])
         return Response(status_code=200)
@@ -186,6 +188,14 @@ class KServe:
                 "models are loaded as the server was started with them: without parameters"
             )
         return asked
+
+    def _check_alone(self) -> None:
+        """Raise WrongRequestError where the request has reached one replica of several."""
+        if self._settings.is_replica:
+            raise WrongRequestError(
+                "a cluster's replicas have the models that they were started with",
+                hint="`vermilion serve … --engine ray` once more replaces them",
+            )
 
     def _network(self, name: str, number: str) -> Network:
         served = self._catalog.served(name, number)

@@ -8,7 +8,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -41,7 +42,7 @@ class ModelServer:
         self.metrics = Metrics(log)
         self._settings, self._log = settings, log
         check_dims(places, settings.dims)
-        _check_tls(settings)
+        check_tls(settings)
         self.catalog = Catalog(places, opener(settings, self.metrics))
         for name in self.catalog.names():
             self.metrics.ready_when(name, partial(_answers, self.catalog.version(name)))
@@ -117,27 +118,35 @@ def serve(places: Places, settings: Settings, log: Log, on_start: Callable[[str]
     begin = time.monotonic()
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     server = ModelServer(places, settings, log)
-    # The server raises the signals that it was stopped by once more when it has ended.
-    before = {one: signal.signal(one, _nothing) for one in (signal.SIGTERM, signal.SIGINT)}
     url = server.url
-    on_start(url)
-    try:
+    # The server raises the signals that it was stopped by once more when it has ended.
+    with until_told():
+        on_start(url)
         server.run()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return Served(url, tuple(server.catalog.names()), time.monotonic() - begin)
 
 
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """Go on: the server has ended by itself."""
+@contextmanager
+def until_told() -> Iterator[threading.Event]:
+    """Take SIGTERM and Ctrl-C as words, not as the end: they set the event."""
+    told = threading.Event()
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        told.set()
+
+    before = {one: signal.signal(one, tell) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _answers(version: Version) -> bool:
     return version.state == "READY"
 
 
-def _check_tls(settings: Settings) -> None:
+def check_tls(settings: Settings) -> None:
     """Raise OptionError where the certificate and its key are none that can be used."""
     if settings.tls_certificate is None or settings.tls_key is None:
         return

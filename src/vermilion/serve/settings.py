@@ -34,6 +34,7 @@ class Settings:
     cache_dir: Path | None = None
     dims: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     load_all: bool = True
+    is_replica: bool = False  # one of several on a cluster
     # Of language models.
     cache_tokens: int = 0  # 0: as many as a quarter of the free memory holds
     max_sequences: int = 64
