@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp
@@ -121,8 +122,11 @@ def serve_on_cluster(
     check_tls(settings)
     begin = time.monotonic()
     places, settings = _absolute(places, settings)
-    # Ray prints what became of its own actors; the log says what it means for the application.
-    with joining(address) as membership, open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+    with (
+        joining(address) as membership,
+        Path(os.devnull).open("w") as nowhere,  # what Ray prints of its own actors; the log has it
+        redirect_stdout(nowhere),
+    ):
         membership.wait()
         deployed = _Deployed(log, settings)
         # Only now: Ray, when it joins, takes SIGTERM to print a stack.
