@@ -100,8 +100,12 @@ def build(
         typer.Option("--check", help="Hold the folder against its source: perplexity, divergence."),
     ] = False,
     symmetric: Annotated[
-        bool, typer.Option("--symmetric/--asymmetric", help="Without or with zero points.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--symmetric/--asymmetric",
+            help="Without or with zero points, which gptq has by itself.",
+        ),
+    ] = None,
     prune_head: Annotated[
         bool,
         typer.Option(

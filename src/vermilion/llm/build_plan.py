@@ -41,6 +41,7 @@ class BuildRequest:
 
     `accuracy`: the least precision of activations in products with packed weights, ONNX Runtime's
     `accuracy_level`: 4 is int8 (fast), 1 float32, 0 whatever the kernel likes.
+    `is_symmetric` None: `gptq` has zero points, the builder's algorithms have none.
     `calibration`: a text that `gptq` rounds for; None: one that comes with Python. With
     `is_checked` the folder is held against its source on a text.
     """
@@ -52,7 +53,7 @@ class BuildRequest:
     block: int = 32
     accuracy: int = 4
     algorithm: Algorithm = "default"
-    is_symmetric: bool = True
+    is_symmetric: bool | None = None
     prune_head: bool = False
     calibration: Path | None = None
     is_checked: bool = False
@@ -86,6 +87,18 @@ class BuildRequest:
         """Say whether weights are stored as MatMulNBits has them."""
         return self.precision in ("int4", "int8")
 
+    @property
+    def has_zero_points(self) -> bool:
+        """Say whether blocks have zero points."""
+        if self.is_symmetric is None:
+            return self.algorithm == "gptq"
+        return not self.is_symmetric
+
+    @property
+    def is_built_symmetric(self) -> bool:
+        """Say whether the builder's graph has no zero points; `gptq` adds its own."""
+        return not self.has_zero_points or self.algorithm == "gptq"
+
     def builder_options(self) -> Mapping[str, str]:
         """Return the builder's `--extra_options`. Code from the model is never run."""
         options = {"hf_token": "false", "hf_remote": "false"}
@@ -93,10 +106,10 @@ class BuildRequest:
             options |= {
                 "block_size": str(self.block),
                 "accuracy_level": str(self.accuracy),
-                "is_symmetric": str(self.is_symmetric).lower(),
+                "is_symmetric": str(self.is_built_symmetric).lower(),
                 "algo_config": "default" if self.algorithm == "gptq" else self.algorithm,
             }
-        if self.is_packed and not self.is_symmetric:
+        if self.is_packed and not self.is_built_symmetric:
             # With zero points, 0.18 writes an embedding shared with the head that does not load.
             options["shared_embeddings"] = "false"
         if self.prune_head:
@@ -252,12 +265,12 @@ def _output_bytes(architecture: Architecture, request: BuildRequest) -> int:
         return architecture.parameters * _FLOAT_BYTES[request.precision] + _TOKENIZER_BYTES
     scale = 4 if request.graph == "cpu" else 2
     bits = 4 if request.precision == "int4" else 8
-    weights = Quantization(bits, request.block, request.is_symmetric, scale)
+    weights = Quantization(bits, request.block, not request.has_zero_points, scale)
     total = _TOKENIZER_BYTES
     for one in operators_of(architecture, weights, request.graph):
         if one.op_type == "MatMulNBits":
             total += one.count * weights.stored_bytes(one.shape["K"], one.shape["N"])
-    shares = architecture.has_tied_embeddings and bits == 4 and request.is_symmetric
+    shares = architecture.has_tied_embeddings and bits == 4 and request.is_built_symmetric
     return total + (0 if shares else architecture.vocabulary * architecture.hidden * scale)
 
 

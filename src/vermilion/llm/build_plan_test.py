@@ -62,6 +62,19 @@ def test_zero_points_keep_the_embedding_apart(source: Path, tmp_path: Path) -> N
     assert plan_build(apart).output_bytes > plan_build(shared).output_bytes + 100e6
 
 
+def test_gptq_adds_zero_points_of_its_own(source: Path, tmp_path: Path) -> None:
+    """So the embedding stays the head's weights, and the folder grows by the zero points alone."""
+    plain, own = (
+        BuildRequest(source, tmp_path / "out", algorithm="gptq", is_symmetric=is_symmetric)
+        for is_symmetric in (True, None)
+    )
+    assert own.has_zero_points
+    assert not BuildRequest(source, tmp_path / "out").has_zero_points
+    assert own.builder_options() == plain.builder_options()
+    sizes = [plan_build(one).output_bytes for one in (plain, own)]
+    assert sizes[0] < sizes[1] < 1.05 * sizes[0]
+
+
 def test_sources_that_will_not_do(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(OptionError, match="no such file or folder"):

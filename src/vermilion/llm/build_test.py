@@ -17,6 +17,7 @@ from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.generate import Sampling, generate
 from vermilion.llm.list_operators import Wanted, list_operators
 from vermilion.llm.rounding.compensate_folder import compensate_folder
+from vermilion.llm.rounding.write_graph import BuiltGraph
 from vermilion.llm.speed import SpeedRequest, compare_speed
 from vermilion.llm.speed_engines import SpeedSetting
 from vermilion.llm.stock_engine import EngineOptions
@@ -65,14 +66,17 @@ def test_other_families_have_theirs(family: str, graph: Any, tmp_path: Path) -> 
     assert both[0] == both[1]
 
 
+@pytest.mark.parametrize("is_symmetric", [True, None])
 def test_weights_are_rounded_for_a_text_and_the_folder_is_held_against_its_source(
-    source: Path, tmp_path: Path
+    is_symmetric: bool | None, source: Path, folder: Path, tmp_path: Path
 ) -> None:
+    """With zero points, what tokens begin with is still the head's weights in 4 bits."""
     text = tmp_path / "text.txt"
     text.write_text("the small model reads a short text about the weather " * 40)
     request = BuildRequest(
-        source, tmp_path / "oga", algorithm="gptq", calibration=text, is_checked=True
-    )
+        source, tmp_path / "oga", algorithm="gptq", calibration=text, is_checked=True,
+        is_symmetric=is_symmetric,
+    )  # fmt: skip
     built = build(plan_build(request))
     assert built.compensated is not None
     assert built.compensated.rounded == built.compensated.products > 0
@@ -80,6 +84,15 @@ def test_weights_are_rounded_for_a_text_and_the_folder_is_held_against_its_sourc
     assert built.checked is not None
     assert built.checked.divergence is not None
     assert built.checked.divergence < 1e-2
+    own, plain = (
+        BuiltGraph(one / read_genai_config(one).model_files()[0]) for one in (built.folder, folder)
+    )
+    with_zeros = [one.name for one in own.nodes() if one.zeros is not None]
+    shared = [one.name for one in own.nodes() if own.is_embedding(one)]
+    assert shared == [one.name for one in plain.nodes() if plain.is_embedding(one)]
+    assert len(shared) == 1
+    assert not set(with_zeros) & set(shared)
+    assert len(with_zeros) == (0 if is_symmetric else built.compensated.products - 1)
 
 
 def test_without_a_text_they_are_rounded_for_one_that_the_model_writes(

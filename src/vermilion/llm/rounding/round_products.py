@@ -30,6 +30,12 @@ from vermilion.quantize.weight_only import block_parameters
 _LEVELS = 15
 # Rows of the head that are looked at together: a vocabulary is long.
 _MOST_COLUMNS = 8192
+# The share of the identity, of the mean of the diagonal, where tokens begin with the same weights.
+# (SmolLM2-135M in blocks of 32: of its divergence of 0.104 nats on its own texts, 0.014 are the
+# head's and 0.016 the embedding's. With a share of 0, 0.1, 0.3, 1 and 3 the mean square error at
+# the head is 1, 1.07, 1.20, 1.49 and 1.90 times as large, that of the rows 1, 0.75, 0.66, 0.60 and
+# 0.57 times: together 0.033, 0.029, 0.029, 0.032 and 0.038.)
+_OF_IDENTITY = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +114,12 @@ def round_products(
     is_symmetric: bool,
     is_wanted: Callable[[Product], bool],
     done: Callable[[int, int], None],
+    is_shared: bool = False,
 ) -> Mapping[str, Rounded]:
     """Return the rounded weights of the wanted products, by their nodes.
 
     `tokens` are texts of one length, (texts, length). What is not wanted stays as it is.
+    `is_shared`: the head's weights are those that tokens begin with, too; those are symmetric.
     Raises: UnsupportedError for what is not computed here.
     """
     import torch
@@ -136,7 +144,9 @@ def round_products(
             last[:] = [(own, calibration_of(read, before, hessian))]
         seen = last[0][1]
         wanted = compensated(weights, seen, residual_error_of(product, exact, now))
-        rounded = round_weights(wanted, seen.hessian, block, is_symmetric=is_symmetric)
+        is_both = is_shared and product is description.head
+        hessian = with_identity(seen.hessian) if is_both else seen.hessian
+        rounded = round_weights(wanted, hessian, block, is_symmetric=is_symmetric or is_both)
         found[product.node] = rounded
         return rounded.numbers()
 
@@ -154,6 +164,16 @@ def round_products(
             exact.compute(at, multiply_exact)
             done(at + 1, count)
     return found
+
+
+def with_identity(hessian: Floats) -> Floats:
+    """Return the Hessian of weights that are multiplied with, and that tokens begin with as well.
+
+    What tokens begin with is read as it is: to those rows, every number counts alike.
+    """
+    made = hessian.copy()
+    made[np.diag_indices(len(made))] += np.float32(_OF_IDENTITY * np.diagonal(hessian).mean())
+    return made
 
 
 def cut(tokens: list[int], length: int, most: int) -> Iterator[list[int]]:

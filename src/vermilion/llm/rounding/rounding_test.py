@@ -200,6 +200,22 @@ def test_weights_compensate_for_errors_of_inputs_and_of_the_residual_stream() ->
     assert np.abs(same - weight).max() == 0
 
 
+def test_weights_that_tokens_begin_with_are_rounded_for_both(tmp_path: Path) -> None:
+    """Their rows are nearer than for the head alone, and symmetric beside others that are not."""
+    description = small(tmp_path / "m.gguf").describe()
+    tokens = np.random.default_rng(3).integers(0, 320, (4, 64))
+    wanted, errors = matrix_numbers(description.head.matrix), []
+    for is_shared in (False, True):
+        found = round_products(
+            description, tokens, 32, is_symmetric=False, is_wanted=lambda _: True,
+            done=lambda *_: None, is_shared=is_shared,
+        )  # fmt: skip
+        errors.append(np.linalg.norm(found["output"].numbers() - wanted))
+        assert (found["output"].zeros == 8).all() == is_shared
+        assert (found["0.ffn_down"].zeros != 8).any()
+    assert errors[1] < errors[0]
+
+
 def test_what_a_product_is_added_to_is_known(tmp_path: Path) -> None:
     """Behind attention and behind the inner part, what the rounded model is short of."""
     description = small(tmp_path / "m.gguf").describe()

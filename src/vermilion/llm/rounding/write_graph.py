@@ -29,6 +29,8 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 # The error that 4 bits make is a tenth of the weights' size, about; of other weights it is more
 # than all of it.
 _NEAR = 0.5
+_MIDDLE = 8  # the zero point of blocks that have none of their own
+_ALIGNMENT = 4096  # of tensors that are added to a file of weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +75,17 @@ class BuiltGraph:
                     tensors[1], tensors[2],
                 )  # fmt: skip
 
+    def is_embedding(self, node: Stored) -> bool:
+        """Say whether a node's weights are the rows that tokens begin with, too."""
+        names = {node.codes.name}
+        for one in self.model.graph.node:
+            if one.op_type == "Reshape" and one.input[0] in names:
+                names.add(one.output[0])
+        return any(
+            one.op_type == "GatherBlockQuantized" and one.input[0] in names
+            for one in self.model.graph.node
+        )
+
     def read(self, tensor: Any) -> NDArray[Any]:
         """Return the numbers of a tensor."""
         from onnx import numpy_helper
@@ -84,7 +97,7 @@ class BuiltGraph:
         packed = self.read(node.codes).reshape(node.columns, -1)
         codes = _unpacked(packed)
         scales = self.read(node.scales).astype(np.float32).reshape(node.columns, -1)
-        zeros = np.full(scales.shape, 8, np.uint8)
+        zeros = np.full(scales.shape, _MIDDLE, np.uint8)
         if node.zeros is not None:
             zeros = _unpacked(self.read(node.zeros).reshape(node.columns, -1))
             zeros = zeros[:, : scales.shape[1]]
@@ -103,6 +116,32 @@ class BuiltGraph:
         self._put(node.scales, rounded.scales.astype(scales.dtype))
         if node.zeros is not None:
             self._put(node.zeros, _packed(rounded.zeros))
+        elif (rounded.zeros != _MIDDLE).any():
+            self._add_zeros(node, _packed(rounded.zeros))
+
+    def _add_zeros(self, node: Stored, packed: NDArray[np.uint8]) -> None:
+        """Give a node zero points, beside its codes."""
+        from onnx import TensorProto
+
+        made = self.model.graph.initializer.add()
+        made.name, made.data_type = f"{node.codes.name}_zeros", TensorProto.UINT8
+        made.dims.append(packed.size)
+        places = {one.key: one.value for one in node.codes.external_data}
+        if places:
+            file = self.file.parent / places["location"]
+            offset = -(-file.stat().st_size // _ALIGNMENT) * _ALIGNMENT
+            made.data_location = TensorProto.EXTERNAL
+            for key, value in (
+                ("location", places["location"]), ("offset", offset), ("length", packed.nbytes),
+            ):  # fmt: skip
+                made.external_data.add(key=key, value=str(value))
+            with file.open("r+b") as stream:
+                stream.truncate(offset)
+        self._put(made, packed)
+        own = next(one for one in self.model.graph.node if one.name == node.name)
+        inputs = [*own.input[:3], made.name, *own.input[4:]]
+        del own.input[:]
+        own.input.extend(inputs)
 
     def _put(self, tensor: Any, values: NDArray[Any]) -> None:
         data = np.ascontiguousarray(values).tobytes()
