@@ -1,6 +1,7 @@
 """`torch.compile(backend="vermilion")` beside inductor and PyTorch as it is, two threads each.
 
-    python bench/torch_compile_bench.py [--networks resnet,vgg] [--rounds 20] [--json OUT.json]
+    python bench/torch_compile_bench.py [--networks resnet,vgg] [--rounds 20] [--sizes 20]
+                                        [--json OUT.json]
 
 Networks as torchvision builds them, at about their usual sizes, with random weights: what they
 compute does not depend on them. Each engine has a process and caches of its own, which are empty at
@@ -9,6 +10,10 @@ as ours does. Inductor needs a C++ compiler: without one it is left out, and a l
 
 Printed are milliseconds a run, how many times as fast ours is within rounds (median and
 quartiles), the seconds of the first call, and the SQNR against PyTorch.
+
+`--sizes` compiles each network again, with `dynamic=True`, and calls it at so many sizes that it
+has not seen: batches, and lengths of texts. Printed are how often it was compiled, the seconds of
+the first call, the longest and the total of all others, and the least SQNR.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
+
+import numpy as np  # noqa: E402
 
 from vermilion.bench.figures import pair_ratios, ratio  # noqa: E402
 from vermilion.bench.harness import (  # noqa: E402
@@ -66,6 +73,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._run: Callable[[], Any] | None = None
+        self._model: Any = None
 
     def open(self, network: str, engine: str, threads: int) -> dict[str, Any]:
         """Build the network and call it once; return the seconds and the SQNR against PyTorch."""
@@ -85,6 +93,7 @@ class Worker:
         with torch.inference_mode():
             expected = _first(model(*inputs))
         how = _settings(engine)
+        self.network, self.engine, self._model = network, engine, model
         call = model if how is None else torch.compile(model, **how)
 
         def run() -> Any:
@@ -117,6 +126,39 @@ class Worker:
             taken.append((time.perf_counter_ns() - begin) / 1e6)
         return {"ms": taken, "quiet_after_ms": wait_until_quiet()}
 
+    def sizes(self, count: int) -> dict[str, Any]:
+        """Call the network, compiled for any size, at so many sizes; return what that took."""
+        import torch
+
+        import torch_networks as networks
+        from vermilion.ir.measure import agreement
+
+        torch._dynamo.reset()
+        how = _settings(self.engine)
+        call = self._model if how is None else torch.compile(self._model, dynamic=True, **how)
+        random, taken, least = np.random.default_rng(0), [], np.inf
+        for number in range(count):
+            batch, length = 2 + number % 7, int(random.integers(8, 200))
+            if self.network == "transformer":
+                inputs = networks.tokens(length, batch, words=30522)
+            else:
+                inputs = (networks.picture(SIDE, batch),)
+            with torch.inference_mode():
+                begin = time.perf_counter()
+                found = _first(call(*inputs))
+                taken.append(time.perf_counter() - begin)
+                expected = _first(self._model(*inputs))
+            least = min(least, agreement(self.engine, expected, found).sqnr_db)
+        programs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        if self.engine == OURS:
+            from vermilion.export import torch_backend
+
+            programs = len(torch_backend.graphs())
+        return {
+            "programs": programs, "first_s": taken[0], "longest_s": max(taken[1:]),
+            "others_s": sum(taken[1:]), "sqnr_db": float(least),
+        }  # fmt: skip
+
 
 def _settings(engine: str) -> dict[str, Any] | None:
     """Return what `torch.compile` is called with; None for PyTorch as it is."""
@@ -144,7 +186,7 @@ def engines_here() -> Sequence[str]:
 
 
 def measure(
-    network: str, engines: Sequence[str], threads: int, rounds: int
+    network: str, engines: Sequence[str], threads: int, rounds: int, sizes: int
 ) -> list[dict[str, Any]]:
     """Open a network in every engine, let them take turns; return a row an engine."""
 
@@ -167,6 +209,9 @@ def measure(
             processes.append(one[0])
             rows.append({"network": network, "engine": engine, **one[1]})
         times = take_turns(processes, rounds)
+        for row, process in zip(rows, processes, strict=True):
+            if sizes:
+                row["sizes"] = process.ask("sizes", count=sizes)
     for row, timed in zip(rows, times, strict=True):
         row.update(_figures(timed, times[0]))
     return rows
@@ -183,13 +228,14 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(SIZES))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--sizes", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     engines = engines_here()
     print(f"{'network':<14}{'engine':<18}{'ms':>8}  {'× as fast':<20}{'first call':>11}{'dB':>7}")
     rows = []
     for network in options.networks.split(","):
-        found = measure(network, engines, options.threads, options.rounds)
+        found = measure(network, engines, options.threads, options.rounds, options.sizes)
         for row in found:
             pairs = row["ratio"]
             said = f"{1 / pairs['median']:.2f} ({1 / pairs['q3']:.2f}–{1 / pairs['q1']:.2f})"
@@ -197,6 +243,13 @@ def main() -> None:
                 f"{network:<14}{row['engine']:<18}{row['ms']:>8.2f}  {said:<20}"
                 f"{row['first_call_s']:>9.1f} s{row['sqnr_db']:>7.1f}",
                 flush=True,
+            )
+        for row in found if options.sizes else []:
+            at = row["sizes"]
+            print(
+                f"{network:<14}{row['engine']:<18}{options.sizes} sizes: compiled "
+                f"{at['programs']} times, first {at['first_s']:.1f} s, longest of the others "
+                f"{at['longest_s']:.2f} s, in all {at['others_s']:.1f} s, {at['sqnr_db']:.1f} dB"
             )
         print(f"{'':<14}native: {found[0]['native']} of {found[0]['operators']} operators")
         rows += found

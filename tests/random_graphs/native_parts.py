@@ -114,11 +114,7 @@ def run_parts(
 ) -> dict[str, Array]:
     """Run every part; `rest` computes those that are not native. Return every value known."""
     guard = None if side is None else GuardedMemory(side)
-    memory = (
-        HEAP
-        if guard is None
-        else Memory(guard.aligned, guard.empty, lambda before, size: guard.aligned(size))
-    )
+    memory = HEAP if guard is None else Memory(guard.aligned, guard.empty, guard.aligned)
     options = CompileOptions(way.precision, threads=way.threads)
     known = dict(inputs)
     for part in placed.parts:

@@ -276,6 +276,22 @@ def test_threads_with_other_sizes_take_turns(tmp_path: Path) -> None:
     assert not wrong
 
 
+def test_a_run_that_is_larger_needs_no_memory_that_is_new(tmp_path: Path) -> None:
+    program, rng = compiled(model(ROWS), tmp_path), np.random.default_rng(0)
+    assert isinstance(program, OpenExecutable)
+    arenas = []
+    for s in (5, 700, 3000, 9000, 16000):
+        x = rng.standard_normal((8, s, 48)).astype(np.float32)
+        program.run({"x": x, "y": x, "p": x[:1]})
+        assert program._program is not None
+        assert program._current is not None
+        arenas.append(program._program.arena)
+        assert program._current.table.arena_bytes <= arenas[-1].size
+    # What 3000 need is over the first 4 MB, and has room for four times as much.
+    assert arenas[0] is arenas[1] is not arenas[2]
+    assert arenas[2] is arenas[3] is not arenas[4]
+
+
 BATCH = """g (float[N,16,160,160] x) => (float[N,32] z)
  <float[32,16,3,3] a, float[32] b, float[32,32,3,3] c> {
  p = Conv<pads=[1,1,1,1]>(x, a, b)  q = Relu(p)  r = Conv<pads=[1,1,1,1], strides=[2,2]>(q, c)

@@ -83,7 +83,8 @@ class LoadedProgram:
             library, found = load_object(code.data, table.symbols(number), isa)
             libraries.append(library)
             self.functions.update(found)
-        self.arena = memory.aligned(table.arena_bytes + SLACK_BYTES)
+        room = memory.growing if table.most_calls else memory.aligned
+        self.arena = room(table.arena_bytes + SLACK_BYTES)
         self._at: dict[str, int] = {}  # where buffers of the caller's are
         self._hold_arguments(table)
         self._take(table)
@@ -111,7 +112,7 @@ class LoadedProgram:
         """
         if table.arena_bytes + SLACK_BYTES > self.arena.size:
             # Every unit of the runs before is finished: nobody reads the arena that was too small.
-            self.arena = self._memory.grown(self.arena.size, table.arena_bytes + SLACK_BYTES)
+            self.arena = self._memory.growing(table.arena_bytes + SLACK_BYTES)
         if len(table.addresses) > len(self.arguments):
             self._hold_arguments(table)
         self._held[:] = [self.arena, self.arguments]

@@ -52,14 +52,15 @@ def aligned_bytes(size: int, alignment: int = 64) -> NDArray[np.uint8]:
 # numpy asks Linux for pages of 2 MB from this size on. A page takes as long to get as a small one
 # (3 microseconds on a virtual machine), and 512 small ones are a request that stalls.
 _LEAST_GROWN_BYTES = 4 * 1024 * 1024
+_ROOM_TO_GROW = 4
 
 
-def grown_bytes(before: int, size: int) -> NDArray[np.uint8]:
-    """Return a buffer for `size` bytes in the place of one of `before` bytes that is too small.
+def growing_bytes(size: int) -> NDArray[np.uint8]:
+    """Return a buffer for `size` bytes now and, most often, for what is needed later.
 
-    It is twice as large, so that few are: memory that nobody touches takes up none.
+    Memory that nobody touches takes up none. A larger run then touches only what is new to it.
     """
-    return aligned_bytes(max(size, 2 * before, _LEAST_GROWN_BYTES))
+    return aligned_bytes(max(_ROOM_TO_GROW * size, _LEAST_GROWN_BYTES))
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,12 @@ class Memory:
     """Where a program's buffers come from: tests lay them beside pages that nobody may touch.
 
     `aligned` takes a size in bytes; `empty` a shape and a data type, and what it holds is open.
-    `grown` takes the bytes of a buffer that is too small, and those that are needed.
+    `growing` is like `aligned`, for what is larger in other runs.
     """
 
     aligned: Callable[[int], NDArray[np.uint8]] = aligned_bytes
     empty: Callable[[Sequence[int], np.dtype[Any]], NDArray[Any]] = np.empty
-    grown: Callable[[int, int], NDArray[np.uint8]] = grown_bytes
+    growing: Callable[[int], NDArray[np.uint8]] = growing_bytes
 
 
 HEAP = Memory()
