@@ -134,6 +134,7 @@ class Worker:
         from vermilion.ir.measure import agreement
 
         torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
         how = _settings(self.engine)
         call = self._model if how is None else torch.compile(self._model, dynamic=True, **how)
         random, taken, least = np.random.default_rng(0), [], np.inf

@@ -259,7 +259,7 @@ class Graph:
 def _record(number: int, sizes: tuple[object, ...], made: Built) -> CompiledGraph:
     return CompiledGraph(
         number,
-        sizes,
+        tuple(one for one in sizes if one != ()),  # tensors of one number say nothing
         operators=made.operators,
         native=made.native,
         artifact=made.artifact,
