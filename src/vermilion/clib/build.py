@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,10 +118,12 @@ def build_library(
     """
     chosen = compiler(system)
     output.parent.mkdir(parents=True, exist_ok=True)
-    aside = output.with_name(f".{os.getpid()}-{output.name}")
     links = ["-Wl,-soname," + output.name, "-lpthread"] if system == "linux" else []
     about = [f'-DVERMILION_VERSION="{version}"', "-DVERMILION_BUILD", f"-I{INCLUDE}", f"-I{SOURCE}"]
-    try:
+    # Under its own name: a DLL has the name that it is linked as inside, and programs look for it.
+    # ziglang leaves a `.pdb` and a `.lib` beside it.
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".building-") as folder:
+        aside = Path(folder) / output.name
         chosen.run(
             system,
             [
@@ -129,9 +132,6 @@ def build_library(
             ],
         )  # fmt: skip
         aside.replace(output)
-    finally:
-        for left in output.parent.glob(f"{aside.stem}*"):  # zig leaves a `.pdb` and a `.lib` too
-            left.unlink()
 
 
 def build_plugin(output: Path, *, system: System = "linux", version: str) -> None:
