@@ -55,6 +55,7 @@ from vermilion.backends.iree.toolchain import (  # noqa: E402
     import_part,
     linker,
 )
+from vermilion.backends.provider.part import check_numbers  # noqa: E402
 from vermilion.errors import DeviceError, Refusal, UnsupportedError  # noqa: E402
 from vermilion.ir.literal.run import run_literally  # noqa: E402
 from vermilion.ir.literal.types import complete_types  # noqa: E402
@@ -252,7 +253,12 @@ def _judged(made: Build, rule: Rule, program: OwnProgram) -> tuple[str, str]:
         for name, array in right.items():
             if array.tobytes() != wrong[name].tobytes():
                 most = float(abs(array.astype("f8") - wrong[name].astype("f8")).max())
-                return "missed", f"`{name}` differs by {most:.3g} on a sample of kind {kind}"
+                words = f"`{name}` differs by {most:.3g} on a sample of kind {kind}"
+                try:
+                    check_numbers(made.part, drawn[0].inputs, wrong, made.form)
+                except DeviceError:
+                    return "missed", f"{words}, where the check refuses it"
+                return "missed", f"{words}, which the format's bound allows"
     return "no effect", ""
 
 
