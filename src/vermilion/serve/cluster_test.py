@@ -89,6 +89,7 @@ def started(words: list[str], folder: Path, name: str) -> Iterator[Process]:
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
+    environment.pop("RAY_ADDRESS", None)
     log = folder / f"{name}.log"
     with log.open("wb") as file:
         popen = subprocess.Popen(
@@ -278,6 +279,30 @@ def check_what_a_replica_refuses(port: int) -> None:
     with pytest.raises(triton.InferenceServerException, match="the models that they were started"):
         client.unload_model("layer")
     client.close()
+
+
+@on_ray
+@pytest.mark.slow
+def test_a_cluster_that_is_started_for_the_server(tmp_path: Path) -> None:
+    network(tmp_path, "twice")
+    port = free_port()
+    words = ["serve", "twice.onnx@onnxruntime", "--engine", "ray", "--port", str(port)]
+    with started([sys.executable, "-m", "vermilion", *words], tmp_path, "own") as one:
+        one.until(lambda: bool(one.events("ready")))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        asked = json.dumps(body([[1, 2, 3, 4]], [1, 4]))
+        connection.request("POST", "/v2/models/twice/infer", asked)
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+        assert answer["outputs"][0]["data"] == [2, 4, 6, 8]
+        all_of_it = psutil.Process(one.popen.pid).children(recursive=True)
+        assert len(replicas(psutil.Process(one.popen.pid))) == 1
+        one.popen.terminate()
+        assert one.popen.wait(60) == 0, one.log.read_text()
+        told = one.log.read_text()
+    assert psutil.wait_procs(all_of_it, 20)[1] == []
+    assert "Traceback" not in told
+    assert "SIGTERM received" not in told
 
 
 @on_ray
