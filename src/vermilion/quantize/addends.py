@@ -4,9 +4,13 @@ Before → after: Gemm(A, B, C), C of another form → Add(Gemm(A, B), C · beta
                 a scalar C, or one of shape (1, N)  → a vector (N,); beta goes into it
                 a bias that others read too        → a copy of its own
 For 4-bit weights: Gemm(A, W, c) → Add(MatMul(A, W), c)
+For scales that are powers of two: Add(MatMul(A, W), c) → Reshape(Gemm(Reshape(A), W, c)), so that
+nothing is rounded between the product and its bias.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 import onnx_ir as ir
@@ -82,6 +86,113 @@ def plain_products(work: ir.Model) -> None:
         product = ir.node("MatMul", list(node.inputs[:2]), name=str(node.name))
         graph.insert_after(node, product)
         take_place(graph, node, product.outputs[0])
+
+
+def join_biases(graph: ir.Graph, left_out: Collection[ir.Node]) -> int:
+    """Write each product of rows and the vector added to it as one Gemm; return how many.
+
+    It has the product's name. Additions that are `left_out` stay as they are, and so do products
+    of more than one open length.
+    """
+    names, rows = Names(graph), dict[ir.Value, ir.Value]()
+    count = 0
+    for node in list(graph):
+        if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):
+            continue
+        uses = tuple(node.outputs[0].uses())
+        add = uses[0].node if len(uses) == 1 and not node.outputs[0].is_graph_output() else None
+        if add is None or add.op_type != "Add" or add in left_out or add.graph is not graph:
+            continue
+        bias = _joinable_bias(node, add, add.inputs[1 - uses[0].idx], names)
+        if bias is not None:
+            _join(graph, node, add, bias, names, rows)
+            count += 1
+    return count
+
+
+def _joinable_bias(
+    product: ir.Node, add: ir.Node, bias: ir.Value | None, names: Names
+) -> ir.Value | None:
+    """Return what is added as a vector, None where the two nodes are no Gemm."""
+    read, weight = product.inputs
+    shape = add.outputs[0].shape
+    if read is None or weight is None or bias is None or shape is None or read.shape is None:
+        return None
+    stored, added = weight.const_value, bias.const_value
+    if stored is None or added is None or read.const_value is not None:
+        return None
+    if stored.dtype != ir.DataType.FLOAT or added.dtype != ir.DataType.FLOAT:
+        return None
+    lengths = shape.dims
+    open_lengths = sum(not isinstance(length, int) for length in lengths)
+    if len(stored.shape) != 2 or open_lengths > 1 or 0 in lengths:
+        return None
+    if len(read.shape) != len(lengths) or len(lengths) < 2:
+        return None  # the bias brings axes of its own
+    vector = _as_vector(added.numpy(), int(stored.numpy().shape[1]))
+    if vector is None or (len(bias.uses()) == 1 and vector.shape == added.numpy().shape):
+        return None if vector is None else bias
+    return names.constant(f"{bias.name}_of_{product.name}", vector)
+
+
+def _join(
+    graph: ir.Graph,
+    product: ir.Node,
+    add: ir.Node,
+    bias: ir.Value,
+    names: Names,
+    known: dict[ir.Value, ir.Value],
+) -> None:
+    """Write the Gemm; `known` are tensors that have been brought to rows, and those rows."""
+    read, weight = product.inputs
+    result = add.outputs[0]
+    assert read is not None, "a product reads something"
+    assert weight is not None, "a product has a weight"
+    assert weight.const_value is not None, "its weight is constant"
+    assert result.shape is not None, "its shape is known"
+    lengths = [length if isinstance(length, int) else -1 for length in result.shape.dims]
+    is_flat = len(lengths) == 2
+    count = None if -1 in lengths[:-1] else int(np.prod(lengths[:-1]))
+    rows = read if is_flat else known.get(read)
+    if rows is None:
+        given, _ = weight.const_value.shape.numpy()
+        reshape = _reshape(read, [-1, given], [count, given], f"{read.name}_rows", names)
+        rows = known[read] = reshape.outputs[0]
+        maker = read.producer()
+        if maker is not None and maker.graph is graph:
+            graph.insert_after(maker, reshape)
+        else:
+            graph.insert_before(product, reshape)
+    made = [ir.node("Gemm", [rows, weight, bias], name=str(product.name))]
+    final = made[0].outputs[0]
+    if not is_flat:
+        final.name = names.free(f"{result.name}_rows")
+        final.type, final.shape = result.type, ir.Shape([count, lengths[-1]])
+        made.append(_reshape(final, lengths, list(lengths), str(result.name), names))
+        final = made[-1].outputs[0]
+    final.type, final.shape = result.type, result.shape
+    for use in tuple(result.uses()):
+        use.node.replace_input_with(use.idx, final)
+    for place, output in enumerate(graph.outputs):
+        if output is result:
+            graph.outputs[place] = final
+    graph.insert_after(add, made)
+    for old in (add, product):
+        graph.remove(old, safe=False)
+        for index in range(len(old.inputs)):
+            old.replace_input_with(index, None)
+    final.name = result.name
+
+
+def _reshape(
+    value: ir.Value, sizes: list[int], shape: list[int | None], name: str, names: Names
+) -> ir.Node:
+    given = names.constant(f"{name}_sizes", np.asarray(sizes, np.int64))
+    node = ir.node("Reshape", [value, given], name=names.free(f"{name}_Reshape"))
+    result = node.outputs[0]
+    result.name, result.type = names.free(name), ir.TensorType(ir.DataType.FLOAT)
+    result.shape = ir.Shape(shape)
+    return node
 
 
 def _outputs(node: ir.Node) -> int | None:

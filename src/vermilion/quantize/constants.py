@@ -10,6 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.quantize.algorithms.compensate import round_into
+from vermilion.quantize.algorithms.fill import Factors
 from vermilion.quantize.algorithms.moments import Moments
 from vermilion.quantize.formats import Parameters
 from vermilion.quantize.one_thread import one_thread
@@ -36,13 +37,15 @@ def round_constants(
     *,
     per_channel: bool = False,
     correct_bias: bool = True,
+    factors: Factors | None = None,
 ) -> Constants:
     """Round every constant of the plan.
 
     `chosen` holds the parameters of activations, and with power-of-two scales those of constants
     too; the others are chosen here. A layer with `moments` is rounded with compensation, all else
-    to nearest.
+    to nearest. `factors` are what tensors have grown by since their moments were seen.
     """
+    factors = factors or Factors()
     parameters = dict(chosen)
     integers: dict[str, NDArray[np.generic]] = {}
     shifts: dict[str, Float32] = {}
@@ -61,7 +64,7 @@ def round_constants(
             integers[name] = parameters[name].to_integers(_array(value))
             continue
         integers[name], shift = _compensated(
-            value, bias if correct_bias else None, seen, parameters
+            value, bias if correct_bias else None, seen, parameters, factors.of(seen.layer.source)
         )
         if shift is not None and bias is not None:
             shifts[str(bias.name)] = shift
@@ -96,7 +99,11 @@ def _covering(plan: Plan, value: ir.Value, per_channel: bool) -> Parameters:
 
 
 def _compensated(
-    value: ir.Value, bias: ir.Value | None, seen: Moments, parameters: Mapping[str, Parameters]
+    value: ir.Value,
+    bias: ir.Value | None,
+    seen: Moments,
+    parameters: Mapping[str, Parameters],
+    factor: float,
 ) -> tuple[NDArray[np.generic], Float32 | None]:
     """Return the integers of a layer's weight, and what its `bias` takes over."""
     layer, given = seen.layer, parameters[str(value.name)]
@@ -105,13 +112,14 @@ def _compensated(
     weights = np.asarray(layer.matrices(array), np.float32)
     scale = layer.by_output(given.scale, array.shape)
     gram = seen.shown_gram(centred=centred)
+    gram *= np.float32(factor * factor)
     read = parameters.get(layer.source)
     if read is not None:
         # What is read is rounded as well: errors of one step, spread evenly.
         diagonal = np.arange(layer.width)
         gram[:, diagonal, diagonal] += np.float32(float(read.scale) ** 2 / 12.0)
     limits = (given.number.low, given.number.high)
-    mean = seen.mean().astype(np.float32)
+    mean = (factor * seen.mean()).astype(np.float32)
     whole = np.dtype(given.number.numpy_type)
     direct = whole in (np.int8, np.uint8)
     integers = np.empty(array.shape, whole if direct else np.float32)

@@ -1,4 +1,4 @@
-"""Normalizations and softmaxes that an exporter has spelled out in small operators.
+"""Normalizations, softmaxes and GELUs that an exporter has spelled out in small operators.
 
 Whole, they are one operator of the table: rounded at their borders, computed in float within.
 Spelled out, each small step would be rounded, and squares and variances do not survive eight
@@ -22,6 +22,8 @@ def float_subgraphs(graph: ir.Graph) -> frozenset[ir.Node]:
             found |= _normalization(node)
         elif node.op_type == "Div":
             found |= _softmax(node)
+        elif node.op_type == "Erf":
+            found |= _gelu(node)
     return frozenset(found)
 
 
@@ -90,6 +92,53 @@ def _softmax(quotient: ir.Node) -> set[ir.Node]:
         if largest is not None and largest.op_type == "ReduceMax":
             steps |= {shifted, largest}
     return steps
+
+
+def _gelu(erf: ir.Node) -> set[ir.Node]:
+    """Before → after: the steps of x ÷ 2 · (1 + erf(x ÷ √2)), in any order, found from the erf."""
+    scaled = _producer(erf, 0)
+    if scaled is None or scaled.op_type not in {"Div", "Mul"} or not _has_constant(scaled):
+        return set()
+    source = _computed(scaled)
+    steps = {scaled, erf}
+    shifted = _only_user(erf)
+    if shifted is None or shifted.op_type != "Add" or not _has_constant(shifted):
+        return set()
+    steps.add(shifted)
+    node, met = _only_user(shifted), False
+    while node is not None and node.op_type == "Mul":
+        if not _has_constant(node):
+            others = [v for v in node.inputs if v is not None and v.producer() not in steps]
+            if met or len(others) != 1:
+                break
+            half = others[0].producer()
+            if others[0] is not source:
+                if half is None or half.op_type != "Mul" or _computed(half) is not source:
+                    break
+                steps.add(half)
+            met = True
+        steps.add(node)
+        node = _only_user(node)
+    return steps if met else set()
+
+
+def _only_user(node: ir.Node) -> ir.Node | None:
+    uses = tuple(node.outputs[0].uses())
+    return uses[0].node if len(uses) == 1 and not node.outputs[0].is_graph_output() else None
+
+
+def _has_constant(node: ir.Node) -> bool:
+    """Say whether one of two inputs is a single constant number."""
+    return any(
+        value is not None and value.const_value is not None and value.const_value.size == 1
+        for value in node.inputs
+    )
+
+
+def _computed(node: ir.Node) -> ir.Value | None:
+    """Return the input that is no constant, where the other one is."""
+    values = [v for v in node.inputs if v is not None and v.const_value is None]
+    return values[0] if len(values) == 1 else None
 
 
 def _producer(node: ir.Node, index: int) -> ir.Node | None:

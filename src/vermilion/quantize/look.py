@@ -14,6 +14,8 @@ import onnx_ir as ir
 from vermilion.errors import OptionError
 from vermilion.ir.execute import Array
 from vermilion.progress import Progress
+from vermilion.quantize.addends import join_biases
+from vermilion.quantize.algorithms.attention import ease_attention, score_products
 from vermilion.quantize.algorithms.equalize import equalize_layers
 from vermilion.quantize.algorithms.layers import layers_of
 from vermilion.quantize.algorithms.migrate import migrate
@@ -40,7 +42,7 @@ from vermilion.quantize.hold_out import HeldOut, drained, some_held_out
 from vermilion.quantize.masks import Scores, masked_inputs
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.options import Options
-from vermilion.quantize.plan import Plan
+from vermilion.quantize.plan import Plan, excluded_nodes
 from vermilion.quantize.report import LayerKeeper
 from vermilion.quantize.result import LAYER_SAMPLES, OUTPUT_SAMPLES
 from vermilion.quantize.scales import own_method
@@ -52,8 +54,8 @@ _KEPT_BYTES = 16 * 1024 * 1024
 COUNTED_EVERY = 4
 """Of the values of large tensors, where the scale is a power of two: one group in so many."""
 
-# Samples that show which channels lie far out.
-_MIGRATE_SAMPLES = 8
+# Samples that show which channels lie far out, and where their mean is.
+_EARLY_SAMPLES = 8
 
 
 @dataclass(frozen=True)
@@ -102,14 +104,17 @@ def look(
         raise OptionError(
             "there is no calibration data", hint="give at least one sample; 32 or more are usual"
         )
-    facts = tensor_facts(work, first)
+    some = [first]
+    if options.migrate or (rewrites(options, scheme) and score_products(work.graph)):
+        some += itertools.islice(feeds, _EARLY_SAMPLES - 1)
+        feeds = itertools.chain(some[1:], feeds)
     if options.equalize:
         equalize_layers(work)
     if options.migrate:
-        some = [first, *itertools.islice(feeds, _MIGRATE_SAMPLES - 1)]
         migrate(work, some)
-        facts = tensor_facts(work, first)
-        first, feeds = some[0], itertools.chain(some[1:], feeds)
+    if rewrites(options, scheme):
+        _ease(work, some, options)
+    facts = tensor_facts(work, first)
     _check_named(options, facts)
     masked = masked_inputs(first)
     plan, inner = plans_of(work, facts, options, scheme, masked)
@@ -162,6 +167,19 @@ def look(
     )
 
 
+def _ease(work: ir.Model, samples: Sequence[Mapping[str, Array]], options: Options) -> None:
+    """Write the graph with fewer tensors to round, and with some that are easier to round.
+
+    What is named in the options keeps its name, and where kinds are, nodes keep their kind.
+    """
+    left_out = excluded_nodes(work.graph, options.without_integers)
+    if not any(pattern.startswith(":") for pattern in options.without_integers):
+        join_biases(work.graph, left_out)
+    if score_products(work.graph):
+        shapes = {name: fact.shape for name, fact in tensor_facts(work, samples[0]).items()}
+        ease_attention(work, shapes, samples, left_out)
+
+
 def _check_named(options: Options, known: Collection[str]) -> None:
     """Raises: OptionError where a range or 16 bits are asked for of a tensor that there is not."""
     unknown = [name for name in options.ranges if name not in known]
@@ -210,6 +228,14 @@ def touched(plan: Plan, types: Mapping[str, ir.DataType]) -> tuple[str, ...]:
             if value is not None and types.get(str(value.name)) == ir.DataType.FLOAT:
                 found[str(value.name)] = None
     return tuple(found)
+
+
+def rewrites(options: Options, scheme: Scheme) -> bool:
+    """Say whether the float graph may become one that powers of two suit better.
+
+    Not where another tool's file is asked for, which has the graph as it came.
+    """
+    return scheme.power_of_two and not (options.all_tensors or options.middle or options.dpu)
 
 
 def scheme_of(options: Options) -> Scheme:

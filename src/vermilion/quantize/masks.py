@@ -1,9 +1,11 @@
 """Attention masks: numbers so low that a Softmax makes nothing of them.
 
 As a range, -3.4e38 or -1e9 would leave the scores beside it a single step, and minus infinity none.
-So what makes a mask, and the sum that puts it on the scores, stays in float; and of what a Softmax
-reads, only that counts for its range which can matter: what is far below the largest of its row
-comes out as nothing, wherever it is cut off.
+So what makes a mask, the sum that puts it on the scores, and the Softmax that reads the sum stay in
+float: rows differ in their largest score, and one scale for all of them, down to where the lowest
+row ends, would cost more than all else in the layer. Of what any other Softmax reads, only that
+counts for its range which can matter: what is far below the largest of its row comes out as
+nothing, wherever it is cut off.
 """
 
 from __future__ import annotations
@@ -57,8 +59,9 @@ def find_masks(graph: ir.Graph, given: Collection[str] = ()) -> Masks:
     """Find masks on the way into every Softmax; `given` are inputs of the graph that hold one."""
     search = _Search(frozenset(given))
     scores: dict[str, int] = {}
-    for value, axis, softens in _softmax_inputs(graph):
-        search.walk(value)
+    for node, value, axis, softens in _softmax_inputs(graph):
+        if search.walk(value):
+            search.nodes.add(node)
         if softens:
             _add_scores(value, axis, scores)
     return Masks(frozenset(search.nodes), scores)
@@ -84,14 +87,14 @@ def masked_inputs(sample: Mapping[str, Array]) -> tuple[str, ...]:
     )
 
 
-def _softmax_inputs(graph: ir.Graph) -> Iterator[tuple[ir.Value, int, bool]]:
-    """Yield what is read, the axis, and whether the lowest come out as nothing."""
+def _softmax_inputs(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value, int, bool]]:
+    """Yield who reads, what is read, the axis, and whether the lowest come out as nothing."""
     for node in graph:
         source = node.inputs[0] if node.inputs else None
         if source is None:
             continue
         if node.op_type in {"Softmax", "LogSoftmax"}:
-            yield source, integer(node, "axis", -1), node.op_type == "Softmax"
+            yield node, source, integer(node, "axis", -1), node.op_type == "Softmax"
         elif node.op_type == "Exp":
             shifted = source.producer()
             if shifted is None or shifted.op_type != "Sub" or len(shifted.inputs) < 2:
@@ -99,7 +102,7 @@ def _softmax_inputs(graph: ir.Graph) -> Iterator[tuple[ir.Value, int, bool]]:
             largest = shifted.inputs[1]
             maker = None if largest is None else largest.producer()
             if maker is not None and maker.op_type == "ReduceMax" and shifted.inputs[0] is not None:
-                yield shifted.inputs[0], -1, False
+                yield node, shifted.inputs[0], -1, False
 
 
 class _Search:

@@ -8,6 +8,7 @@ count is ever split.
 from __future__ import annotations
 
 import math
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,17 +94,18 @@ class Histogram:
         # Where values count one each: large ones, and what was counted in narrower bins.
         self._apart = self._counts[-(2 * BINS + 1) :]
         self._ends = np.zeros(3, np.float32)  # lowest, highest, largest magnitude just seen
+        self._factor = 1.0
         self.exponent: int | None = None  # None until a value other than 0 was seen
 
     @property
     def lowest(self) -> float:
         """Lowest value, or zero."""
-        return float(self._ends[0])
+        return float(self._ends[0]) * self._factor
 
     @property
     def highest(self) -> float:
         """Highest value, or zero."""
-        return float(self._ends[1])
+        return float(self._ends[1]) * self._factor
 
     @property
     def largest(self) -> float:
@@ -113,7 +115,9 @@ class Histogram:
     @property
     def width(self) -> float:
         """Width of a bin in the tensor's own units."""
-        return 0.0 if self.exponent is None else math.ldexp(1.0, self.exponent) / BINS
+        if self.exponent is None:
+            return 0.0
+        return math.ldexp(self._factor, self.exponent) / BINS
 
     @property
     def signed(self) -> NDArray[np.int64]:
@@ -150,6 +154,12 @@ class Histogram:
             if not self._count(here, in_part=in_part):
                 return False
         return True
+
+    def times(self, factor: float) -> Histogram:
+        """Return what was seen, multiplied with a number above 0; it counts no further values."""
+        grown = copy(self)
+        grown._factor, grown.floor = self._factor * factor, self.floor * factor
+        return grown
 
     def _cover(self, largest: float) -> None:
         exponent = max(math.frexp(largest)[1], _SMALLEST_EXPONENT)

@@ -43,7 +43,8 @@ def _stays_in_range(node: ir.Node) -> bool:
     return text(node, "mode", "nearest") in {"nearest", "linear"}
 
 
-def _pads_with_zeros(node: ir.Node) -> bool:
+def pads_with_zeros(node: ir.Node) -> bool:
+    """Say whether a Pad adds nothing but zeros, or what is there already."""
     if text(node, "mode", "constant") != "constant":
         return True  # repeats values that are there
     value = node.attributes.get("value")
@@ -105,7 +106,7 @@ OPERATORS: dict[str, Operator] = {
         ),
         _MOVE,
     ),
-    "Pad": Operator("move", takes=_pads_with_zeros),
+    "Pad": Operator("move", takes=pads_with_zeros),
     "Resize": Operator("move", takes=_stays_in_range),
     "Upsample": Operator("move", takes=_stays_in_range),
     "Concat": Operator("align", data=None),

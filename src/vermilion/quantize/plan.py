@@ -106,6 +106,8 @@ def plan_graph(
     masks = find_masks(graph, masked)
     left_out = excluded | subgraphs | masks.nodes
     taken = [n for n in graph if n not in left_out and _is_quantizable(n, types, operators)]
+    if scheme.power_of_two and not scheme.all_tensors:
+        taken = _drop_followers(taken, excluded, operators)
     nodes = frozenset(_drop_idle_moves(taken, operators))
     fused = {n: user for n in taken if n in nodes and (user := _fused_user(n, nodes)) is not None}
     find = _activations if scheme.rounds_between else _borders
@@ -196,6 +198,25 @@ def _drop_idle_moves(taken: Sequence[ir.Node], operators: Operators) -> set[ir.N
         if node in moves and any(u.node in kept for out in node.outputs for u in out.uses()):
             kept.add(node)
     return kept
+
+
+def _drop_followers(
+    taken: list[ir.Node], excluded: Collection[ir.Node], operators: Operators
+) -> list[ir.Node]:
+    """Drop elementwise nodes that read what operators without an 8-bit form make, and nothing else.
+
+    Numbers that are there in float would be rounded once more, for an operator of no cost. What
+    was `excluded` stays alone: whoever did that can exclude more.
+    """
+    kept = {*taken, *excluded}
+    for node in taken:
+        if node.op_type not in ELEMENTWISE:
+            continue
+        read = [v for v in data_inputs(node, operators[node.op_type]) if v.const_value is None]
+        makers = [value.producer() for value in read]
+        if all(m is not None and m not in kept and m.graph is node.graph for m in makers):
+            kept.discard(node)
+    return [node for node in taken if node in kept]
 
 
 def _fused_user(node: ir.Node, nodes: frozenset[ir.Node]) -> ir.Node | None:
