@@ -1,7 +1,8 @@
 """What no plan holds: recurrent layers, and in branches and bodies what no sample came through.
 
 Their weights are rounded to 8 bits, a scale for each output, and read through DequantizeLinear;
-what they compute stays in float32.
+what they compute stays in float32. Of recurrent layers that go one way, what both weights are
+multiplied with is seen, so that errors cancel.
 
 Before → after: Conv(X, W) in a branch → Conv(X, DequantizeLinear(W as int8))
                 LSTM(X, W, R)          → LSTM(X, Mul(Cast(Cast(W as int8)), scales), R alike)
@@ -11,7 +12,7 @@ Mul, but OpenVINO 2026.4 keeps a DequantizeLinear (or one Cast and a Mul) of int
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +20,16 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.ir.opset import opset_of
+from vermilion.quantize.algorithms.compensate import round_into
+from vermilion.quantize.algorithms.moments import Moments
 from vermilion.quantize.cost import PRODUCTS
 from vermilion.quantize.formats import INT8, Parameters
 from vermilion.quantize.names import Names
 from vermilion.quantize.plan import excluded_nodes
 from vermilion.quantize.scales import channel_axis, weight_parameters
 from vermilion.quantize.working_copy import WANTED_OPSET
+
+_Rounded = tuple[Parameters, NDArray[np.generic]]
 
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -101,8 +106,13 @@ def has_inner_weights(graph: ir.Graph) -> bool:
     )
 
 
-def round_inner_weights(work: ir.Model, exclude: Sequence[str]) -> tuple[InnerNode, ...]:
-    """Round the weights of such nodes in place; name all of them."""
+def round_inner_weights(
+    work: ir.Model, exclude: Sequence[str], moments: Mapping[str, Moments]
+) -> tuple[InnerNode, ...]:
+    """Round the weights of such nodes in place, those with moments so that errors cancel.
+
+    All of them are named.
+    """
     graph = work.graph
     skipped = excluded_nodes(graph, exclude)
     names = Names(graph)
@@ -117,7 +127,8 @@ def round_inner_weights(work: ir.Model, exclude: Sequence[str]) -> tuple[InnerNo
             key = (weight, axis)
             if key not in done:
                 plain = node.op_type in RECURRENT
-                done[key] = (_written_out if plain else _dequantized)(weight, axis, names)
+                rounded = _rounded(weight, axis, moments.get(str(weight.name)))
+                done[key] = (_written_out if plain else _dequantized)(weight, rounded, names)
             node.replace_input_with(place, done[key])
     for weight, _ in done:
         owner = weight.graph
@@ -144,9 +155,9 @@ def _is_rounded(value: ir.Value) -> bool:
     )
 
 
-def _dequantized(weight: ir.Value, axis: int | None, names: Names) -> ir.Value:
+def _dequantized(weight: ir.Value, rounded: _Rounded, names: Names) -> ir.Value:
     """Add the integers to the graph that holds the weight, and the node that reads them."""
-    given, integers = _rounded(weight, axis)
+    given, integers = rounded
     stored = [
         _stored(weight, "quantized", integers, names),
         _stored(weight, "scale", given.scale, names),
@@ -156,9 +167,9 @@ def _dequantized(weight: ir.Value, axis: int | None, names: Names) -> ir.Value:
     return _added(weight, [("DequantizeLinear", stored, attributes)], names)
 
 
-def _written_out(weight: ir.Value, axis: int | None, names: Names) -> ir.Value:
+def _written_out(weight: ir.Value, rounded: _Rounded, names: Names) -> ir.Value:
     """Do the same with operators that make a constant of constants."""
-    given, integers = _rounded(weight, axis)
+    given, integers = rounded
     stored = _stored(weight, "quantized", integers, names)
     scale = _stored(weight, "scale", given.aligned(integers.ndim), names)
     whole, real = int(ir.DataType.INT32), int(ir.DataType.FLOAT)
@@ -166,10 +177,20 @@ def _written_out(weight: ir.Value, axis: int | None, names: Names) -> ir.Value:
     return _added(weight, steps, names)
 
 
-def _rounded(weight: ir.Value, axis: int | None) -> tuple[Parameters, NDArray[np.generic]]:
+def _rounded(weight: ir.Value, axis: int | None, seen: Moments | None) -> _Rounded:
     assert weight.const_value is not None, "a weight has a value"
     given: Parameters = weight_parameters(weight, INT8, axis)
-    return given, given.to_integers(weight.const_value.numpy())
+    array = weight.const_value.numpy()
+    if seen is None or not seen.count:
+        return given, given.to_integers(array)
+    layer, integers = seen.layer, np.empty(array.shape, np.int8)
+    matrices = np.asarray(layer.matrices(array), np.float32)
+    # One direction: what lies along the axis are all the outputs.
+    each = np.broadcast_to(given.scale, matrices.shape[1])
+    scale = np.broadcast_to(each[:, None], (*matrices.shape[:2], 1))
+    limits = (INT8.low, INT8.high)
+    round_into(layer.matrices(integers), matrices, seen.shown_gram(centred=False), scale, limits)
+    return given, integers
 
 
 def _stored(weight: ir.Value, word: str, array: NDArray[np.generic], names: Names) -> ir.Value:

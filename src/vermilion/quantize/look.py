@@ -17,7 +17,7 @@ from vermilion.progress import Progress
 from vermilion.quantize.addends import join_biases
 from vermilion.quantize.algorithms.attention import ease_attention, score_products
 from vermilion.quantize.algorithms.equalize import equalize_layers
-from vermilion.quantize.algorithms.layers import layers_of
+from vermilion.quantize.algorithms.layers import layers_of, recurrences_of
 from vermilion.quantize.algorithms.migrate import migrate
 from vermilion.quantize.algorithms.moments import Moments, MomentsObserver
 from vermilion.quantize.bodies import (
@@ -139,7 +139,8 @@ def look(
     for number, names in given.inside.items():
         counters |= {outside: inside[number][name] for name, outside in names.items()}
     compensated = options.rounding == "compensated"
-    moments = MomentsObserver(layers_of(plan.nodes) if compensated else ())
+    layers_seen = [*layers_of(plan.nodes), *recurrences_of(work.graph)] if compensated else []
+    moments = MomentsObserver(layers_seen)
     feeds = itertools.chain([first], feeds)
     compared, ahead = some_held_out(feeds, length_hint(samples), held)
     kept = compared or list(itertools.islice(ahead, OUTPUT_SAMPLES))

@@ -100,6 +100,7 @@ class Decided:
     inside: tuple[tuple[ir.Graph, Plan, Constants], ...] = ()  # branches and bodies
     statistics: Mapping[str, Statistics] = field(default_factory=dict)  # of the plan's tensors
     factors: Factors = field(default_factory=Factors)
+    moments: Mapping[str, Moments] = field(default_factory=dict)
 
 
 def decide(seen: Seen, options: Options) -> Decided:
@@ -128,7 +129,9 @@ def decide(seen: Seen, options: Options) -> Decided:
         if here.nodes:
             there = {name: known[name].inner for name in here.observed}
             inside.append((graph, here, _rounded(here, there, options, {}, by_channel)[0]))
-    return Decided(work, plan, constants, options, moved, unmet, tuple(inside), statistics, factors)
+    return Decided(
+        work, plan, constants, options, moved, unmet, tuple(inside), statistics, factors, moments
+    )
 
 
 def _without_wide_scores(work: ir.Model, seen: Seen, plan: Plan, options: Options) -> Plan:
@@ -239,7 +242,7 @@ def write(decided: Decided) -> tuple[InnerNode, ...]:
     write_plan(decided.work, decided.plan, constants.parameters, constants.integers)
     if options.dpu:
         write_dpu(decided.work, decided.plan)
-    inner = round_inner_weights(decided.work, options.without_integers)
+    inner = round_inner_weights(decided.work, options.without_integers, decided.moments)
     if narrow:
         write_narrow_nodes(decided.work, narrow, "bf16")
     return inner

@@ -94,12 +94,12 @@ def test_large_scores_are_not_cut_off() -> None:
     """Most scores of a detector are near zero; least squared error alone would cut the others."""
     weight = np.zeros((8, 3, 1, 1))
     weight[0] = 0.05
-    head = "float[1,3,64,64] x) => (float[1,8,64,64] y"
+    head = "float[1,3,128,128] x) => (float[1,8,128,128] y"
     body = "{ s = Conv(x, w, b) \n h = Sigmoid(s) \n y = Conv(h, v) }"
     read = np.ones((8, 8, 1, 1))
     model = with_weights(parsed(body, head), w=weight, b=np.full(8, -6.4), v=read)
-    samples = noise("x", (1, 3, 64, 64))
-    samples[0]["x"][0, :, 0, 0] = 100.0  # one score of 1 among a quarter of a million of 0.002
+    samples = noise("x", (1, 3, 128, 128))
+    samples[0]["x"][0, :, 0, 0] = 100.0  # one score of 1 among a million of 0.002
 
     def scale(**settings: Any) -> float:
         done = quantize_model(model, samples, scheme="a8w8", **settings)

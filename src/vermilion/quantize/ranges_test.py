@@ -37,7 +37,7 @@ def test_least_error_is_less_than_that_of_the_whole_range(
 
 def test_least_error_clips_a_lone_outlier() -> None:
     values = np.append(np.tile(RELU, 20), 12.0)  # rounding all the others costs more than it
-    assert range_of(seen(values), "mse", UINT8)[1] < 8.0
+    assert range_of(seen(values), "mse", UINT8)[1] < 10.0
     assert range_of(seen(values), "minmax", UINT8)[1] == 12.0
 
 

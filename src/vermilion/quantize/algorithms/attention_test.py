@@ -7,10 +7,10 @@ import pytest
 from onnx import numpy_helper
 
 from vermilion.ir.execute import open_session, run_session
-from vermilion.quantize import quantize_model
 from vermilion.quantize.addends import join_biases
 from vermilion.quantize.algorithms.attention import ease_attention
 from vermilion.quantize.calibrate import open_fetching, tensor_facts
+from vermilion.quantize.quantize import quantize_model
 
 RNG = np.random.default_rng(0)
 WIDTH, TOKENS, HEADS = 24, 10, 3

@@ -10,9 +10,9 @@ from onnx import numpy_helper
 
 from vermilion.ir.execute import open_session, run_session
 from vermilion.progress import no_progress
-from vermilion.quantize import Options, quantize_model
 from vermilion.quantize.look import look
-from vermilion.quantize.quantize import decide
+from vermilion.quantize.options import Options
+from vermilion.quantize.quantize import decide, quantize_model
 
 RNG = np.random.default_rng(0)
 IMAGE, ROWS = (1, 4, 12, 12), (1, 10, 16)

@@ -80,7 +80,8 @@ class Layer:
         """Return the weight as (G, O, K), where it lies."""
         if self.blocks == 1 and not self.transposed:
             return weight.reshape(self.groups, -1, self.width)
-        rows = weight.T if self.transposed else weight.reshape(len(weight), -1)
+        whole = self.width * self.blocks
+        rows = weight.T if self.transposed else weight.reshape(-1, whole)
         return rows.reshape(len(rows), self.blocks, -1).transpose(1, 0, 2)
 
     def by_output(self, values: Float32, shape: tuple[int, ...]) -> Float32:
@@ -134,6 +135,47 @@ class Layer:
             flat = flat[_drawn(len(flat), limit, turn)]
         # Copied in any case: what was read may lie in a buffer that is used again.
         return flat.reshape(len(flat), self.blocks, -1).transpose(1, 0, 2).copy()
+
+
+@dataclass(frozen=True)
+class Recurrence(Layer):
+    """One of the two weights of a recurrent layer of one direction.
+
+    `read` and `multiplied` are what it is multiplied with and the weight itself: X and W, or the
+    states, which are what the layer gives, and R.
+    """
+
+    read: ir.Value
+    multiplied: ir.Value
+
+    @property
+    def source(self) -> str:
+        """Name of the tensor that is read."""
+        return str(self.read.name)
+
+    @property
+    def weight(self) -> ir.Value:
+        """The weight."""
+        return self.multiplied
+
+
+def recurrences_of(nodes: Iterable[ir.Node]) -> list[Recurrence]:
+    """Return the weights of recurrent layers that go one way, and that nobody shares."""
+    found = []
+    for node in nodes:
+        if node.op_type not in {"LSTM", "GRU", "RNN"} or node.domain not in ("", "ai.onnx"):
+            continue
+        for read, weight in zip((node.inputs[0], node.outputs[0]), node.inputs[1:3], strict=True):
+            stored = None if weight is None else weight.const_value
+            if read is None or weight is None or stored is None or len(weight.uses()) != 1:
+                continue
+            shape = stored.shape.numpy()
+            if shape[0] != 1 or read.const_value is not None or not read.name or not read.uses():
+                continue
+            blocks = _blocks(shape[2], shape[2], LONGEST)
+            width = shape[2] // blocks
+            found.append(Recurrence(node, 1, width, blocks, False, None, read, weight))
+    return found
 
 
 def layers_of(nodes: Iterable[ir.Node], longest: int | None = None) -> list[Layer]:
