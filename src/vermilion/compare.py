@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from vermilion.errors import ModelError, OptionError, Refusal, UnsupportedError
@@ -21,6 +22,7 @@ from vermilion.ir.literal.run import run_literally
 from vermilion.ir.measure import Agreement, agreement
 from vermilion.ir.samples import draw_accepted
 from vermilion.progress import Progress, no_progress
+from vermilion.quantize.algorithms.fill import noted_factors
 from vermilion.rounds import in_rounds
 from vermilion.sides import Array, Side, Tensors, fixed_sizes
 
@@ -196,6 +198,7 @@ def _layers(
         for value in node.outputs
         if value.name in theirs and _is_float(value)
     ]
+    ours, others = noted_factors(reference.model), noted_factors(other.model)
     done = 0
     for group in _groups(shared):
         names = [str(value.name) for value in group]
@@ -208,7 +211,9 @@ def _layers(
                 continue
             producer = value.producer()
             op_type = producer.op_type if producer is not None else ""
-            yield LayerAgreement(agreement(name, a[name], b[name]), op_type)
+            grown = ours.of(name) / others.of(name)  # powers of two suit it better so
+            found = b[name] if grown == 1.0 else b[name] * np.float32(grown)
+            yield LayerAgreement(agreement(name, a[name], found), op_type)
         progress("compare layers", done, len(shared))
 
 

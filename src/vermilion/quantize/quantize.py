@@ -214,6 +214,7 @@ def finish(
         seen.outputs or model, kept, seen.work, work, seen.facts, seen.kept
     )
     progress("compare", 2, 2)
+    factors.note_in(work)
     return Quantized(
         model=work,
         scheme=options.scheme,

@@ -16,6 +16,7 @@ of the eight, and factors are brought to their best in turn.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from vermilion.quantize.operators import pads_with_zeros
 from vermilion.quantize.plan import Plan
 
 Doubles = NDArray[np.float64]
+
+_NOTE = "vermilion.factors"
 
 STEPS = 8
 """Factors in an octave."""
@@ -117,6 +120,22 @@ class Factors:
     def of(self, name: str) -> float:
         """Return the factor of a tensor."""
         return self.by_name.get(name, 1.0)
+
+    def note_in(self, model: ir.Model) -> None:
+        """Write them into the model, for who compares its tensors with those of the float one."""
+        if self.by_name:
+            model.metadata_props[_NOTE] = json.dumps(dict(self.by_name), sort_keys=True)
+
+
+def noted_factors(model: ir.Model) -> Factors:
+    """Return the factors that a model's file tells; what makes no sense there is none."""
+    try:
+        found = json.loads(model.metadata_props.get(_NOTE, "{}"))
+    except ValueError:
+        return Factors()
+    if not isinstance(found, dict):
+        return Factors()
+    return Factors({n: f for n, f in found.items() if type(f) is float and 0.5 <= f <= 2.0})
 
 
 def fill(graph: ir.Graph, plan: Plan, histograms: Mapping[str, Histogram]) -> Factors:

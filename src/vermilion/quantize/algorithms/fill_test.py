@@ -10,6 +10,8 @@ from onnx import numpy_helper
 
 from vermilion.ir.execute import open_session, run_session
 from vermilion.progress import no_progress
+from vermilion.quantize.algorithms.fill import noted_factors
+from vermilion.quantize.calibrate import open_fetching
 from vermilion.quantize.look import look
 from vermilion.quantize.options import Options
 from vermilion.quantize.quantize import decide, quantize_model
@@ -141,3 +143,29 @@ def test_layers_are_reported_as_the_user_knows_them() -> None:
     done = quantize_model(model, data, scheme="xint8")
     assert len(done.layers) == 2
     assert all(layer.sqnr_db > 20.0 for layer in done.layers)
+
+
+def test_the_file_tells_what_grew() -> None:
+    """By as much, every tensor of the float model's names is what it is there."""
+    model = model_of("residual")
+    grown = 0
+    for spread in (1.0, 1.2, 1.45, 1.7):
+        data = samples("residual", spread)
+        done = quantize_model(model, data, scheme="xint8").model
+        done = ir.from_proto(onnx.load_from_string(ir.to_proto(done).SerializeToString()))
+        factors = noted_factors(done)
+        grown += len(factors.by_name)
+        there = {str(value.name) for node in done.graph for value in node.outputs}
+        both = [str(v.name) for node in model.graph for v in node.outputs if str(v.name) in there]
+        exact, near = (run_session(open_fetching(m, both), data[0], both) for m in (model, done))
+        for name in both:
+            off = near[name] / factors.of(name) - exact[name]
+            assert float(np.sum(off**2)) < 1e-2 * float(np.sum(exact[name] ** 2)), name
+    assert grown
+
+
+@pytest.mark.parametrize("note", ["{", "[]", '{"a": "b", "c": 1e9, "d": null}', "1"])
+def test_a_note_that_makes_no_sense_is_none(note: str) -> None:
+    model = model_of("residual")
+    model.metadata_props["vermilion.factors"] = note
+    assert not noted_factors(model).by_name
