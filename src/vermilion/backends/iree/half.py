@@ -21,7 +21,6 @@ from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.literal.run import run_literally
 from vermilion.ir.measure import agreement
 from vermilion.ir.samples import draw_accepted
-from vermilion.ir.samples.values import SampleKind
 from vermilion.quantize.blocks import round_to
 from vermilion.quantize.cost import PRODUCTS
 from vermilion.quantize.names import Names
@@ -46,7 +45,6 @@ _IN_HALF = (
 # IEEE 754 binary16 ends at 65504; a factor of two is left to inputs that are not the trial's.
 _LARGEST = 65504.0
 _TRIAL_LARGEST = _LARGEST / 2
-_KINDS: tuple[SampleKind, ...] = ("ordinary", "edges", "large")
 MIN_COSINE = 0.99
 _NOTHING = 1e-6
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -71,10 +69,10 @@ def to_half(model: ir.Model) -> Half:
     Raises: UnsupportedError where nothing can be converted, or an output is not the same.
     """
     work = model.clone()
-    inputs, *others = _accepted(model)
+    inputs = _accepted(model)
     candidates = [node for node in work.graph if _is_candidate(node)]
     kept = {_key(node): "its constant is beyond float16" for node in candidates if _is_far(node)}
-    kept |= _beyond_range(model, [n for n in candidates if _key(n) not in kept], inputs, others)
+    kept |= _beyond_range(model, [n for n in candidates if _key(n) not in kept], inputs)
     taken = [node for node in candidates if _key(node) not in kept]
     detours = _detours(taken)
     kept |= {_key(node): "what it moves was computed in float32" for node in detours}
@@ -88,17 +86,12 @@ def to_half(model: ir.Model) -> Half:
     return Half(work, len(taken), kept, _checked(model, work, inputs))
 
 
-def _accepted(model: ir.Model) -> list[Tensors]:
-    """Return an ordinary sample, and of the proof's other kinds those that the model takes."""
+def _accepted(model: ir.Model) -> Tensors:
     session = open_session(model, optimize=False, quiet=True)
-    accepted = []
-    for kind in _KINDS:
-        found = draw_accepted(model, kind, lambda inputs: run_session(session, inputs))
-        if not isinstance(found, Refusal):
-            accepted.append(found[0].inputs)
-        elif not accepted:
-            raise UnsupportedError(found.reason, hint=found.hint)
-    return accepted
+    found = draw_accepted(model, "ordinary", lambda inputs: run_session(session, inputs))
+    if isinstance(found, Refusal):
+        raise UnsupportedError(found.reason, hint=found.hint)
+    return found[0].inputs
 
 
 def _key(node: ir.Node) -> str:
@@ -138,33 +131,29 @@ def _is_far(node: ir.Node) -> bool:
     return False
 
 
-def _beyond_range(
-    model: ir.Model, nodes: list[ir.Node], inputs: Tensors, others: list[Tensors]
-) -> dict[str, str]:
-    """Run the float32 model; return the nodes whose results or inputs come near the end.
-
-    With `others`, which the proof will run as well, beyond it: an infinity would refuse all nodes.
-    """
+def _beyond_range(model: ir.Model, nodes: list[ir.Node], inputs: Tensors) -> dict[str, str]:
+    """Run the float32 model once; give the nodes whose results or inputs come near the end."""
     watched = model.clone()
     made = {str(v.name): v for node in watched.graph for v in node.outputs if v.name}
     there = {str(v.name) for v in watched.graph.outputs}
     wanted = {str(v.name) for node in nodes for v in (*node.inputs, *node.outputs) if v is not None}
     wanted = {name for name in wanted if name in made and made[name].dtype == ir.DataType.FLOAT}
     watched.graph.outputs.extend(made[name] for name in sorted(wanted - there))
-    session, far = open_session(watched, quiet=True), set[str]()
-    for number, sample in enumerate((inputs, *others)):
-        most = _LARGEST if number else _TRIAL_LARGEST
-        found: dict[str, Array] = {**run_session(session, sample), **sample}
-        far |= {
-            name
-            for name, array in found.items()
-            if array.dtype == np.float32 and array.size and not np.max(np.abs(array)) <= most
-        }
+    found: dict[str, Array] = {**run_session(open_session(watched, quiet=True), inputs), **inputs}
+    far = {
+        name
+        for name, array in found.items()
+        if array.dtype == np.float32 and array.size and not _is_near(array)
+    }
     return {
         _key(node): "on a trial run it leaves the range of float16"
         for node in nodes
         if any(v is not None and v.name in far for v in (*node.inputs, *node.outputs))
     }
+
+
+def _is_near(array: Array) -> bool:
+    return bool(np.max(np.abs(array)) <= _TRIAL_LARGEST)
 
 
 def _rewrite(graph: ir.Graph, taken: list[ir.Node]) -> None:
