@@ -28,6 +28,9 @@ MATRICES = """<ir_version: 10, opset_import: ["" : 17]>
 
 # What lies at half a step may go either way: sums in float32 come in another order.
 LEAST_DB = 25.0
+# With its transformations to low precision more turns: powers of two put much at half a step. The
+# same file without them gives ONNX Runtime's bits.
+LEAST_LOW_DB = 20.0
 
 # Its transformations to low precision, `LP_TRANSFORMS_MODE`, get the product behind this Concat
 # wrong in OpenVINO 2026.4: 12 dB, without them 330.
@@ -83,7 +86,8 @@ def test_it_agrees(scheme: str, build: Callable[[], ir.Model], tmp_path: Path) -
             signal += float(np.sum(np.square(a, dtype=np.float64)))
             noise += float(np.sum(np.square(b - a, dtype=np.float64)))
         decibels = sqnr_from_sums(signal, noise)
+        least = LEAST_LOW_DB if low_precision else LEAST_DB
         if low_precision and (scheme, build) in WRONG_IN_LOW_PRECISION:
-            assert decibels < LEAST_DB
+            assert decibels < least
         else:
-            assert decibels > LEAST_DB, f"{low_precision=}"
+            assert decibels > least, f"{low_precision=}"

@@ -77,7 +77,7 @@ FAULTS: tuple[Fault, ...] = (
          "line = f.at(line, f.multiply(row, self.tile * row_stride))",
          "line = f.at(line, f.multiply(row, (self.tile - 1) * row_stride))"),
     ]),
-    *in_file(LOWER + "winograd.py", ("fp32",), [
+    *in_file(LOWER + "geometry.py", ("fp32",), [
         ("border", "Winograd begins at the image, not at its pads", "winograd",
          "offset=source.offset - top * source.strides[2] - left * source.strides[3]",
          "offset=source.offset - top * source.strides[2]"),
@@ -259,7 +259,7 @@ FAULTS: tuple[Fault, ...] = (
     # Memory --------------------------------------------------------------------------------------
     *in_file(CODE + "memory.py", _BOTH, [
         ("overlap", "two tensors that live at once overlap", "long_life",
-         "            offset = max(offset, high)", "            offset = max(offset, low)"),
+         "place = max(place, ends[other])", "place = max(place, low)"),
         ("overlap", "a tensor's life ends at its first reader", "long_life",
          "                last[key] = at", "                last.setdefault(key, at)"),
     ]),
