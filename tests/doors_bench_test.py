@@ -22,6 +22,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return doors_bench
 
 
+@pytest.mark.long
 def test_the_bits_are_equal_through_every_door(
     bench: ModuleType,
     tmp_path: Path,
