@@ -169,8 +169,12 @@ def _at_sizes(
 ) -> str:  # fmt: skip
     """Run programs on inputs; a model that is for its own sizes alone proves nothing."""
     try:
-        expected = Reference(freed, others)
+        expected, again = Reference(freed, others), Reference(freed, others)
     except NotRunError:
+        return ""
+    # ONNX Runtime leaves what it does not write as it was: a RotaryEmbedding of longer heads than
+    # its tables are for. What two runs differ in says nothing.
+    if any(a.tobytes() != again.values[name].tobytes() for name, a in expected.values.items()):
         return ""
     values = dict(others) | expected.weights
     try:
