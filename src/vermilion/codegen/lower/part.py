@@ -130,7 +130,9 @@ def _kept_in_float32(graph: ir.Graph) -> frozenset[str]:
 
     Constants that are added or multiplied number by number: of 8.07 in a table of positions
     bfloat16 would keep 8.0625. And all in which finite numbers would become infinite: a row that is
-    masked by -3.4e38 throughout has a softmax, one of infinities has none.
+    masked by -3.4e38 throughout has a softmax, one of infinities has none. And what a reduction
+    gives, where only numbers are computed of it: what is near to its mean is lost in a mean of
+    three digits.
     """
     beyond, exact = set[str](), set[str]()
     for node in graph:
@@ -139,6 +141,9 @@ def _kept_in_float32(graph: ir.Graph) -> frozenset[str]:
             beyond.update(str(value.name) for value in inputs if _is_beyond(value))
             if any(value.name in beyond for value in inputs):
                 beyond.update(str(value.name) for value in node.outputs)
+        result = node.outputs[0]
+        if node.op_type.startswith("Reduce") and all(map(is_elementwise, result.consumers())):
+            exact.add(str(result.name))
         for value in inputs if is_elementwise(node) else ():
             if constant_of(value) is not None and all(map(is_elementwise, value.consumers())):
                 exact.add(str(value.name))

@@ -147,3 +147,12 @@ def test_a_table_that_is_added_keeps_its_digits_in_bfloat16() -> None:
     model = read(text, t=table, e=np.array(8.0, np.float32))
     x = np.zeros((4, 40), np.float32)
     assert error_of(model, {"x": x}, "cpu", "bf16") < 4e-3
+
+
+def test_a_mean_keeps_its_digits_in_bfloat16() -> None:
+    """Of two pixels that are 0.023 apart, three digits of their mean leave half of the distance."""
+    text = """(float[1,1,1,2] x, float[1] s, float[1] b) => (float[1,1,1,2] y)
+        { y = InstanceNormalization (x, s, b) }"""
+    model = read(text, s=np.ones(1, np.float32), b=np.zeros(1, np.float32))
+    x = np.array([-1.6328125, -1.609375], np.float32).reshape(1, 1, 1, 2)  # both are bfloat16
+    assert error_of(model, {"x": x}, "cpu", "bf16") < TOLERANCE["bf16"]
