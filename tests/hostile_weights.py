@@ -143,6 +143,7 @@ CASES: tuple[Hostile, ...] = (
     _case("weight-shape-too-small", _dims(4, 3, 3, 1), "needs 144 bytes and has 432"),
     _case("weight-negative-dimension", _dims(-4, 3, -3, 3), "impossible dimensions"),
     _case("weight-overflowing-dimensions", _dims(1 << 62, 1 << 62, 4), "impossible dimensions"),
+    _case("weight-dimensions-beside-0", _dims(0, 1 << 40, 1 << 40), "impossible dimensions"),
     _case("weight-dimensions-that-wrap", _dims(1 << 32, 1 << 32, 27), "impossible dimensions"),
     _case("weight-many-dimensions", _dims(*[1] * 50_000), "50,000 dimensions"),
     _case("weight-unknown-type", _type(99), "unknown data type number 99"),

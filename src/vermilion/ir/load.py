@@ -376,7 +376,7 @@ def _check_declared_shape(info: onnx.ValueInfoProto, where: str) -> None:
         raise ModelError(
             f"`{info.name}` declares a negative dimension: {dims}", where=where, hint=_DAMAGED
         )
-    if math.prod(abs(d) for d in dims) > MAX_ELEMENTS:
+    if math.prod(abs(d) for d in dims if d) > MAX_ELEMENTS:
         raise ModelError(
             f"`{info.name}` declares {math.prod(abs(d) for d in dims):.3g} elements: {dims}",
             where=where,

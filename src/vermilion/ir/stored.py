@@ -36,7 +36,8 @@ def check_tensor(
             f"a tensor has {len(tensor.dims):,} dimensions", where=place, hint=_DAMAGED
         )
     sizes = list(tensor.dims)
-    if any(size < 0 for size in sizes) or math.prod(sizes) > MAX_ELEMENTS:
+    # NumPy leaves out sizes of 0 where it asks whether the others are too many.
+    if any(size < 0 for size in sizes) or math.prod(filter(None, sizes)) > MAX_ELEMENTS:
         raise ModelError(f"a tensor has impossible dimensions {sizes}", where=place, hint=_DAMAGED)
     kind = _kind(tensor, place)
     if tensor.HasField("segment"):
