@@ -65,7 +65,7 @@ def judge(
     """
     names = [output.name for output in reference.model.graph.output]
     found = []
-    factor = _FACTOR if close == CLOSE else 2 * _FACTOR
+    factor = _FACTOR if close == CLOSE else 4 * _FACTOR
     draws: list[dict[str, Array]] = []
     for name in names:
         mine, right = got[name], reference.values[name]
