@@ -60,7 +60,11 @@ class AnySizes:
         return self._runs_on
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
-        """Compute every output. Raises: DeviceError, ChildError."""
+        """Compute every output.
+
+        Raises: OtherSizesError where the program is not right at these sizes; DeviceError,
+        ChildError.
+        """
         given = {t.name: np.asarray(inputs[t.name], t.dtype) for t in self._signature.inputs}
         for tensor in self._signature.inputs:
             shape = given[tensor.name].shape
@@ -70,6 +74,9 @@ class AnySizes:
                     f"{[n if n is not None else '?' for n in tensor.shape]}",
                     where=self._who,
                 )
+        if self._signature.sizes is not None:
+            shapes = [given[tensor.name].shape for tensor in self._signature.inputs]
+            self._signature.sizes.check(list(given), shapes)
         with self._lock:
             try:
                 rows = write_values(given, self._folder / INPUTS_FILE)

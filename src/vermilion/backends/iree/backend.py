@@ -44,6 +44,7 @@ from vermilion.backends.iree.signature import (
     signature_of,
     write_signature,
 )
+from vermilion.backends.iree.size_rules import SizeClaims, follow_sizes, size_claims
 from vermilion.backends.iree.toolchain import (
     COMPILE_LIMIT_S,
     Work,
@@ -85,6 +86,7 @@ class IreeBackend:
         self._find = find
         self._limit_s = compile_limit_s
         self._found: tuple[Device, ...] | Refusal | None = None
+        self._claims: SizeClaims | None = None
 
     def available(self, target: Target) -> Availability:
         """Say whether it can compile; the reason tells why no GPU executes the result here."""
@@ -110,8 +112,12 @@ class IreeBackend:
         return {**packages, "driven": device.gfx if isinstance(device, Device) else "none"}
 
     def claim(self, node: ir.Node, facts: ModelFacts, target: Target) -> Claim | Refusal:
-        """Say whether IREE's importer is known to refuse the node."""
-        return claim(node)
+        """Say whether IREE's importer is known to refuse the node, or its sizes are not known."""
+        if facts.model is None:
+            return claim(node)
+        if self._claims is None or self._claims.model is not facts.model:
+            self._claims = size_claims(facts.model)
+        return self._claims.refused.get(node) or claim(node)
 
     def compile(self, part: Part, target: Target, options: CompileOptions, folder: Path) -> Program:
         """Write a program for each architecture and one for the CPU.
@@ -134,11 +140,12 @@ class IreeBackend:
                 "fp16_min_cosine": f"{half.min_cosine:.9f}",
             }
         details["padded_softmaxes"] = str(pad_softmax(model))
+        sizes = follow_sizes(model)
         # As the programs read it: weights under their own names, once for all programs.
         serialized, weights = split_weights(model)
         (folder / MODEL_FILE).write_bytes(serialized)
         parameters = name_parameters(model)
-        signature = signature_of(model, parameters)
+        signature = signature_of(model, parameters, sizes)
         write_signature(signature, folder / PART_FILE)
         kernels, programs = list[Kernel](), list[OwnProgram]()
         with tempfile.TemporaryDirectory(prefix="vermilion-", ignore_cleanup_errors=True) as work:

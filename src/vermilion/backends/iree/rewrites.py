@@ -9,7 +9,8 @@ e^(-∞) is 0 and takes no part in the maximum, so that every number stays what 
 x → Conv 1×1, stride 2 → y      becomes      x → Slice, step 2 → Conv 1×1 → y
 
 The compiler makes scalar loops of the first in a network, and matrix instructions of the second
-(IREE 3.13, ResNet-50 in float16: 6 kernels of 39 for gfx942 and for gfx1100). Not behind a
+(IREE 3.13, ResNet-50 in float16: 6 kernels of 39 for gfx942 and for gfx1100); with an open batch,
+it makes what LLVM cannot select for gfx942. Not behind a
 DequantizeLinear: a slice there keeps IREE from compiling the quantized product at all.
 """
 
@@ -26,6 +27,7 @@ from vermilion.quantize.names import Names
 _SHORT = 512
 # Rows of 6624 and 6656 compile well, both multiples of a wave of 32; 128 serves waves of 64, too.
 _LANES = 128
+_TO_THE_END = 2**63 - 1  # of a dimension whose size is not known before the run
 
 
 def pad_softmax(model: ir.Model) -> int:
@@ -105,7 +107,7 @@ def slice_strided(model: ir.Model) -> int:
     for node in list(graph):
         steps = _steps(node)
         value = node.inputs[0] if node.inputs else None
-        shape = None if value is None else static_shape(value)
+        shape = None if value is None or value.shape is None else value.shape.dims
         if steps is None or value is None or shape is None or _is_quantized(value):
             continue
         key = (value, steps)
@@ -144,14 +146,14 @@ def _sliced(
     graph: ir.Graph,
     node: ir.Node,
     value: ir.Value,
-    shape: tuple[int, ...],
+    shape: tuple[int | ir.SymbolicDim, ...],
     steps: tuple[int, ...],
     names: Names,
 ) -> ir.Value:
-    spatial = shape[2:]
+    spatial = [size if isinstance(size, int) else None for size in shape[2:]]
     rows = {
         "starts": [0] * len(steps),
-        "ends": list(spatial),
+        "ends": [_TO_THE_END if size is None else size for size in spatial],
         "axes": list(range(2, len(shape))),
         "steps": list(steps),
     }
@@ -163,7 +165,10 @@ def _sliced(
     result = cut.outputs[0]
     result.name = names.free(f"{value.name}_sliced")
     result.type = value.type
-    sizes = [-(-size // step) for size, step in zip(spatial, steps, strict=True)]
+    sizes = [
+        None if size is None else -(-size // step)
+        for size, step in zip(spatial, steps, strict=True)
+    ]
     result.shape = ir.Shape([*shape[:2], *sizes])
     graph.insert_before(node, cut)
     return result

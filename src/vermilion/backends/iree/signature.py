@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.backends.iree.parameters import Parameter
+from vermilion.backends.iree.size_rules import SizeRules, read_size_rules
 from vermilion.errors import ArtifactError, UnsupportedError
 from vermilion.ir.opset import required_inputs
 from vermilion.process.arrays import TensorFile
@@ -36,11 +37,12 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Signature:
-    """The tensors of a program in order, and the weights that it reads."""
+    """The tensors of a program in order, the weights that it reads, and the sizes it is right at."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     parameters: tuple[Parameter, ...] = ()
+    sizes: SizeRules | None = None
 
     @property
     def is_open(self) -> bool:
@@ -59,12 +61,15 @@ class Signature:
         )
 
 
-def signature_of(model: ir.Model, parameters: tuple[Parameter, ...]) -> Signature:
+def signature_of(
+    model: ir.Model, parameters: tuple[Parameter, ...], sizes: SizeRules | None = None
+) -> Signature:
     """Return what a model takes and gives. Raises: UnsupportedError for what no array holds."""
     return Signature(
         tuple(_described("input", value) for value in required_inputs(model)),
         tuple(_described("output", value) for value in model.graph.outputs),
         parameters,
+        sizes,
     )
 
 
@@ -74,6 +79,7 @@ def write_signature(signature: Signature, place: Path) -> None:
         "inputs": [_row("input", n, t) for n, t in enumerate(signature.inputs)],
         "outputs": [_row("output", n, t) for n, t in enumerate(signature.outputs)],
         "weights": [{"key": p.key, "of": p.of} for p in signature.parameters],
+        "sizes": None if signature.sizes is None else signature.sizes.as_json(),
     }
     place.write_text(json.dumps(data), encoding="utf-8")
 
@@ -82,10 +88,14 @@ def read_signature(data: bytes) -> Signature:
     """Read it, and believe nothing of it unseen. Raises: ArtifactError."""
     try:
         read = json.loads(data)
+        inputs = tuple(map(_tensor, read["inputs"]))
+        sizes = read.get("sizes")
+        ranks = [len(tensor.shape) for tensor in inputs]
         return Signature(
-            tuple(map(_tensor, read["inputs"])),
+            inputs,
             tuple(map(_tensor, read["outputs"])),
             tuple(Parameter(str(r["key"]), str(r["of"])) for r in read.get("weights", ())),
+            None if sizes is None else read_size_rules(sizes, ranks),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -17,7 +18,7 @@ from vermilion.codegen.lower.result_shapes import result_shapes
 from vermilion.codegen.lower.rules import has_rule
 from vermilion.codegen.lower.size_numbers import MOST_NUMBERS, numbers_of
 from vermilion.codegen.lower.window_shapes import UnknownShape
-from vermilion.ir.formula import guard_holds
+from vermilion.ir.formula import Formula, Symbol, guard_holds
 from vermilion.ir.opset import required_inputs, static_shape
 from vermilion.ir.samples.open_sizes import open_name
 from vermilion.ir.symbolic import (
@@ -50,7 +51,8 @@ class OpenModel:
 
     `from_sizes` are the nodes of the copy that need not run, `unknown` those of unknown results.
     `symbols` says of each symbol the number of the input, the axis, and what its size is divided
-    by.
+    by. `unfollowed` are nodes of which no rule here says the result's shape, whether or not the graph
+    has one; `unequal` are the differences of sizes for whose sake: at the examples they are not 0.
     """
 
     model: ir.Model
@@ -59,6 +61,8 @@ class OpenModel:
     symbols: Mapping[str, tuple[int, int, int]]
     examples: Mapping[str, int]
     unknown: frozenset[ir.Node]
+    unfollowed: frozenset[ir.Node]
+    unequal: Sequence[Formula]
 
     @property
     def unfit(self) -> frozenset[ir.Node]:
@@ -98,6 +102,44 @@ def open_models(model: ir.Model) -> Iterator[OpenModel]:
     yield _opened(model.clone(), second, multiple)
 
 
+def joined_models(model: ir.Model) -> Iterator[OpenModel]:
+    """Yield the model by two sets of examples in which sizes that a node combines are equal.
+
+    A mask as long as a cache and a step together has a symbol of its own; its example is made the
+    sum of theirs, and that the two are equal becomes a guard.
+    """
+    for sizes_by_axis in _EXAMPLES:
+        equal: dict[str, int] = {}
+        opened = _opened(model.clone(), sizes_by_axis, 1)
+        while opened.unequal:
+            found = _solved(opened, equal)
+            if found is None:
+                break
+            equal.update([found])
+            opened = _opened(model.clone(), sizes_by_axis, 1, equal=equal)
+        yield opened
+
+
+def _solved(opened: OpenModel, equal: Mapping[str, int]) -> tuple[str, int] | None:
+    """Return a symbol and the example at which a difference of sizes is 0; None where none is.
+
+    The symbol is one that stands alone in the difference.
+    """
+    order = list(opened.symbols)
+    for difference in opened.unequal:
+        alone = {
+            atoms[0].name: factor
+            for factor, atoms in difference.terms
+            if len(atoms) == 1 and isinstance(atoms[0], Symbol)
+        }
+        names = [name for name in alone if name not in equal and name in opened.examples]
+        for name in sorted(names, key=order.index, reverse=True):
+            example = opened.examples[name] - difference.at(opened.examples) // alone[name]
+            if example > 0 and difference.at({**opened.examples, name: example}) == 0:
+                return name, example
+    return None
+
+
 def at_batch(model: ir.Model, batch: int) -> OpenModel:
     """Return a model whose one open dimension is a batch, for that batch: all sizes are known."""
     return _opened(model.clone(), (batch,) * 4, 1, is_example=False)
@@ -109,7 +151,12 @@ def is_open(model: ir.Model) -> bool:
 
 
 def _opened(
-    model: ir.Model, sizes_by_axis: Sequence[int], multiple: int, *, is_example: bool = True
+    model: ir.Model,
+    sizes_by_axis: Sequence[int],
+    multiple: int,
+    *,
+    is_example: bool = True,
+    equal: Mapping[str, int] = MappingProxyType({}),
 ) -> OpenModel:
     current, symbols = Examples({}, {}), dict[str, tuple[int, int, int]]()
     # By the model's own name, which may be what a formula is written like.
@@ -135,6 +182,7 @@ def _opened(
                     example += 2 * counters[kind] * (3 + kind) if is_example else 0
                     counters[kind] += 1
                     name = f"{name}/{times}" if times > 1 else name
+                    example = equal.get(name, example)
                     size = symbol(name, example) if is_example else example
                     named[text] = times * size
                     symbols[name], chosen[name] = (number, axis, times), example
@@ -146,17 +194,29 @@ def _opened(
         if sizes_by_axis in _LONG_EXAMPLES:
             long = [name for name, (_, axis, _) in symbols.items() if axis]
             current.typical.update(dict.fromkeys(long, _TYPICAL_LENGTH))
-        done = frozenset(node for node in model.graph if _follow(node, current))
+        unequal: list[Formula] = []
+        unfollowed: list[ir.Node] = []
+        done = frozenset(
+            node for node in model.graph if _follow(node, current, unfollowed, unequal)
+        )
         unknown = frozenset(
             node
             for node in model.graph
             if node not in done and any(static_shape(v) is None for v in node.outputs if v.name)
         )
-    return OpenModel(model, current, done, symbols, chosen, unknown)
+    return OpenModel(
+        model, current, done, symbols, chosen, unknown, frozenset(unfollowed), unequal
+    )
 
 
-def _follow(node: ir.Node, current: Examples) -> bool:
-    """Compute shapes, and numbers if they follow from sizes; say whether that is all of it."""
+def _follow(
+    node: ir.Node, current: Examples, unfollowed: list[ir.Node], unequal: list[Formula]
+) -> bool:
+    """Compute shapes, and numbers if they follow from sizes; say whether that is all of it.
+
+    A node whose result is not known goes to `unfollowed`, and to `unequal` the differences of the
+    sizes that were compared and not equal.
+    """
     known = numbers_of(node)
     if known is not None and known.size <= MOST_NUMBERS:
         value = node.outputs[0]
@@ -164,10 +224,15 @@ def _follow(node: ir.Node, current: Examples) -> bool:
         value.shape = ir.Shape(known.shape)
         return True
     if not has_rule(node):
+        unfollowed.append(node)
         return False
+    before = len(current.guards)
     try:
         shapes = result_shapes(node)
     except (UnknownShape, IndexError, ValueError, TypeError, KeyError):
+        unfollowed.append(node)
+        noted = list(current.guards.values())[before:]
+        unequal += [guard.difference for guard in noted if guard.sign is None]
         return False  # damaged, or of a form that no rule reads: the claim says why
     for value, shape in zip(node.outputs, shapes, strict=False):
         if value.name:
