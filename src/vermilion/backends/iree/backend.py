@@ -36,7 +36,7 @@ from vermilion.backends.iree.found import Device, choose, find_devices, program_
 from vermilion.backends.iree.half import to_half
 from vermilion.backends.iree.machine_code import Kernel, findings
 from vermilion.backends.iree.parameters import name_parameters, write_weights
-from vermilion.backends.iree.rewrites import pad_softmax, slice_strided
+from vermilion.backends.iree.rewrites import flatten_pointwise, pad_softmax, slice_strided
 from vermilion.backends.iree.signature import (
     PART_FILE,
     Signature,
@@ -139,6 +139,7 @@ class IreeBackend:
                 "fp16_kept_fp32": json.dumps(half.kept),
                 "fp16_min_cosine": f"{half.min_cosine:.9f}",
             }
+        details["flattened_convolutions"] = str(flatten_pointwise(model))
         details["padded_softmaxes"] = str(pad_softmax(model))
         sizes = follow_sizes(model)
         # As the programs read it: weights under their own names, once for all programs.

@@ -10,7 +10,7 @@ import pytest
 from models import Net
 from vermilion.backends.base import CompileOptions, Part
 from vermilion.backends.iree.backend import IreeBackend
-from vermilion.backends.iree.rewrites import pad_softmax, slice_strided
+from vermilion.backends.iree.rewrites import flatten_pointwise, pad_softmax, slice_strided
 from vermilion.errors import Refusal
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.execute import open_session, run_session
@@ -73,10 +73,13 @@ def test_no_register_is_spilled(tmp_path: Path) -> None:
     assert done.machine_code
 
 
-def network(kernel: int = 1, stride: int = 2, **attributes: object) -> ir.Model:
+def network(
+    kernel: int = 1, stride: int = 2, batch: int | str = 1, height: int | str = 7,
+    **attributes: object,
+) -> ir.Model:  # fmt: skip
     """Return Relu → two convolutions on the same tensor → Add."""
     net = Net("strided", seed=8)
-    x = net.op("Relu", net.input("x", (1, 4, 7, 9)), name="r")
+    x = net.op("Relu", net.input("x", (batch, 4, height, 9)), name="r")
     sides = [
         net.op(
             "Conv",
@@ -88,7 +91,7 @@ def network(kernel: int = 1, stride: int = 2, **attributes: object) -> ir.Model:
         )
         for n in range(2)
     ]
-    net.output(net.op("Add", *sides, name="add"), "y", (1, 6, "h", "w"))
+    net.output(net.op("Add", *sides, name="add"), "y", (batch, 6, "h", "w"))
     complete_types(model := net.model())
     return model
 
@@ -107,6 +110,29 @@ def test_both_read_one_slice_and_the_numbers_are_the_same() -> None:
     )
     found = run_session(open_session(model), inputs)["y"]
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_rows_of_an_open_batch_are_one_dimension() -> None:
+    """As it stands, LLVM cannot select instructions of such a convolution for gfx942."""
+    model = network(batch="n")
+    inputs = {"x": np.random.default_rng(8).standard_normal((3, 4, 7, 9), np.float32)}
+    expected = run_session(open_session(model), inputs)["y"]
+    assert slice_strided(model) == 2
+    assert flatten_pointwise(model) == 2
+    weights = [node.inputs[1] for node in model.graph if node.op_type == "Conv"]
+    assert [w.shape.dims for w in weights if w is not None and w.shape] == [(6, 4, 1)] * 2
+    found = run_session(open_session(model), inputs)["y"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert flatten_pointwise(model) == 0
+
+
+@pytest.mark.parametrize(
+    "model",
+    [network(stride=1), network(batch="n", kernel=3), network(batch="n", height="h"), network(batch="n")],
+    ids=["a known batch", "3x3", "an open image", "strided"],
+)
+def test_other_convolutions_keep_their_images(model: ir.Model) -> None:
+    assert flatten_pointwise(model) == 0
 
 
 def quantized() -> ir.Model:
