@@ -92,9 +92,7 @@ def _built(opened: onnx.ModelProto, folder: Path, stays: ExitStack) -> AnySizes:
     )  # fmt: skip
 
 
-def _at(
-    opened: onnx.ModelProto, inputs: Mapping[str, Array], program: AnySizes
-) -> tuple[str, str]:
+def _at(opened: onnx.ModelProto, inputs: Mapping[str, Array], program: AnySizes) -> tuple[str, str]:
     """Run at the sizes of these inputs; return what became of it, and what is wrong."""
     try:
         expected = Reference(opened, inputs)

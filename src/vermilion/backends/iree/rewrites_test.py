@@ -128,7 +128,12 @@ def test_rows_of_an_open_batch_are_one_dimension() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [network(stride=1), network(batch="n", kernel=3), network(batch="n", height="h"), network(batch="n")],
+    [
+        network(stride=1),
+        network(batch="n", kernel=3),
+        network(batch="n", height="h"),
+        network(batch="n"),
+    ],
     ids=["a known batch", "3x3", "an open image", "strided"],
 )
 def test_other_convolutions_keep_their_images(model: ir.Model) -> None:

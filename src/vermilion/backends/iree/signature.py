@@ -37,7 +37,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Signature:
-    """The tensors of a program in order, the weights that it reads, and the sizes it is right at."""
+    """The tensors of a program in order, its weights, and the sizes that it is right at."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]

@@ -155,9 +155,7 @@ def test_rules_are_read_back_and_not_believed() -> None:
 
 @pytest.mark.needs("iree")
 def test_sizes_that_broadcast_in_a_run_go_to_onnx_runtime(tmp_path: Path) -> None:
-    graph = model(
-        "g (float[N,4] x, float[M,4] y) => (float[K,4] z) { a = Add(x, y)  z = Relu(a) }"
-    )
+    graph = model("g (float[N,4] x, float[M,4] y) => (float[K,4] z) { a = Add(x, y)  z = Relu(a) }")
     done = compile_model(graph, target="gfx1100", cache_dir=tmp_path)
     assert {node["device"] for node in done.report.nodes} == {"gpu"}
     plain = open_session(graph)

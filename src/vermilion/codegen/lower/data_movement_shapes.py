@@ -187,7 +187,8 @@ def concatenated(node: ir.Node) -> Results:
     shapes = [shape_of(node, at) for at in range(len(node.inputs))]
     axis = checked_axis(integer(node, "axis", 0), len(shapes[0]))
     rests = [(*shape[:axis], *shape[axis + 1 :]) for shape in shapes]
-    require(all(rest == rests[0] for rest in rests), f"{' and '.join(str(list(s)) for s in shapes)} along axis {axis}")
+    are_alike = all(rest == rests[0] for rest in rests)
+    require(are_alike, f"{' and '.join(str(list(s)) for s in shapes)} along axis {axis}")
     return [(*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])]
 
 

@@ -51,8 +51,8 @@ class OpenModel:
 
     `from_sizes` are the nodes of the copy that need not run, `unknown` those of unknown results.
     `symbols` says of each symbol the number of the input, the axis, and what its size is divided
-    by. `unfollowed` are nodes of which no rule here says the result's shape, whether or not the graph
-    has one; `unequal` are the differences of sizes for whose sake: at the examples they are not 0.
+    by. `unfollowed` are nodes of which no rule here says the result's shape, though the graph may;
+    `unequal` are the differences of sizes for whose sake: at the examples they are not 0.
     """
 
     model: ir.Model
@@ -204,9 +204,7 @@ def _opened(
             for node in model.graph
             if node not in done and any(static_shape(v) is None for v in node.outputs if v.name)
         )
-    return OpenModel(
-        model, current, done, symbols, chosen, unknown, frozenset(unfollowed), unequal
-    )
+    return OpenModel(model, current, done, symbols, chosen, unknown, frozenset(unfollowed), unequal)
 
 
 def _follow(
