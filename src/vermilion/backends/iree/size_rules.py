@@ -15,6 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from vermilion.codegen.lower.open_sizes import OpenModel, is_open, joined_models
+from vermilion.codegen.lower.rules import has_rule
 from vermilion.errors import OtherSizesError, Refusal, UnsupportedError
 from vermilion.ir.formula import FormulaTable, computed, formula, guard_holds
 from vermilion.ir.opset import required_inputs, static_shape
@@ -159,7 +160,7 @@ def size_claims(model: ir.Model) -> SizeClaims:
 
 def _refusal(node: ir.Node, opened: OpenModel) -> Refusal | None:
     """Say why the sizes that a node combines are not known, None where they are."""
-    if node in opened.unknown:
+    if node in opened.unknown or (node in opened.unfollowed and has_rule(node)):
         return Refusal(f"which sizes `{node.op_type}` gives at open sizes is not known", _FIX)
     if node not in opened.unfollowed:
         return None

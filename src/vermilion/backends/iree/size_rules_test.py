@@ -126,6 +126,17 @@ def test_what_cannot_be_followed_is_refused() -> None:
         follow_sizes(graph)
 
 
+def test_a_product_that_fits_at_a_few_sizes_alone_is_refused() -> None:
+    """The rows of a MaxPool in steps of 3 are 3 for three lengths; no symbol can be solved for."""
+    graph = model(
+        """g (float[1,2,2,N] x) => (float[1,2,2,2] z) <float[3,2] w>
+        { a = MaxPool<kernel_shape=[1,4], strides=[1,3]>(x)  z = MatMul(a, w) }"""
+    )
+    assert [node.op_type for node in size_claims(graph).refused] == ["MatMul"]
+    with pytest.raises(UnsupportedError, match="`MatMul`"):
+        follow_sizes(graph)
+
+
 def test_dimensions_that_turn_out_to_be_numbers_are_written() -> None:
     graph = model(
         """g (float[N,S] x) => (float[N,S] z) <int64[1] one = {1}, int64[1] at = {0}> {

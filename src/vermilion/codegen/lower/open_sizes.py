@@ -224,12 +224,13 @@ def _follow(
     if not has_rule(node):
         unfollowed.append(node)
         return False
-    before = len(current.guards)
+    before = set(current.guards)
     try:
         shapes = result_shapes(node)
     except (UnknownShape, IndexError, ValueError, TypeError, KeyError):
         unfollowed.append(node)
-        noted = list(current.guards.values())[before:]
+        # Nothing follows from what was compared for a result that there is not.
+        noted = [current.guards.pop(key) for key in [*current.guards] if key not in before]
         unequal += [guard.difference for guard in noted if guard.sign is None]
         return False  # damaged, or of a form that no rule reads: the claim says why
     for value, shape in zip(node.outputs, shapes, strict=False):
