@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Devices, by the file that the Linux driver makes for them.
 DEVICE_FILES = {"hip": Path("/dev/kfd"), "npu": Path("/dev/accel/accel0")}
 # Instructions of the CPU, by LLVM's name of them.
-CPU_FEATURES = {"avx512bf16": "AVX-512 BF16"}
+CPU_FEATURES = {"avx2": "AVX2", "avx512bf16": "AVX-512 BF16"}
 # Programs, by the names that systems give them.
 PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome")}
 # Files that take minutes, of which one at the end would keep one worker busy alone.

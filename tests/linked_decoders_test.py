@@ -35,13 +35,6 @@ NEW = 24
 PROMPTS = {"short": 7, "long": 90}
 
 
-@pytest.fixture(autouse=True)
-def _instructions() -> None:
-    """Skip where the processor is one that the decoder refuses."""
-    if not isa_of(find_target("cpu")).has_vnni:
-        pytest.skip("this machine has no AVX-512 VNNI")
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a model, and with libraries of it in every form."""

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 import small_decoders
-from vermilion.codegen.isa import isa_of
 from vermilion.errors import OptionError
-from vermilion.hardware.targets.find import find_target
 from vermilion.llm.decoder import Decoder, EngineOptions, open_decoder
 from vermilion.llm.drafts import follow
 from vermilion.llm.genai_config import read_genai_config
@@ -39,8 +37,6 @@ def test_what_followed_the_same_tokens(text: list[int], count: int, wanted: list
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
-    if not isa_of(find_target("cpu")).has_vnni:
-        pytest.skip("this machine has no AVX-512 VNNI")
     root = tmp_path_factory.mktemp("drafts")
     folder = small_decoders.decoder_folder(root / "small", small_decoders.Options(window=40))
     options = EngineOptions(1, engine="native", prefill="int8", cache=root / "cache")

@@ -36,7 +36,7 @@ class Module:
     """Declarations and functions of one LLVM module; a function body is written once a name.
 
     `has_bf16` says that the processor rounds to bfloat16 by itself, `has_scale` that it multiplies
-    by powers of two.
+    by powers of two and has whatever else is AVX-512's.
     """
 
     def __init__(self, *, has_bf16: bool = False, has_scale: bool = False) -> None:

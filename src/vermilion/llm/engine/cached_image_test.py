@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 import vermilion
 from small_decoders import VOCABULARY, Options, decoder_folder
-from vermilion.codegen.isa import isa_of
-from vermilion.hardware.targets.find import find_target
 from vermilion.llm.decoder import EngineOptions, open_decoder, open_known
 from vermilion.llm.engine.open_native import open_native_decoder
 from vermilion.llm.genai_config import read_genai_config
@@ -41,13 +39,6 @@ opened = open_known(read_genai_config(Path(sys.argv[1])), options)
 libraries = ("onnx", "onnx_ir", "onnxruntime", "sympy", "llvmlite", "jinja2", "tokenizers")
 print(opened is not None, *[name for name in libraries if name in sys.modules])
 """
-
-
-@pytest.fixture(autouse=True)
-def _instructions() -> None:
-    isa = isa_of(find_target("cpu"))
-    if not isa.has_vnni:
-        pytest.skip("this machine has no AVX-512 VNNI")
 
 
 @pytest.fixture

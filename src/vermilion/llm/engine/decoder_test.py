@@ -35,14 +35,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("code")
 
 
-@pytest.fixture(autouse=True)
-def _instructions() -> None:
-    """Skip where the processor is one that the decoder refuses."""
-    isa = isa_of(find_target("cpu"))
-    if not isa.has_vnni:
-        pytest.skip("this machine has no AVX-512 VNNI")
-
-
 def tokens_of(batch: int, count: int) -> NDArray[np.int64]:
     return np.random.default_rng(count).integers(0, VOCABULARY, (batch, count))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.isa import Isa, isa_of
 from vermilion.cores import usable_cores
 from vermilion.errors import OptionError, UnsupportedError
@@ -16,6 +15,9 @@ from vermilion.llm.engine.decoder import NativeDecoder
 from vermilion.llm.engine.image import Image, Prefill
 from vermilion.llm.genai_config import GenaiConfig, read_genai_config
 from vermilion.store.cache_dir import default_root
+
+# What every AMD processor since Zen 1 has. Bytes are multiplied by VNNI where that is there, too.
+_NEEDED = frozenset({"avx2", "fma", "f16c"})
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -112,14 +114,13 @@ def this_isa() -> Isa:
 
 def isa_for(target: Target) -> Isa:
     """Return what a processor has; see `this_isa`."""
-    isa = isa_of(target)
-    if isa.lanes != LANES or not isa.has_vnni:
+    if missing := sorted(_NEEDED - target.features):
         raise UnsupportedError(
-            "the native decoder needs AVX-512 with VNNI (Zen 4 or later)",
-            where=f"processor `{isa.llvm_cpu}`",
+            f"the native decoder needs AVX2, FMA and F16C: {', '.join(missing)} not there",
+            where=f"processor `{target.name}`",
             hint="it runs on ONNX Runtime",
         )
-    return isa
+    return isa_of(target)
 
 
 def check_prefill(prefill: Prefill, isa: Isa) -> None:

@@ -7,9 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from small_decoders import CONTEXT, VOCABULARY, Options, decoder_folder
-from vermilion.codegen.isa import isa_of
 from vermilion.errors import OptionError
-from vermilion.hardware.targets.find import find_target
 from vermilion.llm.engine.decoder import NativeDecoder
 from vermilion.llm.engine.open_native import open_native_decoder
 from vermilion.llm.engine.shared_cache import Blocks, Room, SharedCache
@@ -18,17 +16,8 @@ from vermilion.llm.engine.shared_cache import Blocks, Room, SharedCache
 LENGTHS = (3, 70, 16, 17, 130, 5, 64, 65, 9, 33, 1, 100, 2, 40, 12, 128, 20, 7)
 
 
-@pytest.fixture(autouse=True)
-def _instructions() -> None:
-    """Skip where the processor is one that the decoder refuses."""
-    if not isa_of(find_target("cpu")).has_vnni:
-        pytest.skip("this machine has no AVX-512 VNNI")
-
-
 @pytest.fixture(scope="module", params=["int8", "fp32"])
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    if not isa_of(find_target("cpu")).has_vnni:
-        pytest.skip("this machine has no AVX-512 VNNI")
     folder = tmp_path_factory.mktemp("decoder")
     bits, window = (4, -1) if request.param == "int8" else (32, 40)
     options = Options(bits=bits, window=window)  # type: ignore[arg-type]

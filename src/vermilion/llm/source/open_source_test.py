@@ -13,9 +13,7 @@ import pytest
 from described_numbers import logits_of
 from gguf_files import TEMPLATE
 from random_models import MODELS, logits_of_torch
-from vermilion.codegen.isa import isa_of
 from vermilion.errors import ModelError, OptionError, UnsupportedError
-from vermilion.hardware.targets.find import find_target
 from vermilion.llm.decoder import EngineOptions, open_decoder
 from vermilion.llm.engine.block_types import block_type
 from vermilion.llm.engine.block_types_test import random_rows
@@ -25,13 +23,6 @@ from vermilion.llm.source.open_source import FolderSource, GgufSource
 from vermilion.llm.source.read_gguf_test import small
 
 WIDTH = 256
-
-
-@pytest.fixture(autouse=True)
-def _instructions() -> None:
-    isa = isa_of(find_target("cpu"))
-    if not isa.has_vnni:
-        pytest.skip("this machine has no AVX-512 VNNI")
 
 
 @pytest.fixture(scope="module")

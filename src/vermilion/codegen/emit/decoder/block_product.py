@@ -1,7 +1,8 @@
 """Products of quantized rows and weights in blocks: whole numbers inside a block, scaled after it.
 
 With one row this is the matrix-vector product of decoding, which reads each weight once; with
-many, the panel stays in the first-level cache while tiles of rows pass over it.
+many, the panel stays in the first-level cache while tiles of rows pass over it. Memory is the same
+for all processors; how many columns are a vector, and what multiplies bytes, is the processor's.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Slot
 from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
+from vermilion.codegen.emit.decoder.byte_dot import ByteDot, byte_dot
 from vermilion.codegen.emit.decoder.control import Control
-from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, BlockWeights
+from vermilion.codegen.emit.decoder.weights import PANEL, VECTORS, BlockWeights
 from vermilion.codegen.emit.register_tile import prefetch_line
 from vermilion.codegen.emit.values import Value, splat_integer
 from vermilion.codegen.emit.walk import begin_kernel
@@ -50,11 +52,10 @@ class BlockProductSpec:
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function."""
-        assert isa.has_vnni, "block products need VNNI"
         f, pointers, (begin, end) = begin_kernel(module, name, 4 + self.has_bias)
         control, rows, weights, out, *bias = pointers
-        tile = _tile(self, module, name, self.row_tile)
-        one = _tile(self, module, name, 1)
+        tile = _tile(self, module, name, self.row_tile, isa)
+        one = _tile(self, module, name, 1, isa)
         count = Control(f, control).rows
         whole = f.subtract(count, f.remainder(count, self.row_tile))
         with f.loop(begin, end) as panel:
@@ -72,26 +73,37 @@ class BlockProductSpec:
         f.finish()
 
 
-def _tile(spec: BlockProductSpec, module: Module, name: str, rows: int) -> str:
+def _tile(spec: BlockProductSpec, module: Module, name: str, rows: int, isa: Isa) -> str:
     """Write the function (rows, codes, out[, bias]) for a patch of rows and one panel."""
     function = f"{name}_tile{rows}"
     if module.has(function):
         return function
     labels = ["rows", "codes", "out", *(["bias"] if spec.has_bias else [])]
     f = Function(module, function, [(label, "ptr") for label in labels])
-    _Tile(spec, f, rows).write()
+    dot = byte_dot(f, isa, spec.weights)
+    vectors = PANEL // isa.lanes
+    together = dot.vectors_beside(rows, vectors)
+    for first in range(0, vectors, together):
+        _Tile(spec, f, dot, rows, range(first, first + together)).write()
     f.finish()
     return function
 
 
 class _Tile:
-    def __init__(self, spec: BlockProductSpec, f: Function, rows: int) -> None:
+    """Some rows and vectors of columns of a panel."""
+
+    def __init__(
+        self, spec: BlockProductSpec, f: Function, dot: ByteDot, rows: int, vectors: range
+    ) -> None:
         self.spec = spec
         self.f = f
+        self.dot = dot
         self.rows = rows
-        self.arithmetic = Arithmetic(f, LANES)
+        self.vectors = vectors
+        self.lanes = dot.isa.lanes
+        self.arithmetic = Arithmetic(f, self.lanes)
         zero = Value(self.arithmetic.type("float"), "zeroinitializer")
-        self.sums = [[f.slot(zero) for _ in range(VECTORS)] for _ in range(rows)]
+        self.sums = [[f.slot(zero) for _ in vectors] for _ in range(rows)]
 
     def write(self) -> None:
         """Write the loop over blocks and the end."""
@@ -107,12 +119,12 @@ class _Tile:
                 f.at(source, f.add(f.multiply(block, 4), form.zeros_at)),
             )
         for y, slots in enumerate(self.sums):
-            for v, slot in enumerate(slots):
+            for v, slot in zip(self.vectors, slots, strict=True):
                 total = slot.get()
                 if bias:
-                    shift = self.arithmetic.load("f32", f.at(bias[0], v * LANES * 4))
+                    shift = self.arithmetic.load("f32", f.at(bias[0], v * self.lanes * 4))
                     total = self.arithmetic.math.add(total, shift)
-                place = f.at(out, (y * self.spec.out_row + v * LANES) * 4)
+                place = f.at(out, (y * self.spec.out_row + v * self.lanes) * 4)
                 self.arithmetic.store("f32", total, place)
 
     def _block(
@@ -121,35 +133,33 @@ class _Tile:
         f, w = self.f, self.spec.weights
         m = self.arithmetic.math
         step = self.spec.rows.row_bytes
-        whole = self._started(codes, zeros, step)
-        lines = range(0, w.block_bytes, 64) if self.spec.row_tile == 1 else ()
+        sums = self.dot.begin(self._started(codes, zeros, step))
+        is_first = self.vectors.start == 0
+        lines = range(0, w.block_bytes, 64) if self.spec.row_tile == 1 and is_first else ()
         quads = range(0, w.block // 4, 8 // w.bits)
         for number, quad in enumerate(quads):
             first, last = (len(lines) * edge // len(quads) for edge in (number, number + 1))
             for line in lines[first:last]:
                 prefetch_line(f, f.at(codes, _AHEAD_BYTES + line), level="once")
-            sides = [self._codes(codes, v, quad) for v in range(VECTORS)]
+            sides = [self.dot.codes(codes, v, quad) for v in self.vectors]
             for part in range(8 // w.bits):
                 for y in range(self.rows):
                     word = f.load("i32", values, y * step + (quad + part) * 4, align=1)
                     four = self.arithmetic.splat(word)
-                    for v in range(VECTORS):
-                        sum_ = whole[y][v]
-                        whole[y][v] = f.intrinsic(
-                            "llvm.x86.avx512.vpdpbusd.512", sum_.type, [sum_, sides[v][part], four]
-                        )
-        for v in range(VECTORS):
+                    for n in range(len(self.vectors)):
+                        sums.add(y, n, sides[n][part], four)
+        for n, v in enumerate(self.vectors):
             scale = load_scale(self.arithmetic, w, shared, codes, v)
             added = load_added(self.arithmetic, w, shared, codes, v) if w.has_mins else None
             for y in range(self.rows):
-                value = m.multiply(f.convert("sitofp", whole[y][v], m.type), scale)
+                value = m.multiply(f.convert("sitofp", sums.total(y, n), m.type), scale)
                 own = self.arithmetic.load_splat("f32", f.at(scales, y * step))
                 if added is not None:
                     # What is stored of a row is minus the sum of its codes.
                     total = self.arithmetic.splat(f.load("i32", zeros, y * step, align=4))
                     total = f.convert("sitofp", total, m.type)
                     value = m.subtract(value, m.multiply(added, total))
-                slot: Slot = self.sums[y][v]
+                slot: Slot = self.sums[y][n]
                 slot.set(m.fma(value, own, slot.get()))
 
     def _started(self, codes: Value, zeros: Value, step: int) -> list[list[Value]]:
@@ -157,43 +167,17 @@ class _Tile:
         f, w = self.f, self.spec.weights
         starts = []
         if w.has_mins:
-            nothing = splat_integer(0, LANES)
-            return [[nothing] * VECTORS for _ in range(self.rows)]
+            nothing = splat_integer(0, self.lanes)
+            return [[nothing] * len(self.vectors) for _ in range(self.rows)]
         for y in range(self.rows):
             taken = self.arithmetic.splat(f.load("i32", zeros, y * step, align=4))
             if not w.has_zeros:
-                starts.append([taken] * VECTORS)
+                starts.append([taken] * len(self.vectors))
                 continue
-            own = [self.arithmetic.load("u8", f.at(codes, w.zeros_at + v * LANES))
-                   for v in range(VECTORS)]  # fmt: skip
+            own = [self.arithmetic.load("u8", f.at(codes, w.zeros_at + v * self.lanes))
+                   for v in self.vectors]  # fmt: skip
             starts.append([f.binary("mul", taken, one) for one in own])
         return starts
-
-    def _codes(self, codes: Value, v: int, quad: int) -> list[Value]:
-        """Return unsigned bytes of the quads that one vector in memory holds."""
-        f, w = self.f, self.spec.weights
-        place = v * w.code_bytes + quad * LANES * w.bits // 2
-        packed = f.load(f"<{LANES} x i32>", codes, place, align=1)
-        if w.bits == 8:
-            return [packed]
-        mask = splat_integer(0x0F0F0F0F, LANES)
-        high = f.binary("lshr", packed, splat_integer(4, LANES))
-        halves = [f.binary("and", packed, mask), f.binary("and", high, mask)]
-        return halves if w.table is None else [self._looked_up(half) for half in halves]
-
-    def _looked_up(self, codes: Value) -> Value:
-        """Return the table's numbers of the codes in every byte, counted from 128."""
-        f, table = self.f, self.spec.weights.table
-        assert table is not None, "codes are looked up in a table"
-        bytes_ = f"<{4 * LANES} x i8>"
-        # A byte that counts from 128 is, as LLVM writes it, the number with its sign bit turned.
-        signed = [number + 128 - (256 if number >= 0 else 0) for number in table]
-        numbers = ", ".join(f"i8 {signed[at % 16]}" for at in range(4 * LANES))
-        places = f.convert("bitcast", codes, bytes_)
-        found = f.intrinsic(
-            "llvm.x86.avx512.pshuf.b.512", bytes_, [Value(bytes_, f"<{numbers}>"), places]
-        )
-        return f.convert("bitcast", found, codes.type)
 
 
 def block_at(f: Function, w: BlockWeights, start: Value, block: Value) -> tuple[Value, Value]:
@@ -210,20 +194,20 @@ def load_scale(
     arithmetic: Arithmetic, w: BlockWeights, shared: Value, block: Value, v: int
 ) -> Value:
     """Load the scales of one vector of columns of the block at `block`."""
-    f, m = arithmetic.f, arithmetic.math
-    place = f.at(block, VECTORS * w.code_bytes + v * w.scale_bytes)
+    f, m, lanes = arithmetic.f, arithmetic.math, arithmetic.lanes
+    place = f.at(block, VECTORS * w.code_bytes + v * lanes * w.scale_item_bytes)
     match w.scale:
         case "f16" | "f32":
             return arithmetic.load(w.scale, place)
         case "s8":
             own = f.convert("sitofp", arithmetic.load("s8", place), m.type)
-            return m.multiply(own, arithmetic.load("f32", f.at(shared, v * LANES * 4)))
+            return m.multiply(own, arithmetic.load("f32", f.at(shared, v * lanes * 4)))
         case "e8m0":
             own = arithmetic.load("u8", place)
-            above = f.binary("sub", own, splat_integer(1, LANES))
-            normal = f.binary("shl", above, splat_integer(23, LANES))
-            small = f.binary("shl", splat_integer(1 << 21, LANES), own)
-            is_small = f.compare("ult", own, splat_integer(2, LANES))
+            above = f.binary("sub", own, splat_integer(1, lanes))
+            normal = f.binary("shl", above, splat_integer(23, lanes))
+            small = f.binary("shl", splat_integer(1 << 21, lanes), own)
+            is_small = f.compare("ult", own, splat_integer(2, lanes))
             return f.convert("bitcast", f.select(is_small, small, normal), m.type)
 
 
@@ -231,10 +215,10 @@ def load_added(
     arithmetic: Arithmetic, w: BlockWeights, shared: Value, block: Value, v: int
 ) -> Value:
     """Load what is added to the weights of one vector of columns of a block."""
-    f, m = arithmetic.f, arithmetic.math
-    place = f.at(block, w.zeros_at + v * w.scale_bytes)
+    f, m, lanes = arithmetic.f, arithmetic.math, arithmetic.lanes
+    place = f.at(block, w.zeros_at + v * lanes * w.scale_item_bytes)
     if w.scale == "s8":
         own = f.convert("sitofp", arithmetic.load("s8", place), m.type)
-        return m.multiply(own, arithmetic.load("f32", f.at(shared, (LANES * 2 + v * LANES) * 4)))
+        return m.multiply(own, arithmetic.load("f32", f.at(shared, (PANEL + v * lanes) * 4)))
     assert w.scale in ("f16", "f32"), "what is added is stored as scales are"
     return arithmetic.load(w.scale, place)

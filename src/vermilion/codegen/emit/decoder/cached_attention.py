@@ -14,14 +14,18 @@ from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
 from vermilion.codegen.emit.decoder.control import LENGTH, PAST, Control
 from vermilion.codegen.emit.decoder.lanes import reduced, tree
 from vermilion.codegen.emit.decoder.row import lanes_sum
-from vermilion.codegen.emit.decoder.running_softmax import LOWEST, RunningSoftmax, power
+from vermilion.codegen.emit.decoder.running_softmax import (
+    LOWEST,
+    RunningSoftmax,
+    power,
+    store_peak,
+)
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
 from vermilion.codegen.emit.values import Value, constant
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 
-_VECTORS = BLOCK_TOKENS // LANES
 # Blocks of keys that are weighed together: the running softmax costs by step, not only by key.
 _TOGETHER = 2
 _SCORE_ROW_BYTES = _TOGETHER * BLOCK_TOKENS * 4
@@ -67,6 +71,13 @@ class CachedAttentionSpec:
     def row_tile(self) -> int:
         """Rows of a register tile: as many of them as give whole tiles."""
         return next(rows for rows in (6, 5, 4, 3, 2, 1) if self.unit_rows % rows == 0)
+
+    def vectors_beside(self, isa: Isa) -> int:
+        """Return the vectors of columns whose sums are in registers with those of a tile's rows."""
+        vectors, room = BLOCK_TOKENS // isa.lanes, isa.registers * 3 // 4
+        while vectors * self.row_tile > room:
+            vectors //= 2
+        return vectors
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function and those that it calls."""
@@ -253,20 +264,24 @@ class _Writer:
             return name
         labels = ("queries", "keys", "scores", "peaks")
         f = Function(self.module, name, [(label, "ptr") for label in labels])
-        tile = RegisterTile(f, self.isa, form.storage, s.row_tile, _VECTORS)
-        tile.multiply(
-            Side(f.arguments[0], form.head_size * form.item_bytes),
-            Side(f.arguments[1], BLOCK_TOKENS * 4),
-            form.head_size,
-            prefetch=self._ahead(f, f.arguments[1], BLOCK_TOKENS * 4, _TOGETHER * form.block_bytes),
-        )
-        arithmetic = Arithmetic(f, LANES)
-        for y, slots in enumerate(tile.accumulators):
-            for v, slot in enumerate(slots):
-                place = f.at(f.arguments[2], y * _SCORE_ROW_BYTES + v * LANES * 4)
-                arithmetic.store("f32", slot.get(), place)
-            peak = tree([slot.get() for slot in slots], arithmetic.math.maximum)
-            arithmetic.store("f32", peak, f.at(f.arguments[3], y * _PEAK_ROW_BYTES))
+        queries, keys, scores, peaks = f.arguments
+        ahead = self._ahead(f, keys, BLOCK_TOKENS * 4, _TOGETHER * form.block_bytes)
+        lanes, vectors = self.isa.lanes, s.vectors_beside(self.isa)
+        arithmetic = Arithmetic(f, lanes)
+        for first in range(0, BLOCK_TOKENS // lanes, vectors):
+            tile = RegisterTile(f, self.isa, form.storage, s.row_tile, vectors)
+            tile.multiply(
+                Side(queries, form.head_size * form.item_bytes),
+                Side(f.at(keys, first * lanes * 4), BLOCK_TOKENS * 4),
+                form.head_size,
+                prefetch=ahead if first == 0 else None,
+            )
+            for y, slots in enumerate(tile.accumulators):
+                for v, slot in enumerate(slots, first):
+                    place = f.at(scores, y * _SCORE_ROW_BYTES + v * lanes * 4)
+                    arithmetic.store("f32", slot.get(), place)
+                place = f.at(peaks, y * _PEAK_ROW_BYTES)
+                store_peak(arithmetic, [slot.get() for slot in slots], place, first)
         f.finish()
         return name
 
@@ -287,7 +302,7 @@ class _Writer:
 
     def _softmax(self, f: Function, count: int, *, is_masked: bool) -> RunningSoftmax:
         s = self.spec
-        vectors = count * _VECTORS
+        vectors = count * BLOCK_TOKENS // LANES
         return RunningSoftmax(s.cache, s.window, s.bound, f, vectors, is_masked=is_masked)
 
     def _peak(self, count: int, *, is_masked: bool) -> str:
@@ -341,12 +356,13 @@ class _Writer:
         labels = ("weights", "values", "context", "factors")
         f = Function(self.module, name, [(label, "ptr") for label in labels])
         weights, values, context, factors = f.arguments
-        arithmetic = Arithmetic(f, LANES)
-        all_vectors = form.head_size // LANES
-        for first in range(0, all_vectors, _VECTORS):
-            vectors = min(_VECTORS, all_vectors - first)
+        lanes, most = self.isa.lanes, s.vectors_beside(self.isa)
+        arithmetic = Arithmetic(f, lanes)
+        all_vectors = form.head_size // lanes
+        for first in range(0, all_vectors, most):
+            vectors = min(most, all_vectors - first)
             tile = RegisterTile(f, self.isa, form.storage, s.row_tile, vectors)
-            right = Side(f.at(values, first * LANES * 4), form.head_size * 4)
+            right = Side(f.at(values, first * lanes * 4), form.head_size * 4)
             ahead = None
             if first == 0:
                 ahead = self._ahead(f, values, right.step_bytes, count * form.block_bytes)
@@ -355,7 +371,7 @@ class _Writer:
             for y, slots in enumerate(tile.accumulators):
                 factor = arithmetic.load_splat("f32", f.at(factors, 4 * y))
                 for v, slot in enumerate(slots):
-                    place = f.at(context, (y * form.head_size + (first + v) * LANES) * 4)
+                    place = f.at(context, (y * form.head_size + (first + v) * lanes) * 4)
                     before = arithmetic.load("f32", place)
                     total = arithmetic.math.fma(before, factor, slot.get())
                     arithmetic.store("f32", total, place)

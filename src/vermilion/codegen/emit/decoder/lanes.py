@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.decoder.weights import LANES
-from vermilion.codegen.emit.values import Value, splat_integer
+from vermilion.codegen.emit.values import Value, float_constant, splat_integer
 from vermilion.codegen.emit.vector_math import VectorMath
 
 Join = Callable[[Value, Value], Value]
@@ -63,6 +63,31 @@ def widened_pairs(f: Function, words: Value) -> list[Value]:
     low = f.binary("shl", words, splat_integer(16, LANES))
     high = f.binary("and", words, splat_integer(-(1 << 16), LANES))
     return [f.convert("bitcast", bits, f"<{LANES} x float>") for bits in (low, high)]
+
+
+def looked_up(f: Function, table: Sequence[float], codes: Value) -> Value:
+    """Return the table's numbers of the low four bits of every lane, in float32."""
+    type_ = f"<{LANES} x float>"
+    if f.module.has_scale:  # of AVX-512, like the permutation of sixteen lanes
+        numbers = Value(type_, f"<{', '.join(str(float_constant(one)) for one in table)}>")
+        return f.intrinsic("llvm.x86.avx512.permvar.sf.512", type_, [numbers, codes])
+    code = f.binary("and", codes, splat_integer(LANES - 1, LANES))
+    first = int(table[0])
+    if list(table) == list(range(first, first + LANES)):
+        return f.convert("sitofp", f.binary("add", code, splat_integer(first, LANES)), type_)
+    # Bytes of a table: of each lane's lowest, and what the others find is shifted out.
+    half, bytes_ = LANES // 2, f"<{2 * LANES} x i8>"
+    numbers = Value(
+        bytes_, f"<{', '.join(f'i8 {int(table[at % 16])}' for at in range(2 * LANES))}>"
+    )
+    found = []
+    for at in (0, half):
+        part = f.convert("bitcast", shuffled(f, code, list(range(at, at + half))), bytes_)
+        one = f.intrinsic("llvm.x86.avx2.pshuf.b", bytes_, [numbers, part])
+        found.append(f.convert("bitcast", one, f"<{half} x i32>"))
+    both = shuffled(f, found[0], list(range(LANES)), found[1])
+    up = f.binary("shl", both, splat_integer(24, LANES))
+    return f.convert("sitofp", f.binary("ashr", up, splat_integer(24, LANES)), type_)
 
 
 def signed_sum(m: VectorMath, values: Sequence[Value], terms: Sequence[tuple[int, int]]) -> Value:

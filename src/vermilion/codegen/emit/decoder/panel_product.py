@@ -15,7 +15,7 @@ from typing import Literal
 from vermilion.codegen.emit.builder import Function, Module, Slot
 from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.control import Control
-from vermilion.codegen.emit.decoder.panel_tile import Gate, PanelTiles, Run
+from vermilion.codegen.emit.decoder.panel_tile import ROW_TILES, Gate, PanelTiles, Run
 from vermilion.codegen.emit.decoder.unpack import Whole
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, PlainWeights, Weights
 from vermilion.codegen.emit.values import Value
@@ -29,8 +29,6 @@ _RUN = 256
 # Panels that are computed together: their sums and a run of what they read are 512 KiB for 512
 # rows. Of fewer rows, more panels.
 _GROUP = 4
-# Rows of a tile: 24 accumulators with two vectors; then what is left of rows in fours.
-_ROW_TILES = (12, 8, 4)
 
 
 @dataclass(frozen=True)
@@ -235,13 +233,13 @@ class _Writer:
     def _all_rows(self, tiles: _Tiles, filling: _Filling | None) -> None:
         """Write the tiles of all rows; the first of them fill the other buffer."""
         f = self.f
-        largest = _ROW_TILES[0]
+        largest = ROW_TILES[0]
         begin = shared = f.index(0)
-        if filling is not None:
+        if filling is not None and self.tiles.can_fill:
             shared = f.minimum(filling.pieces, f.divide(self.fours, largest))
             begin = f.multiply(shared, largest)
             tiles(f.index(0), begin, largest, filling)
-        for size in _ROW_TILES:
+        for size in ROW_TILES:
             stop = f.subtract(self.fours, f.remainder(f.subtract(self.fours, begin), size))
             tiles(begin, stop, size, None)
             begin = stop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -10,11 +10,14 @@ from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
 from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout, write_vector
 from vermilion.codegen.emit.decoder.row import Source, source_value
-from vermilion.codegen.emit.decoder.weights import EIGHT, LANES, PANEL, VECTORS
+from vermilion.codegen.emit.decoder.weights import EIGHT, PANEL, VECTORS
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
 from vermilion.codegen.emit.values import Value
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.numeric import NUMERICS
+
+# Rows of a tile: 24 accumulators with two vectors; then what is left of rows in fours.
+ROW_TILES = (12, 8, 4)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,14 @@ class Filler(Protocol):
 
     def begin(self, f: Function, arguments: Sequence[Value], *, is_beside: bool) -> Unpacking:
         """Return the unpacking, of the function's arguments; `is_beside` multiply-adds or not."""
+
+
+@dataclass(frozen=True)
+class _Patch:
+    """Rows of a tile, and vectors of the panel's columns, whose sums are in registers together."""
+
+    rows: range
+    vectors: range
 
 
 @dataclass(frozen=True)
@@ -144,20 +155,52 @@ class PanelTiles:
             labels += [*self._places, ("piece", "i64"), ("next", "ptr")]
         f = Function(self.module, name, labels, is_apart=True)
         of = {label: value for (label, _), value in zip(labels, f.arguments, strict=True)}
-        tile = RegisterTile(f, self.isa, self.numeric, rows, VECTORS)
         step = PANEL * self.value_bytes * NUMERICS[self.numeric].group
-        sides = Side(of["rows"], self.rows.row_bytes), Side(of["panel"], step)
-        if is_filling:
-            self._multiply_and_fill(tile, sides, run.depth)
-        else:
-            tile.multiply(*sides, run.depth, prefetch=self._next_rows(tile, sides[0], run.depth))
-        arithmetic = Arithmetic(f, LANES)
-        for y, slots in enumerate(tile.accumulators):
-            for v, slot in enumerate(slots):
-                at = (y * PANEL + v * LANES) * 4
+        for patch in self._patches(rows):
+            tile = RegisterTile(f, self.isa, self.numeric, len(patch.rows), len(patch.vectors))
+            left = f.at(of["rows"], patch.rows.start * self.rows.row_bytes)
+            right = f.at(of["panel"], patch.vectors.start * self.isa.vector_bytes)
+            sides = Side(left, self.rows.row_bytes), Side(right, step)
+            if is_filling:
+                self._multiply_and_fill(tile, sides, run.depth)
+            else:
+                ahead = self._next_rows(tile, sides[0], run.depth)
+                tile.multiply(*sides, run.depth, prefetch=ahead)
+            self._add_up(tile, patch, run, of)
+        f.finish()
+        return name
+
+    @property
+    def can_fill(self) -> bool:
+        """Whether a tile's sums are all in registers, so that it may unpack between its steps."""
+        return len(self._patches(max(ROW_TILES))) == 1
+
+    def _patches(self, rows: int) -> list[_Patch]:
+        """Return what of a tile is computed at once: as much as registers hold the sums of.
+
+        All of it with 32 registers; with 16 and vectors of eight, 6 rows and half of the columns:
+        beside 12 sums, two vectors of the panel and a number of a row.
+        """
+        vectors, room = PANEL // self.isa.lanes, self.isa.registers * 3 // 4
+        each, across = rows, vectors if rows * vectors <= room else VECTORS
+        while each * across > room:
+            each //= 2
+        return [
+            _Patch(range(y, y + each), range(v, v + across))
+            for y in range(0, rows, each)
+            for v in range(0, vectors, across)
+        ]
+
+    def _add_up(self, tile: RegisterTile, patch: _Patch, run: Run, of: Mapping[str, Value]) -> None:
+        """Write a patch's sums, together with those that there are of other runs."""
+        f, arithmetic = tile.f, Arithmetic(tile.f, self.isa.lanes)
+        lanes = self.isa.lanes
+        for y, slots in zip(patch.rows, tile.accumulators, strict=True):
+            for v, slot in zip(patch.vectors, slots, strict=True):
+                at = (y * PANEL + v * lanes) * 4
                 total = slot.get()
-                if has_bias:
-                    shift = arithmetic.load("f32", f.at(of["bias"], v * LANES * 4))
+                if "bias" in of:
+                    shift = arithmetic.load("f32", f.at(of["bias"], v * lanes * 4))
                     total = arithmetic.math.add(total, shift)
                 if not run.is_first:
                     before = arithmetic.load("f32", f.at(of["sums"], at))
@@ -166,10 +209,8 @@ class PanelTiles:
                     arithmetic.store("f32", total, f.at(of["sums"], at))
                     continue
                 gate = [f.at(of["gates"], at)] if self.gate else []
-                place = y * self.out_bytes + v * LANES * self.out_item_bytes
+                place = y * self.out_bytes + v * lanes * self.out_item_bytes
                 self._write_whole(arithmetic, total, f.at(of["out"], place), *gate)
-        f.finish()
-        return name
 
     def is_gated(self, run: Run) -> bool:
         """Say whether a gate's other half is joined after a run."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.decoder.cache import CacheForm
+from vermilion.codegen.emit.decoder.lanes import tree
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.values import Value, constant
 from vermilion.codegen.emit.vector_math import VectorMath
@@ -27,6 +28,20 @@ def score_unit(cache: CacheForm) -> float:
 def power(cache: CacheForm, math_: VectorMath, score: Value) -> Value:
     """Return e to the power of a score in its unit."""
     return math_.exp2_coarse(score) if cache.storage == "bf16" else math_.exp(score)
+
+
+def store_peak(arithmetic: Arithmetic, scores: list[Value], place: Value, first: int) -> None:
+    """Store the highest score of each of `LANES` lanes of a row, of vectors from `first` on.
+
+    A vector may have fewer lanes; what was stored of the vectors before counts.
+    """
+    f, m, parts = arithmetic.f, arithmetic.math, LANES // arithmetic.lanes
+    for part in range(min(parts, len(scores))):
+        peak = tree(scores[part::parts], m.maximum)
+        own = f.at(place, (first + part) % parts * arithmetic.lanes * 4)
+        if first >= parts:
+            peak = m.maximum(peak, arithmetic.load("f32", own))
+        arithmetic.store("f32", peak, own)
 
 
 class RunningSoftmax:

@@ -9,7 +9,7 @@ from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.decoder.activation_layout import ActivationKind, share_exponent
 from vermilion.codegen.emit.decoder.block_product import block_at, load_added, load_scale
-from vermilion.codegen.emit.decoder.lanes import narrow_pairs
+from vermilion.codegen.emit.decoder.lanes import looked_up, narrow_pairs
 from vermilion.codegen.emit.decoder.weights import (
     EIGHT,
     LANES,
@@ -19,7 +19,7 @@ from vermilion.codegen.emit.decoder.weights import (
     Weights,
 )
 from vermilion.codegen.emit.register_tile import prefetch_line
-from vermilion.codegen.emit.values import Value, float_constant, splat_constant, splat_integer
+from vermilion.codegen.emit.values import Value, splat_constant, splat_integer
 
 _WORDS = 2 * LANES
 _TYPE = f"<{_WORDS} x i16>"
@@ -277,10 +277,7 @@ class Unpack:
         if w.bits == 4:
             # Looked up among sixteen numbers, by the low four bits of a lane.
             zero = 0 if w.has_zeros or w.has_mins else w.zero
-            looked_up = w.table or [code - zero for code in range(LANES)]
-            numbers = ", ".join(str(float_constant(one)) for one in looked_up)
-            table = Value(m.type, f"<{numbers}>")
-            return f.intrinsic("llvm.x86.avx512.permvar.sf.512", m.type, [table, moved])
+            return looked_up(f, w.table or [code - zero for code in range(LANES)], moved)
         code = moved
         if shift + w.bits < 32:
             code = f.binary("and", moved, splat_integer((1 << w.bits) - 1, LANES))

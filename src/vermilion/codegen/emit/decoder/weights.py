@@ -73,9 +73,14 @@ class BlockWeights:
         return self.block * LANES * self.bits // 8
 
     @property
+    def scale_item_bytes(self) -> int:
+        """Bytes of the scale of one column in one block."""
+        return _SCALE_BYTES[self.scale]
+
+    @property
     def scale_bytes(self) -> int:
         """Bytes of the scales of one vector of columns in one block."""
-        return LANES * _SCALE_BYTES[self.scale]
+        return LANES * self.scale_item_bytes
 
     @property
     def zeros_at(self) -> int:

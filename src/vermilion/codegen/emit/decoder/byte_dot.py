@@ -1,0 +1,191 @@
+"""Four products of bytes a lane: codes of weights, unsigned, times codes of rows, signed.
+
+With VNNI an instruction multiplies, adds up and accumulates. Without, `vpmaddubsw` adds pairs of
+products in 16 bits, where it saturates: codes are multiplied as halves of four bits, whose sums
+stay below that for several quads, and `vpmaddwd` makes 32 bits of them. So results are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from vermilion.codegen.emit.builder import Function
+from vermilion.codegen.emit.decoder.weights import LANES, BlockWeights
+from vermilion.codegen.emit.values import Value, splat_integer
+from vermilion.codegen.isa import Isa
+
+# What one byte of a row is at most, and half of a code; a lane of 16 bits has two such products of
+# each quad: 2 · 15 · 127 · 8 is 30480.
+_QUADS_OF_WORDS = 8
+# Bytes of a weight in quads: one vector, or its low and its high halves.
+Codes = Sequence[Value]
+
+
+class Sums(Protocol):
+    """Sums of rows and vectors of columns in one block."""
+
+    def add(self, row: int, vector: int, codes: Codes, four: Value) -> None:
+        """Add the products of a quad."""
+
+    def total(self, row: int, vector: int) -> Value:
+        """Return a sum in int32."""
+
+
+class ByteDot(Protocol):
+    """How quads are multiplied in some function, for some weights."""
+
+    isa: Isa
+
+    def vectors_beside(self, rows: int, vectors: int) -> int:
+        """Return how many vectors of columns have their sums in registers with so many rows."""
+
+    def codes(self, codes: Value, vector: int, quad: int) -> list[Codes]:
+        """Load the quads that one vector in memory holds, of the codes of a block."""
+
+    def begin(self, starts: list[list[Value]]) -> Sums:
+        """Return sums that begin with some numbers: of rows, and of vectors of columns."""
+
+
+def byte_dot(f: Function, isa: Isa, weights: BlockWeights) -> ByteDot:
+    """Return what a processor has for it."""
+    return _FourProducts(f, isa, weights) if isa.has_vnni else _PairsOfProducts(f, isa, weights)
+
+
+@dataclass(frozen=True)
+class _Dot:
+    f: Function
+    isa: Isa
+    weights: BlockWeights
+
+    def vectors_beside(self, rows: int, vectors: int) -> int:
+        room = self.isa.registers * 3 // 4
+        halves = 1 if self.isa.has_vnni or not self._has_halves else 2
+        while vectors > 1 and rows * vectors * halves > room:
+            vectors //= 2
+        return vectors
+
+    @property
+    def _has_halves(self) -> bool:
+        """Whether what is multiplied has more than four bits."""
+        return self.weights.bits == 8 or self.weights.table is not None
+
+    def _load(self, codes: Value, vector: int, quad: int) -> Value:
+        """Load the lanes that hold a quad of a vector of columns."""
+        w, lanes = self.weights, self.isa.lanes
+        which, column = divmod(vector * lanes, LANES)
+        place = which * w.code_bytes + quad * LANES * w.bits // 2 + column * 4
+        return self.f.load(f"<{lanes} x i32>", codes, place, align=1)
+
+    def _halves(self, packed: Value) -> list[Value]:
+        """Return the low and the high four bits of every byte."""
+        f, lanes = self.f, self.isa.lanes
+        mask = splat_integer(0x0F0F0F0F, lanes)
+        high = f.binary("lshr", packed, splat_integer(4, lanes))
+        return [f.binary("and", packed, mask), f.binary("and", high, mask)]
+
+    def _looked_up(self, codes: Value, table: Sequence[int]) -> Value:
+        """Return the table's unsigned bytes of the codes in every byte."""
+        f, count = self.f, 4 * self.isa.lanes
+        bytes_ = f"<{count} x i8>"
+        signed = [number - (256 if number >= 128 else 0) for number in table]
+        numbers = ", ".join(f"i8 {signed[at % 16]}" for at in range(count))
+        places = f.convert("bitcast", codes, bytes_)
+        name = "avx512.pshuf.b.512" if self.isa.lanes == LANES else "avx2.pshuf.b"
+        found = f.intrinsic(f"llvm.x86.{name}", bytes_, [Value(bytes_, f"<{numbers}>"), places])
+        return f.convert("bitcast", found, codes.type)
+
+    @property
+    def _table(self) -> list[int]:
+        """Numbers of the table, counted from 128."""
+        return [number + 128 for number in self.weights.table or ()]
+
+
+class _FourProducts(_Dot):
+    """The instruction of VNNI."""
+
+    def codes(self, codes: Value, vector: int, quad: int) -> list[Codes]:
+        packed = self._load(codes, vector, quad)
+        if self.weights.bits == 8:
+            return [[packed]]
+        halves = self._halves(packed)
+        if self.weights.table is None:
+            return [[half] for half in halves]
+        return [[self._looked_up(half, self._table)] for half in halves]
+
+    def begin(self, starts: list[list[Value]]) -> Sums:
+        return _WholeSums(self.f, [list(row) for row in starts])
+
+
+@dataclass(frozen=True)
+class _WholeSums:
+    f: Function
+    sums: list[list[Value]]
+
+    def add(self, row: int, vector: int, codes: Codes, four: Value) -> None:
+        (side,), total = codes, self.sums[row][vector]
+        self.sums[row][vector] = self.f.intrinsic(
+            "llvm.x86.avx512.vpdpbusd.512", total.type, [total, side, four]
+        )
+
+    def total(self, row: int, vector: int) -> Value:
+        return self.sums[row][vector]
+
+
+class _PairsOfProducts(_Dot):
+    """Instructions of AVX2, and the same of AVX-512."""
+
+    def codes(self, codes: Value, vector: int, quad: int) -> list[Codes]:
+        halves = self._halves(self._load(codes, vector, quad))
+        if self.weights.bits == 8:
+            return [halves]
+        if self.weights.table is None:
+            return [[half] for half in halves]
+        low, high = ([number >> at & 15 for number in self._table] for at in (0, 4))
+        return [[self._looked_up(half, low), self._looked_up(half, high)] for half in halves]
+
+    def begin(self, starts: list[list[Value]]) -> Sums:
+        return _PairSums(self.f, self.isa.lanes, [list(row) for row in starts], {}, {})
+
+
+@dataclass(frozen=True)
+class _PairSums:
+    """Sums in int32, and in 16 bits what was added since: by row, vector and half of the codes."""
+
+    f: Function
+    lanes: int
+    sums: list[list[Value]]
+    words: dict[tuple[int, int], list[Value]]
+    counts: dict[tuple[int, int], int]
+
+    def add(self, row: int, vector: int, codes: Codes, four: Value) -> None:
+        f, key = self.f, (row, vector)
+        type_ = f"<{2 * self.lanes} x i16>"
+        name = "avx512.pmaddubs.w.512" if self.lanes == LANES else "avx2.pmadd.ub.sw"
+        a, *sides = (
+            f.convert("bitcast", one, f"<{4 * self.lanes} x i8>") for one in (four, *codes)
+        )
+        products = [f.intrinsic(f"llvm.x86.{name}", type_, [side, a]) for side in sides]
+        if before := self.words.get(key):
+            products = [f.binary("add", *two) for two in zip(before, products, strict=True)]
+        self.words[key] = products
+        self.counts[key] = self.counts.get(key, 0) + 1
+        if self.counts[key] == _QUADS_OF_WORDS:
+            self._widen(key)
+
+    def total(self, row: int, vector: int) -> Value:
+        self._widen((row, vector))
+        return self.sums[row][vector]
+
+    def _widen(self, key: tuple[int, int]) -> None:
+        """Add what is there in 16 bits to the sum."""
+        f, (row, vector) = self.f, key
+        name = "avx512.pmaddw.d.512" if self.lanes == LANES else "avx2.pmadd.wd"
+        total = self.sums[row][vector]
+        for at, words in enumerate(self.words.pop(key, [])):
+            factor = splat_integer(16**at, 2 * self.lanes, "i16")
+            wide = f.intrinsic(f"llvm.x86.{name}", total.type, [words, factor])
+            total = f.binary("add", total, wide)
+        self.sums[row][vector] = total
+        self.counts[key] = 0
