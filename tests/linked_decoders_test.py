@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from vermilion.llm.ahead.compile import compile_decoder
 from vermilion.llm.ahead.tried import file_reads
 from vermilion.llm.engine.block_types import block_type, block_types
 from vermilion.llm.engine.block_types_test import random_rows
-from vermilion.llm.engine.open_native import open_native_decoder
+from vermilion.llm.engine.open_native import isa_for, open_native_decoder
 from vermilion.llm.source.read_gguf_test import small
 from vermilion.runtime.session import Session
 
@@ -192,9 +193,22 @@ def test_wrong_use_is_told(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_processor_without_what_kernels_need_is_refused(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="needs AVX-512 with VNNI"):
-        compile_decoder(made / "model", tmp_path / "net.so", targets="zen2")
+def test_a_processor_without_what_kernels_need_is_refused() -> None:
+    target = find_target("x86-64-v3")
+    assert target.cpu is not None
+    old = replace(target, cpu=replace(target.cpu, features=target.features - {"fma"}))
+    with pytest.raises(UnsupportedError, match="needs AVX2, FMA and F16C: fma not there") as caught:
+        isa_for(old)
+    assert caught.value.hint
+
+
+@pytest.mark.needs("avx2")
+def test_code_for_processors_without_avx_512_is_tried(made: Path, tmp_path: Path) -> None:
+    found = compile_decoder(
+        made / "model", tmp_path / "net.so", targets="x86-64-v3,zen2", prefill="int8"
+    )
+    assert found.targets == ("zen2", "x86-64-v3")
+    assert found.tried == 4
 
 
 def test_what_the_command_says(

@@ -26,6 +26,15 @@ class Isa:
         """Bytes of a vector register."""
         return self.lanes * 4
 
+    def vectors_beside(self, rows: int, vectors: int) -> int:
+        """Return how many of some vectors of columns have their sums in registers, of so many rows.
+
+        One at least, or a half, a quarter of them: the rest of the registers is for operands.
+        """
+        while vectors > 1 and rows * vectors > self.registers * 3 // 4:
+            vectors //= 2
+        return vectors
+
 
 def isa_of(target: Target) -> Isa:
     """Return the instruction set of a CPU target."""

@@ -16,7 +16,6 @@ from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
 from vermilion.codegen.emit.decoder.block_product import BlockProductSpec
 from vermilion.codegen.emit.decoder.control import CONTROL_WORDS, LENGTH, ROWS
 from vermilion.codegen.emit.decoder.weights import LANES, PANEL, BlockWeights
-from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step, function_name
 from vermilion.codegen.tensor import View, allocate
 from vermilion.llm.engine.read_weights import read_matrix
@@ -30,10 +29,8 @@ _SCALES: tuple[Scale, Scale] = ("f16", "f32")
 _BITS: dict[int, Literal[4, 8]] = {4: 4, 8: 8}
 
 
-def why_not(shape: dict[str, int], isa: Isa) -> str:
+def why_not(shape: dict[str, int]) -> str:
     """Say what keeps a product from being compiled for decoding, empty if nothing does."""
-    if isa.lanes != LANES or not isa.has_vnni:
-        return "decoding in 4 bits needs AVX-512 with VNNI"
     if shape["bits"] not in _BITS or shape["block"] % LANES or shape["K"] % LANES:
         return f"{shape['bits']} bits in blocks of {shape['block']} along {shape['K']}"
     return ""

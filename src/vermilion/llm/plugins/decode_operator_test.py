@@ -6,9 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from vermilion.codegen.isa import isa_of
 from vermilion.errors import ArtifactError
-from vermilion.hardware.targets.find import find_target
 from vermilion.llm.plugins.compile_plugin import compile_operator
 from vermilion.llm.plugins.decode_operator import DecodeOperator, why_not
 from vermilion.llm.plugins.identity import DECODE, Identity
@@ -48,9 +46,7 @@ def node_of(shape: dict[str, int], scale: type = np.float32, spread: float = 1.0
     ],
 )
 def test_one_row_times_codes(shape: dict[str, int], scale: type, spread: float) -> None:
-    reason = why_not(shape, isa_of(find_target("cpu")))
-    if reason:
-        pytest.skip(f"this machine has no AVX-512 VNNI: {reason}")
+    assert why_not(shape) == ""
     identity = Identity("MatMulNBits", shape, 1, DECODE, "cpu")
     node = node_of(shape, scale, spread)
     row = np.random.default_rng(1).standard_normal(shape["K"], dtype=np.float32)
@@ -63,18 +59,13 @@ def test_one_row_times_codes(shape: dict[str, int], scale: type, spread: float) 
 
 
 def test_what_is_not_compiled_for_decoding_says_why() -> None:
-    assert "AVX-512" in why_not(SHAPE, isa_of(find_target("zen3")))
-    wide = isa_of(find_target("zen4"))
-    assert why_not(SHAPE, wide) == ""
-    assert "2 bits in blocks of 32" in why_not({**SHAPE, "bits": 2}, wide)
-    assert "along 72" in why_not({**SHAPE, "K": 72}, wide)
+    assert why_not(SHAPE) == ""
+    assert "2 bits in blocks of 32" in why_not({**SHAPE, "bits": 2})
+    assert "along 72" in why_not({**SHAPE, "K": 72})
 
 
 def test_code_of_another_operator_is_refused() -> None:
     identity = Identity("MatMulNBits", SHAPE, 1, DECODE, "cpu")
-    reason = why_not(SHAPE, isa_of(find_target("cpu")))
-    if reason:
-        pytest.skip(f"this machine has no AVX-512 VNNI: {reason}")
     data = compile_operator(identity)
     other = Identity("MatMulNBits", {**SHAPE, "N": 80}, 1, DECODE, "cpu")
     with pytest.raises(ArtifactError, match="not that of MatMulNBits K 64 N 80"):

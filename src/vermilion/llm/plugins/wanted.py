@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vermilion.codegen.isa import isa_of
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
@@ -165,7 +164,7 @@ def _for_a_token(operator: Operator, target: Target) -> Identity | str:
         "block": weights.block,
         **({} if weights.is_symmetric else {"zero_points": 1}),
     }
-    reason = why_not(shape, isa_of(target))
+    reason = why_not(shape)
     return reason or Identity("MatMulNBits", shape, 1, DECODE, target.name)
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module, Slot
 from vermilion.codegen.emit.decoder.activation_layout import ActivationLayout
-from vermilion.codegen.emit.decoder.byte_dot import ByteDot, byte_dot
+from vermilion.codegen.emit.decoder.byte_dot import ByteDot, Sums, byte_dot
 from vermilion.codegen.emit.decoder.control import Control
-from vermilion.codegen.emit.decoder.weights import PANEL, VECTORS, BlockWeights
+from vermilion.codegen.emit.decoder.weights import LANES, PANEL, VECTORS, BlockWeights
 from vermilion.codegen.emit.register_tile import prefetch_line
 from vermilion.codegen.emit.values import Value, splat_integer
 from vermilion.codegen.emit.walk import begin_kernel
@@ -82,7 +82,8 @@ def _tile(spec: BlockProductSpec, module: Module, name: str, rows: int, isa: Isa
     f = Function(module, function, [(label, "ptr") for label in labels])
     dot = byte_dot(f, isa, spec.weights)
     vectors = PANEL // isa.lanes
-    together = dot.vectors_beside(rows, vectors)
+    # In registers beside the sums of a block: those of all blocks, in float32.
+    together = isa.vectors_beside(rows * (dot.sums + 1), vectors)
     for first in range(0, vectors, together):
         _Tile(spec, f, dot, rows, range(first, first + together)).write()
     f.finish()
@@ -133,21 +134,29 @@ class _Tile:
         f, w = self.f, self.spec.weights
         m = self.arithmetic.math
         step = self.spec.rows.row_bytes
-        sums = self.dot.begin(self._started(codes, zeros, step))
+        sums = self.dot.begin(
+            lambda y: self._started(codes, zeros, y * step), self.rows, len(self.vectors)
+        )
         is_first = self.vectors.start == 0
         lines = range(0, w.block_bytes, 64) if self.spec.row_tile == 1 and is_first else ()
         quads = range(0, w.block // 4, 8 // w.bits)
+        most = self.dot.most_quads
+        if most is not None and self.rows > 1:
+            # Loops: of a whole block LLVM would keep the codes, and take row after row.
+            for start in range(0, w.block // 4, most):
+                with f.loop(start, min(start + most, w.block // 4), quads.step) as quad:
+                    here = f.at(codes, f.multiply(quad, LANES * w.bits // 2))
+                    self._quads(sums, here, f.at(values, f.multiply(quad, 4)), 0)
+                sums.widen()
+            quads = quads[:0]
         for number, quad in enumerate(quads):
             first, last = (len(lines) * edge // len(quads) for edge in (number, number + 1))
             for line in lines[first:last]:
                 prefetch_line(f, f.at(codes, _AHEAD_BYTES + line), level="once")
-            sides = [self.dot.codes(codes, v, quad) for v in self.vectors]
-            for part in range(8 // w.bits):
-                for y in range(self.rows):
-                    word = f.load("i32", values, y * step + (quad + part) * 4, align=1)
-                    four = self.arithmetic.splat(word)
-                    for n in range(len(self.vectors)):
-                        sums.add(y, n, sides[n][part], four)
+            self._quads(sums, codes, values, quad)
+            after = quad + quads.step
+            if most is not None and (after % most == 0 or after == w.block // 4):
+                sums.widen()
         for n, v in enumerate(self.vectors):
             scale = load_scale(self.arithmetic, w, shared, codes, v)
             added = load_added(self.arithmetic, w, shared, codes, v) if w.has_mins else None
@@ -162,22 +171,28 @@ class _Tile:
                 slot: Slot = self.sums[y][n]
                 slot.set(m.fma(value, own, slot.get()))
 
-    def _started(self, codes: Value, zeros: Value, step: int) -> list[list[Value]]:
-        """Return the sums that a block begins with: what takes the zero points off."""
+    def _quads(self, sums: Sums, codes: Value, values: Value, quad: int) -> None:
+        """Add the products of the quads that one vector in memory holds."""
+        f, w, step = self.f, self.spec.weights, self.spec.rows.row_bytes
+        sides = [self.dot.codes(codes, v, quad) for v in self.vectors]
+        for part in range(8 // w.bits):
+            for y in range(self.rows):
+                word = f.load("i32", values, y * step + (quad + part) * 4, align=1)
+                four = self.arithmetic.splat(word)
+                for n in range(len(self.vectors)):
+                    sums.add(y, n, sides[n][part], four)
+
+    def _started(self, codes: Value, zeros: Value, row: int) -> list[Value]:
+        """Return the sums that a row's block begins with: what takes the zero points off."""
         f, w = self.f, self.spec.weights
-        starts = []
         if w.has_mins:
-            nothing = splat_integer(0, self.lanes)
-            return [[nothing] * len(self.vectors) for _ in range(self.rows)]
-        for y in range(self.rows):
-            taken = self.arithmetic.splat(f.load("i32", zeros, y * step, align=4))
-            if not w.has_zeros:
-                starts.append([taken] * len(self.vectors))
-                continue
-            own = [self.arithmetic.load("u8", f.at(codes, w.zeros_at + v * self.lanes))
-                   for v in self.vectors]  # fmt: skip
-            starts.append([f.binary("mul", taken, one) for one in own])
-        return starts
+            return [splat_integer(0, self.lanes)] * len(self.vectors)
+        taken = self.arithmetic.splat(f.load("i32", zeros, row, align=4))
+        if not w.has_zeros:
+            return [taken] * len(self.vectors)
+        own = [self.arithmetic.load("u8", f.at(codes, w.zeros_at + v * self.lanes))
+               for v in self.vectors]  # fmt: skip
+        return [f.binary("mul", taken, one) for one in own]
 
 
 def block_at(f: Function, w: BlockWeights, start: Value, block: Value) -> tuple[Value, Value]:

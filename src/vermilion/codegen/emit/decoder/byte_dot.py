@@ -7,7 +7,7 @@ stay below that for several quads, and `vpmaddwd` makes 32 bits of them. So resu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,9 +18,11 @@ from vermilion.codegen.isa import Isa
 
 # What one byte of a row is at most, and half of a code; a lane of 16 bits has two such products of
 # each quad: 2 · 15 · 127 · 8 is 30480.
-_QUADS_OF_WORDS = 8
+_MOST_QUADS = 8
 # Bytes of a weight in quads: one vector, or its low and its high halves.
 Codes = Sequence[Value]
+# What the sums of a row begin with: an int32 vector for each vector of columns.
+Start = Callable[[int], list[Value]]
 
 
 class Sums(Protocol):
@@ -28,6 +30,9 @@ class Sums(Protocol):
 
     def add(self, row: int, vector: int, codes: Codes, four: Value) -> None:
         """Add the products of a quad."""
+
+    def widen(self) -> None:
+        """Leave the narrow numbers that some quads were added in, if any."""
 
     def total(self, row: int, vector: int) -> Value:
         """Return a sum in int32."""
@@ -37,15 +42,17 @@ class ByteDot(Protocol):
     """How quads are multiplied in some function, for some weights."""
 
     isa: Isa
+    most_quads: int | None  # after which narrow numbers are left
 
-    def vectors_beside(self, rows: int, vectors: int) -> int:
-        """Return how many vectors of columns have their sums in registers with so many rows."""
+    @property
+    def sums(self) -> int:
+        """Registers that add up a row and a vector of columns in a block."""
 
     def codes(self, codes: Value, vector: int, quad: int) -> list[Codes]:
         """Load the quads that one vector in memory holds, of the codes of a block."""
 
-    def begin(self, starts: list[list[Value]]) -> Sums:
-        """Return sums that begin with some numbers: of rows, and of vectors of columns."""
+    def begin(self, start: Start, rows: int, vectors: int) -> Sums:
+        """Return sums of rows and vectors of columns."""
 
 
 def byte_dot(f: Function, isa: Isa, weights: BlockWeights) -> ByteDot:
@@ -58,13 +65,6 @@ class _Dot:
     f: Function
     isa: Isa
     weights: BlockWeights
-
-    def vectors_beside(self, rows: int, vectors: int) -> int:
-        room = self.isa.registers * 3 // 4
-        halves = 1 if self.isa.has_vnni or not self._has_halves else 2
-        while vectors > 1 and rows * vectors * halves > room:
-            vectors //= 2
-        return vectors
 
     @property
     def _has_halves(self) -> bool:
@@ -105,6 +105,9 @@ class _Dot:
 class _FourProducts(_Dot):
     """The instruction of VNNI."""
 
+    most_quads = None
+    sums = 1
+
     def codes(self, codes: Value, vector: int, quad: int) -> list[Codes]:
         packed = self._load(codes, vector, quad)
         if self.weights.bits == 8:
@@ -114,8 +117,8 @@ class _FourProducts(_Dot):
             return [[half] for half in halves]
         return [[self._looked_up(half, self._table)] for half in halves]
 
-    def begin(self, starts: list[list[Value]]) -> Sums:
-        return _WholeSums(self.f, [list(row) for row in starts])
+    def begin(self, start: Start, rows: int, vectors: int) -> Sums:
+        return _WholeSums(self.f, [start(row) for row in range(rows)])
 
 
 @dataclass(frozen=True)
@@ -129,12 +132,21 @@ class _WholeSums:
             "llvm.x86.avx512.vpdpbusd.512", total.type, [total, side, four]
         )
 
+    def widen(self) -> None:
+        pass
+
     def total(self, row: int, vector: int) -> Value:
         return self.sums[row][vector]
 
 
 class _PairsOfProducts(_Dot):
     """Instructions of AVX2, and the same of AVX-512."""
+
+    most_quads = _MOST_QUADS
+
+    @property
+    def sums(self) -> int:
+        return 1 + self._has_halves
 
     def codes(self, codes: Value, vector: int, quad: int) -> list[Codes]:
         halves = self._halves(self._load(codes, vector, quad))
@@ -145,47 +157,51 @@ class _PairsOfProducts(_Dot):
         low, high = ([number >> at & 15 for number in self._table] for at in (0, 4))
         return [[self._looked_up(half, low), self._looked_up(half, high)] for half in halves]
 
-    def begin(self, starts: list[list[Value]]) -> Sums:
-        return _PairSums(self.f, self.isa.lanes, [list(row) for row in starts], {}, {})
+    def begin(self, start: Start, rows: int, vectors: int) -> Sums:
+        counts = rows, vectors, self.sums
+        return _PairSums(self.f, self.isa.lanes, start, counts)
 
 
-@dataclass(frozen=True)
 class _PairSums:
-    """Sums in int32, and in 16 bits what was added since: by row, vector and half of the codes."""
+    """Sums in int32 of what was added in 16 bits: of each row, vector and half of the codes.
 
-    f: Function
-    lanes: int
-    sums: list[list[Value]]
-    words: dict[tuple[int, int], list[Value]]
-    counts: dict[tuple[int, int], int]
+    What sums begin with is added last, so that no register holds it meanwhile.
+    """
+
+    def __init__(self, f: Function, lanes: int, start: Start, counts: tuple[int, int, int]) -> None:
+        rows, vectors, halves = counts
+        self.f = f
+        self.lanes = lanes
+        self.start = start
+        self.words = Value(f"<{2 * lanes} x i16>", "zeroinitializer")
+        self.slots = [
+            [[f.slot(self.words) for _ in range(halves)] for _ in range(vectors)]
+            for _ in range(rows)
+        ]
+        self.wholes: list[list[Value | None]] = [[None] * vectors for _ in range(rows)]
 
     def add(self, row: int, vector: int, codes: Codes, four: Value) -> None:
-        f, key = self.f, (row, vector)
-        type_ = f"<{2 * self.lanes} x i16>"
+        f, bytes_ = self.f, f"<{4 * self.lanes} x i8>"
         name = "avx512.pmaddubs.w.512" if self.lanes == LANES else "avx2.pmadd.ub.sw"
-        a, *sides = (
-            f.convert("bitcast", one, f"<{4 * self.lanes} x i8>") for one in (four, *codes)
-        )
-        products = [f.intrinsic(f"llvm.x86.{name}", type_, [side, a]) for side in sides]
-        if before := self.words.get(key):
-            products = [f.binary("add", *two) for two in zip(before, products, strict=True)]
-        self.words[key] = products
-        self.counts[key] = self.counts.get(key, 0) + 1
-        if self.counts[key] == _QUADS_OF_WORDS:
-            self._widen(key)
+        a, *sides = (f.convert("bitcast", one, bytes_) for one in (four, *codes))
+        for slot, side in zip(self.slots[row][vector], sides, strict=True):
+            products = f.intrinsic(f"llvm.x86.{name}", self.words.type, [side, a])
+            slot.set(f.binary("add", slot.get(), products))
+
+    def widen(self) -> None:
+        """Add what is there in 16 bits to the sums."""
+        f, type_ = self.f, f"<{self.lanes} x i32>"
+        name = "avx512.pmaddw.d.512" if self.lanes == LANES else "avx2.pmadd.wd"
+        for slots, wholes in zip(self.slots, self.wholes, strict=True):
+            for vector, halves in enumerate(slots):
+                for at, slot in enumerate(halves):
+                    factor = splat_integer(16**at, 2 * self.lanes, "i16")
+                    wide = f.intrinsic(f"llvm.x86.{name}", type_, [slot.get(), factor])
+                    before = wholes[vector]
+                    wholes[vector] = wide if before is None else f.binary("add", before, wide)
+                    slot.set(self.words)
 
     def total(self, row: int, vector: int) -> Value:
-        self._widen((row, vector))
-        return self.sums[row][vector]
-
-    def _widen(self, key: tuple[int, int]) -> None:
-        """Add what is there in 16 bits to the sum."""
-        f, (row, vector) = self.f, key
-        name = "avx512.pmaddw.d.512" if self.lanes == LANES else "avx2.pmadd.wd"
-        total = self.sums[row][vector]
-        for at, words in enumerate(self.words.pop(key, [])):
-            factor = splat_integer(16**at, 2 * self.lanes, "i16")
-            wide = f.intrinsic(f"llvm.x86.{name}", total.type, [words, factor])
-            total = f.binary("add", total, wide)
-        self.sums[row][vector] = total
-        self.counts[key] = 0
+        whole = self.wholes[row][vector]
+        assert whole is not None, "a block has quads"
+        return self.f.binary("add", whole, self.start(row)[vector])

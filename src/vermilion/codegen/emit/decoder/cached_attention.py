@@ -14,12 +14,7 @@ from vermilion.codegen.emit.decoder.cache import BLOCK_TOKENS, CacheForm
 from vermilion.codegen.emit.decoder.control import LENGTH, PAST, Control
 from vermilion.codegen.emit.decoder.lanes import reduced, tree
 from vermilion.codegen.emit.decoder.row import lanes_sum
-from vermilion.codegen.emit.decoder.running_softmax import (
-    LOWEST,
-    RunningSoftmax,
-    power,
-    store_peak,
-)
+from vermilion.codegen.emit.decoder.running_softmax import LOWEST, RunningSoftmax, power, store_peak
 from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.register_tile import Prefetch, RegisterTile, Side, prefetch_line
 from vermilion.codegen.emit.values import Value, constant
@@ -71,13 +66,6 @@ class CachedAttentionSpec:
     def row_tile(self) -> int:
         """Rows of a register tile: as many of them as give whole tiles."""
         return next(rows for rows in (6, 5, 4, 3, 2, 1) if self.unit_rows % rows == 0)
-
-    def vectors_beside(self, isa: Isa) -> int:
-        """Return the vectors of columns whose sums are in registers with those of a tile's rows."""
-        vectors, room = BLOCK_TOKENS // isa.lanes, isa.registers * 3 // 4
-        while vectors * self.row_tile > room:
-            vectors //= 2
-        return vectors
 
     def write(self, module: Module, name: str, isa: Isa) -> None:
         """Write the function and those that it calls."""
@@ -266,8 +254,8 @@ class _Writer:
         f = Function(self.module, name, [(label, "ptr") for label in labels])
         queries, keys, scores, peaks = f.arguments
         ahead = self._ahead(f, keys, BLOCK_TOKENS * 4, _TOGETHER * form.block_bytes)
-        lanes, vectors = self.isa.lanes, s.vectors_beside(self.isa)
-        arithmetic = Arithmetic(f, lanes)
+        arithmetic, lanes = Arithmetic(f, self.isa.lanes), self.isa.lanes
+        vectors = self.isa.vectors_beside(s.row_tile, BLOCK_TOKENS // lanes)
         for first in range(0, BLOCK_TOKENS // lanes, vectors):
             tile = RegisterTile(f, self.isa, form.storage, s.row_tile, vectors)
             tile.multiply(
@@ -280,8 +268,8 @@ class _Writer:
                 for v, slot in enumerate(slots, first):
                     place = f.at(scores, y * _SCORE_ROW_BYTES + v * lanes * 4)
                     arithmetic.store("f32", slot.get(), place)
-                place = f.at(peaks, y * _PEAK_ROW_BYTES)
-                store_peak(arithmetic, [slot.get() for slot in slots], place, first)
+                values = [slot.get() for slot in slots]
+                store_peak(arithmetic, values, (peaks, y * _PEAK_ROW_BYTES), first)
         f.finish()
         return name
 
@@ -356,8 +344,8 @@ class _Writer:
         labels = ("weights", "values", "context", "factors")
         f = Function(self.module, name, [(label, "ptr") for label in labels])
         weights, values, context, factors = f.arguments
-        lanes, most = self.isa.lanes, s.vectors_beside(self.isa)
-        arithmetic = Arithmetic(f, lanes)
+        arithmetic, lanes = Arithmetic(f, self.isa.lanes), self.isa.lanes
+        most = self.isa.vectors_beside(s.row_tile, BLOCK_TOKENS // lanes)
         all_vectors = form.head_size // lanes
         for first in range(0, all_vectors, most):
             vectors = min(most, all_vectors - first)

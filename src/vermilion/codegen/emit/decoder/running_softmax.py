@@ -30,15 +30,18 @@ def power(cache: CacheForm, math_: VectorMath, score: Value) -> Value:
     return math_.exp2_coarse(score) if cache.storage == "bf16" else math_.exp(score)
 
 
-def store_peak(arithmetic: Arithmetic, scores: list[Value], place: Value, first: int) -> None:
+def store_peak(
+    arithmetic: Arithmetic, scores: list[Value], place: tuple[Value, int], first: int
+) -> None:
     """Store the highest score of each of `LANES` lanes of a row, of vectors from `first` on.
 
-    A vector may have fewer lanes; what was stored of the vectors before counts.
+    `place` is a pointer, and bytes from there. A vector may have fewer lanes; what was stored of
+    the vectors before counts.
     """
     f, m, parts = arithmetic.f, arithmetic.math, LANES // arithmetic.lanes
     for part in range(min(parts, len(scores))):
         peak = tree(scores[part::parts], m.maximum)
-        own = f.at(place, (first + part) % parts * arithmetic.lanes * 4)
+        own = f.at(place[0], place[1] + (first + part) % parts * arithmetic.lanes * 4)
         if first >= parts:
             peak = m.maximum(peak, arithmetic.load("f32", own))
         arithmetic.store("f32", peak, own)
