@@ -144,9 +144,9 @@ class _Tile:
         if most is not None and self.rows > 1:
             # Loops: of a whole block LLVM would keep the codes, and take row after row.
             for start in range(0, w.block // 4, most):
-                with f.loop(start, min(start + most, w.block // 4), quads.step) as quad:
-                    here = f.at(codes, f.multiply(quad, LANES * w.bits // 2))
-                    self._quads(sums, here, f.at(values, f.multiply(quad, 4)), 0)
+                with f.loop(start, min(start + most, w.block // 4), quads.step) as one:
+                    here = f.at(codes, f.multiply(one, LANES * w.bits // 2))
+                    self._quads(sums, here, f.at(values, f.multiply(one, 4)), 0)
                 sums.widen()
             quads = quads[:0]
         for number, quad in enumerate(quads):

@@ -41,8 +41,13 @@ class Sums(Protocol):
 class ByteDot(Protocol):
     """How quads are multiplied in some function, for some weights."""
 
-    isa: Isa
-    most_quads: int | None  # after which narrow numbers are left
+    @property
+    def isa(self) -> Isa:
+        """The processor's instructions."""
+
+    @property
+    def most_quads(self) -> int | None:
+        """Quads after which narrow numbers are left, if there are any."""
 
     @property
     def sums(self) -> int:
