@@ -117,7 +117,7 @@ def test_the_recipe_from_the_model_to_an_answer(run: Command, source: Path) -> N
 
 
 @pytest.mark.long
-@pytest.mark.needs("avx512bf16")
+@pytest.mark.needs("avx2")
 def test_memory_stays_over_ten_thousand_tokens(run: Command, source: Path, tmp_path: Path) -> None:
     assert run("llm", "build", source, "-o", "smollm2").code == 0
     model = vermilion.genai.Model(tmp_path / "smollm2", engine="native", cache=tmp_path / "code")

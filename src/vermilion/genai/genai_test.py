@@ -303,7 +303,7 @@ def test_sequences_are_those_recorded(case: str, model: ours.Model) -> None:
     assert CASES[case](ours, model) == RECORDED[case]
 
 
-@pytest.mark.needs("avx512bf16")
+@pytest.mark.needs("avx2")
 def test_generated_code_gives_the_same(folder: Path) -> None:
     native = ours.Model(folder, engine="native", prefill="fp32")
     assert native.engine_reason == ""

@@ -21,7 +21,7 @@ MOST_GROWTH_BYTES = 60 * WINDOW
 STATUS = Path("/proc/self/status")
 has_status = pytest.mark.skipif(not STATUS.exists(), reason="this system has no /proc/self/status")
 
-pytestmark = pytest.mark.needs("avx512bf16")
+pytestmark = pytest.mark.needs("avx2")
 
 
 def own_bytes() -> int:

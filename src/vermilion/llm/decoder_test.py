@@ -102,7 +102,7 @@ def test_a_folder_with_search_options_of_a_wrong_type(tmp_path: Path) -> None:
 
 @pytest.mark.needs("tokenizers", "jinja2")
 @pytest.mark.parametrize(
-    "engine", ["onnxruntime", pytest.param("native", marks=pytest.mark.needs("avx512bf16"))]
+    "engine", ["onnxruntime", pytest.param("native", marks=pytest.mark.needs("avx2"))]
 )
 def test_a_turn_is_the_same_with_the_cache_as_without(tmp_path: Path, engine: str) -> None:
     folder = tiny_llama.write_folder(tmp_path, tiny_llama.Tiny(end=4))

@@ -22,7 +22,7 @@ from vermilion.llm.tokenizer import open_tokenizer
 NO_END = Ends((tiny_llama.END,), 0)
 LONG = tiny_llama.Tiny(layers=1, heads=2, kv_heads=1, context=16384)
 
-ENGINES = [pytest.param("native", marks=pytest.mark.needs("avx512bf16")), "onnxruntime"]
+ENGINES = [pytest.param("native", marks=pytest.mark.needs("avx2")), "onnxruntime"]
 
 
 @pytest.fixture(scope="module")

@@ -211,7 +211,9 @@ def test_a_folder_of_hugging_face_runs_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("transformers", "torch")
-@pytest.mark.parametrize("prefill", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "prefill", ["fp32", pytest.param("bf16", marks=pytest.mark.needs("avx512bf16"))]
+)
 def test_short_convolutions_remember_what_was_before(prefill: Any, tmp_path: Path) -> None:
     """Texts of a batch, in parts, token by token, and taken back; the last layer is none."""
     model = MODELS["lfm2"].save(tmp_path)
