@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from vermilion.backends.base import Availability, Backend, CompileOptions, Tensors, Versioned
 from vermilion.errors import OptionError, UnsupportedError
+from vermilion.files import check_writable
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.numbers import number_format
@@ -176,6 +177,8 @@ def compile_model(
         provider_options=dict(provider_options or {}),
     )
     check_provider_options(device_backend, chosen, options)
+    if options.dump is not None:
+        check_writable(options.dump / "kernels.txt")
     fix = fix and chosen.kind == "npu"
     rai = _rai_path(output)
     context_path = checked_ep_context(ep_context, chosen.kind, (model, rai))
@@ -319,8 +322,10 @@ def _rai_path(output: str | os.PathLike[str] | None) -> Path | None:
     if path.suffix != ".rai":
         raise OptionError(
             f"the output `{path}` does not end in .rai",
-            hint="name a single file `NAME.rai`, or use `--cache-dir` for a folder",
+            hint="name it NAME.rai, for a library NAME.so, NAME.a or NAME.o; "
+            "folders of compiled models lie in `--cache-dir`",
         )
+    check_writable(path)
     return path
 
 

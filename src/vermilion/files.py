@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from errno import EISDIR
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from errno import EACCES, EISDIR, ENOENT, ENOTDIR, EPERM, EROFS
 from pathlib import Path
 from typing import Any
 
-from vermilion.errors import DeviceError, ModelError, OptionError, VermilionError
+from vermilion.errors import DeviceError, ModelError, OptionError, VermilionError, is_full
 
 MAX_BYTES = 8 << 20
 """A configuration has kilobytes; a larger file is another kind of file."""
@@ -35,7 +37,7 @@ def read_object(
         raise OptionError(
             f"the file cannot be read: {error.strerror or error}",
             where=str(path),
-            hint="check the path",
+            hint=CHECK_PATH,
         ) from error
     if len(data) > MAX_BYTES:
         raise damaged(
@@ -95,6 +97,19 @@ def check_writable(place: Path) -> None:
             aside.touch()
 
 
+def check_not_source(place: Path, source: object) -> None:
+    """Refuse an output that is the file it is made from, under whatever name.
+
+    Raises: OptionError.
+    """
+    if isinstance(source, str | os.PathLike) and Path(source).resolve() == place.resolve():
+        raise OptionError(
+            "the output would replace the model that it is made from",
+            where=str(place),
+            hint="choose another name for the output",
+        )
+
+
 @contextmanager
 def aside_of(place: Path, ending: str = "") -> Iterator[Path]:
     """Lend a hidden name beside a file or folder; what is left there at the end is removed."""
@@ -108,10 +123,63 @@ def aside_of(place: Path, ending: str = "") -> Iterator[Path]:
             aside.unlink(missing_ok=True)
 
 
+CHECK_PATH = "check the path"
+_NOT_ALLOWED = (EACCES, EPERM, EROFS)
+
+
+def hint_of(error: OSError) -> str:
+    """Return what to do about an error of the file system."""
+    if is_full(error):
+        return "make room on that disk, or name a place on another one"
+    if error.errno in _NOT_ALLOWED:
+        return "name a place that you may write to, or change its permissions"
+    if error.errno in (ENOENT, ENOTDIR):
+        return CHECK_PATH
+    return "check that its folder can be written to and has room"
+
+
+def near_name(file: Path) -> str:
+    """Return a hint for a path that leads nowhere: the file beside it with nearly its name."""
+    beside: list[str] = []
+    with suppress(OSError, ValueError):
+        beside = [one.name for one in file.parent.iterdir()]
+    near = get_close_matches(file.name, beside, 1, 0.7)
+    return f"did you mean `{file.parent / near[0]}`?" if near else CHECK_PATH
+
+
+def not_there(file: Path, error: OSError | ValueError) -> OptionError:
+    """Return what to say of a model's file that cannot be reached."""
+    where = str(file)
+    if isinstance(error, ValueError):
+        return OptionError(f"no file can have this name: {error}", where=where, hint=CHECK_PATH)
+    if file.is_symlink():
+        missing = f"this link leads to a file that is not there, `{file.readlink()}`"
+        return OptionError(missing, where=where, hint="make the link again, or name the file")
+    if error.errno in (ENOENT, ENOTDIR):
+        return OptionError("no such model", where=where, hint=near_name(file))
+    reason = error.strerror or error
+    return OptionError(f"the model cannot be read: {reason}", where=where, hint=hint_of(error))
+
+
+@contextmanager
+def writing(place: Path, what: str = "the file") -> Iterator[None]:
+    """Say of what fails to be written where it was to go, not under which name aside.
+
+    Raises: DeviceError.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = "no space left on the disk" if is_full(error) else error.strerror or error
+        raise DeviceError(
+            f"{what} cannot be written: {reason}", where=str(place), hint=hint_of(error)
+        ) from error
+
+
 @contextmanager
 def _to_be_written(place: Path) -> Iterator[Path | None]:
     """Lend a name beside a file that is to be written; None where that is a device or a pipe."""
-    try:
+    with writing(place):
         if place.is_dir():
             raise IsADirectoryError(EISDIR, "there is a folder of that name")
         is_device = place.exists() and not place.is_file()
@@ -122,9 +190,3 @@ def _to_be_written(place: Path) -> Iterator[Path | None]:
         there.parent.mkdir(parents=True, exist_ok=True)
         with aside_of(there) as aside:
             yield aside
-    except OSError as error:
-        raise DeviceError(
-            f"the file cannot be written: {error.strerror or error}",
-            where=str(place),
-            hint="check that its folder can be written to and has room",
-        ) from error

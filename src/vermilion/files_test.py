@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from vermilion.errors import DeviceError, ModelError, OptionError
-from vermilion.files import MAX_BYTES, aside_of, check_writable, read_object, shown, write_file
+from vermilion.errors import DeviceError, ModelError, OptionError, is_full
+from vermilion.files import (
+    MAX_BYTES,
+    aside_of,
+    check_not_source,
+    check_writable,
+    hint_of,
+    not_there,
+    read_object,
+    shown,
+    write_file,
+    writing,
+)
 
 
 def test_an_object_is_read(tmp_path: Path) -> None:
@@ -91,6 +103,49 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
                 attempt(place)
     check_writable(tmp_path / "new.txt")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "make room"),
+        (OSError("384 requested and 0 written"), "make room"),
+        (PermissionError(errno.EACCES, "Permission denied"), "may write to"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), "check the path"),
+        (OSError(errno.EIO, "Input/output error"), "can be written to and has room"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_written_is_told_with_its_place(error: OSError, hint: str) -> None:
+    assert hint in hint_of(error)
+    assert is_full(error) == (hint == "make room")
+    told = pytest.raises(DeviceError, match=f"the model cannot be written: .*o.rai.*\n.*{hint}")
+    with told, writing(Path("o.rai"), "the model"):
+        raise error
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "resnet.onnx").touch()
+    gone = FileNotFoundError(errno.ENOENT, "No such file or directory")
+    near = not_there(tmp_path / "resnt.onnx", gone)
+    assert (near.message, near.where) == ("no such model", str(tmp_path / "resnt.onnx"))
+    assert near.hint == f"did you mean `{tmp_path / 'resnet.onnx'}`?"
+    assert not_there(tmp_path / "none" / "m.onnx", gone).hint == "check the path"
+    (tmp_path / "link.onnx").symlink_to("moved.onnx")
+    assert "a file that is not there, `moved.onnx`" in str(not_there(tmp_path / "link.onnx", gone))
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    assert "cannot be read: Permission denied" in str(not_there(tmp_path / "a.onnx", denied))
+
+
+def test_an_output_is_not_its_own_source(tmp_path: Path) -> None:
+    model, link = tmp_path / "m.onnx", tmp_path / "link.onnx"
+    model.touch()
+    link.symlink_to(model)
+    check_not_source(tmp_path / "q.onnx", model)
+    check_not_source(model, b"a model in memory")
+    for output in (model, link, tmp_path / "x" / ".." / "m.onnx"):
+        with pytest.raises(OptionError, match="would replace the model"):
+            check_not_source(output, str(model))
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from vermilion.errors import OptionError, Refusal, UnsupportedError
+from vermilion.files import check_not_source, check_writable
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.literal.run import open_literally
 from vermilion.ir.load import load_model
@@ -100,6 +101,10 @@ def optimize_transformer(
     if kind not in TYPES or precision not in PRECISIONS:
         wrong, known = (kind, TYPES) if kind not in TYPES else (precision, PRECISIONS)
         raise OptionError(f"`{wrong}` is not known here", hint=f"it is one of {', '.join(known)}")
+    if output.suffix != ".onnx":
+        raise OptionError(f"the output `{output}` does not end in .onnx", hint="name it NAME.onnx")
+    check_not_source(output, model)
+    check_writable(output)
     begin = time.perf_counter()
     source = bind_dimensions(load_model(model), dims or {})
     prepared = simplify(source).model

@@ -66,6 +66,10 @@ def test_wrong_use(model: Path, tmp_path: Path) -> None:
         optimize_transformer(model, tmp_path / "f.onnx", kind="yolo")
     with pytest.raises(OptionError, match="`int4` is not known"):
         optimize_transformer(model, tmp_path / "f.onnx", precision="int4")
+    with pytest.raises(OptionError, match="would replace the model"):
+        optimize_transformer(model, model)
+    with pytest.raises(OptionError, match=r"does not end in \.onnx"):
+        optimize_transformer(model, tmp_path / "f.txt")
 
 
 def test_an_optimizer_that_fails_is_named(

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
-from vermilion.files import check_writable, write_file
+from vermilion.files import check_not_source, check_writable, write_file, writing
 from vermilion.ir.external_weights import write_model
 from vermilion.ir.literal.run import check_runs
 from vermilion.ir.load import load_model
@@ -157,6 +157,7 @@ def quantize_file(
     if place.suffix != ".onnx":
         raise OptionError(f"the output `{place}` does not end in .onnx", hint="name it NAME.onnx")
     others = [Path(file) for file in (pareto, report) if file is not None]
+    check_not_source(place, model)
     _check_places([place, *others])
     options = make_options(settings)
     source = open_source(model)
@@ -263,7 +264,6 @@ def save_model(model: ir.Model, place: Path) -> None:
     anew. Weights of more than one file can hold go into `NAME.onnx.….data` beside it, which is new
     each time: whatever happens on the way, the former model keeps its own.
     """
-    place.parent.mkdir(parents=True, exist_ok=True)
     token = uuid.uuid4().hex[:12]
     aside = place.with_name(f".{place.stem}.{token}.onnx")
     data = place.with_name(f"{place.name}.{token}.data")
@@ -276,12 +276,14 @@ def save_model(model: ir.Model, place: Path) -> None:
     )
     is_large = weights_size > _LARGEST_INLINE_BYTES
     try:
-        if is_large:
-            ir.save(model, aside, external_data=data.name)
-        else:
-            write_model(model, aside)
-        load_model(aside)
-        aside.replace(place)
+        with writing(place, "the model"):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if is_large:
+                ir.save(model, aside, external_data=data.name)
+            else:
+                write_model(model, aside)
+            load_model(aside)
+            aside.replace(place)
     except BaseException:
         data.unlink(missing_ok=True)
         raise

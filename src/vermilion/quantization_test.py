@@ -74,6 +74,15 @@ def test_the_name_must_end_in_onnx(tmp_path: Path) -> None:
         quantize_file(small_cnn(), tmp_path / "q.bin", calib=feeds(1))
 
 
+def test_the_float_model_is_not_replaced(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    ir.save(small_cnn(), model)
+    before = model.read_bytes()
+    with pytest.raises(OptionError, match="would replace the model"):
+        quantize_file(model, tmp_path / "." / "m.onnx", calib="random")
+    assert model.read_bytes() == before
+
+
 @pytest.mark.parametrize("calib", ["none", "empty"])
 def test_samples_that_are_not_there(calib: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()

@@ -140,7 +140,11 @@ def test_a_fault_of_ours_is_short_and_debug_shows_where() -> None:
 def test_a_missing_file_and_missing_memory_are_not_called_our_fault() -> None:
     done = carry_out("open('/no/such/file')")
     assert done.returncode == 1
-    assert done.stderr == "error: No such file or directory (/no/such/file)\n"
+    assert done.stderr == (
+        "error: No such file or directory (/no/such/file)\nhint: check the path\n"
+    )
+    done = carry_out("raise OSError('384 requested and 0 written')")
+    assert done.stderr.startswith("error: no space left on the disk\nhint: ")
     done = carry_out("raise MemoryError")
     assert done.stderr.startswith("error: out of memory\n")
 

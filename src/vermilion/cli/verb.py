@@ -34,7 +34,8 @@ from vermilion.cli.output import (
 )
 from vermilion.cli.values import completion_of
 from vermilion.cores import at_most
-from vermilion.errors import VermilionError
+from vermilion.errors import VermilionError, is_full
+from vermilion.files import hint_of
 from vermilion.progress import Progress, no_progress
 
 INTERRUPTED = 130
@@ -171,7 +172,9 @@ def describe(error: Exception) -> Failure:
     if isinstance(error, VermilionError):
         return Failure(error.message, error.where, error.hint, error.exit_code)
     if isinstance(error, OSError) and error.strerror:
-        return Failure(error.strerror, where=str(error.filename or ""))
+        return Failure(error.strerror, where=str(error.filename or ""), hint=hint_of(error))
+    if is_full(error):
+        return Failure("no space left on the disk", hint="make room, or write to another disk")
     if isinstance(error, MemoryError):
         return Failure("out of memory", hint="close other programs, or use a smaller batch")
     return Failure(

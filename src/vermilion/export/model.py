@@ -22,6 +22,7 @@ from vermilion.export.call import (
 )
 from vermilion.export.convert import Converted, Job, conversions
 from vermilion.export.module import load_module, require_torch
+from vermilion.files import check_writable, writing
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.measure import Agreement, agreement
 from vermilion.progress import Progress, no_progress
@@ -140,7 +141,8 @@ def export_model(
         progress("export", 2, _STEPS)
         job = _job(call, expected_names, opset)
         converted, agreements, notes = _right_one(call, job, Path(folder), progress)
-        _write(converted.model, path, Path(folder))
+        with writing(path, "the model"):
+            _write(converted.model, path, Path(folder))
     progress("export", _STEPS, _STEPS)
     return ExportReport(
         output=path,
@@ -176,12 +178,14 @@ def _agree(agreements: Sequence[Agreement], outputs: int) -> bool:
 
 def _checked_output(path: Path, opset: int) -> Path:
     if opset not in OPSETS:
-        raise OptionError(f"opset {opset} is not from {OPSETS[0]} to {OPSETS[-1]}")
+        raise OptionError(
+            f"opset {opset} is not from {OPSETS[0]} to {OPSETS[-1]}",
+            where="--opset",
+            hint=f"{DEFAULT_OPSET} is what NPUs are documented for",
+        )
     if path.suffix != ".onnx":
-        raise OptionError("the output's name must end in `.onnx`", where=str(path))
-    if path.is_dir():
-        raise OptionError("the output is a folder", where=str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
+        raise OptionError(f"the output `{path}` does not end in .onnx", hint="name it NAME.onnx")
+    check_writable(path)
     return path
 
 

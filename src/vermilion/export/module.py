@@ -83,7 +83,7 @@ def _import(source: str) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise OptionError("there is no such file", where=str(path))
+        raise OptionError("there is no such file", where=str(path), hint="check the path")
     # A name of its own: the file's stem may be that of an installed package.
     name = f"vermilion_export_{path.stem}"
     found = importlib.util.spec_from_file_location(name, path)

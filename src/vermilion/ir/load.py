@@ -19,6 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from vermilion.errors import ModelError, OptionError, UnsupportedError, VermilionError
+from vermilion.files import not_there
 from vermilion.ir.external_weights import APART_BYTES, read_apart
 from vermilion.ir.foreign_files import HEAD_BYTES, foreign_file
 from vermilion.ir.protobuf import (
@@ -183,10 +184,7 @@ def _read(file: Path, where: str) -> tuple[bytes, dict[int, bytes]]:
     try:
         info = file.stat()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise OptionError(
-            f"no such model: {reason or error}", where=where, hint="check the path"
-        ) from error
+        raise not_there(file, error) from error
     if stat.S_ISDIR(info.st_mode):
         raise OptionError(
             "this is a folder, an ONNX file was expected",

@@ -22,7 +22,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
-from vermilion.files import aside_of
+from vermilion.files import aside_of, writing
 from vermilion.ir.arrays import INDEX_MEMBER, npz_index, read_npy, read_npz
 
 Array = NDArray[Any]
@@ -64,33 +64,33 @@ def plain_array(value: object) -> Array:
 def write_values(path: Path, values: Mapping[str, object]) -> None:
     """Write values, aside and then under their name: the ending says how.
 
-    Raises: OptionError where this form cannot hold them, or something else is there.
+    Raises: OptionError where this form cannot hold them, or something else is there; DeviceError
+    where they cannot be written.
     """
     parts = _Parts()
     index = {name: parts.add(name, value) for name, value in values.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".npz":
-        with aside_of(path, path.suffix) as aside:
-            _write_npz(aside, parts, index)
-            aside.replace(path)
-    elif path.suffix == ".npy":
-        if len(index) != 1 or len(parts.arrays) != 1:
-            raise OptionError(
-                f"a .npy file holds one array; the outputs are {', '.join(map(_quoted, values))}",
-                where=str(path),
-                hint=_OTHER_FORMS,
-            )
-        with aside_of(path, path.suffix) as aside:
-            np.save(aside, next(iter(parts.arrays.values())), allow_pickle=False)
-            aside.replace(path)
-    else:
+    if path.suffix == ".npy" and (len(index) != 1 or len(parts.arrays) != 1):
+        raise OptionError(
+            f"a .npy file holds one array; the outputs are {', '.join(map(_quoted, values))}",
+            where=str(path),
+            hint=_OTHER_FORMS,
+        )
+    is_folder = path.suffix not in (".npz", ".npy")
+    if is_folder:
         _check_replaceable(path)
+    with writing(path, "the folder" if is_folder else "the file"):
+        path.parent.mkdir(parents=True, exist_ok=True)
         with aside_of(path, path.suffix) as aside:
-            aside.mkdir()
-            _write_folder(aside, parts, index)
-            if path.exists():
-                shutil.rmtree(path)
-            aside.rename(path)
+            if path.suffix == ".npz":
+                _write_npz(aside, parts, index)
+            elif path.suffix == ".npy":
+                np.save(aside, next(iter(parts.arrays.values())), allow_pickle=False)
+            else:
+                aside.mkdir()
+                _write_folder(aside, parts, index)
+                if path.exists():
+                    shutil.rmtree(path)
+            aside.replace(path)
 
 
 def check_form(path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from vermilion.backends.base import Backend, ChecksParts, CompileOptions, Part
-from vermilion.errors import Refusal, VermilionError
+from vermilion.errors import Refusal, VermilionError, is_full
 from vermilion.hardware.targets.target import Target
 from vermilion.partition.bisect import bisect
 from vermilion.partition.place import Plan, plan
@@ -86,6 +86,8 @@ class Compiler:
         try:
             program = self.backends[0].compile(part, self.target, self.options, place)
         except Exception as error:  # a compiler may fail in any way on a graph it did not expect
+            if is_full(error):  # the disk's fault: a cache must not keep it as the graph's
+                raise
             words, hint = _words(error)
             return Refusal(f"its region failed to compile: {words}", hint)
         return CompiledPart(part, program, place)
@@ -139,6 +141,8 @@ class _Tried:
                 ) as work:
                     compiler.backends[0].compile(part, compiler.target, options, Path(work) / "p")
         except Exception as error:  # as above
+            if is_full(error):
+                raise
             words, self.hint = _words(error)
             return words
         return ""

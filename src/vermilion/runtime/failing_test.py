@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,8 @@ class Failing(NativeBackend):
         reason = self._why([node.op_type for node in part.model.graph])
         if reason == "words":
             raise UnsupportedError("no such thing", hint="none")
+        if reason == "full":
+            raise OSError(errno.ENOSPC, "No space left on device")
         if reason:
             raise IndexError(reason)
 
@@ -112,6 +115,11 @@ def test_where_everything_fails_everything_is_left_out(tmp_path: Path) -> None:
     left, done = outcome(lambda ops: "always", tmp_path)
     assert len(left) == 8
     assert done == set()
+
+
+def test_a_full_disk_is_no_fault_of_the_graph(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        outcome(lambda ops: "full", tmp_path)
 
 
 def test_nothing_is_left_out_where_nothing_fails(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from vermilion.backends.base import Array, Part, Program
 from vermilion.errors import ArtifactError
-from vermilion.files import aside_of
+from vermilion.files import aside_of, writing
 from vermilion.ir.execute import split_weights
 from vermilion.runtime.archive import write_archive
 from vermilion.runtime.artifact import (
@@ -117,8 +117,8 @@ def pack(
     signature = (SIGNATURE_FILE,) if (source / SIGNATURE_FILE).is_file() else ()
     members = (member.name for member in reader.manifest.members)
     names = [MANIFEST_FILE, *signature, *members]
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with aside_of(place, ".partial") as aside:
+    with writing(place, "the bundle"), aside_of(place, ".partial") as aside:
+        place.parent.mkdir(parents=True, exist_ok=True)
         write_archive(aside, ((name, source / name) for name in names))
         try:
             aside.replace(place)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from vermilion.errors import ArtifactError, OptionError, Refusal
+from vermilion.errors import ArtifactError, OptionError, Refusal, is_full
 from vermilion.store.cache_dir import default_root
 from vermilion.store.entry import (
     MISSING,
@@ -257,6 +257,15 @@ class Store:
             if write(folder):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 swap_in(folder, place, workplace / uuid.uuid4().hex)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise ArtifactError(
+                "the cache cannot be written: no space left on the disk",
+                where=str(self.root),
+                hint="make room there (`vermilion cache prune`), or choose another folder with "
+                "`--cache-dir` or the variable VERMILION_CACHE",
+            ) from error
         finally:
             shutil.rmtree(workplace, ignore_errors=True)
 
