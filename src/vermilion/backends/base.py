@@ -86,17 +86,23 @@ class Part:
     gops: float
 
 
+LARGEST_FLOAT16 = 65504.0  # IEEE 754 binary16
+
+
 @dataclass(frozen=True)
 class Numerics:
     """What the proof wants to know of a compiled part; it is not written to any file.
 
     `form` is the number format that it computes in. `tensors` says where inner tensors lie while
-    the program runs; of a batch that is run entry by entry, those of one entry.
+    the program runs; of a batch that is run entry by entry, those of one entry. `float16` are the
+    part's own float32 values that the program holds in float16: on a sample that drives one of them
+    beyond `LARGEST_FLOAT16`, it has infinities where the part has numbers.
     """
 
     form: FormatName = "fp32"
     tensors: tuple[StepTensor, ...] = ()
     fewer_products: bool = False  # Winograd's algorithm
+    float16: frozenset[str] = frozenset()
 
 
 # The detail of a program that was proven by running another one in its stead: which.

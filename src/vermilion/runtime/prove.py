@@ -41,7 +41,9 @@ from vermilion.proof.judge import Question, judge
 from vermilion.runtime.invalid import Runs, check_valid
 from vermilion.runtime.prove_part import (
     PartProof,
+    StagedFiles,
     WrongPart,
+    beyond_float16,
     prove_part,
     run_reference,
     stood_in,
@@ -65,19 +67,6 @@ class WrongNumbersError(UnsupportedError):
 
 class NotProvenError(UnsupportedError):
     """A proof was required, and no sample could give one."""
-
-
-@dataclass(frozen=True)
-class _StagedFiles:
-    """A part's files before they are in a bundle."""
-
-    compiled: CompiledPart
-
-    def read(self, name: str) -> memoryview:
-        return memoryview((self.compiled.folder / name).read_bytes())
-
-    def weights(self) -> Mapping[str, Array]:
-        return self.compiled.weights()
 
 
 @dataclass(frozen=True)
@@ -171,6 +160,10 @@ class _Prover:
             if any(part.other_sizes for part in wrong.values()):
                 away = wrong  # a session has ONNX Runtime run the model at such sizes
                 continue
+            beyond = beyond_float16(self.parts, wrong, sample.inputs) if samples else ""
+            if beyond:
+                self.notes[f"not judged on the sample `{kind}`: {beyond}"] = None
+                continue
             if wrong:
                 return replace(self._done((), "", begin), wrong=wrong)
             samples.append(kind)
@@ -252,7 +245,7 @@ class _Prover:
         name = compiled.part.name
         if name not in self.loaded:
             self.loaded[name] = backend(compiled.part.backend).load(
-                compiled.program, _StagedFiles(compiled), self.target, CompileOptions()
+                compiled.program, StagedFiles(compiled), self.target, CompileOptions()
             )
         return self.loaded[name]
 

@@ -7,7 +7,7 @@ memory, and each piece is judged by itself. Of all others there are only the out
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import ml_dtypes
@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from vermilion.backends.base import (
     INTERPRETED,
+    LARGEST_FLOAT16,
     ON_CPU,
     TWIN,
     Array,
@@ -39,6 +40,21 @@ from vermilion.runtime.write import CompiledPart
 _WATCHED_BYTES = 1 << 30
 # Wrong tensors whose nodes are looked for: of more, one is usually wrong because of another kernel.
 _MOST_NAMED = 32
+
+
+@dataclass(frozen=True)
+class StagedFiles:
+    """A part's files before they are in a bundle."""
+
+    compiled: CompiledPart
+
+    def read(self, name: str) -> memoryview:
+        """Return the bytes of a file of the part."""
+        return memoryview((self.compiled.folder / name).read_bytes())
+
+    def weights(self) -> Mapping[str, Array]:
+        """Return the weights that lie beside its programs."""
+        return self.compiled.weights()
 
 
 @dataclass(frozen=True)
@@ -221,3 +237,45 @@ def stood_in(parts: Sequence[CompiledPart], target: Target) -> dict[str, object]
     own = stood[0].get(INTERPRETED, "") if len(stood) == 1 else ""
     twin: dict[str, object] = {"proven_of": stood[0][TWIN]}
     return {**twin, INTERPRETED: own} if own else twin
+
+
+def beyond_float16(
+    parts: Sequence[CompiledPart], wrong: Mapping[str, WrongPart], inputs: Tensors
+) -> str:
+    """Say which value leaves float16 in every part that is wrong; empty where one is in range.
+
+    The parts are run literally, one after the other: what they hold in float16 is in range, or not,
+    by the model's own numbers.
+    """
+    tensors, found, last = dict(inputs), list[str](), max(map(_place_of(parts), wrong), default=-1)
+    for compiled in parts[: last + 1]:
+        is_asked = compiled.part.name in wrong
+        held = compiled.program.numerics.float16 if compiled.program.numerics else frozenset()
+        if is_asked and not held:
+            return ""
+        model = compiled.part.model.clone()
+        made = {str(v.name): v for node in model.graph for v in node.outputs if v.name}
+        there = {str(v.name) for v in model.graph.outputs}
+        if is_asked:
+            model.graph.outputs.extend(made[name] for name in sorted(held & set(made) - there))
+        given = {str(v.name): tensors[str(v.name)] for v in required_inputs(model)}
+        try:
+            values = {**given, **open_literally(model).run(given)}
+        except VermilionError:
+            return ""
+        tensors |= {name: values[name] for name in there}
+        if is_asked:
+            far = [n for n in sorted(held & set(values)) if not _fits_float16(values[n])]
+            if not far:
+                return ""
+            found.append(far[0])
+    return f"there `{found[0]}` leaves the range of float16" if found else ""
+
+
+def _place_of(parts: Sequence[CompiledPart]) -> Callable[[str], int]:
+    places = {compiled.part.name: at for at, compiled in enumerate(parts)}
+    return lambda name: places[name]
+
+
+def _fits_float16(values: Array) -> bool:
+    return not values.size or bool(np.max(np.abs(values)) <= LARGEST_FLOAT16)

@@ -12,8 +12,7 @@ from vermilion.backends.native_run import NativeExecutable
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.rewrite import run_pass
-from vermilion.runtime.prove import _StagedFiles
-from vermilion.runtime.prove_part import PartProof, prove_part
+from vermilion.runtime.prove_part import PartProof, StagedFiles, prove_part
 from vermilion.runtime.write import CompiledPart
 
 ENTRY_BYTES = 8 * 8 * 40 * 40  # of `a`: as counted, twice float32
@@ -34,7 +33,7 @@ def proof_within(limit: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> P
     target, part = find_target("cpu"), Part("vaiml_par_0", "cpu", "native", model, (), 0.0)
     program = NativeBackend().compile(part, target, CompileOptions(threads=2), folder)
     compiled = CompiledPart(part, program, folder)
-    loaded = NativeBackend().load(program, _StagedFiles(compiled), target, CompileOptions())
+    loaded = NativeBackend().load(program, StagedFiles(compiled), target, CompileOptions())
     assert isinstance(loaded, NativeExecutable)
     assert loaded.entries == 32, "computed entry by entry, as the test wants it"
     inputs = {"x": random.standard_normal((32, 8, 40, 40)).astype("f4")}

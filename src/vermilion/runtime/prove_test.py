@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import bundles
-from vermilion.backends.base import CompileOptions, Part
+from vermilion.backends.base import CompileOptions, Numerics, Part
 from vermilion.backends.native import NativeBackend
 from vermilion.backends.npu_model import NpuModelBackend
 from vermilion.backends.ort import OrtBackend
@@ -41,6 +41,35 @@ def replaced(part: CompiledPart, text: str, weights: dict[str, np.ndarray]) -> C
     folder = part.folder.parent / "wrong"
     program = OrtBackend().compile(replace(part.part, model=model), CPU, CompileOptions(), folder)
     return CompiledPart(part.part, program, folder)
+
+
+def test_a_sample_beyond_float16_judges_no_float16(tmp_path: Path) -> None:
+    """Sums of the edges are infinite in float16, whoever computes them."""
+    weights = {name: 100 * array for name, array in bundles.small_weights().items()}
+    model = bundles.model_from_text(bundles.WHOLE, weights)
+
+    def proof_of(values: frozenset[str], operator: str = "Relu") -> Proof:
+        """Return that of parts computed in float16, the first of which says so of `values`."""
+        text = f"r = {operator} (a) c = Cast <to = 10> (r) h = Cast <to = 1> (c)"
+        half = bundles.FIRST.replace("h = Relu (a)", text)
+        folder = tmp_path / f"{operator}{len(values)}"
+        one, other = ({name: weights[name]} for name in ("w1", "w2"))
+        first = bundles.compiled(folder, "vaiml_par_0", half, one, ("first", "middle"))
+        second = bundles.compiled(folder, "cpu_par_0", bundles.SECOND, other, ("last",))
+        first = replace(
+            first,
+            part=replace(first.part, model=bundles.model_from_text(bundles.FIRST, one)),
+            program=replace(first.program, numerics=Numerics("fp16", float16=values)),
+        )
+        return proven(model, (first, second))
+
+    proof = proof_of(frozenset(("a", "h")))
+    assert proof.status == "proven"
+    assert proof.samples[0] == "ordinary"
+    assert "edges" not in proof.samples
+    assert "not judged on the sample `edges`: there `a` leaves the range of float16" in proof.notes
+    assert proof_of(frozenset()).status == "not proven"
+    assert proof_of(frozenset(("a", "h")), "Neg").status == "not proven"
 
 
 def test_every_output_gets_a_row_and_every_kind_of_sample_is_tried(tmp_path: Path) -> None:

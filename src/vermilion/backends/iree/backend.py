@@ -129,11 +129,11 @@ class IreeBackend:
             raise UnsupportedError(packages.reason, hint=packages.hint)
         gpus = target.architectures
         folder.mkdir(parents=True, exist_ok=True)
-        details, model = dict(packages), part.model.clone()
+        details, model, values = dict(packages), part.model.clone(), frozenset[str]()
         details["strided_products"] = str(slice_strided(model))
         if options.precision == "fp16":
             half = to_half(model)
-            model = half.model
+            model, values = half.model, half.values
             details |= {
                 "fp16_operators": str(half.converted),
                 "fp16_kept_fp32": json.dumps(half.kept),
@@ -176,7 +176,7 @@ class IreeBackend:
             details=details,
             notes=tuple(findings(tuple(kernels))),
             machine_code=tuple(kernel.as_json() for kernel in kernels),
-            numerics=Numerics(form),
+            numerics=Numerics(form, float16=values),
             weights=weights,
         )
 

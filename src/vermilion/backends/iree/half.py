@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.backends.base import Array, Tensors
+from vermilion.backends.base import LARGEST_FLOAT16, Array, Tensors
 from vermilion.errors import Refusal, UnsupportedError
 from vermilion.ir.execute import open_session, run_session
 from vermilion.ir.literal.run import run_literally
@@ -42,8 +42,8 @@ _IN_HALF = (
         *("Sigmoid", "Tanh", "HardSigmoid", "HardSwish"),
     }
 )
-# IEEE 754 binary16 ends at 65504; a factor of two is left to inputs that are not the trial's.
-_LARGEST = 65504.0
+# A factor of two is left to inputs that are not the trial's.
+_LARGEST = LARGEST_FLOAT16
 _TRIAL_LARGEST = _LARGEST / 2
 MIN_COSINE = 0.99
 _NOTHING = 1e-6
@@ -54,13 +54,15 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 class Half:
     """The converted model, and what it costs.
 
-    `kept` says why a node stays in float32, by the name of its first output.
+    `kept` says why a node stays in float32, by the name of its first output; `values` are the
+    names of the tensors that are float16 now.
     """
 
     model: ir.Model
     converted: int
     kept: dict[str, str]
     min_cosine: float  # of the outputs against float32, on the trial run
+    values: frozenset[str] = frozenset()
 
 
 def to_half(model: ir.Model) -> Half:
@@ -82,8 +84,14 @@ def to_half(model: ir.Model) -> Half:
             "no operator of this part can be computed in float16",
             hint="compile with `--precision fp32`",
         )
+    values = frozenset(
+        str(v.name)
+        for node in taken
+        for v in (*node.inputs, *node.outputs)
+        if v is not None and v.dtype == ir.DataType.FLOAT and v.const_value is None
+    )
     _rewrite(work.graph, taken)
-    return Half(work, len(taken), kept, _checked(model, work, inputs))
+    return Half(work, len(taken), kept, _checked(model, work, inputs), values)
 
 
 def _accepted(model: ir.Model) -> Tensors:
