@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.tensor import Storage
 
-NumericName = Literal["f32", "bf16", "u8s8", "u8s8_wide"]
+NumericName = Literal["f32", "bf16", "bf16_wide", "u8s8", "u8s8_wide"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ NUMERICS: dict[NumericName, Numeric] = {
         Numeric("f32", 1, "f32", "f32", "float32", "float"),
         # vdpbf16ps: pairs of bfloat16, products and sums in float32.
         Numeric("bf16", 2, "bf16", "bf16", "uint16", "float"),
+        # float32 times bfloat16, of which a lane has two: widened by a shift and a mask.
+        Numeric("bf16_wide", 2, "f32", "bf16", "uint16", "float", parts=2),
         # vpdpbusd: quads of u8×s8, exact in int32.
         Numeric("u8s8", 4, "u8", "s8", "int8", "i32"),
         # vpmaddwd on values widened to 16 bits, exact in int32: for processors without VNNI, whose

@@ -80,6 +80,8 @@ class RegisterTile:
                 return f"<{lanes} x float>"
             case "bf16":
                 return f"<{lanes * 2} x bfloat>" if self.isa.has_bf16 else f"<{lanes} x i32>"
+            case "bf16_wide":
+                return f"<{lanes} x i32>"
             case "u8s8":
                 return f"<{lanes * 4} x i8>"
             case "u8s8_wide":
@@ -256,11 +258,15 @@ class RegisterTile:
         half: bool,
     ) -> None:
         parts = self.numeric.parts
-        loaded = [
-            self._vector(right, n * parts + part, mask)
-            for n, mask in enumerate(masks)
-            for part in range(parts)
-        ]
+        if self.numeric.name == "bf16_wide":
+            pairs = [self._vector(right, n, mask) for n, mask in enumerate(masks)]
+            loaded = [half for both in pairs for half in self._halves(both)]
+        else:
+            loaded = [
+                self._vector(right, n * parts + part, mask)
+                for n, mask in enumerate(masks)
+                for part in range(parts)
+            ]
         for y, slots in enumerate(accumulators):
             for part, value in enumerate(self._broadcast(left.pointer, left.row(y), half)):
                 for slot, vector in zip(slots, loaded[part::parts], strict=True):
@@ -280,8 +286,12 @@ class RegisterTile:
         it has too much meets zeros in the panel.
         """
         f = self.f
-        if self.numeric.group == 1:
-            return [self._arithmetic.splat(f.load("float", pointer, offset, align=4))]
+        if self.numeric.activation == "f32":
+            place = f.at(pointer, offset)
+            return [
+                self._arithmetic.splat(f.load("float", place, 4 * number, align=4))
+                for number in range(self.numeric.group)
+            ]
         if half and self.numeric.group == 2:
             word = f.convert("zext", f.load("i16", pointer, offset, align=2), "i32")
         else:
@@ -309,7 +319,7 @@ class RegisterTile:
         """Return a sum with the product of one part added."""
         f, lanes = self.f, self.isa.lanes
         match self.numeric.name:
-            case "f32":
+            case "f32" | "bf16_wide":
                 return f.intrinsic(f"llvm.fma.v{lanes}f32", total.type, [value, vector, total])
             case "bf16" if not self.isa.has_bf16:
                 return self._multiply_pairs(total, value, vector)
@@ -323,6 +333,13 @@ class RegisterTile:
             case "u8s8_wide":
                 name = "llvm.x86.avx2.pmadd.wd" if lanes == 8 else "llvm.x86.avx512.pmaddw.d.512"
                 return f.binary("add", total, f.intrinsic(name, total.type, [value, vector]))
+
+    def _halves(self, pairs: Value) -> list[Value]:
+        """Return the two bfloat16 of every lane in float32, the lower one first."""
+        f, type_ = self.f, f"<{self.isa.lanes} x float>"
+        low = f.binary("shl", pairs, splat_integer(16, self.isa.lanes))
+        high = f.binary("and", pairs, splat_integer(-(1 << 16), self.isa.lanes))
+        return [f.convert("bitcast", low, type_), f.convert("bitcast", high, type_)]
 
     def _multiply_pairs(self, total: Value, value: Value, vector: Value) -> Value:
         """Add the products of pairs where no instruction does: the upper ones first, as it does."""

@@ -48,7 +48,7 @@ def lower_attention(
     """Write the attention of a layer, or that part of it that is asked for."""
     shape, form = state.shape, CacheForm(state.shape.cache, operation.head_size)
     width = operation.query_heads * operation.head_size
-    size = (shape.max_rows + SPARE_ROWS) * width * form.item_bytes
+    size = (shape.max_rows + SPARE_ROWS) * operation.query_heads * form.query_bytes
     keys = whole(state.given(f"keys {layer}", 64))
     values = whole(state.given(f"values {layer}", 64))
     queries = whole(Buffer(f"{operation.node} queries", size, "arena"))
@@ -74,7 +74,8 @@ def lower_convolution(
     state: Lowering, operation: Convolution, layer: int, results: Sequence[str]
 ) -> None:
     """Write the convolution of a layer, or that part of it that is asked for."""
-    cache, most = RememberedRows(state.shape.cache, operation.width), state.shape.max_rows
+    stored, most = CacheForm(state.shape.cache, operation.width).stored, state.shape.max_rows
+    cache = RememberedRows(stored, operation.width)
     parts = [whole(state.given(f"{name} {layer}", 64)) for name in ("keys", "values")]
     if operation.part != "queries":
         views, steps = zip(*map(state.view, (operation.before, operation.value)), strict=True)

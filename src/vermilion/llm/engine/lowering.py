@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from vermilion.codegen.emit.decoder.activation_layout import ActivationKind, ActivationLayout
+from vermilion.codegen.emit.decoder.cache import CacheNumbers
 from vermilion.codegen.emit.decoder.control import CONTROL_WORDS
 from vermilion.codegen.emit.decoder.strassen_rows import HalvedRows
 from vermilion.codegen.emit.decoder.weights import PANEL, BlockWeights, Weights
@@ -28,7 +28,7 @@ class Shape:
     max_rows: int
     codes: ActivationKind
     plain: ActivationKind
-    cache: Literal["bf16", "f32"]
+    cache: CacheNumbers
     positions: int  # of a unit of attention
     is_single: bool  # whether products are made for one row
 

@@ -13,21 +13,41 @@ from typing import Literal
 from vermilion.codegen.emit.builder import Function
 from vermilion.codegen.emit.decoder.control import CAPACITY, ROOM, Sequence
 from vermilion.codegen.emit.values import Value
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
 BLOCK_TOKENS = 64
+CacheNumbers = Literal["bf16", "bf16_wide", "f32"]
 
 
 @dataclass(frozen=True)
 class CacheForm:
-    """Storage type and head size of a cache."""
+    """In what products over a cache are computed, and its head size.
 
-    storage: Literal["bf16", "f32"]
+    `bf16_wide`: in float32, of keys and values that are stored in bfloat16.
+    """
+
+    storage: CacheNumbers
     head_size: int
 
     @property
     def item_bytes(self) -> int:
         """Bytes of a number."""
-        return 2 if self.storage == "bf16" else 4
+        return 4 if self.storage == "f32" else 2
+
+    @property
+    def stored(self) -> Storage:
+        """Storage type of keys and values."""
+        return "f32" if self.storage == "f32" else "bf16"
+
+    @property
+    def multiplied(self) -> Storage:
+        """Storage type of what is multiplied with them: queries, and weights of keys."""
+        return "bf16" if self.storage == "bf16" else "f32"
+
+    @property
+    def query_bytes(self) -> int:
+        """Bytes of a head of a query."""
+        return self.head_size * STORAGE_BYTES[self.multiplied]
 
     @property
     def group(self) -> int:

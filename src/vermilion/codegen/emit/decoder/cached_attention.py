@@ -134,7 +134,7 @@ class _Writer:
         keys = form.head_at(f, self.keys, own, s.key_heads, head)
         values = form.head_at(f, self.values, own, s.key_heads, head)
         index = f.multiply(f.add(f.multiply(head, s.max_rows), row), s.group)
-        query = f.at(self.queries, f.multiply(index, form.head_size * form.item_bytes))
+        query = f.at(self.queries, f.multiply(index, form.query_bytes))
         rows = f.multiply(count, s.group)
         start = f.add(own.word(PAST), first)  # the first row's own position
         self._clear()
@@ -178,7 +178,7 @@ class _Writer:
         query, keys, values = pointers
         block_values = form.block_at(f, values, block)
         with f.loop(0, rows, s.row_tile) as y:
-            source = f.at(query, f.multiply(y, form.head_size * form.item_bytes))
+            source = f.at(query, f.multiply(y, form.query_bytes))
             target = f.at(self.scores, f.multiply(y, _SCORE_ROW_BYTES))
             peaks = f.at(self.peaks, f.multiply(y, _PEAK_ROW_BYTES))
             for number in range(count):
@@ -259,7 +259,7 @@ class _Writer:
         for first in range(0, BLOCK_TOKENS // lanes, vectors):
             tile = RegisterTile(f, self.isa, form.storage, s.row_tile, vectors)
             tile.multiply(
-                Side(queries, form.head_size * form.item_bytes),
+                Side(queries, form.query_bytes),
                 Side(f.at(keys, first * lanes * 4), BLOCK_TOKENS * 4),
                 form.head_size,
                 prefetch=ahead if first == 0 else None,

@@ -18,6 +18,7 @@ from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.values import Value, splat_constant
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ class _Heads:
             key_head, inside = f.divide(head, s.group), f.remainder(head, s.group)
             index = f.add(f.multiply(key_head, s.max_rows), row)
             index = f.add(f.multiply(index, s.group), inside)
-            step = s.cache.head_size * s.cache.item_bytes
-            self._store(f.at(self.written[-1], f.multiply(index, step)), s.scale)
+            place = f.at(self.written[-1], f.multiply(index, s.cache.query_bytes))
+            self._store(place, s.cache.multiplied, s.scale)
 
     def _keys(
         self, sources: list[Value], sequence: Sequence, position: Value, waves: list[Value]
@@ -133,10 +134,10 @@ class _Heads:
         with f.loop(0, s.key_heads) as head:
             self._load(key, head)
             self._norm_and_turn(self.key_norm, s.key_epsilon, waves)
-            self._store(self.narrow, 1.0)
+            self._store(self.narrow, s.cache.stored)
             self._scatter_key(keys, sequence, head, position)
             self._load(value, head)
-            self._store(self.narrow, 1.0)
+            self._store(self.narrow, s.cache.stored)
             self._scatter_value(values, sequence, head, position)
 
     def _load(self, source: Value, head: Value) -> None:
@@ -189,15 +190,14 @@ class _Heads:
             self.arithmetic.store("f32", new_low, low_at, mask=mask)
             self.arithmetic.store("f32", new_high, high_at, mask=mask)
 
-    def _store(self, target: Value, scale: float) -> None:
-        """Write the head side by side in the cache's storage type."""
-        cache = self.spec.cache
-        for at in range(0, cache.head_size, LANES):
+    def _store(self, target: Value, storage: Storage, scale: float = 1.0) -> None:
+        """Write the head side by side in a storage type."""
+        for at in range(0, self.spec.cache.head_size, LANES):
             value = self.arithmetic.load("f32", self.f.at(self.work, 4 * at))
             if scale != 1.0:
                 value = self.arithmetic.math.multiply(value, splat_constant(scale, LANES))
-            place = self.f.at(target, at * cache.item_bytes)
-            self.arithmetic.store(cache.storage, value, place)
+            place = self.f.at(target, at * STORAGE_BYTES[storage])
+            self.arithmetic.store(storage, value, place)
 
     def _block(
         self, cache: Value, sequence: Sequence, head: Value, position: Value

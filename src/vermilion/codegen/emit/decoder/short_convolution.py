@@ -8,7 +8,6 @@ position. So sequences are cut, copied and taken back as everywhere.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function, Module
@@ -17,13 +16,14 @@ from vermilion.codegen.emit.decoder.weights import LANES
 from vermilion.codegen.emit.values import Value, constant, float_constant
 from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
+from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
 
 @dataclass(frozen=True)
 class RememberedRows:
     """How positions lie in the cache: `width` numbers, half of them in each of its two parts."""
 
-    storage: Literal["bf16", "f32"]
+    storage: Storage
     width: int
 
     @property
@@ -34,7 +34,7 @@ class RememberedRows:
     @property
     def row_bytes(self) -> int:
         """Bytes of a position in each part."""
-        return self.half * (2 if self.storage == "bf16" else 4)
+        return self.half * STORAGE_BYTES[self.storage]
 
 
 @dataclass(frozen=True)
