@@ -93,7 +93,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("literal runs", LiteralModel, "run"),
     ("load the parts", prove._Prover, "_executable"),
     ("runs", native.NativeExecutable, "run"),
-    ("watched run", native.NativeExecutable, "run_timed"),
+    ("watched run", native.NativeExecutable, "run_watched"),
     ("cut", prove_part, "cut_at"),
     ("open what is cut", prove_part, "open_literally"),
     ("judge", prove_part, "judge"),

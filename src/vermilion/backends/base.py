@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from vermilion.codegen.table import StepTensor
+    from vermilion.codegen.watch import OpenTensors
     from vermilion.proof.bounds import FormatName
 
 Array = np.ndarray
@@ -100,7 +101,7 @@ class Numerics:
     """
 
     form: FormatName = "fp32"
-    tensors: tuple[StepTensor, ...] = ()
+    tensors: tuple[StepTensor, ...] | OpenTensors = ()
     fewer_products: bool = False  # Winograd's algorithm
     float16: frozenset[str] = frozenset()
 

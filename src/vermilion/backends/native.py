@@ -127,7 +127,7 @@ class NativeBackend:
             [view.buffer for view in lowered.outputs],
             isa,
             entries=entries,
-            values=lowered.values if entry is None else None,
+            values=lowered.values,
         )
         table = {
             "arena_bytes": compiled.arena_bytes,

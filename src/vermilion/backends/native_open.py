@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from vermilion.backends.native_files import float_storage, write_program
 from vermilion.backends.native_run import fits
 from vermilion.codegen.load import LoadedProgram
 from vermilion.codegen.open_table import OpenTable, SizedTable
-from vermilion.codegen.watch import NUMPY
+from vermilion.codegen.watch import NUMPY, OpenTensors, StepWatcher, affordable, calls_of_table
 from vermilion.codegen.workers import HEAP, Memory
 from vermilion.errors import Refusal, UnsupportedError
 from vermilion.forks import renew_after_fork
@@ -75,6 +75,30 @@ class OpenExecutable:
 
     def run_into(self, inputs: Tensors, places: Tensors) -> dict[str, Array]:
         """Compute the same, outputs into `places` where these fit."""
+        return self._computed(inputs, places, lambda program, sized: program.run())
+
+    def run_watched(
+        self, inputs: Tensors, tensors: OpenTensors, most_bytes: int
+    ) -> tuple[dict[str, Array], dict[str, list[Array]]]:
+        """Compute the same call by call; return the outputs and copies of the inner `tensors`."""
+        copies: dict[str, list[Array]] = {}
+
+        def run(program: LoadedProgram, sized: SizedTable) -> None:
+            shapes = tuple(np.shape(inputs[name]) for name, _ in self._inputs)
+            found = tensors.at(self._open.sizes_of(shapes), sized.run, sized.places)
+            calls = calls_of_table(program, sized.table)
+            watcher = StepWatcher(program, calls, 1, affordable(found, 1, most_bytes))
+            watcher.run()
+            copies.update(watcher.copies)
+
+        return self._computed(inputs, {}, run), copies
+
+    def _computed(
+        self,
+        inputs: Tensors,
+        places: Tensors,
+        run: Callable[[LoadedProgram, SizedTable], None],
+    ) -> dict[str, Array]:
         held = [np.asarray(inputs[name], dtype, order="C") for name, dtype in self._inputs]
         with self._turn:
             sized = self._sized(tuple(array.shape for array in held))
@@ -90,7 +114,8 @@ class OpenExecutable:
             for at, array in enumerate(results.values()):
                 program.point(f"output {at}", array.ctypes.data)
             self._words[: sized.words] = 0
-            program.run()  # when it is left, by an exception even, no worker touches these arrays
+            # When it is left, by an exception even, no worker touches these arrays.
+            run(program, sized)
             if sized.words and self._words[: sized.words].any():
                 self._complain(sized)
         return results
@@ -157,6 +182,7 @@ def compile_open_part(part: Part, isa: Isa, options: CompileOptions, folder: Pat
         details={"steps": str(len(program.table["calls"])), "llvm_cpu": isa.llvm_cpu},
         numerics=Numerics(
             "bf16" if options.precision == "bf16" else "fp32",
+            program.tensors,
             fewer_products=any(step.spec.family.startswith("winograd") for step in lowered.steps),
         ),
     )

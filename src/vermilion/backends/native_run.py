@@ -12,7 +12,7 @@ import numpy as np
 from vermilion.backends.base import Array, Tensors
 from vermilion.codegen.load import KERNEL, LoadedProgram, call_kernel
 from vermilion.codegen.table import Call, Check, StepTensor
-from vermilion.codegen.watch import NUMPY, StepWatcher
+from vermilion.codegen.watch import NUMPY, StepWatcher, affordable, calls_of
 from vermilion.codegen.workers import HEAP, Memory
 from vermilion.errors import OtherSizesError, UnsupportedError
 from vermilion.forks import renew_after_fork
@@ -89,13 +89,26 @@ class NativeExecutable:
 
         return StepTimer(self._program, self._calls, self._program.workers)
 
-    def step_watcher(self, tensors: Sequence[StepTensor]) -> StepWatcher:
-        """Return what runs this part call by call and copies inner tensors."""
-        return StepWatcher(self._program, self._calls, self.entries, tensors)
-
-    def run_timed(self, inputs: Tensors, timer: StepTimer | StepWatcher) -> dict[str, Array]:
-        """Compute the same step by step; the timer or watcher that this part gave has the rest."""
+    def run_timed(self, inputs: Tensors, timer: StepTimer) -> dict[str, Array]:
+        """Compute the same step by step; the timer that this part gave has the rest."""
         return self._computed(inputs, timer.run)
+
+    def run_watched(
+        self, inputs: Tensors, tensors: Sequence[StepTensor], most_bytes: int
+    ) -> tuple[dict[str, Array], dict[str, list[Array]]]:
+        """Compute the same call by call; return the outputs and copies of the inner `tensors`.
+
+        There is a copy for each entry of a batch that is computed entry by entry.
+        """
+        entries = self._entries_given(inputs)
+        calls = calls_of(self._program, self._calls)
+        chosen = affordable(tensors, entries, most_bytes)
+        watcher = StepWatcher(self._program, calls, self.entries, chosen)
+        return self._computed(inputs, watcher.run), watcher.copies
+
+    def _entries_given(self, inputs: Tensors) -> int:
+        """Return how many entries these inputs have, of those computed one after the other."""
+        return self.entries
 
     def _computed(
         self, inputs: Tensors, run: Callable[[], None], places: Tensors | None = None
@@ -173,6 +186,9 @@ class BatchExecutable(NativeExecutable):
                 if self._checks and self._words_seen.tobytes() != self._words_right:
                     self._complain()
         return results
+
+    def _entries_given(self, inputs: Tensors) -> int:
+        return self._entries_of([np.asarray(inputs[port.name]) for port in self._inputs])
 
     def _entries_of(self, held: Sequence[Array]) -> int:
         entries = {array.shape[0] if array.ndim else 0 for array in held}

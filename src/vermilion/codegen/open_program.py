@@ -27,6 +27,7 @@ from vermilion.codegen.program import (
 )
 from vermilion.codegen.table import ObjectCode
 from vermilion.codegen.tensor import Buffer, View
+from vermilion.codegen.watch import OpenTensor, OpenTensors
 from vermilion.errors import UnsupportedError
 from vermilion.ir.formula import FormulaTable, UndecidedError, at_least, formula
 from vermilion.ir.symbolic import Guard, lesser
@@ -34,11 +35,15 @@ from vermilion.ir.symbolic import Guard, lesser
 
 @dataclass(frozen=True)
 class OpenProgram:
-    """Machine code, packed weights, and what a run's table is computed from."""
+    """Machine code, packed weights, and what a run's table is computed from.
+
+    `tensors` says where the results of nodes lie while it runs.
+    """
 
     objects: tuple[ObjectCode, ...]
     packed: NDArray[np.uint8]
     table: Mapping[str, Any]
+    tensors: OpenTensors
 
 
 def compile_open(
@@ -57,7 +62,8 @@ def compile_open(
     """
     table, packed = check_open(lowered, other, symbols, guards, isa)
     objects = compiled_objects(lowered.steps, isa)
-    return OpenProgram(objects, packed, {**table, "most_workers": most_workers(lowered.steps)})
+    table["most_workers"] = most_workers(lowered.steps)
+    return OpenProgram(objects, packed, table, _tensors(lowered))
 
 
 def check_open(
@@ -129,7 +135,8 @@ def _table(
     for place, views in (("input", lowered.inputs), ("output", lowered.outputs)):
         for index, view in enumerate(views):
             places[id(view.buffer)] = {"place": place, "index": index}
-    arena: list[Buffer] = []
+    arena = _arena(lowered.steps)
+    places |= {key: {"place": "arena", "index": index} for index, key in enumerate(arena)}
     checks: list[dict[str, Any]] = []
     for step in lowered.steps:
         if isinstance(step.spec, CheckSpec):
@@ -140,21 +147,53 @@ def _table(
                 "count": formulas.number(step.spec.units),
                 "size": formulas.number(step.spec.size),
             })  # fmt: skip
-        for view in step.arguments:
-            if view.buffer.place == "arena" and id(view.buffer) not in places:
-                places[id(view.buffer)] = {"place": "arena", "index": len(arena)}
-                arena.append(view.buffer)
     calls = [_call(step, places, formulas, isa) for step in lowered.steps]
     return {
         "symbols": {name: list(at) for name, at in symbols.items()},
         "inputs": [_port(view, formulas) for view in lowered.inputs],
         "outputs": [_port(view, formulas) for view in lowered.outputs],
-        "buffers": [formulas.number(buffer.size_bytes) for buffer in arena],
+        "buffers": [formulas.number(buffer.size_bytes) for buffer in arena.values()],
         "checks": checks,
         "calls": calls,
         "guards": [[formulas.number(guard.difference), guard.sign] for guard in guards],
         "formulas": formulas.rows,
     }
+
+
+def _arena(steps: Iterable[Step]) -> dict[int, Buffer]:
+    """Return the buffers of the arena by identity, in the order in which steps name them."""
+    given = tuple(steps)
+    words = {id(step.writes[0].buffer) for step in given if isinstance(step.spec, CheckSpec)}
+    return {
+        id(view.buffer): view.buffer
+        for step in given
+        for view in step.arguments
+        if view.buffer.place == "arena" and id(view.buffer) not in words
+    }
+
+
+def _tensors(lowered: LoweredPart) -> OpenTensors:
+    """Return the results of nodes that lie in the arena, each with the calls that write it."""
+    formulas = FormulaTable()
+    numbers = {key: number for number, key in enumerate(_arena(lowered.steps))}
+    writers: dict[int, list[int]] = {}
+    for at, step in enumerate(lowered.steps):
+        for view in step.writes if step.spec.family not in BORDERS else ():
+            writers.setdefault(id(view.buffer), []).append(at)
+    tensors = tuple(
+        OpenTensor(
+            name,
+            tuple(writers[id(view.buffer)]),
+            numbers[id(view.buffer)],
+            formulas.number(view.offset * view.item_bytes),
+            view.storage,
+            tuple(formulas.number(size) for size in view.shape),
+            tuple(formulas.number(stride) for stride in view.strides),
+        )
+        for name, view in lowered.values.items()
+        if id(view.buffer) in numbers and id(view.buffer) in writers
+    )
+    return OpenTensors(tensors, formulas.rows)
 
 
 def _port(view: View, formulas: FormulaTable) -> dict[str, Any]:

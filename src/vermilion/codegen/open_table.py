@@ -28,11 +28,16 @@ _PORTS = ("input", "output")
 
 @dataclass(frozen=True)
 class SizedTable:
-    """The calls of a run, and the shapes of its results, for one size of every symbol."""
+    """The calls of a run, and the shapes of its results, for one size of every symbol.
+
+    `run` are the calls that it makes, by number, `places` those of the arena's buffers.
+    """
 
     table: ProgramTable
     output_shapes: tuple[tuple[int, ...], ...]
     checks: tuple[Check, ...]
+    run: tuple[int, ...]
+    places: tuple[int, ...]
 
     @property
     def words(self) -> int:
@@ -90,6 +95,7 @@ class OpenTable:
             _whole(call[key] for call in calls) for key in ("units", "operations", "moved")
         )
         self._count = _whole(len(call["arguments"]) + len(call["sizes"]) for call in calls)
+        self._buffer_sizes = _whole(self.about["buffers"])
         extents = [extent for call in calls for extent in call["extents"]]
         self._extents = np.array(extents, np.int64).reshape(-1, 3)
         self._addresses = self._columns()
@@ -176,7 +182,10 @@ class OpenTable:
         if (columns[self._units] < 0).any() or (low < 0).any() or (high > size).any():
             raise self._unfit(sizes)
         checks = self._checks(numbers)
-        return SizedTable(self._table(columns, checks), outputs, checks)
+        run = np.flatnonzero(columns[self._units] > 0)  # others are left out at these sizes
+        places, arena_bytes = self._placed(columns, run)
+        table = self._table(columns, checks, run, places, arena_bytes)
+        return SizedTable(table, outputs, checks, tuple(run.tolist()), tuple(places))
 
     def _unfit(self, sizes: Mapping[str, int]) -> OtherSizesError:
         words = ", ".join(f"{name} = {size}" for name, size in sizes.items())
@@ -193,17 +202,20 @@ class OpenTable:
             offset += count
         return tuple(found)
 
-    def _table(self, numbers: Whole, checks: Sequence[Check]) -> ProgramTable:
-        units = numbers[self._units]
-        is_run = units > 0  # others are left out at these sizes
-        run = np.flatnonzero(is_run)
+    def _table(
+        self,
+        numbers: Whole,
+        checks: Sequence[Check],
+        run: Whole,
+        places: Sequence[int],
+        arena_bytes: int,
+    ) -> ProgramTable:
         a = self._addresses
-        is_given = is_run[a.call]
-        sizes, (places, arena_bytes) = self._placed(numbers, a.tensor[is_given])
+        sizes = numbers[self._buffer_sizes]
         spans = [
             *(
                 (place, place + size + SLACK_BYTES)
-                for place, size in zip(places, sizes, strict=True)
+                for place, size in zip(places, sizes.tolist(), strict=True)
             ),
             *((-number - 1, -number) for number in range(len(self.buffers))),
         ]
@@ -212,23 +224,30 @@ class OpenTable:
         offsets += np.array([8 * check.offset for check in checks] + [0], np.int64)[a.check]
         addresses = np.stack([a.buffer, numbers[a.formula] + a.base + offsets], axis=1)
         barriers = self._barriers(run.tolist(), spans)
-        units = units[run]
+        units = numbers[self._units][run]
         whole_ns = times_ns(numbers[self._operations[run]], numbers[self._moved[run]])
         calls = [
             self._function[run], units, chunks_of(units, whole_ns), barriers, self._count[run],
         ]  # fmt: skip
         return ProgramTable(
             tuple(self.objects), arena_bytes, self.functions, self.buffers,
-            np.stack(calls, axis=1), addresses[is_given], len(self._touched),
+            np.stack(calls, axis=1), addresses[self._is_given(run)], len(self._touched),
         )  # fmt: skip
 
-    def _placed(self, numbers: Whole, tensors: Whole) -> tuple[list[int], tuple[list[int], int]]:
-        """Return the sizes of the arena's tensors, and their places: those that a run touches."""
-        sizes = numbers[_whole(self.about["buffers"])]
+    def _is_given(self, run: Whole) -> NDArray[np.bool_]:
+        """Return which of all arguments are those of calls that are run."""
+        is_run = np.zeros(len(self._touched), bool)
+        is_run[run] = True
+        given: NDArray[np.bool_] = is_run[self._addresses.call]
+        return given
+
+    def _placed(self, numbers: Whole, run: Whole) -> tuple[list[int], int]:
+        """Return the places of the arena's tensors that a run touches, and the arena's size."""
+        sizes = numbers[self._buffer_sizes]
         is_used = np.zeros(len(sizes) + 1, bool)
-        is_used[tensors] = True
+        is_used[self._addresses.tensor[self._is_given(run)]] = True
         found: list[int] = np.where(is_used[:-1], sizes, -1).tolist()
-        return found, places_of(found, self._lives, self._meetings)
+        return places_of(found, self._lives, self._meetings)
 
     def _barriers(self, run: Sequence[int], spans: Sequence[tuple[int, int]]) -> Whole:
         uses, borders = (

@@ -24,8 +24,8 @@ from vermilion.backends.base import (
     Numerics,
     Tensors,
 )
-from vermilion.backends.native_run import NativeExecutable
-from vermilion.codegen.table import StepTensor
+from vermilion.backends.native_open import OpenExecutable
+from vermilion.backends.native_run import BatchExecutable, NativeExecutable
 from vermilion.errors import Refusal, UnsupportedError, VermilionError
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.literal.run import open_literally
@@ -104,13 +104,13 @@ def prove_part(
     name, backend = compiled.part.name, compiled.part.backend
     numerics = compiled.program.numerics or Numerics()
     found: dict[str, Array] = dict(outputs)
-    if isinstance(loaded, NativeExecutable) and numerics.tensors:
-        watcher = loaded.step_watcher(_affordable(numerics.tensors, loaded.entries))
-        again = loaded.run_timed(inputs, watcher)
+    if isinstance(loaded, NativeExecutable | OpenExecutable) and numerics.tensors:
+        # The kind of the tensors is that of the program.
+        again, copies = loaded.run_watched(inputs, numerics.tensors, _WATCHED_BYTES)  # type: ignore[arg-type]
         differs = next((key for key in outputs if not _same(again[key], outputs[key])), None)
         if differs is not None:
             return _unequal(name, backend, differs, outputs[differs].size)
-        found = {**_whole(watcher.copies, compiled.part.model), **found}
+        found = {**_whole(copies, _of_these_sizes(compiled.part.model, loaded, inputs)), **found}
     try:
         cut = cut_at(_literal_form(compiled), found)
         if not cut.names:
@@ -141,16 +141,29 @@ def _literal_form(compiled: CompiledPart) -> ir.Model:
     return compiled.part.model
 
 
+def _of_these_sizes(model: ir.Model, loaded: Executable, inputs: Tensors) -> ir.Model:
+    """Return a model whose batch is open, and run entry by entry, for the batch that is given."""
+    from vermilion.codegen.lower.open_sizes import at_batch
+
+    if not isinstance(loaded, BatchExecutable):
+        return model
+    return at_batch(model, next(iter(inputs.values())).shape[0]).model
+
+
 def _whole(watched: Mapping[str, Sequence[Array]], model: ir.Model) -> dict[str, Array]:
-    """Return each tensor as the model has it: of a batch, all entries one after the other."""
+    """Return each tensor as the model has it: of a batch, all entries one after the other.
+
+    A model that is open in more than its batch is run whole, in shapes that follow from the sizes.
+    """
     found: dict[str, Array] = {}
     for node in model.graph:
         for value in node.outputs:
             copies, shape = watched.get(str(value.name), ()), static_shape(value)
             if not copies:
                 continue
-            whole = copies[0] if copies[0].shape == shape else np.concatenate(copies)
-            if whole.shape == shape and value.dtype is not None:
+            is_one = len(copies) == 1 or copies[0].shape == shape
+            whole = copies[0] if is_one else np.concatenate(copies)
+            if shape in (whole.shape, None) and value.dtype is not None:
                 # What is stored as bfloat16 is compared in the type that the model declares.
                 found[str(value.name)] = whole.astype(value.dtype.numpy(), copy=False)
     return found
@@ -179,21 +192,6 @@ def _unequal(name: str, backend: str, output: str, size: int) -> PartProof:
     words = "two runs on the same inputs differ"
     check = OutputCheck(output, "exact", size, 0, 0, size, 0.0, 0.0, math.inf, 0.0, words)
     return PartProof(name, backend, 1, (check,))
-
-
-def _affordable(tensors: Sequence[StepTensor], entries: int) -> list[StepTensor]:
-    """Return the tensors whose copies fit, in the order in which they are computed.
-
-    Each is there `entries` times, and in the literal run as large again.
-    """
-    chosen: list[StepTensor] = []
-    total = 0
-    for tensor in sorted(tensors, key=lambda one: one.after):
-        total += 8 * entries * math.prod(tensor.shape)
-        if total > _WATCHED_BYTES:
-            break
-        chosen.append(tensor)
-    return chosen
 
 
 def _same(a: Array, b: Array) -> bool:
