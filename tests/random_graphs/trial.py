@@ -144,7 +144,7 @@ def _tried(
             return outcome
     if way.whole_path:
         stage("whole path")
-        verdict = _whole_path(reference, inputs, way, number_format, folder)
+        verdict = _whole_path(model, reference, inputs, way, number_format, folder)
         if verdict:
             outcome.kind, outcome.detail = "wrong", f"as a whole: {verdict}"
     stage("done")
@@ -197,12 +197,16 @@ def _close(reference: Reference, way: Way) -> float:
 
 
 def _whole_path(
-    reference: Reference, inputs: Mapping[str, Array], way: Way, number_format: str, folder: Path
-) -> str:
-    """Compile as a user does, open, run; return what is wrong, empty if nothing is."""
+    model: onnx.ModelProto, reference: Reference, inputs: Mapping[str, Array], way: Way,
+    number_format: str, folder: Path,
+) -> str:  # fmt: skip
+    """Compile as a user does, open, run; return what is wrong, empty if nothing is.
+
+    `model` is the reference's, of which sizes may be open.
+    """
     precision = "bf16" if way.precision == "bf16" else "auto"
     compiled = compile_model(
-        ir.from_proto(reference.model), target=way.target, precision=precision,
+        ir.from_proto(model), target=way.target, precision=precision,
         cache_dir=folder / "cache", winograd=way.winograd,
     )  # fmt: skip
     left_out = [note for note in compiled.report.notes if "fault of the compiler" in note]
