@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 
 import numpy as np
@@ -68,6 +69,16 @@ def test_what_a_program_froze_stays_frozen() -> None:
         assert gc.get_freeze_count() > 0.9 * before
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_that_is_forked_within_collects() -> None:
+    with no_collection():
+        child = os.fork()
+        if not child:
+            os._exit(0 if gc.isenabled() else 3)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_nothing_is_collected_within_and_all_of_it_after() -> None:
