@@ -93,7 +93,17 @@ RESIZED = """g (float[N,8,6,10] x) => (float[N,8,12,20] y, float[N,8,9,7] z, flo
  sizes = Concat<axis=0>(n, rest)
  z = Resize<mode="cubic", coordinate_transformation_mode="align_corners">(x, , , sizes)
  w = Relu(x) }"""
+# Sequences that are turned round, whole and in part.
+BACKWARDS = """g (float[N,S,8] x, int64[N,S] i) => (float[N,S,8] a, float[N,B,8] b, int64[N,S] c)
+ <int64[1] last = {-1}, int64[1] end = {-9223372036854775807}, int64[1] axis = {1},
+  int64[1] back = {-1}, int64[2] from = {4, 100}, int64[2] to = {0, -100}, int64[2] both = {1, 2},
+  int64[2] by = {-2, -3}, int64[1] zero = {0}, int64[1] three = {3}, int64[1] two = {2}> {
+ r = Slice(x, last, end, axis, back)  a = Add(r, x)  p = Slice(x, from, to, both, by)
+ s = Slice(p, zero, three, two)
+ w = ReduceSum<keepdims=1>(s, two)  t = ReduceSum<keepdims=1>(x, axis)
+ b = Mul(w, t)  c = Slice(i, last, end, axis, back) }"""
 GRAPHS = {
+    "backwards": BACKWARDS,
     "rows": ROWS,
     "attention": ATTENTION.format(mask="1,1"),
     "attention with a whole mask": ATTENTION.format(mask="1,S"),

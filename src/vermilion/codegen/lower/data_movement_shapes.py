@@ -139,7 +139,9 @@ def slice_bounds(start: int, end: int, step: int, size: int) -> tuple[int, int]:
         first, last, stride = slice(start, end, step).indices(size)
         return first, len(range(first, last, stride))
     # Whether a bound counts from the end is known; where it is cut off, the run knows.
-    require(step > 0, "a Slice of dynamic sizes that runs backwards")
+    if step < 0:
+        first, last = (_inside_backwards(bound, size) for bound in (start, end))
+        return first, larger(0, -(-(first - last) // -step))
     first, last = (_inside(bound + size if bound < 0 else bound, size) for bound in (start, end))
     return first, larger(0, -(-(last - first) // step))
 
@@ -153,7 +155,16 @@ def _inside(bound: int, size: int) -> int:
     return larger(0, lesser(bound, size))
 
 
-# Exporters write the greatest 32- or 64-bit number for "to the end".
+def _inside_backwards(bound: int, size: int) -> int:
+    """Return a bound of what runs backwards, brought between one before the first and the last."""
+    if same(bound, -1) or (is_known(bound) and bound >= _BEYOND):
+        return size - 1
+    if is_known(bound) and bound <= -_BEYOND:
+        return -1
+    return larger(-1, lesser(bound + size if bound < 0 else bound, size - 1))
+
+
+# Exporters write the greatest 32- or 64-bit number for "to the end", or the least backwards.
 _BEYOND = 2**31 - 1
 
 

@@ -310,8 +310,7 @@ def _slice(node: ir.Node) -> str:
     for index in range(1, len(node.inputs)):
         if node.inputs[index] is not None and whole_numbers(node.inputs[index]) is None:
             return "Slice with bounds that are not constant"
-    steps = shapes.constant_ints(node, 4) or [1]
-    return "" if min(steps) > 0 else "Slice that runs backwards"
+    return ""
 
 
 def _linear(node: ir.Node) -> str:

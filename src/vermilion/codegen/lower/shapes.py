@@ -60,7 +60,10 @@ def lower_transpose(lowering: Lowering, node: ir.Node) -> None:
 
 
 def lower_slice(lowering: Lowering, node: ir.Node) -> None:
-    """Slice with constant bounds: a view with an offset and steps."""
+    """Slice with constant bounds: a view with an offset and steps.
+
+    What runs backwards is a copy: no kernel but that of the copy reads memory backwards.
+    """
     data = node.inputs[0]
     assert data is not None
     view = lowering.demand(data)
@@ -72,7 +75,7 @@ def lower_slice(lowering: Lowering, node: ir.Node) -> None:
         at = axis % len(view.shape)
         first, count = slice_bounds(start, end, step, view.shape[at])
         view = view.sliced(at, first, count, step)
-    _name(lowering, node.outputs[0], view)
+    _name(lowering, node.outputs[0], lowering.copied(view) if min(steps, default=1) < 0 else view)
 
 
 def lower_split(lowering: Lowering, node: ir.Node) -> None:
