@@ -40,7 +40,7 @@ _PLACES = [str(ROOT / name) for name in ("src", "tests")]
 sys.path[:0] = _PLACES
 # Loaded once, before the children are forked; nothing of them has threads until it is used.
 _LOADED = ("onnxruntime", "llvmlite.binding", "vermilion.api", "proof_models", "models")
-_COARSE = {"bf16": "bf16", "gpu-fp16": "fp16"}
+_COARSE = {"bf16": "bf16", "dynamic-bf16": "bf16", "gpu-fp16": "fp16"}
 _LIMIT_SECONDS = 180
 _FRESH = 3
 
@@ -78,7 +78,7 @@ class Result:
 
 def _opened(trial: Trial, folder: Path, *, is_right: bool) -> tuple[list[str], Any, str]:
     """Compile; return the proof's notes, a function from inputs to outputs, and what to draw."""
-    from proof_models import model_of
+    from proof_models import model_of, with_dynamic_sizes
 
     from vermilion.api import compile_model
 
@@ -89,9 +89,10 @@ def _opened(trial: Trial, folder: Path, *, is_right: bool) -> tuple[list[str], A
     precision, target = FORMATS[trial.format]
     if trial.fault.target:
         target = trial.fault.target
-    compiled = compile_model(
-        model_of(trial.fault.model), precision=precision, target=target, cache_dir=folder / "cache"
-    )
+    model = model_of(trial.fault.model)
+    if trial.format.startswith("dynamic"):
+        model = with_dynamic_sizes(model)
+    compiled = compile_model(model, precision=precision, target=target, cache_dir=folder / "cache")
     session = compiled.session(threads=2)
     names = [output.name for output in session.get_outputs()]
     unproven = [

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# Number format → precision and target of `compile_model`.
+# Number format → precision and target of `compile_model`. The sizes of inputs are dynamic in some.
 FORMATS: Mapping[str, tuple[str, str]] = {
     "fp32": ("fp32", "cpu"),
     "bf16": ("bf16", "cpu"),
     "int8": ("auto", "cpu"),
     "exact": ("auto", "cpu"),
+    "dynamic-fp32": ("fp32", "cpu"),
+    "dynamic-bf16": ("bf16", "cpu"),
     "gpu-fp32": ("fp32", "gfx1100"),
     "gpu-fp16": ("fp16", "gfx1100"),
 }

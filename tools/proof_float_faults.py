@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from proof_fault import CODE, EMIT, IR, LOWER, Fault, in_file
 
-_BOTH = ("fp32", "bf16")
+_BOTH = ("fp32", "bf16", "dynamic-fp32", "dynamic-bf16")
 
 FAULTS: tuple[Fault, ...] = (
     # Convolutions and products -------------------------------------------------------------------

@@ -390,6 +390,26 @@ TEXTS |= {  # type: ignore[operator]
 }  # fmt: skip
 
 
+def with_dynamic_sizes(model: ir.Model) -> ir.Model:
+    """Return a copy whose inputs have dynamic sizes: those that no weight has. A batch may be 1.
+
+    Equal sizes are one dimension.
+    """
+    proto = ir.to_proto(model)
+    weights = {size for tensor in proto.graph.initializer for size in tensor.dims if size > 1}
+    names = {tensor.name for tensor in proto.graph.initializer}
+    del proto.graph.value_info[:]
+    for value in proto.graph.input:
+        sizes = value.type.tensor_type.shape.dim if value.name not in names else ()
+        for axis, size in enumerate(sizes):
+            if size.dim_value not in weights and (axis == 0 or size.dim_value > 1):
+                size.dim_param = f"size_{size.dim_value}"
+    for value in proto.graph.output:
+        for axis, size in enumerate(value.type.tensor_type.shape.dim):
+            size.dim_param = f"{value.name}_{axis}"
+    return ir.from_proto(proto)
+
+
 def model_of(name: str) -> ir.Model:
     """Return the model of a name: one of the table, or one of the tests' networks."""
     if name in TEXTS:

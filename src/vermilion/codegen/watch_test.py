@@ -19,8 +19,7 @@ from vermilion.ir.literal.run import open_literally
 from vermilion.ir.literal.types import complete_types
 from vermilion.ir.passes.pipeline import simplify
 from vermilion.proof.cut import cut_at
-from vermilion.runtime.prove import _StagedFiles
-from vermilion.runtime.prove_part import _of_these_sizes, _whole, prove_part
+from vermilion.runtime.prove_part import StagedFiles, _of_these_sizes, _whole, prove_part
 from vermilion.runtime.write import CompiledPart
 
 # Of these tensors copies must be there, whatever is fused.
@@ -43,7 +42,7 @@ def compiled(proto: onnx.ModelProto, folder: Path, precision: str = "auto") -> C
 
 def loaded(part: CompiledPart) -> OpenExecutable | BatchExecutable:
     found = NativeBackend().load(
-        part.program, _StagedFiles(part), find_target("cpu"), CompileOptions()
+        part.program, StagedFiles(part), find_target("cpu"), CompileOptions()
     )
     assert isinstance(found, OpenExecutable | BatchExecutable)
     return found

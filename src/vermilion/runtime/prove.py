@@ -36,9 +36,10 @@ from vermilion.ir.opset import required_inputs
 from vermilion.ir.samples import Sample, SampleKind, draw_accepted
 from vermilion.progress import Progress
 from vermilion.proof.bounds import FormatName
-from vermilion.proof.check import OutputCheck, agreement_of, check_output, nothing_shown
+from vermilion.proof.check import OutputCheck, check_output
 from vermilion.proof.judge import Question, judge
 from vermilion.runtime.invalid import Runs, check_valid
+from vermilion.runtime.output_rows import OutputRows, decided_by_roundings
 from vermilion.runtime.prove_part import (
     PartProof,
     StagedFiles,
@@ -65,17 +66,16 @@ class WrongNumbersError(UnsupportedError):
     """What was compiled does not compute what the model does."""
 
 
+class _WrongPartsError(Exception):
+    """Parts are wrong on these inputs; `parts` says what is wrong in each, by name."""
+
+    def __init__(self, parts: Mapping[str, WrongPart], inputs: Tensors) -> None:
+        super().__init__(", ".join(parts))
+        self.parts, self.inputs = parts, inputs
+
+
 class NotProvenError(UnsupportedError):
     """A proof was required, and no sample could give one."""
-
-
-@dataclass(frozen=True)
-class OutputProof:
-    """One output of the whole, on the sample where it is furthest from what is expected."""
-
-    check: OutputCheck
-    row: Mapping[str, object]
-    amplified: bool = False  # within roundings part by part, beyond them from end to end
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,11 @@ class _Prover:
     progress: Progress
     precision: str
     loaded: dict[str, Executable] = field(default_factory=dict)
-    rows: dict[str, OutputProof] = field(default_factory=dict)
+    rows: OutputRows = field(default_factory=OutputRows)
     notes: dict[str, None] = field(default_factory=dict)
     decided: dict[str, Array] = field(default_factory=dict)
+    # A part that is not for the sizes of a sample: a session has ONNX Runtime run the model there.
+    away: dict[str, WrongPart] = field(default_factory=dict)
 
     def prove(self, given: Tensors | None) -> Proof:
         begin = time.perf_counter()
@@ -144,61 +146,85 @@ class _Prover:
             return self._done((), error.message, begin)
         runs = Runs(literal)
         samples: list[str] = []
-        reason, away = "", dict[str, WrongPart]()
+        reason = ""
         for number, kind in enumerate(("given", *KINDS)):
             if kind == "given" and given is None:
                 continue
             if samples and time.perf_counter() - begin > _ENOUGH_SECONDS:
                 reason = f"a sample takes {(time.perf_counter() - begin) / len(samples):.0f} s"
                 break
-            drawn = self._drawn(runs, kind, given)
-            if isinstance(drawn, Refusal):
-                reason = reason or drawn.reason
-                continue
-            sample, expected = drawn
-            wrong = self._proved(sample.inputs, expected, literal.engine, first=not samples)
-            if any(part.other_sizes for part in wrong.values()):
-                away = wrong  # a session has ONNX Runtime run the model at such sizes
-                continue
-            beyond = beyond_float16(self.parts, wrong, sample.inputs) if samples else ""
-            if beyond:
+            try:
+                drawn = self._drawn(runs, kind, given)
+                if isinstance(drawn, Refusal):
+                    reason = reason or drawn.reason
+                    continue
+                sample, (expected, found) = drawn
+                self._proved(sample.inputs, expected, found, literal.engine, first=not samples)
+            except _WrongPartsError as error:
+                beyond = beyond_float16(self.parts, error.parts, error.inputs) if samples else ""
+                if not beyond:
+                    return replace(self._done((), "", begin), wrong=error.parts)
                 self.notes[f"not judged on the sample `{kind}`: {beyond}"] = None
                 continue
-            if wrong:
-                return replace(self._done((), "", begin), wrong=wrong)
             samples.append(kind)
             self.progress("prove", number + 1, steps)
         self.progress("prove", steps, steps)
-        if away and not samples:
-            return replace(self._done((), "", begin), wrong=away)
+        if self.away and not samples:
+            return replace(self._done((), "", begin), wrong=self.away)
         if not samples:
             runs.check_valid(self.original)
         return self._done(tuple(samples), reason, begin)
 
     def _drawn(
         self, runs: Runs, kind: str, given: Tensors | None
-    ) -> tuple[Sample, Mapping[str, Array]] | Refusal:
+    ) -> tuple[Sample, tuple[dict[str, Array], dict[str, Array]]] | Refusal:
+        """Return a sample, the outputs of its literal run, and what the parts give."""
         if kind == "given":
             assert given is not None, "asked for only where it is there"
             try:
-                return Sample("ordinary", given, {}), runs.run(given)
+                expected = runs.run(given)
             except VermilionError as error:
                 raise OptionError(
                     f"the model does not run on the given inputs: {error.message}",
                     where=error.where,
                     hint="a sample has one array for each input of the model, by name",
                 ) from error
+            try:
+                return Sample("ordinary", given, {}), (expected, self._computed(given))
+            except OtherSizesError as error:
+                return Refusal(error.message, error.hint)
         try:
-            return draw_accepted(self.original, kind, runs.run)  # type: ignore[arg-type]
+            # What the parts are not for is drawn again, as what the model does not take.
+            return draw_accepted(
+                self.original,
+                kind,  # type: ignore[arg-type]
+                lambda inputs: (runs.run(inputs), self._computed(inputs)),
+            )
         except VermilionError as error:  # it takes too long, or too much memory
             return Refusal(error.message, error.hint)
 
+    def _computed(self, inputs: Tensors) -> dict[str, Array]:
+        """Return the inputs, and all that the parts give.
+
+        Raises: OtherSizesError where a part is not for these sizes; _WrongPartsError where one
+        fails.
+        """
+        tensors: dict[str, Array] = dict(inputs)
+        for compiled in self.parts:
+            try:
+                tensors |= self._executable(compiled).run(_inputs_of(compiled, tensors))
+            except VermilionError as error:
+                refusal = Refusal(f"it fails: {error.message}", REPORT_IT)
+                wrong = {compiled.part.name: WrongPart(refusal)}
+                if isinstance(error, OtherSizesError):
+                    self.away = wrong
+                    raise
+                raise _WrongPartsError(wrong, inputs) from error
+        return tensors
+
     def _done(self, samples: tuple[str, ...], reason: str, begin: float) -> Proof:
-        rows = tuple(
-            {**proof.row, "samples": list(samples)} if samples else proof.row
-            for proof in self.rows.values()
-        )
-        if not samples and not self.rows:
+        rows = self.rows.of_samples(samples)
+        if not samples and not rows:
             rows = tuple(
                 {"name": str(v.name), "status": "not proven", "reason": reason}
                 for v in self.original.graph.outputs
@@ -211,17 +237,12 @@ class _Prover:
         )  # fmt: skip
 
     def _proved(
-        self, inputs: Tensors, expected: Mapping[str, Array], engine: str, *, first: bool
-    ) -> dict[str, WrongPart]:
-        """Judge one sample; return the parts that are wrong, with what is wrong in them."""
-        tensors: dict[str, Array] = dict(inputs)
-        for compiled in self.parts:
-            try:
-                tensors |= self._executable(compiled).run(_inputs_of(compiled, tensors))
-            except VermilionError as error:
-                refusal = Refusal(f"it fails: {error.message}", REPORT_IT)
-                is_other = isinstance(error, OtherSizesError)
-                return {compiled.part.name: WrongPart(refusal, other_sizes=is_other)}
+        self, inputs: Tensors, expected: Tensors, tensors: Tensors, engine: str, *, first: bool
+    ) -> None:
+        """Judge one sample, of which the parts gave `tensors`.
+
+        Raises: _WrongPartsError.
+        """
         form = self._form()
         checks = {
             name: check_output(name, expected[name], tensors[name], _own(form, expected[name]))
@@ -232,14 +253,17 @@ class _Prover:
         if first or far:
             wrong = self._wrong_parts(tensors)
             if wrong:
-                return wrong
+                raise _WrongPartsError(wrong, inputs)
         amplified = self._explained(far, inputs, tensors, expected) if far else {}
+        stood = stood_in(self.parts, self.target)
         for name, check in checks.items():
+            right = expected[name]
             if name in amplified and check.format == "exact" and name in self.decided:
-                self._keep_decided(check, tensors[name], engine)
-            else:
-                self._keep(check, expected[name], tensors[name], engine, name in amplified)
-        return {}
+                right = self.decided[name]
+                there = check_output(name, right, tensors[name], "exact")
+                self.notes[decided_by_roundings(check)] = None
+                check = there
+            self.rows.keep(check, right, tensors[name], engine, name in amplified, stood)
 
     def _executable(self, compiled: CompiledPart) -> Executable:
         name = compiled.part.name
@@ -346,38 +370,6 @@ class _Prover:
             self.notes[f"the parts have no literal run together: {error.message}"] = None
             return dict(tensors)
         return chain
-
-    def _keep(
-        self, check: OutputCheck, expected: Array, found: Array, engine: str, amplified: bool
-    ) -> None:
-        """Keep the row of an output, the sample's that is furthest off."""
-        known = self.rows.get(check.name)
-        if known is not None and known.check.sqnr_db <= check.sqnr_db:
-            return
-        row = agreement_of(check, expected, found).as_json()
-        reason = nothing_shown(check, expected, amplified)
-        row |= {"status": "not proven" if reason else "proven", "format": check.format}
-        row |= {"reason": reason, "against": engine} if reason else {"against": engine}
-        if check.numbers < check.places and check.format != "exact":
-            row |= {"unlike_places": check.unlike, "number_places": check.numbers}
-        if amplified:
-            row["amplified"] = True
-        row |= stood_in(self.parts, self.target)
-        self.rows[check.name] = OutputProof(check, row, amplified)
-
-    def _keep_decided(self, check: OutputCheck, found: Array, engine: str) -> None:
-        """Keep the row of integers that other roundings decide otherwise: a class, an index.
-
-        What they are off by says nothing. They are judged where they are decided: against the
-        literal run from the scores on that were computed here.
-        """
-        there = check_output(check.name, self.decided[check.name], found, "exact")
-        self._keep(there, self.decided[check.name], found, engine, amplified=True)
-        differ = f"{check.wrong} of {check.places}" if not check.shape else "their number"
-        self.notes[
-            f"`{check.name}` is decided by roundings: {differ} differ from the model as it came, "
-            "none from the scores that decide it"
-        ] = None
 
 
 def _own(form: FormatName, array: Array | Sequence[Array]) -> FormatName:

@@ -59,14 +59,10 @@ class StagedFiles:
 
 @dataclass(frozen=True)
 class WrongPart:
-    """What is wrong in a part; `results` are those of the nodes that are, where that is known.
-
-    With `other_sizes` it is only not for the sizes of a sample.
-    """
+    """What is wrong in a part; `results` are those of the nodes that are, where that is known."""
 
     refusal: Refusal
     results: frozenset[str] = frozenset()
-    other_sizes: bool = False
 
 
 @dataclass(frozen=True)

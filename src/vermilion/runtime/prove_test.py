@@ -14,12 +14,13 @@ from vermilion.backends.base import CompileOptions, Numerics, Part
 from vermilion.backends.native import NativeBackend
 from vermilion.backends.npu_model import NpuModelBackend
 from vermilion.backends.ort import OrtBackend
-from vermilion.errors import OptionError
+from vermilion.errors import OptionError, OtherSizesError
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.passes.infer_shapes import infer_shapes
 from vermilion.ir.passes.rewrite import run_pass
 from vermilion.progress import no_progress
 from vermilion.runtime.prove import Proof, WrongNumbersError, prove
+from vermilion.runtime.prove_part import StagedFiles
 from vermilion.runtime.write import CompiledPart
 
 CPU, STRIX = find_target("x86-64-v3"), find_target("strix")
@@ -180,6 +181,25 @@ def native(model: ir.Model, folder: Path, precision: str = "auto") -> CompiledPa
     options = CompileOptions(precision=precision, threads=2)
     program = NativeBackend().compile(part, find_target("cpu"), options, folder)
     return CompiledPart(part, program, folder)
+
+
+def test_other_sizes_are_drawn_where_a_program_is_not_for_the_first(tmp_path: Path) -> None:
+    """Of one channel and of three, as images mostly have, this program is not right."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[N,C,H,W] x) => (float[N,C,A,B] y) {
+      y = MaxPool <kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]> (x) }"""
+    model = bundles.model_from_text(text, {})
+    part = Part("vaiml_par_0", "cpu", "native", model, (), 0.0)
+    compiled = CompiledPart(
+        part, NativeBackend().compile(part, CPU, CompileOptions(), tmp_path), tmp_path
+    )
+    loaded = NativeBackend().load(
+        compiled.program, StagedFiles(compiled), CPU, CompileOptions(threads=1)
+    )
+    with pytest.raises(OtherSizesError):
+        loaded.run({"x": np.zeros((1, 1, 64, 64), np.float32)})
+    row = row_of(proven(model, [compiled]))
+    assert row["samples"] == ["ordinary", "edges", "large"]
 
 
 def test_what_a_last_softmax_hides_is_found_where_it_is_computed(tmp_path: Path) -> None:
