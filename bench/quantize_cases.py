@@ -282,10 +282,15 @@ def neural_compressor(words: str) -> Run:
 
 
 def session_options(engine: str) -> Any:
-    """Return the options to open a result with: Quark's files may hold operators of its own."""
+    """Return the options to open a result with: Quark's files may hold operators of its own.
+
+    Sums are exact: without VNNI, ONNX Runtime adds pairs of products of uint8 and int8 in 16 bits,
+    which cuts off the larger ones, and a measurement would be of the processor.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
     if engine.startswith("quark"):
         from quark.onnx import get_library_path
 

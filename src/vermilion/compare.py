@@ -22,6 +22,7 @@ from vermilion.ir.literal.run import run_literally
 from vermilion.ir.measure import Agreement, agreement
 from vermilion.ir.samples import draw_accepted
 from vermilion.progress import Progress, no_progress
+from vermilion.quantize.algorithms.channels import changed_tensors
 from vermilion.quantize.algorithms.fill import noted_factors
 from vermilion.rounds import in_rounds
 from vermilion.sides import Array, Side, Tensors, fixed_sizes
@@ -185,7 +186,11 @@ def _renamed(given: Tensors, reference: Side, other: Side) -> Tensors:
 def _layers(
     reference: Side, other: Side, given: Tensors, progress: Progress
 ) -> Iterator[LayerAgreement]:
-    """Compare every floating-point tensor that both graphs make under the same name."""
+    """Compare every floating-point tensor that both graphs make under the same name.
+
+    Not those that hold other numbers with the same result, as a quantized file tells.
+    """
+    changed = changed_tensors(reference.model) | changed_tensors(other.model)
     theirs = {
         str(value.name): value
         for node in other.model.graph
@@ -196,7 +201,7 @@ def _layers(
         value
         for node in reference.model.graph
         for value in node.outputs
-        if value.name in theirs and _is_float(value)
+        if value.name in theirs and value.name not in changed and _is_float(value)
     ]
     ours, others = noted_factors(reference.model), noted_factors(other.model)
     done = 0

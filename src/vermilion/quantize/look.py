@@ -17,6 +17,7 @@ from vermilion.progress import Progress
 from vermilion.quantize.addends import join_biases
 from vermilion.quantize.algorithms.attention import ease_attention, score_products
 from vermilion.quantize.algorithms.equalize import equalize_layers
+from vermilion.quantize.algorithms.even import even_out
 from vermilion.quantize.algorithms.layers import layers_of, recurrences_of
 from vermilion.quantize.algorithms.migrate import migrate
 from vermilion.quantize.algorithms.moments import Moments, MomentsObserver
@@ -179,6 +180,7 @@ def _ease(work: ir.Model, samples: Sequence[Mapping[str, Array]], options: Optio
     if score_products(work.graph):
         shapes = {name: fact.shape for name, fact in tensor_facts(work, samples[0]).items()}
         ease_attention(work, shapes, samples, left_out)
+        even_out(work, shapes, samples)
 
 
 def _check_named(options: Options, known: Collection[str]) -> None:

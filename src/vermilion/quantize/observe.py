@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from copy import copy
+from heapq import heappush, heappushpop
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,11 @@ _HEADROOM = (2.0, 16.0)
 _DEVIATIONS = 3.0
 _LEAST_SAMPLES = 4
 
+_TOP = 17  # samples with the largest magnitudes that are kept
+
+FEW = 1 << 12
+"""Numbers of a tensor that are so few that one sample says little of the largest ones."""
+
 _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 # Keeps the factor from values to bins inside float32.
@@ -49,6 +55,7 @@ class Spread:
     def __init__(self) -> None:
         self._count = 0
         self._sum = self._squares = 0.0
+        self._top: list[float] = []  # a heap, the smallest of them first
 
     def add(self, largest: float) -> None:
         """Take the largest magnitude of one sample."""
@@ -57,16 +64,45 @@ class Spread:
             self._count += 1
             self._sum += logarithm
             self._squares += logarithm * logarithm
+            if len(self._top) < _TOP:
+                heappush(self._top, largest)
+            else:
+                heappushpop(self._top, largest)
+
+    @property
+    def count(self) -> int:
+        """Samples that held more than zeros."""
+        return self._count
 
     def headroom(self) -> float:
         """Return by what factor the range of what was seen shall be widened."""
         if self._count < _LEAST_SAMPLES:
             return _HEADROOM[0]
+        low, high = _HEADROOM
+        return min(max(math.exp(_DEVIATIONS * self._distribution()[1]), low), high)
+
+    def excess(self, limit: float) -> float:
+        """Return the mean square by which the largest magnitude of a sample passes `limit`.
+
+        Beyond the largest few, what passes falls off exponentially, by their mean excess β over
+        the next: of a share p above u, E[(M - c)²; M > c] = p·e^(-(c - u) ÷ β)·2β². (Source:
+        J. Pickands, "Statistical Inference Using Extreme Order Statistics", 1975, with shape 0.)
+        """
+        kept = min(len(self._top) - 1, self._count // 8)
+        if kept < _LEAST_SAMPLES:
+            return 0.0
+        *above, start = sorted(self._top, reverse=True)[: kept + 1]
+        mean = sum(above) / kept - start
+        if mean <= 0.0:
+            return 0.0
+        share = kept / self._count * math.exp(min(0.0, (start - limit) / mean))
+        return share * 2.0 * mean * mean
+
+    def _distribution(self) -> tuple[float, float]:
+        """Return mean and standard deviation of the logarithms."""
         mean = self._sum / self._count
         variance = max(0.0, self._squares / self._count - mean * mean)
-        variance *= self._count / (self._count - 1)
-        low, high = _HEADROOM
-        return min(max(math.exp(_DEVIATIONS * math.sqrt(variance)), low), high)
+        return mean, math.sqrt(variance * self._count / (self._count - 1))
 
 
 class Histogram:
@@ -134,6 +170,8 @@ class Histogram:
     def add(self, values: NDArray[np.float32]) -> bool:
         """Count `values`; say whether all are finite. If not, the counts are of no more use."""
         flat = _as_they_lie(values)
+        if self.spread is None and flat.size <= FEW:
+            self.spread = Spread()
         if self.spread is not None and (ends := _ends(flat)) is not None:
             self.spread.add(max(-ends[0], ends[1]))
         whole = flat.size - flat.size % LANES
@@ -154,6 +192,17 @@ class Histogram:
             if not self._count(here, in_part=in_part):
                 return False
         return True
+
+    def excess(self, limit: float) -> float:
+        """Return by how much further samples pass `limit`: a mean square, of a value of theirs.
+
+        It is 0 where so much was seen of each sample that the few largest do not matter.
+        """
+        values = float(self.counts.sum())
+        if self.spread is None or not self.spread.count or values > FEW * self.spread.count:
+            return 0.0
+        passed = self.spread.excess(limit / self._factor) * self._factor**2
+        return passed * self.spread.count / values
 
     def times(self, factor: float) -> Histogram:
         """Return what was seen, multiplied with a number above 0; it counts no further values."""

@@ -5,7 +5,7 @@ import pytest
 
 from vermilion.quantize.formats import INT8, INT16, UINT8, IntegerFormat
 from vermilion.quantize.observe import Histogram, Range
-from vermilion.quantize.ranges import METHODS, Method, parameters_for, range_of
+from vermilion.quantize.ranges import METHODS, Method, parameters_for, range_of, with_room
 
 RNG = np.random.default_rng(2)
 
@@ -92,3 +92,41 @@ def test_only_the_ends_are_enough_for_minmax() -> None:
     ends = Range()
     ends.add(np.asarray([-2.0, 7.0], np.float32))
     assert range_of(ends, "minmax", UINT8) == (-2.0, 7.0)
+
+
+def heavy(rng: np.random.Generator, samples: int, numbers: int) -> list[np.ndarray]:
+    """Return scores of samples that differ much in how large they are."""
+    sizes = np.exp(0.6 * rng.standard_normal((samples, 1)))
+    return list((sizes * rng.standard_normal((samples, numbers))).astype(np.float32))
+
+
+def test_few_numbers_of_a_sample_get_room_for_what_further_ones_hold() -> None:
+    """Over many draws: with room the fresh scores keep more, and the worst draws far more."""
+    kept: dict[bool, list[float]] = {False: [], True: []}
+    for draw in range(60):
+        rng = np.random.default_rng(draw)
+        calibrated, fresh = Histogram(), np.concatenate(heavy(rng, 400, 4))
+        for sample in heavy(rng, 60, 4):
+            calibrated.add(sample)
+        ends = range_of(calibrated, "mse", UINT8)
+        for room in kept:
+            given = parameters_for(with_room(ends, calibrated, UINT8) if room else ends, UINT8)
+            off = fresh - given.to_reals(given.to_integers(fresh))
+            kept[room].append(float(10 * np.log10(np.sum(fresh**2) / np.sum(off**2))))
+    assert np.mean(kept[True]) > np.mean(kept[False]) + 1.0
+    assert min(kept[True]) > min(kept[False]) + 2.0
+
+
+def test_there_is_no_room_where_each_sample_shows_what_there_is() -> None:
+    rng = np.random.default_rng(6)
+    many, even = Histogram(), Histogram()
+    for sample in heavy(rng, 60, 20_000):
+        many.add(sample)
+    for _ in range(60):
+        even.add(np.array([1.0, -1.0, 0.5, 0.2], np.float32))
+    for histogram in (many, even):
+        ends = (histogram.lowest, histogram.highest)
+        assert with_room(ends, histogram, UINT8) == ends
+    few = Range()
+    few.add(np.array([1.0, -1.0], np.float32))
+    assert with_room((-1.0, 1.0), few, UINT8) == (-1.0, 1.0)

@@ -14,7 +14,7 @@ from vermilion.ir.attributes import flag, integer
 from vermilion.quantize.formats import INT8, INT16, IntegerFormat, Parameters, Scheme
 from vermilion.quantize.observe import Histogram, Range
 from vermilion.quantize.plan import Plan
-from vermilion.quantize.ranges import Ends, Method, parameters_for, range_of
+from vermilion.quantize.ranges import Ends, Method, parameters_for, range_of, with_room
 
 # An int32 bias holds what is below half of its range; scales are made coarser for more.
 _BIAS_HIGH = float(2**30)
@@ -73,8 +73,11 @@ def choose_scales(
         here = usual if scale in raised else ranges.get(name, usual)
         ends = range_of(statistics, here, _format(plan, symmetric, False))
         ends = (min(ends[0], statistics.floor), ends[1])
-        if headroom and _format(plan, symmetric, scale in raised).has_fine_steps:
+        number = _format(plan, symmetric, scale in raised)
+        if headroom and number.has_fine_steps:
             ends = _with_headroom(ends, statistics, limits.get(name))
+        elif headroom:
+            ends = _within(with_room(ends, statistics, number), limits.get(name))
         known = own.get(scale, ends)
         own[scale] = (min(ends[0], known[0]), max(ends[1], known[1]))
     for value in plan.weights:
@@ -102,10 +105,12 @@ def _limits(value: ir.Value) -> Ends | None:
 def _with_headroom(ends: Ends, seen: Histogram | Range, limits: Ends | None) -> Ends:
     """Widen a range for what samples that were not seen may hold; 16 bits can afford it."""
     factor = 2.0 if seen.spread is None else seen.spread.headroom()
-    low, high = ends[0] * factor, ends[1] * factor
-    if limits is None:
-        return low, high
-    return max(low, limits[0]), min(high, limits[1])
+    return _within((ends[0] * factor, ends[1] * factor), limits)
+
+
+def _within(ends: Ends, limits: Ends | None) -> Ends:
+    """Return a range as far as its tensor can fill it."""
+    return ends if limits is None else (max(ends[0], limits[0]), min(ends[1], limits[1]))
 
 
 def _holds_scores(value: ir.Value) -> bool:

@@ -7,9 +7,7 @@ Before → after, for scores S = q·kᵀ and Y = softmax(S)·v, then a product w
 E is the mean of each channel over the samples. What a layer adds to all tokens alike takes range
 from what tells them apart; and the sum of rounded weights is not quite 1, which E[v] would meet.
 
-Channels are followed by their numbers through all that only moves them, so that it does not matter
-how an exporter splits heads, or whether one product makes q, k and v. Where a channel is read by
-anybody else, or a shape is open, nothing is changed.
+Where a channel is read by anybody else, or a shape is open, nothing is changed.
 """
 
 from __future__ import annotations
@@ -19,42 +17,30 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from vermilion.ir.attributes import integer, integers, number
+from vermilion.ir.attributes import integer
 from vermilion.ir.execute import Array, run_session
+from vermilion.quantize.algorithms.channels import (
+    End,
+    Float32,
+    Linear,
+    Numbers,
+    Paths,
+    Shapes,
+    alike,
+    array_of,
+    leading_to,
+)
 from vermilion.quantize.calibrate import open_fetching
 from vermilion.quantize.masks import MASKED
 
-Numbers = NDArray[np.int64]
-Float32 = NDArray[np.float32]
-
-Shapes = Mapping[str, tuple[int, ...] | None]
-
-_RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
-
 
 @dataclass(frozen=True)
-class _End:
-    """Where channels of a layer arrive: at a node that does not only move them, or nowhere else.
-
-    `channels` are their numbers, in the shape of what `node` reads at `index`.
-    """
-
-    node: ir.Node | None
-    index: int
-    channels: Numbers
-
-
-@dataclass(frozen=True)
-class _Attention:
+class Attention:
     """The products around a Softmax."""
 
     scores: ir.Node
     mixing: ir.Node | None  # of what it gives with the values
-
-
-_Layers = Mapping[ir.Node, Sequence[_End]]
 
 
 def ease_attention(
@@ -69,14 +55,16 @@ def ease_attention(
     Shapes: `shapes` are those of all tensors, for the `samples`.
     """
     graph = model.graph
-    attentions = [found for node in graph if (found := _attention(node, shapes)) is not None]
+    attentions = [found for node in graph if (found := attention_of(node, shapes)) is not None]
     if not attentions:
         return 0
-    paths = _Paths(graph, shapes, frozenset(left_out))
-    return _fold_scales(paths, attentions) + _center(paths, attentions, model, samples)
+    paths = Paths(graph, shapes)
+    folded = _fold_scales(paths, attentions, frozenset(left_out))
+    return folded + _center(paths, attentions, model, samples)
 
 
-def _attention(node: ir.Node, shapes: Shapes) -> _Attention | None:
+def attention_of(node: ir.Node, shapes: Shapes) -> Attention | None:
+    """Return the products around a node, None where it is no Softmax of scores."""
     source = node.inputs[0] if node.inputs else None
     shape = None if source is None else shapes.get(str(source.name))
     if node.op_type != "Softmax" or source is None or shape is None:
@@ -84,7 +72,7 @@ def _attention(node: ir.Node, shapes: Shapes) -> _Attention | None:
     if integer(node, "axis", -1) not in (-1, len(shape) - 1):
         return None
     scores = _scores(source)
-    return None if scores is None else _Attention(scores, _mixing(node.outputs[0]))
+    return None if scores is None else Attention(scores, _mixing(node.outputs[0]))
 
 
 def _scores(value: ir.Value) -> ir.Node | None:
@@ -96,7 +84,8 @@ def _scores(value: ir.Value) -> ir.Node | None:
     if node is None or node.domain not in ("", "ai.onnx"):
         return None
     if node.op_type == "MatMul":
-        return node if all(v is not None and v.const_value is None for v in node.inputs) else None
+        keys = node.inputs[1]  # queries may be the same for all samples
+        return node if keys is not None and keys.const_value is None else None
     if _is_scaling(node):
         return _scores(_computed(node))
     if node.op_type not in {"Add", "Where"}:
@@ -143,122 +132,15 @@ def _mixing(value: ir.Value) -> ir.Node | None:
     return node if node.op_type == "MatMul" and uses[0].idx == 0 else None
 
 
-class _Paths:
-    """Follows the channels of layers to where they are read."""
-
-    def __init__(self, graph: ir.Graph, shapes: Shapes, left_out: frozenset[ir.Node]) -> None:
-        self.graph, self._shapes, self.left_out = graph, shapes, left_out
-
-    def layers(self) -> _Layers:
-        """Return all layers whose channels can be followed."""
-        found = {}
-        for node in self.graph:
-            if not _is_layer(node):
-                continue
-            shape = self._shapes.get(str(node.outputs[0].name))
-            if shape is not None:
-                channels = np.broadcast_to(np.arange(shape[-1]), shape)
-                found[node] = self.ends(node.outputs[0], channels)
-        return found
-
-    def ends(self, value: ir.Value, channels: Numbers) -> list[_End]:
-        """Return where the channels of a tensor arrive."""
-        ends = [_End(None, 0, channels)] if value.is_graph_output() else []
-        for use in value.uses():
-            inside = use.node.graph is self.graph and use.idx == 0
-            moved = self._moved(use.node, channels) if inside else []
-            if not moved:
-                ends.append(_End(use.node, use.idx, channels))
-            for output, there in moved:
-                ends += self.ends(output, there)
-        return ends
-
-    def _moved(self, node: ir.Node, channels: Numbers) -> list[tuple[ir.Value, Numbers]]:
-        """Return what a node makes of channels that it only moves, nothing if it does more."""
-        shape = self.shape(node.outputs[0]) if node.outputs else None
-        if shape is None or node.domain not in ("", "ai.onnx"):
-            return []
-        if node.op_type in _RESHAPES:
-            return [(node.outputs[0], channels.reshape(shape))]
-        if node.op_type == "Transpose":
-            axes = integers(node, "perm", tuple(reversed(range(channels.ndim))))
-            return [(node.outputs[0], channels.transpose(axes))]
-        if node.op_type == "Gather":
-            chosen = node.inputs[1]
-            if chosen is None or chosen.const_value is None:
-                return []
-            axis = integer(node, "axis", 0)
-            return [(node.outputs[0], np.take(channels, chosen.const_value.numpy(), axis))]
-        if node.op_type == "Split":
-            axis = integer(node, "axis", 0)
-            shapes = [self.shape(output) for output in node.outputs]
-            lengths = [there[axis] for there in shapes if there is not None]
-            if len(lengths) != len(shapes):
-                return []
-            parts = np.split(channels, np.cumsum(lengths)[:-1], axis)
-            return list(zip(node.outputs, parts, strict=True))
-        return []
-
-    def shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """Return the shape of a tensor."""
-        return self._shapes.get(str(value.name))
-
-
-def _is_layer(node: ir.Node) -> bool:
-    """Say whether a node is a product with a weight and a bias of its own."""
-    if node.op_type != "Gemm" or len(node.inputs) < 3 or node.domain not in ("", "ai.onnx"):
-        return False
-    if integer(node, "transA", 0) or number(node, "alpha", 1.0) != 1.0:
-        return False
-    own = [v for v in node.inputs[1:3] if v is not None and v.const_value is not None]
-    if len(own) < 2 or any(len(v.uses()) != 1 or v.is_graph_output() for v in own):
-        return False
-    return _array(own[1]).shape == (_by_output(node).shape[0],)
-
-
-def _by_output(layer: ir.Node) -> Float32:
-    """Return the weight as (outputs, inputs)."""
-    weight = layer.inputs[1]
-    assert weight is not None, "a layer has a weight"
-    array = _array(weight)
-    return array if integer(layer, "transB", 0) else array.T
-
-
-def _array(value: ir.Value | None) -> Float32:
-    assert value is not None, "it is there"
-    assert value.const_value is not None, "it is a constant"
-    array: Float32 = value.const_value.numpy()
-    return array
-
-
-def _replace(value: ir.Value | None, array: Float32) -> None:
-    assert value is not None, "it is there"
-    value.const_value = ir.Tensor(np.ascontiguousarray(array, np.float32), name=value.name)
-
-
-def _leading_to(layers: _Layers, node: ir.Node, index: int) -> tuple[ir.Node, _End] | None:
-    """Return the layer whose channels a node reads at `index`, and none of which others read."""
-    found = [
-        (layer, end)
-        for layer, ends in layers.items()
-        for end in ends
-        if end.node is node and end.index == index
-    ]
-    if len(found) != 1:
-        return None
-    layer, wanted = found[0]
-    chosen = np.unique(wanted.channels)
-    others = [end.channels for end in layers[layer] if end is not wanted]
-    return None if any(np.isin(channels, chosen).any() for channels in others) else found[0]
-
-
-def _fold_scales(paths: _Paths, attentions: Sequence[_Attention]) -> int:
+def _fold_scales(
+    paths: Paths, attentions: Sequence[Attention], left_out: frozenset[ir.Node]
+) -> int:
     """Let the projections hold what they, or the scores made of them, are multiplied with."""
     layers, folded = paths.layers(), 0
     scalings = {end.node for ends in layers.values() for end in ends if end.node is not None}
     for node in [n for n in paths.graph if n in scalings and _is_scaling(n)]:
         index = next(i for i, v in enumerate(node.inputs) if v is _computed(node))
-        folded += _fold(paths, _leading_to(layers, node, index), node)
+        folded += _fold(paths, leading_to(layers, node, index), node, left_out)
     if folded:
         layers = paths.layers()
     for attention in attentions:
@@ -266,24 +148,25 @@ def _fold_scales(paths: _Paths, attentions: Sequence[_Attention]) -> int:
         uses = tuple(scores.uses())
         if len(uses) != 1 or scores.is_graph_output() or not _is_scaling(uses[0].node):
             continue
-        sides = (_leading_to(layers, attention.scores, index) for index in (0, 1))
-        folded += _fold(paths, next((s for s in sides if s is not None), None), uses[0].node)
+        sides = (leading_to(layers, attention.scores, index) for index in (0, 1))
+        found = next((s for s in sides if s is not None), None)
+        folded += _fold(paths, found, uses[0].node, left_out)
     return folded
 
 
-def _fold(paths: _Paths, found: tuple[ir.Node, _End] | None, scaling: ir.Node) -> bool:
+def _fold(
+    paths: Paths, found: tuple[Linear, End] | None, scaling: ir.Node, left_out: frozenset[ir.Node]
+) -> bool:
     """Multiply channels in their layer instead of later; say whether that was done."""
-    if found is None or scaling in paths.left_out or scaling.outputs[0].is_graph_output():
+    if found is None or scaling in left_out or scaling.outputs[0].is_graph_output():
         return False
     layer, end = found
     factor = _factor(scaling)
     if not np.isfinite(factor) or factor == 0.0:
         return False
-    by = np.ones(len(_array(layer.inputs[2])), np.float32)
+    by = np.ones(len(layer.by_output), np.float32)
     by[np.unique(end.channels)] = factor
-    _replace(layer.inputs[2], _array(layer.inputs[2]) * by)
-    by_output = _by_output(layer) * by[:, None]
-    _replace(layer.inputs[1], by_output if integer(layer, "transB", 0) else by_output.T)
+    layer.scale_outputs(by)
     for use in tuple(scaling.outputs[0].uses()):
         use.node.replace_input_with(use.idx, _computed(scaling))
     paths.graph.remove(scaling, safe=False)
@@ -307,62 +190,50 @@ def _computed(node: ir.Node) -> ir.Value:
 
 def _factor(scaling: ir.Node) -> float:
     constant = next(v for v in scaling.inputs if v is not None and v.const_value is not None)
-    factor = float(_array(constant).reshape(()))
+    factor = float(array_of(constant).reshape(()))
     if scaling.op_type == "Mul" or factor == 0.0:
         return factor
     return 1.0 / factor
 
 
 def _center(
-    paths: _Paths,
-    attentions: Sequence[_Attention],
+    paths: Paths,
+    attentions: Sequence[Attention],
     model: ir.Model,
     samples: Sequence[Mapping[str, Array]],
 ) -> int:
     """Take the mean off keys and values, and give what that of the values was to who reads them."""
     layers = paths.layers()
-    keys: list[tuple[ir.Node, _End]] = []
-    values: list[tuple[ir.Node, _End, ir.Node, Numbers]] = []
+    keys: list[tuple[Linear, End]] = []
+    values: list[tuple[Linear, End, Linear, Numbers]] = []
     for attention in attentions:
-        key = _leading_to(layers, attention.scores, 1)
-        if key is not None and _alike(key[1].channels, -1):
+        key = leading_to(layers, attention.scores, 1)
+        if key is not None and key[0].bias is not None and alike(key[1].channels, -1):
             keys.append(key)
-        value = None if attention.mixing is None else _leading_to(layers, attention.mixing, 1)
-        read = None if value is None else _reader(paths, attention.mixing, value[1])
-        if value is not None and read is not None:
+        value = None if attention.mixing is None else leading_to(layers, attention.mixing, 1)
+        read = None if value is None else paths.reader_after(attention.mixing, value[1])
+        if value is not None and read is not None and value[0].bias and read[0].bias:
             values.append((*value, *read))
     changed = [*(layer for layer, _ in keys), *(row[0] for row in values)]
-    named = {layer: str(layer.outputs[0].name) for layer in changed}
+    named = {layer: str(layer.result.name) for layer in changed}
     if not named:
         return 0
     means = _means(model, list(dict.fromkeys(named.values())), samples)
     for layer, end in keys:
-        _shift(layer, np.unique(end.channels), -means[named[layer]])
+        layer.shift(_only(end.channels, -means[named[layer]]))
     for layer, end, reader, order in values:
         mean = means[named[layer]]
-        _shift(layer, np.unique(end.channels), -mean)
-        every = np.arange(len(_array(reader.inputs[2])))
-        _shift(reader, every, _by_output(reader) @ mean[order])
+        layer.shift(_only(end.channels, -mean))
+        reader.shift(reader.by_output @ mean[order])
     return len(keys) + len(values)
 
 
-def _alike(channels: Numbers, axis: int) -> bool:
-    """Say whether all along an axis are the same channel."""
-    return channels.ndim >= 2 and bool((channels == channels.take([0], axis)).all())
-
-
-def _reader(paths: _Paths, mixing: ir.Node | None, end: _End) -> tuple[ir.Node, Numbers] | None:
-    """Return the layer that reads mixed values, and which channel each of its inputs is."""
-    shape = None if mixing is None else paths.shape(mixing.outputs[0])
-    if mixing is None or shape is None or not _alike(end.channels, -2):
-        return None
-    ends = paths.ends(mixing.outputs[0], np.broadcast_to(end.channels[..., :1, :], shape))
-    if len(ends) != 1 or ends[0].node is None or ends[0].index != 0:
-        return None
-    reader, arrived = ends[0].node, ends[0].channels
-    if not _is_layer(reader) or not _alike(arrived, 0):
-        return None
-    return reader, arrived[0]
+def _only(channels: Numbers, numbers: Float32) -> Float32:
+    """Return the numbers of those channels, and zeros for all others."""
+    found = np.zeros_like(numbers)
+    chosen = np.unique(channels)
+    found[chosen] = numbers[chosen]
+    return found
 
 
 def _means(
@@ -370,15 +241,10 @@ def _means(
 ) -> dict[str, Float32]:
     session = open_fetching(model, names)
     rows = [run_session(session, sample, names) for sample in samples]
+    axes = {name: tuple(range(rows[0][name].ndim - 1)) for name in names}
     return {
-        name: np.mean([row[name].mean(axis=0, dtype=np.float64) for row in rows], axis=0).astype(
-            np.float32
-        )
+        name: np.mean(
+            [row[name].mean(axis=axes[name], dtype=np.float64) for row in rows], axis=0
+        ).astype(np.float32)
         for name in names
     }
-
-
-def _shift(layer: ir.Node, chosen: Numbers, by: Float32) -> None:
-    array = _array(layer.inputs[2]).copy()
-    array[chosen] += by[chosen]
-    _replace(layer.inputs[2], array)
