@@ -37,6 +37,9 @@ _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 # widens them first. Source: `kOrtSessionOptionsAvx2PrecisionMode`, in the same file.
 _EXACT_SUMS_ENTRY = "session.x64quantprecision"
 
+# For that it turns weights into uint8, and fails over one that two nodes read (1.32).
+_WEIGHT_TWICE = "Attempt to replace the existing tensor"
+
 # ONNX Runtime prints warnings on stderr for much that is not the user's business.
 _SEVERITY_ERROR = 3
 _SEVERITY_FATAL = 4
@@ -154,28 +157,37 @@ def session_from_bytes(
 
     Raises: UnsupportedError where ONNX Runtime cannot run the model.
     """
-    options = ort.SessionOptions()
-    options.log_severity_level = _SEVERITY_FATAL if quiet else _SEVERITY_ERROR
-    # Left to itself, it counts the machine's cores, whatever this process is allowed.
-    options.intra_op_num_threads = threads or (usable_cores() if are_limited() else 0)
-    # Workers that spin after a run steal time from whatever runs next.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry(_EXACT_SUMS_ENTRY, "1")
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if bounded:
-        bound_memory(options)
-    if folder is not None:
-        options.add_session_config_entry(_FOLDER_ENTRY, folder)
     values = [ort_value(array) for array in weights.values()]
-    if weights:
-        options.add_external_initializers(list(weights), values)
-        # Named a second time so, ONNX Runtime uses the arrays where they lie instead of copying.
-        for name, value in zip(weights, values, strict=True):
-            options.add_initializer(name, value)
+
+    def opened(exact: bool) -> ort.InferenceSession:
+        options = ort.SessionOptions()
+        options.log_severity_level = _SEVERITY_FATAL if quiet else _SEVERITY_ERROR
+        # Left to itself, it counts the machine's cores, whatever this process is allowed.
+        options.intra_op_num_threads = threads or (usable_cores() if are_limited() else 0)
+        # Workers that spin after a run steal time from whatever runs next.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry(_EXACT_SUMS_ENTRY, str(int(exact)))
+        if not optimize:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if bounded:
+            bound_memory(options)
+        if folder is not None:
+            options.add_session_config_entry(_FOLDER_ENTRY, folder)
+        if weights:
+            options.add_external_initializers(list(weights), values)
+            # Named a second time so, ONNX Runtime uses the arrays where they lie, without copies.
+            for name, value in zip(weights, values, strict=True):
+                options.add_initializer(name, value)
+        return ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
+
     try:
-        session = ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime's exceptions share no base but Exception
+        try:
+            session = opened(exact=True)
+        except Exception as error:  # ONNX Runtime's exceptions share no base but Exception
+            if _WEIGHT_TWICE not in str(error):
+                raise
+            session = opened(exact=False)
+    except Exception as error:
         raise UnsupportedError(
             f"ONNX Runtime cannot run this model: {first_line(error)}",
             hint="run `vermilion inspect MODEL` to see the operators and their versions",

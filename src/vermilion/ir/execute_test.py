@@ -249,3 +249,13 @@ def test_a_number_has_rank_zero() -> None:
     shape = model.graph[0].outputs[0].shape
     assert shape is not None
     assert len(shape) == 0
+
+
+def test_sums_of_eight_bit_products_are_exact() -> None:
+    """Also without VNNI, where ONNX Runtime by itself cuts pairs off at 16 bits."""
+    body = "g (uint8[4,64] x) => (int32[4,32] y) { y = MatMulInteger(x, w) }"
+    weights = np.random.default_rng(0).integers(90, 128, (64, 32)).astype(np.int8)
+    model = parse(body, w=weights)
+    x = np.full((4, 64), 255, np.uint8)
+    found = run_session(open_session(model), {"x": x})["y"]
+    np.testing.assert_array_equal(found, x.astype(np.int32) @ weights.astype(np.int32))
