@@ -37,7 +37,8 @@ _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 # widens them first. Source: `kOrtSessionOptionsAvx2PrecisionMode`, in the same file.
 _EXACT_SUMS_ENTRY = "session.x64quantprecision"
 
-# For that it turns weights into uint8, and fails over one that two nodes read (1.32).
+# For that it turns weights into uint8, and fails over one that two nodes read (1.32). Then operators
+# between QuantizeLinear and DequantizeLinear stay in float, as they are written.
 _WEIGHT_TWICE = "Attempt to replace the existing tensor"
 
 # ONNX Runtime prints warnings on stderr for much that is not the user's business.
@@ -161,12 +162,15 @@ def session_from_bytes(
 
     def opened(exact: bool) -> ort.InferenceSession:
         options = ort.SessionOptions()
-        options.log_severity_level = _SEVERITY_FATAL if quiet else _SEVERITY_ERROR
+        # What is tried first says nothing of how it failed: the exception does.
+        options.log_severity_level = _SEVERITY_FATAL if quiet or exact else _SEVERITY_ERROR
         # Left to itself, it counts the machine's cores, whatever this process is allowed.
         options.intra_op_num_threads = threads or (usable_cores() if are_limited() else 0)
         # Workers that spin after a run steal time from whatever runs next.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry(_EXACT_SUMS_ENTRY, str(int(exact)))
+        if not exact:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         if not optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if bounded:
