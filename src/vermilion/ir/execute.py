@@ -37,8 +37,8 @@ _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 # widens them first. Source: `kOrtSessionOptionsAvx2PrecisionMode`, in the same file.
 _EXACT_SUMS_ENTRY = "session.x64quantprecision"
 
-# For that it turns weights into uint8, and fails over one that two nodes read (1.32). Then operators
-# between QuantizeLinear and DequantizeLinear stay in float, as they are written.
+# For that it turns weights into uint8, and fails over one that two nodes read (1.32). Operators
+# between QuantizeLinear and DequantizeLinear stay in float then, as they are written.
 _WEIGHT_TWICE = "Attempt to replace the existing tensor"
 
 # ONNX Runtime prints warnings on stderr for much that is not the user's business.
