@@ -67,7 +67,8 @@ class OpenExecutable:
     @property
     def runs_on(self) -> str:
         """Say where it runs."""
-        return f"CPU (native code for {self._cpu}, any size, {self._workers} threads)"
+        threads = f"{self._workers} thread{'s' * (self._workers != 1)}"
+        return f"CPU (native code for {self._cpu}, any size, {threads})"
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
         """Compute every output of the part from all its inputs."""

@@ -73,7 +73,8 @@ class NativeExecutable:
     @property
     def runs_on(self) -> str:
         """Say where it runs."""
-        return f"CPU (native code for {self._cpu}, {self._program.workers} threads)"
+        workers = self._program.workers
+        return f"CPU (native code for {self._cpu}, {workers} thread{'s' * (workers != 1)})"
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
         """Compute every output of the part from all its inputs."""

@@ -92,7 +92,7 @@ def test_what_people_and_machines_read(place: Path, tmp_path: Path, run: Command
     assert data["placement"] == "8 of 8 operators native"
     shown = run(*job, "-o", tmp_path / "b.npz", "--threads", "1").words
     assert "11 inputs in batches of 8" in shown
-    assert ", 1 threads)" in shown
+    assert ", 1 thread)" in shown
     assert "8 of 8 operators native" in shown
     assert f"written to {tmp_path / 'b.npz'}" in shown
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vermilion.cli.fitted import Column, Facts, FittedTable
-from vermilion.cli.options import Dims, Model, bytes_for_people, parse_dims
+from vermilion.cli.options import Dims, Model, bytes_for_people, counted, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from vermilion.inspection import Inspection
     from vermilion.ir.passes.bind_dimensions import Dimensions
     from vermilion.progress import Progress
+    from vermilion.runtime.manifest import TensorRecord
 
 _ROWS = 12
 
@@ -107,17 +110,32 @@ def _facts(found: Inspection) -> RenderableType:
     bound = "" if found.cost.exact else "  at least: dynamic dimensions count as 1"
     rows: list[tuple[str, str | Path]] = [
         ("model", Path(found.path)),
-        ("opset", f"{found.opset}, from {found.producer}"),
+        ("opset", f"{found.opset}, {_producer(found.producer)}"),
         ("data type", f"{found.number_format} ({found.data_type})"),
-        *(("input", f"{t.name}  {t.type}  {_shape(t.shape)}") for t in found.inputs),
-        *(("output", f"{t.name}  {t.type}  {_shape(t.shape)}") for t in found.outputs),
+        *_tensors("input", found.inputs),
+        *_tensors("output", found.outputs),
         ("weights", f"{found.parameters:,} values, {bytes_for_people(found.weight_bytes)}"),
-        ("operators", f"{len(found.cost.nodes)} (in the file: {found.nodes_before} nodes)"),
+        (
+            "operators",
+            f"{len(found.cost.nodes)} (in the file: {counted(found.nodes_before, 'node')})",
+        ),
         ("work", f"{found.cost.gops:.6g} GOPs{bound}"),
     ]
     if found.open_dimensions:
         rows.append(("dynamic", f"{', '.join(found.open_dimensions)}; fix with {_binding(found)}"))
     return Facts(rows)
+
+
+def _producer(name: str) -> str:
+    return "of an unknown producer" if name == "unknown" else f"from {name}"
+
+
+def _tensors(what: str, tensors: Sequence[TensorRecord]) -> Iterator[tuple[str, str]]:
+    """Yield a row for each of the first, and one for the rest: a model may have thousands."""
+    for tensor in tensors[:_ROWS]:
+        yield what, f"{tensor.name}  {tensor.type}  {_shape(tensor.shape)}"
+    if len(tensors) > _ROWS:
+        yield what, f"{len(tensors) - _ROWS:,} more; `--json` lists them"
 
 
 def _binding(found: Inspection) -> str:
@@ -142,16 +160,19 @@ def _shape(shape: tuple[int | str | None, ...] | None) -> str:
 
 def _operators(found: Inspection) -> RenderableType:
     columns = (Column("operator", 0, "name"), Column("count"), Column("GOPs"), Column("share"))
+    if not found.operators:
+        return "the graph has no operators"
     total = found.cost.gops or 1.0
+    digits = max(4, 3 - math.floor(math.log10(total)))  # three of the whole model's at least
     rows = [
-        (row.op_type, str(row.count), f"{row.gops:.4f}", f"{100 * row.gops / total:.1f}%")
+        (row.op_type, str(row.count), f"{row.gops:.{digits}f}", f"{100 * row.gops / total:.1f}%")
         for row in found.operators[:_ROWS]
     ]
     rest = found.operators[_ROWS:]
     if rest:
         gops = sum(row.gops for row in rest)
         count, share = sum(row.count for row in rest), f"{100 * gops / total:.1f}%"
-        rows.append((f"{len(rest)} more kinds", str(count), f"{gops:.4f}", share))
+        rows.append((f"{len(rest)} more kinds", str(count), f"{gops:.{digits}f}", share))
     return FittedTable(columns, rows)
 
 

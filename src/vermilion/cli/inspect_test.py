@@ -81,3 +81,36 @@ def test_for_machines(vermilion: Command, tmp_path: Path) -> None:
     assert len(data["nodes"]) == data["operators"] == data["summary"]["operators"]
     for row in data["nodes"]:
         assert row["device"] == "npu" or (row["reason"] and row["hint"])
+
+
+def written(folder: Path, text: str) -> Path:
+    onnx.save(onnx.parser.parse_model(text), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def test_thousands_of_inputs_are_counted(vermilion: Command, tmp_path: Path) -> None:
+    names = [f"x{number}" for number in range(300)]
+    inputs = ", ".join(f"float[2] {name}" for name in names)
+    model = written(
+        tmp_path,
+        f'<ir_version: 8, opset_import: ["" : 17]> g ({inputs}) => (float[2] y) '
+        f"{{ y = Sum ({', '.join(names)}) }}",
+    )
+    done = vermilion("inspect", model)
+    assert done.out.count("tensor(float)") == 12 + 1
+    assert "288 more; `--json` lists them" in done.out
+    assert len(vermilion("inspect", model, "--json").data["inputs"]) == 300
+
+
+def test_small_and_empty_graphs(vermilion: Command, tmp_path: Path) -> None:
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => '
+    done = vermilion("inspect", written(tmp_path, head + "(float[2,3] y) { y = Relu (x) }"))
+    assert "17, of an unknown producer" in done.words
+    assert "operators 1 (in the file: 1 node)" in done.words
+    assert "Relu 1 0.000000006000 100.0%" in done.words
+    model = written(tmp_path, head + "(float[2,3] x) {}")
+    assert "the graph has no operators" in vermilion("inspect", model).out
+    done = vermilion("compile", model)
+    assert done.out.endswith("the graph has no nodes\n")
+    assert "ran in " in vermilion("run", model).out
+    assert vermilion("view", model, "-o", tmp_path / "v.html").out.endswith("m.onnx: 0 nodes\n")

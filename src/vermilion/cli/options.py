@@ -89,6 +89,11 @@ def bytes_for_people(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number with what it counts: `1 node`, `2,000 nodes`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def parse_dims(words: Sequence[str] | None) -> dict[str, int | tuple[int, ...]]:
     """Read `--dim` values: one number for a dimension, `1x3x48x320` for a whole input.
 
@@ -165,6 +170,12 @@ def _load_one(word: str) -> dict[str, NDArray[Any]]:
         return {name: read_npy(Path(file))}
     if word.lower().endswith(".npz"):
         raise OptionError("no such file", where=word, hint="check the path")
+    if word.lower().endswith(".npy") and not equals:
+        raise OptionError(
+            "a .npy file has no name for its array",
+            where=f"--input {word}",
+            hint=f"say which input it is: `--input NAME={word}`",
+        )
     raise OptionError(
         f"`--input {word}` is neither NAME=FILE.npy nor FILE.npz, nor a folder of such",
         hint="save arrays with `numpy.save` or, by name, with `numpy.savez`",

@@ -76,6 +76,8 @@ def nodes_view(
     if every_node:
         keys = ("name", "op_type", "device", "part", "reason")
         return [FittedTable(_NODE_COLUMNS, [[str(node[key]) for key in keys] for node in nodes])]
+    if not nodes:
+        return ["the graph has no nodes"]
     if not away:
         # On a CPU target what stays behind is on the CPU too, in ONNX Runtime.
         verb = "compiled for" if device == "cpu" else "placed on"

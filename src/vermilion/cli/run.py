@@ -202,6 +202,9 @@ def _samples(terminal: Terminal, side: Side) -> dict[str, Array]:
     from vermilion.errors import Refusal, UnsupportedError
     from vermilion.ir.samples import draw_accepted
 
+    graph = side.model.graph
+    if all(value.name in graph.initializers for value in graph.inputs):
+        return {}
     terminal.warn("no --input given: ran on sample inputs, which mean nothing")
     found = draw_accepted(side.model, "ordinary", side.run)
     if isinstance(found, Refusal):
@@ -242,11 +245,16 @@ def _described(outputs: Mapping[str, object]) -> list[dict[str, object]]:
     import numpy as np
 
     return [
-        {"name": name, "dtype": str(value.dtype), "shape": list(value.shape)}
+        {"name": name, "dtype": _type_of(value), "shape": list(value.shape)}
         if isinstance(value, np.ndarray)
         else {"name": name, "dtype": type(value).__name__, "shape": _count(value)}
         for name, value in outputs.items()
     ]
+
+
+def _type_of(value: Array) -> str:
+    """Return the type's name; texts lie in arrays of Python objects."""
+    return "string" if value.dtype.kind in "OSU" else str(value.dtype)
 
 
 def _count(value: object) -> list[int]:
@@ -268,7 +276,8 @@ def _view(
         shape = "×".join(map(str, sizes)) or "scalar"
         rows.append((str(row["name"]), str(row["dtype"]), shape, *_figures(value)))
     where = _where(output)
-    ran = f"ran on {side.runs_on} in {milliseconds:.2f} ms (one run, not warmed up)"
+    place = f"on {side.runs_on} " if side.runs_on else ""  # nothing computes without nodes
+    ran = f"ran {place}in {milliseconds:.2f} ms (one run, not warmed up)"
     said = f"{ran}: {side.placement}" if side.placement else ran
     return Group(said, FittedTable(columns, rows), where)
 

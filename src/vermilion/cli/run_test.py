@@ -78,7 +78,7 @@ def test_for_machines(vermilion: Command, model: Path, inputs: Path) -> None:
 def test_as_many_threads_as_are_asked_for(vermilion: Command, model: Path, inputs: Path) -> None:
     for what in (model, f"{model}@cpu"):
         done = vermilion("run", what, "--input", inputs, "--threads", "1", "--json")
-        assert done.data["runs_on"].endswith(", 1 threads)")
+        assert done.data["runs_on"].endswith(", 1 thread)")
     assert vermilion("run", model, "--threads", "-1").code == 2
 
 
@@ -129,7 +129,7 @@ def test_outputs_of_every_kind_can_be_drawn(vermilion: Command, tmp_path: Path) 
     done = vermilion("run", tmp_path / "kinds.onnx", "--output", tmp_path / "o.npz")
     assert done.code == 0, done.err
     assert "b bool 2 0 " in done.words
-    assert "s object 1" in done.words
+    assert "s string 1" in done.words
     assert "z float32 scalar" in done.words
     assert "none float32 0" in done.words
 
@@ -210,3 +210,21 @@ def test_texts_sequences_and_other_numbers_go_out_and_come_in(
     done = vermilion("run", tmp_path / "m.onnx", "--input", tmp_path / "plain.npz", "-o", out)
     assert done.code == 0, done.err
     np.testing.assert_array_equal(read_values(out)["y"], x)
+
+
+def test_texts_and_models_without_inputs(vermilion: Command, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g () => (float[2] y, string[2] t)
+    { y = Constant <value_floats = [1.0, 2.0]> () t = Constant <value_strings = ["a", "b"]> () }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    done = vermilion("run", tmp_path / "m.onnx", "-o", tmp_path / "o.npz")
+    assert done.code == 0
+    assert "sample inputs" not in done.err
+    assert "t string 2" in done.words
+    assert read_values(tmp_path / "o.npz")["t"].tolist() == ["a", "b"]
+
+
+def test_an_array_without_a_name(model: Path, vermilion: Command, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(2, np.float32))
+    done = vermilion("run", model, "--input", tmp_path / "x.npy")
+    assert done.code == 2
+    assert f"hint: say which input it is: `--input NAME={tmp_path / 'x.npy'}`" in done.err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vermilion.cli.fitted import Verbatim
-from vermilion.cli.options import Dims, bytes_for_people, parse_dims
+from vermilion.cli.options import Dims, bytes_for_people, counted, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
@@ -111,7 +111,7 @@ def _view(found: View, place: Path, size: int) -> RenderableType:
     lines: list[RenderableType] = [Verbatim(f"{place}: {bytes_for_people(size)}")]
     for model in found.data["models"]:
         graph = model["graph"]
-        lines.append(f"{model['label']}: {len(graph['nodes'])} nodes")
+        lines.append(f"{model['label']}: {counted(len(graph['nodes']), 'node')}")
     changes = found.changes
     if changes is not None:
         alike = f"{len(changes.pairs)} nodes match"

@@ -208,6 +208,15 @@ def match_inputs(module: torch.nn.Module, specs: Sequence[InputSpec]) -> Call:
     """
     parameters = _parameters(module)
     ordered = [name for name, p in parameters.items() if p.kind in _ORDERED]
+    for spec in specs:
+        if not spec.name and spec.open_axes.get(0) in parameters:
+            name = spec.open_axes[0]
+            raise OptionError(
+                f"`{name}=…` names a dynamic size, and `{name}` is an input of "
+                f"`{_signature(module)}`",
+                where=str(spec),
+                hint=f"write `{name}:SHAPE` for the input, or another name for the size",
+            )
     if parameters and all(spec.name in parameters for spec in specs):
         by_name = {spec.name: spec for spec in specs}
         found = [by_name[name] for name in parameters if name in by_name]

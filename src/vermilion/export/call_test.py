@@ -6,6 +6,7 @@ import pytest
 from vermilion.errors import OptionError
 from vermilion.export.call import (
     InputSpec,
+    match_inputs,
     parse_input,
     parse_inputs,
     sample,
@@ -81,3 +82,17 @@ def test_samples_repeat_and_integers_are_safe_as_ids_and_masks() -> None:
     assert not np.array_equal(ids, sample(spec, seed=4).numpy())
     assert sample(parse_input("8:float16"), seed=0).numpy().dtype == np.float16
     assert sample(parse_input("8:bool"), seed=0).numpy().dtype == np.bool_
+
+
+@pytest.mark.needs("torch")
+def test_a_size_with_the_name_of_an_input_is_asked_about() -> None:
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return image
+
+    with pytest.raises(OptionError, match="names a dynamic size, and `image` is an input") as told:
+        match_inputs(Net(), parse_inputs(["image=1x3x8x8"]))
+    assert "`image:SHAPE`" in told.value.hint
+    assert match_inputs(Net(), parse_inputs(["image:image=1x3"])).inputs[0].name == "image"
