@@ -263,6 +263,20 @@ FAULTS: tuple[Fault, ...] = (
         ("overlap", "a tensor's life ends at its first reader", "long_life",
          "                last[key] = at", "                last.setdefault(key, at)"),
     ]),
+    *in_file(CODE + "open_table.py", ("dynamic-fp32", "dynamic-bf16"), [
+        ("tail", "a step of any size does one unit less", "conv",
+         "units = numbers[self._units][run]", "units = np.maximum(1, numbers[self._units][run] - 1)"),
+        ("tail", "a product of any size does one unit less", "matmul",
+         "units = numbers[self._units][run]", "units = np.maximum(1, numbers[self._units][run] - 1)"),
+    ]),
+    *in_file(LOWER + "data_movement_shapes.py", ("dynamic-fp32", "dynamic-bf16"), [
+        ("offset", "what runs backwards begins one before the last", "turned",
+         "return size - 1\n    if", "return size - 2\n    if"),
+    ]),
+    *in_file(LOWER + "shapes.py", ("fp32", "dynamic-fp32", "dynamic-bf16"), [
+        ("stride", "what runs backwards keeps its order", "turned",
+         "first, count, step)\n    _name", "first - (count - 1) * (step < 0), count, abs(step))\n    _name"),
+    ]),
     *in_file(CODE + "program.py", ("fp32",), [
         ("offset", "a view's offset counted in bytes", "conv",
          "base.offset + view.offset * view.item_bytes", "base.offset + view.offset"),

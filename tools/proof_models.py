@@ -185,6 +185,14 @@ TEXTS: Mapping[str, Text] = {
         "o = Sub (x, v) l = Exp (o)",
         {"s": (37,)}, {"three": _scalar(3.0), "one": _scalar(1.0)},
     ),
+    "turned": Text(
+        "float[2,9,20] x", "float[2,9,20] y, float[2,4,20] z",
+        "r = Slice (x, last, end, axis, back) a = Mul (r, x) y = MatMul (a, w)"
+        "s = Slice (x, last, first, axis, twice) z = Tanh (s)",
+        {"w": (20, 20)},
+        {"last": _i(-1), "end": _i(-(2**63) + 1), "axis": _i(1), "back": _i(-1), "first": _i(0),
+         "twice": _i(-2)},
+    ),
     "gelu": Text(
         "float[3,37] x", "float[3,37] y, float[3,37] z, float[3,37] t",
         'y = Gelu (x) z = Gelu <approximate = "tanh"> (x) t = Mean (x, y, z)', opset=20,
