@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -48,6 +50,13 @@ _NUMPY = frozenset(
         "UINT64",
     ]
 )
+# Sums of products of bytes, which one family of ONNX Runtime's kernels computes.
+_OF_BYTES = frozenset(
+    {
+        "ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat",
+        "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
+    }
+)  # fmt: skip
 
 
 def is_numpy(model: ir.Model) -> bool:
@@ -102,14 +111,38 @@ def open_onnx_runtime(stored: Stored, limits: Limits) -> Engine:
 
     Raises: BehindError where the interpreter may do better, else UnsupportedError.
     """
-    if not is_numpy(stored.whole()):
+    model = stored.whole()
+    if not is_numpy(model):
         raise BehindError("ONNX Runtime's Python has no arrays for the types of this model")
+    if any(node.op_type in _OF_BYTES for node in model.graph.all_nodes()) and _cuts_off_sums():
+        raise BehindError("ONNX Runtime cuts off sums of products of 8 bits on this processor")
     try:
         return _OnnxRuntime(stored, limits)
     except UnsupportedError as error:
         if _BEHIND.search(error.message):
             raise BehindError(error.message, where=error.where, hint=error.hint) from error
         raise
+
+
+@cache
+def _cuts_off_sums() -> bool:
+    """Say whether ONNX Runtime's products of uint8 and int8 are off where numbers are large.
+
+    Without VNNI it adds pairs of products in 16 bits: 255·127 twice is 32,767 then. It is asked, as
+    which of its kernels runs here is its own business.
+    """
+    sizes = {"a": (onnx.TensorProto.UINT8, (8, 64)), "b": (onnx.TensorProto.INT8, (64, 32))}
+    given = {"a": np.full((8, 64), 255, np.uint8), "b": np.full((64, 32), 127, np.int8)}
+    infos = [onnx.helper.make_tensor_value_info(n, t, shape) for n, (t, shape) in sizes.items()]
+    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT32, (8, 32))
+    node = onnx.helper.make_node("MatMulInteger", ["a", "b"], ["y"])
+    graph = onnx.helper.make_graph([node], "products", infos, [result])
+    proto = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8
+    )
+    session = session_from_bytes(proto.SerializeToString(), {}, optimize=False, quiet=True)
+    (found,) = run_session(session, given).values()
+    return bool((found != 64 * 255 * 127).any())
 
 
 def open_optimized(stored: Stored, limits: Limits) -> Engine:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import psutil
 import pytest
@@ -287,3 +288,17 @@ def test_a_mask_that_onnx_runtime_does_not_broadcast_runs_in_the_interpreter() -
     weights = np.exp(scores) * given["m"]
     wanted = weights / weights.sum(-1, keepdims=True) @ given["k"]
     np.testing.assert_allclose(found.outputs["y"], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_products_of_the_largest_bytes_are_exact_on_every_processor() -> None:
+    """Without VNNI ONNX Runtime adds pairs of them in 16 bits."""
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 17]>'
+            "g (uint8[3,70] a, int8[70,20] b) => (int32[3,20] y) { y = MatMulInteger (a, b) }"
+        )
+    )
+    for factor in (127, -128):
+        given = {"a": np.full((3, 70), 255, np.uint8), "b": np.full((70, 20), factor, np.int8)}
+        found = run_literally(model, given).outputs["y"]
+        np.testing.assert_array_equal(found, np.full((3, 20), 70 * 255 * factor))
