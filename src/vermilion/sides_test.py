@@ -45,7 +45,7 @@ def test_a_model_alone_is_compiled_for_this_cpu(cnn: Path, tmp_path: Path) -> No
         assert side.label == f"m.onnx{place}"
         assert ("native code" in side.runs_on) == (place in ("", "@cpu"))
         assert (side.placement == "8 of 8 operators native") == (place in ("", "@cpu"))
-    assert ", 1 threads" in open_side(str(cnn), cache_dir=tmp_path / "cache", threads=1).runs_on
+    assert ", 1 thread)" in open_side(str(cnn), cache_dir=tmp_path / "cache", threads=1).runs_on
     assert np.array_equal(found[""], found["@cpu"])
     for other in found.values():
         np.testing.assert_allclose(other, found[""], rtol=1e-4, atol=1e-5)

@@ -64,7 +64,7 @@ def test_bad_input_files_are_named_and_nothing_is_unpickled(tmp_path: Path) -> N
         ("x=" + str(tmp_path / "renamed.npy"), r"\.npz archive"),
         (str(tmp_path / "zip.npz"), "cannot be read"),
         (str(tmp_path / "none.npz"), "no such file"),
-        (str(tmp_path / "text.npy"), "neither"),
+        (str(tmp_path / "text.npy"), "say which input it is"),
         ("x=1x3", "neither"),
     ]
     for word, message in cases:
