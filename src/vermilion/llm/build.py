@@ -98,8 +98,8 @@ def _compensated(plan: BuildPlan, model: Path, progress: Progress) -> Compensate
 
     text = "" if request.calibration is None else read_text(request.calibration)
     return compensate_folder(
-        request.source, model, is_symmetric=not request.has_zero_points, text=text,
-        progress=progress,
+        request.source, model, is_symmetric=not request.has_zero_points,
+        mean_bits=request.most_bits, text=text, progress=progress,
     )  # fmt: skip
 
 

@@ -26,6 +26,9 @@ Graph = Literal["cpu", "dml"]
 # The first is ours; the others are the builder's.
 Algorithm = Literal["gptq", "default", "rtn", "k_quant", "k_quant_mixed"]
 
+# Of a weight that `gptq` has rounded, where nobody says how many: those of SmolLM2-135M, and more
+# than larger models need.
+_EXPECTED_BITS = 5.5
 # Peak of the builder 0.18, measured: 134.5 M parameters 1.9 GB, 1.07 B parameters 8.2 GB.
 _MEMORY_BASE_BYTES = 1_200_000_000
 _MEMORY_BYTES_A_PARAMETER = 6.6
@@ -42,8 +45,9 @@ class BuildRequest:
     `accuracy`: the least precision of activations in products with packed weights, ONNX Runtime's
     `accuracy_level`: 4 is int8 (fast), 1 float32, 0 whatever the kernel likes.
     `is_symmetric` None: `gptq` has zero points, the builder's algorithms have none.
-    `calibration`: a text that `gptq` rounds for; None: one that comes with Python. With
-    `is_checked` the folder is held against its source on a text.
+    `calibration`: a text that `gptq` rounds for; None: one that the model writes. With
+    `is_checked` the folder is held against its source on a text. `mean_bits`: of a weight that
+    `gptq` rounds to 4 bits or 8, those in 8 chosen by what they lose; None: as many as it takes.
     """
 
     source: Path
@@ -57,6 +61,7 @@ class BuildRequest:
     prune_head: bool = False
     calibration: Path | None = None
     is_checked: bool = False
+    mean_bits: float | None = None
 
     def __post_init__(self) -> None:
         for value, kind, name in (
@@ -72,6 +77,10 @@ class BuildRequest:
             )
         if self.algorithm == "gptq" and self.precision != "int4":
             raise OptionError("`--algorithm gptq` is for weights in 4 bits", hint="int4")
+        if self.mean_bits is not None and self.algorithm != "gptq":
+            raise OptionError("no other algorithm chooses bits", hint="`--algorithm gptq`")
+        if self.mean_bits is not None and not 4 <= self.mean_bits <= 8:
+            raise OptionError(f"`--bits {self.mean_bits:g}`", hint="4 to 8")
         if self.calibration is not None and self.algorithm != "gptq":
             raise OptionError("no other algorithm reads a text", hint="`--algorithm gptq`")
         if not 0 <= self.accuracy <= 4:
@@ -81,6 +90,21 @@ class BuildRequest:
                 "ONNX Runtime's CPU provider cannot run the builder's FP16 graph",
                 hint="`--precision fp32`, or `--graph dml` for a GPU or for AMD's hybrid recipe",
             )
+
+    @property
+    def most_bits(self) -> float | None:
+        """Return how many bits a weight that `gptq` rounds may have on average, None for no bound.
+
+        The programs that the recipe's graph is for know 4 bits alone.
+        """
+        return 4.0 if self.mean_bits is None and self.graph == "dml" else self.mean_bits
+
+    @property
+    def bits(self) -> float:
+        """Return the bits that a weight of packed products has on average, as expected."""
+        if self.algorithm == "gptq":
+            return _EXPECTED_BITS if self.most_bits is None else self.most_bits
+        return 4 if self.precision == "int4" else 8
 
     @property
     def is_packed(self) -> bool:
@@ -269,7 +293,9 @@ def _output_bytes(architecture: Architecture, request: BuildRequest) -> int:
     total = _TOKENIZER_BYTES
     for one in operators_of(architecture, weights, request.graph):
         if one.op_type == "MatMulNBits":
-            total += one.count * weights.stored_bytes(one.shape["K"], one.shape["N"])
+            depth, columns = one.shape["K"], one.shape["N"]
+            total += one.count * weights.stored_bytes(depth, columns)
+            total += int(one.count * depth * columns * (request.bits - bits) / 8)
     shares = architecture.has_tied_embeddings and bits == 4 and request.is_built_symmetric
     return total + (0 if shares else architecture.vocabulary * architecture.hidden * scale)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,11 @@ def test_gptq_adds_zero_points_of_its_own(source: Path, tmp_path: Path) -> None:
     assert own.has_zero_points
     assert not BuildRequest(source, tmp_path / "out").has_zero_points
     assert own.builder_options() == plain.builder_options()
-    sizes = [plan_build(one).output_bytes for one in (plain, own)]
+    sizes = [plan_build(replace(one, mean_bits=4)).output_bytes for one in (plain, own)]
     assert sizes[0] < sizes[1] < 1.05 * sizes[0]
+    assert sizes[1] < plan_build(own).output_bytes < 1.4 * sizes[1]
+    assert plan_build(replace(own, mean_bits=8)).output_bytes > 1.6 * sizes[1]
+    assert replace(own, graph="dml").bits == 4
 
 
 def test_sources_that_will_not_do(source: Path, tmp_path: Path) -> None:
@@ -104,6 +108,10 @@ def test_an_output_that_is_there_is_left_alone(source: Path, tmp_path: Path) -> 
         {"accuracy": 5},
         {"algorithm": "awq"},
         {"precision": "fp16"},
+        {"mean_bits": 5},
+        {"mean_bits": 3.9, "algorithm": "gptq"},
+        {"mean_bits": 8.1, "algorithm": "gptq"},
+        {"mean_bits": float("nan"), "algorithm": "gptq"},
     ],
 )
 def test_options_that_make_no_sense(wrong: dict[str, Any], source: Path, tmp_path: Path) -> None:

@@ -7,17 +7,24 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 import llm_sources
 from vermilion.errors import DeviceError, ModelError, OptionError, UnsupportedError
 from vermilion.llm.build import build
 from vermilion.llm.build_plan import BuildRequest, plan_build
+from vermilion.llm.engine.description import Description, Product
 from vermilion.llm.genai_config import read_genai_config
 from vermilion.llm.generate import Sampling, generate
 from vermilion.llm.list_operators import Wanted, list_operators
+from vermilion.llm.open_model import open_model, read_model_config
+from vermilion.llm.perplexity import position_logits
 from vermilion.llm.rounding.compensate_folder import compensate_folder
+from vermilion.llm.rounding.forward import Forward, own_product
 from vermilion.llm.rounding.write_graph import BuiltGraph
+from vermilion.llm.search import log_softmax
 from vermilion.llm.speed import SpeedRequest, compare_speed
 from vermilion.llm.speed_engines import SpeedSetting
 from vermilion.llm.stock_engine import EngineOptions
@@ -75,7 +82,7 @@ def test_weights_are_rounded_for_a_text_and_the_folder_is_held_against_its_sourc
     text.write_text("the small model reads a short text about the weather " * 40)
     request = BuildRequest(
         source, tmp_path / "oga", algorithm="gptq", calibration=text, is_checked=True,
-        is_symmetric=is_symmetric,
+        is_symmetric=is_symmetric, mean_bits=4,
     )  # fmt: skip
     built = build(plan_build(request))
     assert built.compensated is not None
@@ -93,6 +100,56 @@ def test_weights_are_rounded_for_a_text_and_the_folder_is_held_against_its_sourc
     assert len(shared) == 1
     assert not set(with_zeros) & set(shared)
     assert len(with_zeros) == (0 if is_symmetric else built.compensated.products - 1)
+
+
+def test_what_loses_most_is_kept_in_8_bits_and_nothing_is_left_of_its_4(
+    source: Path, tmp_path: Path
+) -> None:
+    """A copy for each mean: the head among those of 8 bits takes the embedding along."""
+    text, apart, sizes = "the small model reads a short text about the weather " * 40, [], []
+    folder = build(plan_build(BuildRequest(source, tmp_path / "whole"))).folder
+    config = read_model_config(source)
+    assert config.source is not None
+    tokens = config.source.tokenizer(tmp_path / "cache").encode(text)[:64]
+    exact = log_softmax(float_logits(config.source.describe(), tokens))
+    for bits in (4, 6, 8):
+        copy = Path(shutil.copytree(folder, tmp_path / str(bits)))
+        model = copy / read_genai_config(copy).model_files()[0]
+        done = compensate_folder(source, model, is_symmetric=False, mean_bits=bits, text=text)
+        graph = onnx.load(model, load_external_data=False).graph
+        wide = [one.name for one in graph.node if _bits(one, "MatMulNBits") == 8]
+        assert len(wide) == len(done.in_bytes) == {4: 0, 8: done.products}.get(bits, len(wide))
+        assert (0 < len(wide) < done.products) == (bits == 6)
+        embedding = {_bits(one, "GatherBlockQuantized") for one in graph.node} - {0}
+        assert embedding == {8 if any("lm_head" in name for name in wide) else 4}
+        external = [{e.key: e.value for e in t.external_data} for t in graph.initializer]
+        used = sum(int(one["length"]) for one in external if one)
+        data = model.with_name(f"{model.name}.data")
+        assert used <= data.stat().st_size < used + 4096 * len(external)
+        sizes.append(used)
+        now = log_softmax(position_logits(open_model(copy, ONE_THREAD), tokens))
+        apart.append(float((np.exp(exact) * (exact - now)).sum(axis=1).mean()))
+    assert sizes == sorted(sizes)
+    assert max(apart[1:]) < apart[0] / 20  # what is left is the activations' 8 bits
+
+
+def float_logits(description: Description, tokens: list[int]) -> Any:
+    """Return the logits of a description of floats after each token."""
+    seen = {}
+
+    def multiply(product: Product, read: Any) -> Any:
+        seen[product.node] = own_product(product, read)
+        return seen[product.node]
+
+    Forward(description, np.array([tokens])).run(multiply)
+    return seen[description.head.node].numpy()
+
+
+def _bits(node: Any, kind: str) -> int:
+    """Return the bits of a node's codes, 0 for one of another kind."""
+    if node.op_type != kind:
+        return 0
+    return next((one.i for one in node.attribute if one.name == "bits"), 4)
 
 
 def test_without_a_text_they_are_rounded_for_one_that_the_model_writes(

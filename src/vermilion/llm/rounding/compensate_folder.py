@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,8 +14,9 @@ from vermilion.errors import OptionError, UnsupportedError
 from vermilion.llm.genai_config import GenaiConfig
 from vermilion.llm.open_model import read_model_config
 from vermilion.llm.rounding.round_products import cut, joined, round_products
+from vermilion.llm.rounding.sensitivity import chosen_for_bytes, costs_of_rounding
 from vermilion.llm.rounding.texts import own_texts, python_reference
-from vermilion.llm.rounding.write_graph import BuiltGraph, wanted_products
+from vermilion.llm.rounding.write_graph import BuiltGraph, Stored, wanted_products
 from vermilion.progress import Progress, no_progress
 from vermilion.store.cache_dir import default_root
 
@@ -23,6 +25,9 @@ from vermilion.store.cache_dir import default_root
 # with two draws of 16, divergence 0.078 and 0.085.)
 _LENGTH, _PIECES = 512, 16
 _LEAST_TOKENS = 64
+_LEAST_BITS = 4.0
+# Nats a token. Perplexity grows by about as much.
+_MOST_COST = 0.025
 
 TextKind = Literal["the given text", "the model's own text", "Python's reference"]
 
@@ -35,6 +40,7 @@ class Compensated:
     products: int
     tokens: int  # that they were rounded for
     text: TextKind
+    in_bytes: tuple[str, ...] = ()  # those of them that have 8 bits now
 
 
 def compensate_folder(
@@ -42,14 +48,17 @@ def compensate_folder(
     model_file: Path,
     *,
     is_symmetric: bool,
+    mean_bits: float | None = None,
     text: str = "",
     cache: Path | None = None,
     progress: Progress = no_progress,
 ) -> Compensated:
     """Round the weights of a graph in 4 bits so that their errors cancel.
 
-    `text` is what it is done for; if empty, the model writes one, or where our engine does not run
-    it, it is Python's language reference.
+    What loses most by 4 bits gets 8, until a weight has `mean_bits` on average; None: until the
+    rest is expected to lose no more than `_MOST_COST`. `text` is what it is done for; if empty, the
+    model writes one, or where our engine does not run it, it is Python's language reference.
+
     Raises: OptionError for a text that is too short; UnsupportedError for a model that is not read
     here, or whose graph has none of its products.
     """
@@ -70,16 +79,36 @@ def compensate_folder(
     (block,) = {node.block for node in nodes.values()}
     names = {name for node in nodes.values() for name in node.products}
     head = next((one for one in nodes.values() if description.head.node in one.products), None)
+    is_shared = head is not None and graph.is_embedding(head)
+    costs: Mapping[str, float] = {}
+    if mean_bits is None or mean_bits > _LEAST_BITS:
+        progress("reading a text", 0, 1)
+        costs = costs_of_rounding(
+            description, tokens, block, is_symmetric=is_symmetric, is_shared=is_shared
+        )
+    wide = _wide(nodes, costs, mean_bits)
     found = round_products(
         description, tokens, block, is_symmetric=is_symmetric,
-        is_wanted=lambda product: product.node in names,
-        is_shared=head is not None and graph.is_embedding(head),
+        is_wanted=lambda product: product.node in names, is_shared=is_shared,
+        in_bytes={one for name in wide for one in nodes[name].products},
         done=lambda done, total: progress("rounding", done, total),
     )  # fmt: skip
     for node in nodes.values():
         graph.write(node, joined([found[name] for name in node.products]))
     graph.save()
-    return Compensated(len(nodes), len(everything), tokens.size, kind)
+    return Compensated(len(nodes), len(everything), tokens.size, kind, tuple(sorted(wide)))
+
+
+def _wide(
+    nodes: Mapping[str, Stored], costs: Mapping[str, float], mean_bits: float | None
+) -> frozenset[str]:
+    """Return the nodes that get 8 bits, by what their products cost in 4."""
+    return chosen_for_bytes(
+        {key: sum(costs.get(one, 0.0) for one in own.products) for key, own in nodes.items()},
+        {key: own.depth * own.columns for key, own in nodes.items()},
+        mean_bits=8.0 if mean_bits is None else mean_bits,
+        most_cost=_MOST_COST if mean_bits is None else 0.0,
+    )
 
 
 def _tokens(

@@ -1,4 +1,4 @@
-"""A decoder's products rounded to 4 bits, each for what it reads once those before it are rounded.
+"""A decoder's products in 4 bits or 8, each rounded for what it reads behind rounded ones.
 
 Weights are rounded one after the other, and each takes over the errors of those before it, weighed
 by how the numbers that they are multiplied with belong together (`quantize/algorithms/compensate`);
@@ -7,8 +7,9 @@ those that are multiplied with large numbers come first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from vermilion.quantize.one_thread import one_thread
 from vermilion.quantize.weight_only import block_parameters
 
 _LEVELS = 15
+_MIDDLE = 128  # of codes of 8 bits
 # Rows of the head that are looked at together: a vocabulary is long.
 _MOST_COLUMNS = 8192
 # The share of the identity, of the mean of the diagonal, where tokens begin with the same weights.
@@ -41,12 +43,13 @@ _OF_IDENTITY = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Rounded:
-    """A product's weights: codes (columns, depth) from 0 to 15; scales, zeros (columns, blocks)."""
+    """A product's weights: codes (columns, depth) of `bits`; scales, zeros (columns, blocks)."""
 
     codes: NDArray[np.uint8]
     scales: Floats
     zeros: NDArray[np.uint8]
     block: int
+    bits: Literal[4, 8] = 4
 
     def numbers(self) -> Floats:
         """Return what they stand for: (depth, columns)."""
@@ -56,6 +59,18 @@ class Rounded:
             for one in (self.scales, self.zeros)
         )
         return np.ascontiguousarray(((self.codes - zeros) * scales).T)
+
+
+def to_bytes(weight: Floats, block: int) -> Rounded:
+    """Round a matrix (depth, columns) to the nearest numbers of 8 bits, symmetric."""
+    depth, columns = weight.shape
+    rows = np.pad(weight.T, ((0, 0), (0, -depth % block))).reshape(columns, -1, block)
+    most = np.abs(rows).max(axis=2)
+    scales = np.where(most > 0, most, np.float32(1)) / np.float32(_MIDDLE - 1)
+    near = np.rint(rows / scales[:, :, None]) + np.float32(_MIDDLE)
+    codes = near.reshape(columns, -1)[:, :depth].astype(np.uint8)
+    zeros = np.full(scales.shape, _MIDDLE, np.uint8)
+    return Rounded(codes, scales.astype(np.float32), zeros, block, 8)
 
 
 def round_weights(
@@ -81,6 +96,7 @@ def joined(parts: Sequence[Rounded]) -> Rounded:
         np.concatenate([one.scales for one in parts]),
         np.concatenate([one.zeros for one in parts]),
         parts[0].block,
+        parts[0].bits,
     )
 
 
@@ -116,11 +132,13 @@ def round_products(
     is_wanted: Callable[[Product], bool],
     done: Callable[[int, int], None],
     is_shared: bool = False,
+    in_bytes: Collection[str] = (),
 ) -> Mapping[str, Rounded]:
     """Return the rounded weights of the wanted products, by their nodes.
 
     `tokens` are texts of one length, (texts, length). What is not wanted stays as it is.
     `is_shared`: the head's weights are those that tokens begin with, too; those are symmetric.
+    `in_bytes`: the nodes of those that are rounded to 8 bits.
     Raises: UnsupportedError for what is not computed here.
     """
     import torch
@@ -138,6 +156,10 @@ def round_products(
         weights = matrix_numbers(product.matrix)
         if product.is_exact or not is_wanted(product):
             return weights
+        is_both = is_shared and product is description.head
+        if is_both and product.node in in_bytes:
+            found[product.node] = to_bytes(weights, block)
+            return found[product.node].numbers()
         own = (product.source.buffer, product.source.offset, product.source.width)
         if not last or last[0][0] != own:
             hessian = shrunk_hessian(read, length, weights, rounded_for)
@@ -145,9 +167,11 @@ def round_products(
             last[:] = [(own, calibration_of(read, before, hessian))]
         seen = last[0][1]
         wanted = compensated(weights, seen, residual_error_of(product, exact, now))
-        is_both = is_shared and product is description.head
         hessian = with_identity(seen.hessian) if is_both else seen.hessian
-        rounded = round_weights(wanted, hessian, block, is_symmetric=is_symmetric or is_both)
+        if product.node in in_bytes:
+            rounded = to_bytes(wanted, block)
+        else:
+            rounded = round_weights(wanted, hessian, block, is_symmetric=is_symmetric or is_both)
         found[product.node] = rounded
         return rounded.numbers()
 

@@ -33,19 +33,19 @@ def shrunk_hessian(rows: Floats, length: int, weight: Floats, rounded: Round) ->
     """Return the mean of x·xᵀ over texts of `length` tokens, with its correlations shrunk."""
     weighing = row_weights(rows)
     texts = np.arange(len(rows)) // length
-    odd, even = (_mean_hessian(rows, weighing, texts % 2 == own) for own in (1, 0))
+    odd, even = (mean_hessian(rows, weighing, texts % 2 == own) for own in (1, 0))
     if texts[-1] == 0:
         return even
     some = weight[:, :: max(1, weight.shape[1] // _COLUMNS)]
 
     def error(at: int) -> float:
-        off = (rounded(some, _shrunk(odd, _FACTORS[at])) - some).T
+        off = (rounded(some, shrunk(odd, _FACTORS[at])) - some).T
         return float(((off @ even) * off).sum())
 
     factor = _FACTORS[_lowest(error, _FIRST, len(_FACTORS))]
     # Twice as many rows have half the chance correlations.
     both: Floats = np.float32(0.5) * (odd + even)
-    return _shrunk(both, factor / (factor + (1 - factor) / 2))
+    return shrunk(both, factor / (factor + (1 - factor) / 2))
 
 
 def _lowest(error: Callable[[int], float], first: int, count: int) -> int:
@@ -67,7 +67,7 @@ def row_weights(rows: Floats) -> Floats:
     return weights
 
 
-def _mean_hessian(rows: Floats, weighing: Floats, here: NDArray[np.bool_]) -> Floats:
+def mean_hessian(rows: Floats, weighing: Floats, here: NDArray[np.bool_]) -> Floats:
     """Return the mean of x·xᵀ of some rows, each times its weight."""
     made = np.zeros((rows.shape[1], rows.shape[1]), np.float32)
     places = np.flatnonzero(here)
@@ -78,7 +78,7 @@ def _mean_hessian(rows: Floats, weighing: Floats, here: NDArray[np.bool_]) -> Fl
     return made / np.float32(max(1, len(places)))
 
 
-def _shrunk(hessian: Floats, factor: float) -> Floats:
+def shrunk(hessian: Floats, factor: float) -> Floats:
     """Return the matrix with its off-diagonal elements multiplied by a factor."""
     made = hessian * np.float32(factor)
     places = np.arange(len(hessian))

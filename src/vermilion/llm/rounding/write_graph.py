@@ -1,5 +1,7 @@
 """Rounded weights → the graph that the model builder wrote, in the place of its own.
 
+Those in 8 bits take the place of 4: the node, and an embedding of the same weights, say so.
+
 What a node's weights are is known by its name, and believed only where the numbers that the builder
 stored are near those of the source: a graph that is cut otherwise keeps what it has.
 """
@@ -56,6 +58,7 @@ class BuiltGraph:
         self.file = file
         self.model = onnx.load(file, load_external_data=False)
         self._known = {one.name: one for one in self.model.graph.initializer}
+        self._left_room: set[str] = set()  # files of weights with bytes that nobody reads
 
     def nodes(self) -> Iterator[Stored]:
         """Yield the nodes of products in 4 bits whose names are known."""
@@ -111,13 +114,47 @@ class BuiltGraph:
         codes = np.pad(rounded.codes, ((0, 0), (0, short)))
         if short:
             codes[:, node.depth :] = rounded.zeros[:, -1:]
-        self._put(node.codes, _packed(codes))
+        if rounded.bits == 8:
+            self._widen(node)
+        put = _packed if rounded.bits == 4 else np.ascontiguousarray
+        self._put(node.codes, put(codes))
         scales = self.read(node.scales)
         self._put(node.scales, rounded.scales.astype(scales.dtype))
         if node.zeros is not None:
-            self._put(node.zeros, _packed(rounded.zeros))
-        elif (rounded.zeros != _MIDDLE).any():
-            self._add_zeros(node, _packed(rounded.zeros))
+            self._put(node.zeros, put(rounded.zeros))
+        elif (rounded.zeros != 1 << (rounded.bits - 1)).any():
+            self._add_zeros(node, put(rounded.zeros))
+
+    def _widen(self, node: Stored) -> None:
+        """Say of a node, and of the embedding that has its weights, that a code is a byte."""
+        from onnx import helper, numpy_helper
+
+        names = {node.codes.name}
+        for one in self.model.graph.node:
+            if one.op_type == "Reshape" and one.input[0] in names:
+                names.add(one.output[0])
+                wide = np.array([node.columns, self._blocks(node) * node.block], np.int64)
+                shape = numpy_helper.from_array(wide, f"{one.output[0]}_shape")
+                self.model.graph.initializer.append(shape)
+                one.input[1] = shape.name
+            reads = one.op_type in ("MatMulNBits", "GatherBlockQuantized")
+            if reads and names & set(one.input):
+                kept = [own for own in one.attribute if own.name != "bits"]
+                del one.attribute[:]
+                one.attribute.extend([*kept, helper.make_attribute("bits", 8)])
+        node.codes.dims[-1] = node.block
+        if node.zeros is not None:
+            del node.zeros.dims[:]
+            node.zeros.dims.extend([node.columns, self._blocks(node)])
+            names.add(node.zeros.name)
+        # What was declared of them has the old shapes.
+        kept = [one for one in self.model.graph.value_info if one.name not in names]
+        del self.model.graph.value_info[:]
+        self.model.graph.value_info.extend(kept)
+
+    @staticmethod
+    def _blocks(node: Stored) -> int:
+        return -(-node.depth // node.block)
 
     def _add_zeros(self, node: Stored, packed: NDArray[np.uint8]) -> None:
         """Give a node zero points, beside its codes."""
@@ -128,15 +165,8 @@ class BuiltGraph:
         made.dims.append(packed.size)
         places = {one.key: one.value for one in node.codes.external_data}
         if places:
-            file = self.file.parent / places["location"]
-            offset = -(-file.stat().st_size // _ALIGNMENT) * _ALIGNMENT
             made.data_location = TensorProto.EXTERNAL
-            for key, value in (
-                ("location", places["location"]), ("offset", offset), ("length", packed.nbytes),
-            ):  # fmt: skip
-                made.external_data.add(key=key, value=str(value))
-            with file.open("r+b") as stream:
-                stream.truncate(offset)
+            self._append(made, places["location"], packed.nbytes)
         self._put(made, packed)
         own = next(one for one in self.model.graph.node if one.name == node.name)
         inputs = [*own.input[:3], made.name, *own.input[4:]]
@@ -149,16 +179,51 @@ class BuiltGraph:
         if not places:
             tensor.raw_data = data
             return
-        assert int(places.get("length", len(data))) == len(data), "it has the size that was there"
+        if int(places.get("length", len(data))) != len(data):
+            self._append(tensor, places["location"], len(data))
+            self._left_room.add(places["location"])
+            places = {one.key: one.value for one in tensor.external_data}
         with (self.file.parent / places["location"]).open("r+b") as stream:
             stream.seek(int(places.get("offset", 0)))
             stream.write(data)
 
+    def _append(self, tensor: Any, location: str, size: int) -> None:
+        """Give a tensor its place at the end of a file."""
+        file = self.file.parent / location
+        offset = _aligned(file.stat().st_size)
+        del tensor.external_data[:]
+        for key, value in (("location", location), ("offset", offset), ("length", size)):
+            tensor.external_data.add(key=key, value=str(value))
+        with file.open("r+b") as stream:
+            stream.truncate(offset + size)
+
     def save(self) -> None:
-        """Write the graph."""
+        """Write the graph; files of weights lose what nobody reads any more."""
         import onnx
 
+        for location in sorted(self._left_room):
+            self._compact(location)
+        self._left_room.clear()
         onnx.save(self.model, self.file)
+
+    def _compact(self, location: str) -> None:
+        file = self.file.parent / location
+        aside = file.with_name(f"{file.name}.new")
+        with file.open("rb") as old, aside.open("wb") as new:
+            for tensor in _tensors(self.model.graph):
+                places = {one.key: one for one in tensor.external_data}
+                if not places or places["location"].value != location:
+                    continue
+                old.seek(int(places["offset"].value) if "offset" in places else 0)
+                data = old.read(int(places["length"].value) if "length" in places else -1)
+                new.seek(_aligned(new.tell()))
+                del tensor.external_data[:]
+                for key, value in (
+                    ("location", location), ("offset", new.tell()), ("length", len(data)),
+                ):  # fmt: skip
+                    tensor.external_data.add(key=key, value=str(value))
+                new.write(data)
+        aside.replace(file)
 
 
 def wanted_products(graph: BuiltGraph, description: Description) -> Mapping[str, Stored]:
@@ -182,6 +247,20 @@ def _is_near(graph: BuiltGraph, node: Stored, products: Sequence[Product]) -> bo
     step = max(1, node.columns // 64)
     found, wanted = graph.numbers(node)[:, ::step], wanted[:, ::step]
     return bool(np.linalg.norm(found - wanted) < _NEAR * np.linalg.norm(wanted))
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Yield all tensors of a graph and of those in its nodes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for one in node.attribute:
+            yield from (one.t, *one.tensors)
+            for inner in (one.g, *one.graphs):
+                yield from _tensors(inner)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
 def _unpacked(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
