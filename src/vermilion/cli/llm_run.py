@@ -100,7 +100,7 @@ def build(
         typer.Option(
             "--bits",
             help="gptq: of a weight on average, 4 to 8; what 4 bits cost most has 8.",
-            show_default="what 2.5 % of perplexity take",
+            show_default="by what is lost",
         ),
     ] = None,
     check: Annotated[
