@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from vermilion.cli.flags import Verbs
+from vermilion.cli.llm_build import build
 from vermilion.cli.llm_compile import compile
 from vermilion.cli.llm_options import Folder
-from vermilion.cli.llm_run import build, chat, generate
+from vermilion.cli.llm_run import chat, generate
 from vermilion.cli.llm_speed import bench, perplexity
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
