@@ -94,6 +94,10 @@ def load_verb(name: str) -> Callable[..., int] | typer.Typer:
     return cast("Callable[..., int] | typer.Typer", found)
 
 
+# Bound by nanobind, which prints what is left of its objects at the end; torch.export loads triton.
+_COUNTS_ITS_OBJECTS = ("triton", "iree.runtime")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line and give its exit code: 0 done, 1 failed, 2 wrong use."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -107,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except _WRONG_USE as error:
         return _explain_wrong_use(error, as_json="--json" in words)
-    if arguments is None:
+    if arguments is None and not any(name in sys.modules for name in _COUNTS_ITS_OBJECTS):
         gc.freeze()  # the process ends: what it holds is not to be looked through once more
     if not words:
         return 2

@@ -40,7 +40,10 @@ def export(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.onnx", help="The file to write.")
     ],
-    opset: Annotated[int, typer.Option(help="The version of ONNX's operators.")] = 17,
+    opset: Annotated[
+        int | None,
+        typer.Option(help="The version of ONNX's operators; 17, or 18 if PyTorch does that alone."),
+    ] = None,
 ) -> Result:
     """Export a PyTorch module to ONNX, and check that both compute the same.
 

@@ -1,7 +1,7 @@
 """From PyTorch: modules as ONNX files, and `torch.compile` on machine code of our own.
 
-An exported file has opset 17, fixed sizes but for those that are given a name, and a proof that
-both compute the same.
+An exported file has opset 17 (18 where PyTorch does that alone), fixed sizes but for those that are
+given a name, and a proof that both compute the same.
 
 Exporting runs the user's own Python code: that is how a module comes to be. Nothing else in this
 package runs code that a user's file holds.

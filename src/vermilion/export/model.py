@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from vermilion.export.call import (
     parse_inputs,
     run_eagerly,
 )
-from vermilion.export.convert import Converted, Job, conversions
+from vermilion.export.convert import TORCH_EXPORT, Converted, Job, conversions, convert_by
 from vermilion.export.module import load_module, require_torch
 from vermilion.files import check_writable, writing
 from vermilion.ir.execute import open_session, run_session
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 DEFAULT_OPSET = 17  # what the Ryzen AI documentation recommends
+# The first that the exporter on `torch.export` writes without converting back.
+_LATER_OPSET = 18
 OPSETS = range(13, 24)
 
 # Half precision keeps 11 bits, some 66 dB a rounding; a network of it agrees to above 40 dB, and
@@ -108,7 +110,7 @@ def export_model(
     inputs: Sequence[str],
     output: str | Path,
     *,
-    opset: int = DEFAULT_OPSET,
+    opset: int | None = None,
     progress: Progress = no_progress,
 ) -> ExportReport:
     """Export a PyTorch module, and check the result against PyTorch.
@@ -124,13 +126,14 @@ def export_model(
         inputs: a text for each input: `1x3x224x224`, `ids:1x128` or `ids:1x128:int64`; a size
             with a name stays open, and its number is an example: `ids:batch=2xlength=16:int64`.
         output: the ONNX file to write.
-        opset: of the file, from 13 to 23.
+        opset: of the file, from 13 to 23; by default 17, or 18 where PyTorch gives a right file
+            of that alone.
         progress: told of each step.
 
     Raises: OptionError, ModelError, UnsupportedError; DeviceError where PyTorch is missing.
     """
     start = time.perf_counter()
-    path = _checked_output(Path(output), opset)
+    path = _checked_output(Path(output), opset or DEFAULT_OPSET)
     specs = parse_inputs(inputs)
     require_torch()
     progress("export", 0, _STEPS)
@@ -139,14 +142,15 @@ def export_model(
     expected_names = tuple(run_eagerly(call, _TRACE_SEED))
     with _folder_beside(path) as folder:
         progress("export", 2, _STEPS)
-        job = _job(call, expected_names, opset)
-        converted, agreements, notes = _right_one(call, job, Path(folder), progress)
+        job = _job(call, expected_names, opset or DEFAULT_OPSET)
+        later = None if opset else replace(job, opset=_LATER_OPSET)
+        converted, agreements, notes = _right_one(call, job, later, Path(folder), progress)
         with writing(path, "the model"):
             _write(converted.model, path, Path(folder))
     progress("export", _STEPS, _STEPS)
     return ExportReport(
         output=path,
-        opset=opset,
+        opset=converted.model.opset_imports[""],
         exporter=converted.exporter,
         inputs=tuple(_facts(value) for value in converted.model.graph.inputs),
         outputs=tuple(_facts(value) for value in converted.model.graph.outputs),
@@ -157,18 +161,40 @@ def export_model(
 
 
 def _right_one(
-    call: Call, job: Job, folder: Path, progress: Progress
+    call: Call, job: Job, later: Job | None, folder: Path, progress: Progress
 ) -> tuple[Converted, tuple[Agreement, ...], tuple[str, ...]]:
-    """Return what an exporter gave that agrees with PyTorch, else what the first one gave."""
+    """Return what an exporter gave that agrees with PyTorch, else what the first one gave.
+
+    `later` is the same at an opset that is gone to where the wanted one gives nothing right.
+    """
     found = []
-    for converted in conversions(job, folder):
+    for converted in _all_conversions(job, later, folder):
         progress("export", 3, _STEPS)
         agreements, notes = _check(call, converted.model)
         if _agree(agreements, len(converted.model.graph.outputs)):
+            reached = converted.model.opset_imports[""]
+            if reached != job.opset:
+                notes = (*notes, f"opset {reached}: PyTorch gives nothing right of {job.opset}")
             return converted, agreements, notes
         found.append((converted, agreements, notes))
     converted, agreements, notes = found[0]
     return converted, agreements, (*notes, *([_MAY_BE_FROZEN] if call.open_sizes else []))
+
+
+def _all_conversions(job: Job, later: Job | None, folder: Path) -> Iterator[Converted]:
+    refused = None
+    try:
+        yield from conversions(job, folder)
+    except UnsupportedError as error:
+        refused = error
+    if later is not None:
+        try:
+            yield convert_by([(TORCH_EXPORT, later.opset)], later, folder)
+            refused = None
+        except UnsupportedError:
+            pass  # what is said of the wanted opset names both exporters
+    if refused is not None:
+        raise refused
 
 
 def _agree(agreements: Sequence[Agreement], outputs: int) -> bool:
@@ -199,12 +225,26 @@ def _folder_beside(path: Path) -> tempfile.TemporaryDirectory[str]:
 def _job(call: Call, output_names: tuple[str, ...], opset: int) -> Job:
     import torch
 
+    call = _no_ones(call)
     tensors = call.tensors(_TRACE_SEED)
     with torch.no_grad():
         module = flat_module(call, call(tensors))
     names = tuple(spec.name for spec in call.inputs)
     axes = tuple(spec.open_axes for spec in call.inputs)
     return Job(module, tensors, names, output_names, opset, axes)
+
+
+def _no_ones(call: Call) -> Call:
+    """Return the call with open sizes of 2 for 1, which `torch.export` would make a number."""
+    sizes = {name: max(2, size) for name, size in call.open_sizes.items()}
+    if sizes == call.open_sizes:
+        return call
+    wider = call.at(sizes)
+    try:
+        run_eagerly(wider, _TRACE_SEED)
+    except OptionError:
+        return call
+    return wider
 
 
 def _check(call: Call, model: ir.Model) -> tuple[tuple[Agreement, ...], tuple[str, ...]]:

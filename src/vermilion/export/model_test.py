@@ -99,6 +99,17 @@ class Attends(nn.Module):
     def forward(self, x):
         return self.attention(x, x, x, need_weights=False)[0]
 
+class Encodes(nn.Module):
+    # With a mean behind it, PyTorch cannot bring the layer down to opset 17.
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.last = nn.Linear(16, 5)
+
+    def forward(self, x):
+        return self.last(self.layer(x)).mean(1)
+
 class Tagger(nn.Module):
     def __init__(self):
         super().__init__()
@@ -196,6 +207,16 @@ def test_sizes_that_python_computes_with_stay_open(file: Path, tmp_path: Path) -
     report = export_model(f"{file}:Attends", inputs, tmp_path / "m.onnx")
     assert report.agrees, report.notes
     assert report.inputs[0].shape == ("batch", "length", 8)
+
+
+def test_what_is_not_right_at_opset_17_has_opset_18(file: Path, tmp_path: Path) -> None:
+    """A batch of 1 is traced as one of 2: `torch.export` would make a number of it."""
+    report = export_model(f"{file}:Encodes", ["batch=1xlength=5x16"], tmp_path / "m.onnx")
+    assert report.agrees, report.notes
+    assert (report.opset, report.exporter) == (18, "torch.export")
+    assert report.inputs[0].shape == ("batch", "length", 16)
+    wanted = export_model(f"{file}:Encodes", ["batch=1xlength=5x16"], tmp_path / "n.onnx", opset=17)
+    assert (wanted.opset, wanted.agrees) == (17, False)
 
 
 @pytest.mark.parametrize("shape", ["2x9", "2x8"])
