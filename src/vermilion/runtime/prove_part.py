@@ -28,6 +28,7 @@ from vermilion.backends.native_open import OpenExecutable
 from vermilion.backends.native_run import BatchExecutable, NativeExecutable
 from vermilion.errors import Refusal, UnsupportedError, VermilionError
 from vermilion.hardware.targets.target import Target
+from vermilion.ir.literal.interpret import interpret
 from vermilion.ir.literal.run import open_literally
 from vermilion.ir.opset import required_inputs, static_shape
 from vermilion.proof.bounds import FormatName
@@ -202,11 +203,16 @@ def _rounded(array: Array, form: FormatName) -> Array:
 
 
 def run_reference(
-    compiled: CompiledPart, inputs: Tensors, *, in_form: bool = False
+    compiled: CompiledPart,
+    inputs: Tensors,
+    *,
+    in_form: bool = False,
+    interpreted_s: float | None = None,
 ) -> dict[str, Array]:
     """Return the outputs of the literal run of a part as the graph says it, in its own types.
 
-    With `in_form`, a modelled device's roundings are written into it.
+    With `in_form`, a modelled device's roundings are written into it. With `interpreted_s`, the
+    interpreter runs it, for so many seconds at most.
 
     Raises: UnsupportedError where no engine can.
     """
@@ -215,7 +221,10 @@ def run_reference(
     missing = [name for name in wanted if name not in inputs]
     if missing:
         raise UnsupportedError(f"`{missing[0]}` is not known", where=compiled.part.name)
-    return open_literally(model).run({name: inputs[name] for name in wanted})
+    given = {name: inputs[name] for name in wanted}
+    if interpreted_s is not None:
+        return interpret(model, given, seconds=interpreted_s)
+    return open_literally(model).run(given)
 
 
 def stood_in(parts: Sequence[CompiledPart], target: Target) -> dict[str, object]:

@@ -299,6 +299,38 @@ def test_a_device_s_numbers_excuse_no_wrong_graph(tmp_path: Path) -> None:
     assert "another `y`" in proof.wrong["vaiml_par_0"].refusal.reason
 
 
+def test_a_kernel_of_onnx_runtime_that_loses_small_numbers_is_no_changed_model(
+    tmp_path: Path,
+) -> None:
+    """Its LRN takes squares off again that it added; the LSTM has the interpreter run the model."""
+    text = """<ir_version: 8, opset_import: ["" : 15]>
+    g (float[1,8,3,13] x, float[2,5,4] s) => (float[1,8,3,13] y, float[2,1,2] h) {
+      [y] y = LRN <alpha = 0.3, beta = 0.5, bias = 2.0, size = 3> (x)
+      [h] "", "", h = LSTM <hidden_size = 2, layout = 1> (s, w, r) }"""
+    random = np.random.default_rng(0)
+    shapes = {"w": (1, 8, 4), "r": (1, 8, 2)}
+    weights = {name: random.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
+    model = bundles.model_from_text(text, weights)
+    parts = []
+    for number, name in enumerate(("y", "h")):
+        piece = ir.from_proto(ir.to_proto(model))
+        for value in [v for v in piece.graph.outputs if v.name != name]:
+            piece.graph.outputs.remove(value)
+        for node in [n for n in piece.graph if n.name != name]:
+            piece.graph.remove(node, safe=False)
+        unread = {"y": "s", "h": "x"}[name]
+        piece.graph.inputs.remove(next(v for v in piece.graph.inputs if v.name == unread))
+        run_pass(infer_shapes, piece)
+        chosen = OrtBackend() if name == "y" else NativeBackend()
+        part = Part(f"part_{number}", "cpu", "ort" if name == "y" else "native", piece, (), 0.0)
+        folder = tmp_path / name
+        program = chosen.compile(part, CPU, CompileOptions(), folder)
+        parts.append(CompiledPart(part, program, folder))
+    proof = prove(model, parts, CPU, no_progress)
+    assert not proof.wrong
+    assert "edges" in proof.samples
+
+
 def test_what_overflows_in_half_precision_is_no_changed_model(tmp_path: Path) -> None:
     """Squares of the samples' large values are infinite, in ONNX Runtime only where it stores."""
     text = """<ir_version: 9, opset_import: ["" : 17]>
