@@ -196,9 +196,14 @@ def _lowered(
     `any_entry` is one entry of a batch of any size.
     """
     from vermilion.codegen.lower.batch_split import one_entry
+    from vermilion.codegen.lower.open_sizes import at_batch
     from vermilion.codegen.lower.part import lower_part
+    from vermilion.codegen.lower.rules import has_rule
     from vermilion.ir.symbolic import examples
 
+    if any_entry is None and not all(map(has_rule, part.model.graph)):
+        # A part of fixed sizes of a model with others: what follows from sizes has no kernel.
+        any_entry = at_batch(part.model, 1)
     if any_entry is not None:
         with examples(any_entry.sizes):
             steps = lower_part(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -14,15 +15,20 @@ import models
 from float_graphs import run_native
 from native_text import read
 from vermilion.api import Compiled, compile_model
+from vermilion.backends.base import CompileOptions, Part
 from vermilion.backends.native import NativeBackend
 from vermilion.errors import UnsupportedError
 from vermilion.hardware.targets.find import find_target
 from vermilion.hardware.targets.target import CpuFacts
 from vermilion.ir.execute import open_session, run_session
+from vermilion.ir.literal.types import complete_types
 from vermilion.ir.measure import agreement
+from vermilion.ir.passes.pipeline import simplify
 from vermilion.ir.samples import sample_inputs
 from vermilion.runtime.artifact import open_artifact
+from vermilion.runtime.prove_part import StagedFiles
 from vermilion.runtime.session import Session
+from vermilion.runtime.write import CompiledPart
 
 NETWORKS: dict[str, Callable[[], ir.Model]] = {
     "small cnn": lambda: models.small_cnn(bn=True, image=24),
@@ -171,3 +177,27 @@ def test_an_input_of_another_shape_than_compiled_for_is_refused() -> None:
     for shape in ((4, 5), (3, 6), (6, 4), (24,), ()):
         with pytest.raises(UnsupportedError, match=r"`x` has the shape .* \[4, 6\]"):
             run_native(model, {"x": np.ones(shape, np.float32)}, "cpu", "fp32")
+
+
+def test_what_follows_from_fixed_sizes_beside_dynamic_ones_needs_no_kernel(tmp_path: Path) -> None:
+    """LogSoftmax of before opset 13 flattens: its shape is put back by what a Shape gives."""
+    text = """<ir_version: 8, opset_import: ["" : 12]>
+    g (float[N,300] x, float[3,17] s) => (float[N,300] y, float[3,17] t) {
+      a = Exp (x) b = Tanh (a) y = Sigmoid (b) t = LogSoftmax <axis = 0> (s) }"""
+    model = onnx.parser.parse_model(text)
+    graph = simplify(ir.from_proto(model)).model
+    complete_types(graph)
+    piece = graph.clone()
+    piece.graph.outputs.pop(0)
+    for node in reversed([n for n in piece.graph if n.op_type in ("Exp", "Tanh", "Sigmoid")]):
+        piece.graph.remove(node, safe=True)
+    piece.graph.inputs.pop(0)
+    assert "Shape" in {node.op_type for node in piece.graph}
+    part, target = Part("part", "cpu", "native", piece, (), 0.0), find_target("cpu")
+    NativeBackend().check(part, target, CompileOptions())
+    program = NativeBackend().compile(part, target, CompileOptions(), tmp_path)
+    compiled = CompiledPart(part, program, tmp_path)
+    loaded = NativeBackend().load(program, StagedFiles(compiled), target, CompileOptions())
+    s = np.random.default_rng(0).standard_normal((3, 17)).astype(np.float32)
+    expected = s - np.log(np.exp(s.astype(np.float64)).sum())
+    np.testing.assert_allclose(loaded.run({"s": s})["t"], expected, rtol=1e-4, atol=1e-5)
