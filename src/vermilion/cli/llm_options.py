@@ -41,7 +41,8 @@ PrefillOption = Annotated[
     typer.Option(
         "--prefill",
         metavar="auto|bf16|int8|bfp16|fp32",
-        help="In what our generated code computes a prompt; auto: fp32 for float weights, or bf16.",
+        help="In what our generated code computes a prompt; auto: fp32 for float weights, else "
+        "bf16, or int8 without BF16.",
     ),
 ]
 Temperature = Annotated[float, typer.Option("--temperature", help="0: always the likeliest token.")]
