@@ -37,9 +37,10 @@ _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 # widens them first. Source: `kOrtSessionOptionsAvx2PrecisionMode`, in the same file.
 _EXACT_SUMS_ENTRY = "session.x64quantprecision"
 
-# For that it turns weights into uint8, and fails over one that two nodes read (1.32). Operators
-# between QuantizeLinear and DequantizeLinear stay in float then, as they are written.
-_WEIGHT_TWICE = "Attempt to replace the existing tensor"
+# For that it turns weights into uint8, and fails over one that two nodes read (1.32), and over one
+# with a scale for each block when it runs. Operators between QuantizeLinear and DequantizeLinear
+# stay in float then, as they are written.
+_WEIGHT_TWICE, _BLOCKS = "Attempt to replace the existing tensor", b"block_size"
 
 # ONNX Runtime prints warnings on stderr for much that is not the user's business.
 _SEVERITY_ERROR = 3
@@ -186,7 +187,7 @@ def session_from_bytes(
 
     try:
         try:
-            session = opened(exact=True)
+            session = opened(exact=_BLOCKS not in serialized)
         except Exception as error:  # ONNX Runtime's exceptions share no base but Exception
             if _WEIGHT_TWICE not in str(error):
                 raise

@@ -14,7 +14,7 @@ from vermilion.codegen.isa import isa_of
 from vermilion.codegen.lower.part import lower_part
 from vermilion.errors import VermilionError
 from vermilion.hardware.targets.find import find_target
-from vermilion.ir.execute import open_session, run_session
+from vermilion.ir.literal.run import run_literally
 
 Array = NDArray[Any]
 NAMES = {np.dtype(np.uint8): "uint8", np.dtype(np.int8): "int8"}
@@ -42,7 +42,7 @@ def multiplied(a: Array, b: Array, za: Array | None, zb: Array | None) -> Array:
 def held(
     a: Array, b: Array, za: Array | None, zb: Array | None, constants: str, target: str
 ) -> None:
-    """Run natively with the named inputs as constants; hold it against numpy, ONNX Runtime too."""
+    """Run natively with the named inputs as constants; compare with numpy and the literal run."""
     given = {name: one for name, one in zip("abst", (a, b, za, zb), strict=True) if one is not None}
     wanted = multiplied(a, b, za, zb)
     inputs = ", ".join(f"{NAMES[v.dtype]}{list(v.shape) or ''} {k}" for k, v in given.items())
@@ -59,7 +59,7 @@ def held(
     got = run_native(model, fed, target, "fp32", 2)["y"]
     np.testing.assert_array_equal(got, wanted)
     try:
-        theirs = run_session(open_session(model, threads=1), fed)["y"]
+        theirs = run_literally(model, fed).outputs["y"]
     except VermilionError:  # ONNX Runtime takes no zero point for each row
         assert za is not None
         assert za.size > 1
@@ -145,7 +145,7 @@ def test_what_follows_is_one_kernel_with_the_product(target: str) -> None:
         "x": np.array(0.03, np.float32), "r": random.standard_normal((4, 48), np.float32),
     }  # fmt: skip
     got = run_native(model, fed, target, "fp32")["y"]
-    wanted = run_session(open_session(model, threads=1), fed)["y"]
+    wanted = run_literally(model, fed).outputs["y"]
     np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
     steps = lower_part(model, isa_of(find_target(target))).steps
     products = [step for step in steps if step.spec.family == "product"]
@@ -163,5 +163,5 @@ def test_a_long_function_follows_sums_of_integers(function: str, target: str) ->
         "x": np.array(1e-4, np.float32),
     }  # fmt: skip
     got = run_native(model, fed, target, "fp32")["y"]
-    wanted = run_session(open_session(model, threads=1), fed)["y"]
+    wanted = run_literally(model, fed).outputs["y"]
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
