@@ -105,6 +105,7 @@ def test_most_of_the_time_is_where_most_of_the_work_is(tmp_path: Path) -> None:
         part.run_timed(inputs, timer)
         runs.append(timer.times)
     least = [min(step.duration_ns for step in steps) for steps in zip(*runs, strict=True)]
-    heavy = [step.operations > 1e7 for step in runs[0]]
+    # The products of Winograd's algorithm count with what comes of them.
+    heavy = [step.operations > 1e7 or step.label.endswith(" products") for step in runs[0]]
     of_heavy = sum(ns for ns, is_heavy in zip(least, heavy, strict=True) if is_heavy)
     assert of_heavy > 0.7 * sum(least)
