@@ -30,7 +30,9 @@ def pack_weights(
         padded = np.zeros((count * lanes, taps_y * taps_x, groups * numeric.group), packed_type)
         padded[:channels, :, :run] = rounded.reshape(channels, -1, run)
     # (vector, lane, depth, of part, part), where of one part all of a group is moved as one word
-    moved, of_part = (np.uint32, 1) if numeric.parts == 1 else (packed_type, 2)
+    moved, of_part = np.dtype(np.uint32), 1
+    if numeric.parts > 1:
+        moved, of_part = packed_type, numeric.group // numeric.parts
     items = np.ascontiguousarray(padded).view(moved)
     items = items.reshape(count, lanes, depth, of_part, numeric.parts)
     packed = aligned_bytes(items.nbytes).view(moved)

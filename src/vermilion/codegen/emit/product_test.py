@@ -166,7 +166,7 @@ def test_weights_are_packed_block_by_block(
     lanes, group, parts = 8, NUMERICS[numeric].group, NUMERICS[numeric].parts
     weights = np.arange(channels * taps * run).reshape(channels, taps, 1, run) % 100 + 1
     flat = pack_weights(weights, NUMERICS[numeric], vectors, lanes)
-    if numeric == "bf16":
+    if numeric.startswith("bf16"):
         flat = flat.view(ml_dtypes.bfloat16).astype(np.float32)
     groups = -(-run // group)
     assert flat.size == taps * groups * group * -(-channels // lanes) * lanes
