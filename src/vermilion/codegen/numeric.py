@@ -42,7 +42,7 @@ class Numeric:
 
     def to_weights(self, weights: NDArray[np.generic]) -> NDArray[np.generic]:
         """Round weights to what is packed."""
-        if self.name == "bf16":
+        if self.weight == "bf16":
             return weights.astype(ml_dtypes.bfloat16).view(np.uint16)
         return weights.astype(self.weight_type)
 
