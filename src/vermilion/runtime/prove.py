@@ -364,7 +364,13 @@ class _Prover:
             return wrong
         found = {name: chain[name] for name in names}
         form = self._form() if in_form else "fp32"
-        return judge(Question(self.original, inputs, right, found, form)).wrong
+        still = judge(Question(self.original, inputs, right, found, form)).wrong
+        for check in wrong if not still else ():
+            self.notes[
+                f"`{check.name}`: ONNX Runtime and the interpreter differ ({check}); no "
+                "pass changed the model, but a kernel of ONNX Runtime goes another way"
+            ] = None
+        return still
 
     def _chain(self, inputs: Tensors, tensors: Tensors, *, in_form: bool) -> dict[str, Array]:
         """Run the parts literally, one after the other; with `in_form` in the device's numbers."""

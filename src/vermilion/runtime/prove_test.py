@@ -329,6 +329,7 @@ def test_a_kernel_of_onnx_runtime_that_loses_small_numbers_is_no_changed_model(
     proof = prove(model, parts, CPU, no_progress)
     assert not proof.wrong
     assert "edges" in proof.samples
+    assert any("`y`: ONNX Runtime and the interpreter" in note for note in proof.notes)
 
 
 def test_what_overflows_in_half_precision_is_no_changed_model(tmp_path: Path) -> None:
