@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -421,3 +422,17 @@ def test_the_library_is_this_version() -> None:
     found = load(str(library_file()))
     assert found.vermilion_version().decode() == vermilion.__version__
     assert found.vermilion_usable_cores() >= 1
+
+
+@pytest.mark.parametrize("length", [1, 595, 596, 597, 598])  # what is long is cut in the middle
+@pytest.mark.parametrize(
+    "part", [b"\xc3\xbc\xe2\x82\xac", b"\xf0\x9f\x98\x80", b"\xfa\xed\xa0\x80", b"\x1b["]
+)
+def test_what_a_status_says_is_text_whatever_a_name_holds(part: bytes, length: int) -> None:
+    own, model = load(str(library_file())), ctypes.c_void_p()
+    path = b"/no/" + b"a" * length + part * 200
+    status = own.vermilion_open(path, None, ctypes.byref(model))
+    said = own.vermilion_status_where(status).decode()  # and no byte that is not of UTF-8
+    own.vermilion_status_free(status)
+    assert said.startswith("/no/a")
+    assert said.isprintable()

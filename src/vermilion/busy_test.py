@@ -54,8 +54,8 @@ def test_a_busy_neighbour_is_seen() -> None:
         neighbour.kill()
         neighbour.wait()
     assert found is not None
-    # One of `cpu_count` processors; half of it if it had to share that.
-    assert found > 0.5 / (os.cpu_count() or 1)
+    # One of `cpu_count` processors; a part of it if it had to share that.
+    assert found > 0.2 / (os.cpu_count() or 1)
 
 
 def test_what_children_use_is_ones_own() -> None:

@@ -142,7 +142,9 @@ def at_work(program: Program) -> int:
 def test_closing_ends_the_threads() -> None:
     program = Program(4)
     program.run()
-    time.sleep(0.05)
+    until = time.monotonic() + 20
+    while at_work(program) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
     assert at_work(program) == 3
     program.pool.close()
     assert at_work(program) == 0

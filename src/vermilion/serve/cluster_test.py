@@ -231,8 +231,7 @@ def test_replicas_come_and_go_are_replaced_and_killed(tmp_path: Path) -> None:
             with started(command, tmp_path, "second") as second:
                 load.answered = 0
                 with load.from_clients(2):  # while one version is replaced by the next
-                    time.sleep(0.5)
-                    assert load.answered > 0
+                    second.until(lambda: load.answered > 0)
                     second.until(lambda: bool(second.events("ready")))
                 assert [row["event"] for row in first.events("replaced")] == ["replaced"]
                 load.check()

@@ -5,10 +5,12 @@
 
 static OrtStatus *ep_fail(const ort_functions *ort, int code, const char *node, const char *message,
                           const char *hint) {
-  char text[2048];
-  snprintf(text, sizeof text, "%s: %s (EPContext node `%.200s`)\nhint: %s", EP_NAME, message, node,
-           hint);
-  return ort->CreateStatus(code, text);
+  vermilion_status *status =
+      vm_fail(VERMILION_ERROR_DATA, NULL, hint, "%s: %s (EPContext node `%.200s`)", EP_NAME, message,
+              node);
+  OrtStatus *made = ort->CreateStatus(code, vermilion_status_text(status));
+  vermilion_status_free(status);
+  return made;
 }
 
 /* The same of a status of the library, which is freed. */

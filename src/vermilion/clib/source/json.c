@@ -58,21 +58,6 @@ static char *vm_put_utf8(char *to, uint32_t code) {
   return to;
 }
 
-/* Read a code point of UTF-8; 0 where it is none. */
-static uint32_t vm_utf8(const unsigned char **at, const unsigned char *end) {
-  const unsigned char *p = *at;
-  int more = *p < 0x80 ? 0 : *p >= 0xC2 && *p < 0xE0 ? 1 : (*p & 0xF0) == 0xE0 ? 2 : (*p & 0xF8) == 0xF0 ? 3 : -1;
-  if (more < 0 || end - p <= more) return 0;
-  uint32_t code = more == 0 ? *p : *p & (0x3F >> more);
-  for (int i = 1; i <= more; i++) {
-    if ((p[i] & 0xC0) != 0x80) return 0;
-    code = code << 6 | (p[i] & 0x3F);
-  }
-  if (code > 0x10FFFF || (more == 2 && code < 0x800) || (more == 3 && code < 0x10000)) return 0;
-  *at = p + more + 1;
-  return code;
-}
-
 static vm_status vm_escape(vm_reader *reader, char **to) {
   static const char marks[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
   unsigned char mark = reader->at < reader->end ? *reader->at : 0;
