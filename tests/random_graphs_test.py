@@ -110,6 +110,16 @@ def test_a_tie_that_rounding_decides_is_open() -> None:
         assert (judge(reference, inputs, {"y": got}, "fp32")[0].reason == "") == passes
 
 
+def test_an_infinity_is_right_at_a_pole_alone() -> None:
+    model = model_of("(float16[3] x) => (float16[3] y) { a = Acos(x) y = Tan(a) }")
+    inputs = {"x": np.array([0.0, 0.0, 0.5], np.float16)}
+    reference = Reference(model, inputs)
+    for at, passes in ((0, True), (1, True), (2, False)):
+        got = np.array(reference.values["y"])
+        got[at] = -np.inf
+        assert (judge(reference, inputs, {"y": got}, "fp16")[0].reason == "") == passes
+
+
 def test_shrinking_keeps_the_node_that_is_at_fault() -> None:
     model = model_of("""(float[4, 6] x, float[4, 6] z) => (float[4, 6] y, float[6, 4] v) {
         a = Relu(x) b = Erf(a) c = Neg(b) y = Add(c, z) d = Tanh(z) v = Transpose(d)

@@ -36,6 +36,8 @@ _FEW = 1e-3
 _DRAWS = 6
 # A draw is one sample of what rounding does; the largest of a few understates it by less than this.
 _FACTOR = 8.0
+# The tangent of an angle of float16 is at least so large beside a pole, with noise in the angle.
+_AT_A_POLE = 64.0
 # Of its own value, by number format: the last bit, and half of it twice over where a kernel keeps
 # what is between two nodes in more bits than the reference.
 _LAST_BIT = {"fp32": 2.0**-23, "int8": 2.0**-23, "bf16": 2.0**-8, "fp16": 2.0**-10,
@@ -201,6 +203,11 @@ def _among(name: str, mine: Array, right: Array, draws: list[Array], factor: flo
     settled = np.isfinite(b) & np.all([np.isfinite(o) for o in others], axis=0)
     unlike = (np.isfinite(a) != np.isfinite(b)) & np.all(
         [np.isfinite(o) == np.isfinite(b) for o in others], axis=0
+    )
+    # At a pole, the tangent of a right angle, noise gives numbers of either sign, none of them small.
+    turns = np.any([np.signbit(o) != np.signbit(b) for o in others], axis=0)
+    unlike &= ~(
+        np.isinf(a) & turns & np.all([np.abs(o) > _AT_A_POLE for o in (b, *others)], axis=0)
     )
     unlike |= np.isnan(a) & np.all([~np.isnan(o) for o in (b, *others)], axis=0)
     if unlike.any():
