@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from float_graphs import run_native
 from native_text import differences, normal, read, refusals
 
 
@@ -36,6 +37,21 @@ def test_some_axes_and_a_value_of_another_type() -> None:
         a=np.array([-1]),
     )
     assert differences(model, {"x": np.arange(12).reshape(3, 4)})["y"] == 0.0
+
+
+@pytest.mark.parametrize("value", [-np.inf, np.inf, np.nan])
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_a_value_that_is_not_finite(kind: type, value: float) -> None:
+    name = {np.float32: "float", np.float16: "float16"}[kind]
+    model = read(
+        f"({name}[3,4] x, int64[4] p, {name} v) => ({name}[4,5] y) {{ y = Pad(x, p, v) }}",
+        18,
+        p=np.array([1, 0, 0, 1]),
+        v=np.array(value, kind),
+    )
+    x = np.arange(12, dtype=kind).reshape(3, 4)
+    got = run_native(model, {"x": x}, "cpu", "fp32")["y"]
+    np.testing.assert_array_equal(got, np.pad(x, [(1, 0), (0, 1)], constant_values=value))
 
 
 def test_what_is_padded_feeds_a_convolution() -> None:

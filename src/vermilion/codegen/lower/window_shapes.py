@@ -58,7 +58,11 @@ def whole_numbers(value: ir.Value | None) -> list[int] | None:
     if known is not None:
         return list(known.reshape(-1))
     constant = constant_of(value)
-    return None if constant is None else [int(x) for x in constant.numpy().reshape(-1)]
+    numbers = [] if constant is None else constant.numpy().reshape(-1).tolist()
+    # Pad's value may be -inf, which is no whole number.
+    if constant is None or not all(map(math.isfinite, numbers)):
+        return None
+    return [int(number) for number in numbers]
 
 
 def needed(node: ir.Node, index: int) -> list[int]:

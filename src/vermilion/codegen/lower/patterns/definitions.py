@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -180,10 +181,16 @@ def _reduce_log_sum(w: DefinitionWriter, node: ir.Node) -> ir.Value:
 
 
 def _reduce_log_sum_exp(w: DefinitionWriter, node: ir.Node) -> ir.Value:
-    """Write ln Σ e^x as max + ln Σ e^(x - max), which does not overflow."""
+    """Write ln Σ e^x as max + ln Σ e^(x - max), which does not overflow.
+
+    The maximum is held finite: infinity less itself is no number.
+    """
     x = input_of(node, 0)
     axes = _axes_of(node, len(sizes_of(x)))
     top = w.reduced("ReduceMax", x, axes)
+    assert x.dtype is not None
+    largest = float(ml_dtypes.finfo(x.dtype.numpy()).max)  # type: ignore[no-untyped-call]
+    top = w("Clip", sizes_of(top), top, w.number(-largest, x), w.number(largest, x))
     powers = w("Exp", sizes_of(x), w("Sub", sizes_of(x), x, top))
     total = w.reduced("ReduceSum", powers, axes)
     small = sizes_of(total)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from float_graphs import families
+from float_graphs import families, run_native
 from native_text import differences, normal, read, refusals
 
 C = {
@@ -51,7 +51,6 @@ def test_groups_of_channels() -> None:
         s=scale,
         b=shift,
     )
-    from float_graphs import run_native
 
     x = normal(2, 6, 5, 7)
     got = run_native(model, {"x": x}, "cpu", "fp32")["y"]
@@ -76,6 +75,18 @@ def test_reductions(operation: str, axes: str, keep: int) -> None:
         }}"""
     )
     assert differences(model, {"x": normal(*whole) * 30})["y"] < 4e-6
+
+
+@pytest.mark.parametrize("kind", ["float", "float16"])
+def test_powers_of_infinities_have_a_sum(kind: str) -> None:
+    model = read(
+        f"({kind}[4,5] x) => ({kind}[4] y) {{ y = ReduceLogSumExp<axes = [1], keepdims = 0>(x) }}"
+    )
+    x = normal(4, 5).astype({"float": np.float32, "float16": np.float16}[kind])
+    x[0, 2], x[1], x[2, 3] = np.inf, -np.inf, -np.inf
+    got = run_native(model, {"x": x}, "cpu", "fp32")["y"].astype(np.float64)
+    wanted = np.logaddexp.reduce(x.astype(np.float64), axis=1)
+    np.testing.assert_allclose(got, wanted, rtol=2e-3 if kind == "float16" else 1e-6)
 
 
 def test_a_batch_norm_that_no_convolution_takes_is_one_kernel_with_its_activation() -> None:
@@ -109,7 +120,6 @@ def test_what_is_refused(text: str, reason: str) -> None:
 @pytest.mark.parametrize("p", [1, 2])
 def test_a_row_of_zeros_has_no_norm_and_stays_zero(p: int, kind: str) -> None:
     """Nor has one whose squares are smaller than any number."""
-    from float_graphs import run_native
 
     model = read(f"({kind}[3,5] x) => ({kind}[3,5] y) {{ y = LpNormalization<axis=1, p={p}>(x) }}")
     x = normal(3, 5)
