@@ -94,3 +94,9 @@ def coarser(one: FormatName, other: FormatName) -> FormatName:
     if "exact" in (one, other):
         return "exact"
     return max(one, other, key=_ORDER.index)
+
+
+def format_in(form: FormatName, array: object) -> FormatName:
+    """Return the format that an output is judged in where parts compute in `form`."""
+    own: FormatName = format_of(array) if isinstance(array, np.ndarray) else "fp32"
+    return coarser(own, form)

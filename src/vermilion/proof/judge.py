@@ -19,7 +19,7 @@ from vermilion.ir.literal.interpret import interpret
 from vermilion.ir.literal.run import open_literally
 from vermilion.ir.opset import is_operator
 from vermilion.proof.activation import before_activation, explains
-from vermilion.proof.bounds import FEWER_PRODUCTS_NOISE, FormatName, coarser, format_of
+from vermilion.proof.bounds import FEWER_PRODUCTS_NOISE, FormatName, format_in
 from vermilion.proof.check import OutputCheck, Spread, check_output, spread_of
 from vermilion.proof.cut import CutModel, node_names, piece_of
 from vermilion.proof.decisions import TIE, deciders, is_tie
@@ -179,9 +179,7 @@ def _quantizes(model: ir.Model) -> bool:
 
 
 def _form(question: Question, name: str) -> FormatName:
-    array = question.expected[name]
-    own: FormatName = format_of(array) if isinstance(array, np.ndarray) else "fp32"
-    return coarser(own, question.form)
+    return format_in(question.form, question.expected[name])
 
 
 def _checked(question: Question, name: str, spread: Spread | None = None) -> OutputCheck:

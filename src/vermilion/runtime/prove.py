@@ -12,16 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
 import onnx_ir as ir
 
 from vermilion.backends import backend
-from vermilion.backends.base import (
-    Array,
-    CompileOptions,
-    Executable,
-    Tensors,
-)
+from vermilion.backends.base import Array, CompileOptions, Executable, Tensors
 from vermilion.errors import (
     OptionError,
     OtherSizesError,
@@ -35,7 +29,8 @@ from vermilion.ir.literal.run import open_literally
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.samples import Sample, SampleKind, draw_accepted
 from vermilion.progress import Progress
-from vermilion.proof.bounds import FormatName
+from vermilion.proof.activation import with_exact_activation
+from vermilion.proof.bounds import FormatName, format_in
 from vermilion.proof.check import OutputCheck, check_output
 from vermilion.proof.judge import Question, judge
 from vermilion.runtime.invalid import Runs, check_valid
@@ -244,7 +239,7 @@ class _Prover:
         """
         form = self._form()
         checks = {
-            name: check_output(name, expected[name], tensors[name], _own(form, expected[name]))
+            name: check_output(name, expected[name], tensors[name], format_in(form, expected[name]))
             for name in expected
             if name in tensors  # what no part makes is an input or a weight
         }
@@ -262,7 +257,19 @@ class _Prover:
                 there = check_output(name, right, tensors[name], "exact")
                 self.notes[decided_by_roundings(check)] = None
                 check = there
+            elif name in amplified and check.format != "exact":
+                check, right = self._from_the_sums(check, right, inputs, tensors[name])
             self.rows.keep(check, right, tensors[name], engine, name in amplified, stood)
+
+    def _from_the_sums(
+        self, check: OutputCheck, right: Array, inputs: Tensors, found: Array
+    ) -> tuple[OutputCheck, Array]:
+        """Hold an output against its last activation in float64, where one ends the model."""
+        exact = with_exact_activation(self.original, check.name, inputs, right)
+        if exact is None:
+            return check, right
+        self.notes[f"`{check.name}`: the activation that gives it is computed in float64"] = None
+        return check_output(check.name, exact, found, check.format), exact
 
     def _executable(self, compiled: CompiledPart) -> Executable:
         name = compiled.part.name
@@ -382,13 +389,6 @@ class _Prover:
             self.notes[f"the parts have no literal run together: {error.message}"] = None
             return dict(tensors)
         return chain
-
-
-def _own(form: FormatName, array: Array | Sequence[Array]) -> FormatName:
-    from vermilion.proof.bounds import coarser, format_of
-
-    own: FormatName = format_of(array) if isinstance(array, np.ndarray) else "fp32"
-    return coarser(own, form)
 
 
 def _inputs_of(compiled: CompiledPart, tensors: Tensors) -> dict[str, Array]:

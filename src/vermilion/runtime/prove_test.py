@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import bundles
+from vermilion.api import compile_model
 from vermilion.backends.base import CompileOptions, Numerics, Part
 from vermilion.backends.native import NativeBackend
 from vermilion.backends.npu_model import NpuModelBackend
@@ -345,3 +346,17 @@ def test_what_overflows_in_half_precision_is_no_changed_model(tmp_path: Path) ->
     proof = prove(model, [part], find_target("cpu"), no_progress)
     assert not proof.wrong
     assert "edges" in proof.samples
+
+
+def test_what_a_sigmoid_leaves_of_low_sums_is_held_against_float64(tmp_path: Path) -> None:
+    """ONNX Runtime's sigmoid is 0 below -18, where the model's numbers are small ones."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+        g (float[N,64] x) => (float[N,64] y) { s = MatMul (x, w) b = Add (s, c) y = Sigmoid (b) }"""
+    draw = np.random.default_rng(5)
+    weights = {"w": draw.standard_normal((64, 64)), "c": np.full(64, -60.0)}
+    model = bundles.model_from_text(text, {k: a.astype(np.float32) for k, a in weights.items()})
+    compiled = compile_model(ir.to_proto(model), cache_dir=tmp_path, target="cpu")
+    (row,) = compiled.report.verification
+    assert (row["status"], row["format"]) == ("proven", "fp32")
+    assert row["sqnr_db"] > 70
+    assert any("activation" in note for note in compiled.report.notes)
