@@ -164,5 +164,5 @@ def test_a_model_that_runs_on_no_sample_says_why() -> None:
     text = (
         "g (float[2] x) => (float[2] y) { s = Constant <value_ints = [3]> () y = Reshape (x, s) }"
     )
-    with pytest.raises(UnsupportedError, match="none of 6 samples is accepted: running the model"):
+    with pytest.raises(UnsupportedError, match="none of 16 samples is accepted: running the model"):
         compare_sides(side(text), side(text), runs=1)

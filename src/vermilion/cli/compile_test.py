@@ -205,7 +205,7 @@ def test_a_proof_can_be_required_and_helped_with_a_sample(
     onnx.save(onnx.parser.parse_model(RESHAPED), path)
     done = vermilion("compile", path)
     assert done.code == 0
-    assert "not proven output y: none of 6 samples is accepted" in done.words
+    assert "not proven output y: none of 16 samples is accepted" in done.words
     done = vermilion("compile", path, "--require-proof")
     assert done.code == 1
     assert "`y` is not proven" in done.err

@@ -250,11 +250,18 @@ def agreement_of(check: OutputCheck, expected: Output, found: Output) -> Agreeme
     return agreement(check.name, a, b)
 
 
+def is_nan_everywhere(output: Output) -> bool:
+    """Say whether an output has elements and none is a number."""
+    if not isinstance(output, np.ndarray) or output.dtype.kind not in "fV" or not output.size:
+        return False
+    return bool(np.isnan(output.astype(np.float32)).all())
+
+
 def nothing_shown(check: OutputCheck, expected: Array, amplified: bool) -> str:
     """Return why an output within its bounds is not proven, empty where it is."""
     if check.format == "exact" or not isinstance(expected, np.ndarray):
         return ""
-    if check.places and not check.numbers and np.isnan(expected.astype(np.float32)).all():
+    if check.places and not check.numbers and is_nan_everywhere(expected):
         return "it is NaN everywhere on every sample"
     least = check.bound.least
     if check.largest_error and np.abs(expected.astype(np.float32)).max(initial=0.0) < least:

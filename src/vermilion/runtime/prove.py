@@ -31,7 +31,7 @@ from vermilion.ir.samples import Sample, SampleKind, draw_accepted
 from vermilion.progress import Progress
 from vermilion.proof.activation import with_exact_activation
 from vermilion.proof.bounds import FormatName, format_in
-from vermilion.proof.check import OutputCheck, check_output
+from vermilion.proof.check import OutputCheck, check_output, is_nan_everywhere
 from vermilion.proof.judge import Question, judge
 from vermilion.runtime.invalid import Runs, check_valid
 from vermilion.runtime.output_rows import OutputRows, decided_by_roundings
@@ -193,6 +193,7 @@ class _Prover:
                 self.original,
                 kind,  # type: ignore[arg-type]
                 lambda inputs: (runs.run(inputs), self._computed(inputs)),
+                likes=lambda found: not any(map(is_nan_everywhere, found[0].values())),
             )
         except VermilionError as error:  # it takes too long, or too much memory
             return Refusal(error.message, error.hint)

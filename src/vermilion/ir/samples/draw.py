@@ -8,6 +8,7 @@ more. What nobody can know before the run is found out by it: `draw_accepted` dr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -34,6 +35,8 @@ T = TypeVar("T")
 
 _KINDS: tuple[SampleKind, ...] = ("ordinary", "edges", "large")
 _REDRAWS = 4  # of values whose shapes contradict each other
+_FEW_ATTEMPTS = 6
+_ENOUGH_SECONDS = 10.0
 _SEQUENCE_LENGTH = 2
 _MOST_PARAMETERS = 8  # elements of a vector that may be a shape, not data
 
@@ -86,29 +89,40 @@ def draw_accepted(
     run: Callable[[Mapping[str, Array]], T],
     *,
     seed: int = 0,
-    attempts: int = 6,
+    attempts: int = 16,
     sizes: Mapping[str, int] | None = None,
+    likes: Callable[[T], bool] = lambda result: True,
 ) -> tuple[Sample, T] | Refusal:
     """Return the first sample that `run` accepts, and what it returned.
 
     An UnsupportedError of `run` says that it does not accept the inputs (a TimeLimitError, that it
     is not worth trying others); any other error is raised. A Refusal has the first
-    reason, the one for the likeliest inputs.
+    reason, the one for the likeliest inputs. What is accepted and not liked is returned where
+    nothing else is accepted.
     """
     reasons: list[str] = []  # an error would hold the arrays of the run that raised it
     prepared = prepare(model, kind, sizes)
+    begin, kept = time.perf_counter(), None
     for attempt in range(attempts):
+        # What is refused is refused at once, or looked for where a run takes long: few of those.
+        if attempt >= _FEW_ATTEMPTS and time.perf_counter() - begin > _ENOUGH_SECONDS:
+            break
         try:
             sample = _drawn(prepared, kind, seed, attempt)
         except VermilionError as error:
             reasons.append(_words(error))
             continue
         try:
-            return sample, run(sample.inputs)
+            result = run(sample.inputs)
+            if likes(result):
+                return sample, result
+            kept = kept or (sample, result)
         except UnsupportedError as error:
             reasons.append(_words(error))
             if isinstance(error, TimeLimitError):
                 break  # each further attempt may take as long
+    if kept is not None:
+        return kept
     if not reasons:
         return Refusal("no sample was drawn", "allow at least one attempt")
     return Refusal(

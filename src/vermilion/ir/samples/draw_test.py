@@ -258,6 +258,23 @@ CASES: dict[str, tuple] = {
         " p = MatMul(q, t) a = Cast<to=1>(m) u = Unsqueeze(a, o) c = Add(p, u) y = Softmax(c) }",
         {"w": weight(8, 8), "o": np.array([1], I64)},
     ),
+    "sound beside a state of one batch": (
+        """(float[b,t] x, float[2,s] h) => (y) {
+            p = Pad<mode="reflect">(x, a) r = Reshape(p, to) c = Conv<strides=[128]>(r, k)
+            q = Squeeze(c, one) g = Reshape(h, two) y = Mul(q, g) }""",
+        {
+            "a": np.array([0, 0, 0, 64], I64),
+            "to": np.array([1, 1, -1], I64),
+            "k": np.ones((1, 1, 256), np.float32),
+            "one": np.array([1], I64),
+            "two": np.array([2, -1], I64),
+        },
+    ),
+    "a name of an output that is not the batch": (
+        """(float[batch,3] x, float[1,2,3] h) => (float[batch] y) {
+            a = Concat<axis=0>(x, x) b = Reshape(a, s) c = Add(b, h) y = Reshape(c, flat) }""",
+        {"s": np.array([1, 2, 3], I64), "flat": np.array([-1], I64)},
+    ),
 }
 
 
@@ -340,7 +357,36 @@ def test_a_model_that_nothing_can_run_is_a_refusal() -> None:
 
     found = draw_accepted(model, "ordinary", refuse)
     assert isinstance(found, Refusal)
-    assert found.reason == "none of 6 samples is accepted: there is no such operator (node `y`)"
+    assert found.reason == "none of 16 samples is accepted: there is no such operator (node `y`)"
+
+
+def test_lengths_that_a_mask_is_made_of_are_near_the_length() -> None:
+    model = parse(
+        """(float[n,t,4] x, int64[n] lengths) => (float[n,t,4] y) {
+            i = Constant<value_int=1>() z = Constant<value_int=0>() l = Shape<start=1, end=2>(x)
+            u = Squeeze(l) r = Range(z, u, i) at = Constant<value_ints=[0]>()
+            r2 = Unsqueeze(r, at) one = Constant<value_ints=[1]>() n2 = Unsqueeze(lengths, one)
+            m = Less(r2, n2) m3 = Unsqueeze(m, two) w = Where(m3, x, low) y = Softmax<axis=1>(w)
+        }""",
+        low=np.array(-np.inf, np.float32),
+        two=np.array([2], I64),
+    )
+    found = [draw_sample(model, "ordinary", attempt=at) for at in range(8)]
+    assert all((one.inputs["lengths"] >= -1).all() for one in found)
+    assert any((one.inputs["lengths"] > 1).any() for one in found)
+
+
+def test_what_is_not_liked_is_returned_where_nothing_is() -> None:
+    model = parse("(float[2] x, int64[1] k) => (float[2] y) { c = Cast<to=1>(k) y = Add(x, c) }")
+
+    def run(inputs) -> int:
+        return int(inputs["k"][0])
+
+    found = draw_accepted(model, "ordinary", run, likes=lambda k: k > 3)
+    assert not isinstance(found, Refusal)
+    assert found[1] > 3
+    first = draw_accepted(model, "ordinary", run)
+    assert draw_accepted(model, "ordinary", run, likes=lambda k: False)[1] == first[1]
 
 
 def test_a_model_that_takes_too_long_is_tried_once() -> None:

@@ -180,8 +180,14 @@ def _count(node: ir.Node, facts: Facts) -> Floats | None:
 
 
 def _moved(node: ir.Node, facts: Facts) -> Floats | None:
-    sizes = facts.static(node.outputs[0])
-    return None if sizes is None else _operand(node, facts, 0).reshape(sizes)
+    found, sizes = _operand(node, facts, 0), facts.static(node.outputs[0])
+    if sizes is not None:
+        return found.reshape(sizes)
+    # Behind a Range inference knows no sizes.
+    axes = attribute_list(node, "axes") or _known_list(node, facts, 1)
+    if axes is None or node.op_type not in ("Squeeze", "Unsqueeze"):
+        return None
+    return (np.squeeze if node.op_type == "Squeeze" else np.expand_dims)(found, tuple(axes))
 
 
 def _cast(node: ir.Node, facts: Facts) -> Floats | None:

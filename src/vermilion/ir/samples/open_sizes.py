@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
 import onnx
 import onnx_ir as ir
@@ -25,6 +26,8 @@ _FIRST: Mapping[SampleKind, tuple[tuple[int, int, int], ...]] = {
 _LENGTHS = (32, 512, 2, 128, 3, 4096, 4, 6, 12, 16, 24, 64, 256, 1024, 16000)
 _SIDES = (IMAGE_SIDE, 32, 224, 128, 16, 640, 8, 96)
 _MAX_LENGTH = 1 << 16
+# Of several lengths so many are tried alone, at frames of sound of 16 and 8 kHz.
+_MOST_ALONE, _FRAMES = 4, (512, 256)
 
 _PLAIN = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -79,12 +82,21 @@ def candidates(
     dims = _Dims(graph) if graph is not None else None
     fixed = dims.fixed(model) if dims is not None else {}
     seen = {tuple(first.values())}
-    for plan in _plans(kind, _divisors(model, dims)):
-        found = sizes(plan, fixed)
+    lengths = list(dict.fromkeys(n for _, _, n in axes if n not in sides and n not in leads))
+    alone = _alone(sizes((1, IMAGE_SIDE, 1), fixed), [n for n in lengths if n not in fixed])
+    plans = (sizes(plan, fixed) for plan in _plans(kind, _divisors(model, dims)))
+    for found in (*islice(plans, len(_FIRST[kind])), *alone, *plans):
         key = tuple(found.values())
         if key not in seen:
             seen.add(key)
             yield found
+
+
+def _alone(small: Sizes, lengths: list[str]) -> Iterator[Sizes]:
+    """Yield sizes with one length that is not 1: sound beside a state of one batch."""
+    for length in _FRAMES:
+        for name in lengths[:_MOST_ALONE] if len(lengths) > 1 else ():
+            yield {**small, name: length}
 
 
 def _dims(value: ir.Value) -> tuple[int | ir.SymbolicDim, ...]:

@@ -120,15 +120,14 @@ def _ways(model: ir.Model, kind: SampleKind, bound: Mapping[str, int]) -> Iterat
             if at >= budget:
                 break
             sizes.update({name: size for name, size in bound.items() if name in sizes})
-            graph = None
-            if is_open:
-                sizes, graph = _as_declared(ranked, proto, sizes, bound)
-            sized = _with_facts(ranked, sizes, proto, graph)
-            if is_open and (graph is None or not fits(ranked, graph)):
-                left_over.append(sized)
-                continue
-            yielded = True
-            yield sized
+            ways = _as_declared(ranked, proto, sizes, bound) if is_open else [(sizes, None)]
+            for named, graph in ways:
+                sized = _with_facts(ranked, named, proto, graph)
+                if is_open and (graph is None or not fits(ranked, graph)):
+                    left_over.append(sized)
+                    continue
+                yielded = True
+                yield sized
     if not yielded:
         # Inference likes none of them, for reasons of its own perhaps: whoever runs it knows.
         yield from left_over
@@ -136,23 +135,24 @@ def _ways(model: ir.Model, kind: SampleKind, bound: Mapping[str, int]) -> Iterat
 
 def _as_declared(
     model: ir.Model, proto: _Proto, sizes: Sizes, bound: Mapping[str, int]
-) -> tuple[Sizes, onnx.GraphProto | None]:
+) -> list[tuple[Sizes, onnx.GraphProto | None]]:
     """Return sizes at which the outputs have those that the file names, and the graph with them.
 
     A cache that grows by the step has a length that an input, its mask, has too: what it is shows
-    at the output. Where the names of outputs say nothing that holds, the sizes stay as they are.
+    at the output. Where the names of outputs say nothing that holds, the sizes stay as they are,
+    and they come second where those names may be wrong.
     """
     graph = proto.inferred(sizes, strict=True)
     seen = graph or proto.inferred(sizes)
     named = {**sizes, **(_of_outputs(model, seen, sizes) if seen is not None else {}), **bound}
     if named == sizes:
-        return sizes, graph
+        return [(sizes, graph)]
     again = proto.inferred(named, strict=True)
     if again is None or any(
         named[name] != size for name, size in _of_outputs(model, again, named).items()
     ):
-        return sizes, graph
-    return named, again
+        return [(sizes, graph)]
+    return [(named, again), (sizes, graph)]
 
 
 def _of_outputs(model: ir.Model, graph: onnx.GraphProto, names: Mapping[str, int]) -> Sizes:
