@@ -204,7 +204,7 @@ def _among(name: str, mine: Array, right: Array, draws: list[Array], factor: flo
     unlike = (np.isfinite(a) != np.isfinite(b)) & np.all(
         [np.isfinite(o) == np.isfinite(b) for o in others], axis=0
     )
-    # At a pole, the tangent of a right angle, noise gives numbers of either sign, none of them small.
+    # At a pole, the tangent of a right angle, noise gives numbers of either sign, none small.
     turns = np.any([np.signbit(o) != np.signbit(b) for o in others], axis=0)
     unlike &= ~(
         np.isinf(a) & turns & np.all([np.abs(o) > _AT_A_POLE for o in (b, *others)], axis=0)
