@@ -26,7 +26,6 @@ from vermilion.clib.build import NoCompilerError, compiler
 from vermilion.codegen import object as object_code
 from vermilion.codegen.isa import Isa
 from vermilion.hardware.cpu import detect_cpu
-from vermilion.hardware.targets.find import find_target
 
 if TYPE_CHECKING:
     from commands import Command
@@ -73,16 +72,6 @@ def vermilion(
     return command_line(capfd, monkeypatch, tmp_path / "cache")
 
 
-@pytest.fixture(params=("cpu", "x86-64-v3"))
-def target(request: pytest.FixtureRequest) -> str:
-    """Return this processor, and one whose instructions it has and that has no AVX-512."""
-    name: str = request.param
-    missing_features = find_target(name).features - find_target("cpu").features
-    if missing_features:
-        pytest.skip(f"this machine has no {', '.join(sorted(missing_features))}")
-    return name
-
-
 # The folder of objects that the processes of a run, and later runs, have in common.
 OBJECTS = "VERMILION_TEST_OBJECTS"
 _MOST_BYTES = 500 << 20  # of objects, of 10 kB as a rule, that later runs find
@@ -127,6 +116,15 @@ def compiled_once(compile_text: Callable[[str, Isa], bytes]) -> Callable[[str, I
 # Before any module takes it by its name.
 object_code.compile_object = compiled_once(object_code.compile_object)
 object_code._compile_apart = compiled_once(object_code._compile_apart)
+
+from kernels import TARGETS  # noqa: E402
+
+
+@pytest.fixture(params=TARGETS)
+def target(request: pytest.FixtureRequest) -> str:
+    """Return this processor, and one without AVX-512 where that makes a difference."""
+    name: str = request.param
+    return name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

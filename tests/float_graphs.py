@@ -14,6 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from kernels import TARGETS
 from vermilion.backends.base import CompileOptions, Part
 from vermilion.backends.native import NativeBackend
 from vermilion.codegen.isa import isa_of
@@ -27,7 +28,7 @@ from vermilion.ir.passes.pipeline import simplify
 Array = NDArray[Any]
 
 # What a test runs on: the target, and the precision of floats in it.
-WAYS = (("cpu", "fp32"), ("cpu", "bf16"), ("x86-64-v3", "fp32"), ("x86-64-v3", "bf16"))
+WAYS = tuple((target, precision) for target in TARGETS for precision in ("fp32", "bf16"))
 
 # Of the largest value. float32: sums of up to a thousand products; bfloat16: 8 bits of mantissa,
 # rounded at the inputs, between kernels and at the result.

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from float_graphs import run_native
+from kernels import TARGETS
 from native_text import refusals
 from vermilion.ir.literal.interpret import interpret
 from vermilion.ir.passes.pipeline import simplify
 
 Array = NDArray[Any]
 EXAMPLES = settings(max_examples=6, deadline=None, derandomize=True)
-TARGETS = ["cpu", "x86-64-v3"]
 # How a model says it: its own type, and the precision asked for.
 FORMS = {
     "bf16 asked for": (np.dtype(np.float32), "bf16"),

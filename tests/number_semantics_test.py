@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from float_graphs import WAYS, run_native
+from kernels import TARGETS
 from native_text import read, refusals
 from vermilion.ir.execute import open_session, run_session
 
 Array = NDArray[Any]
 EXAMPLES = settings(max_examples=12, deadline=None, derandomize=True)
-TARGETS = ["cpu", "x86-64-v3"]
 NAN = float("nan")
 # numpy warns of what is tested here: casts of NaN, powers of 0.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

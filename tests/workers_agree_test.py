@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from float_graphs import run_native
+from kernels import TARGETS
 from native_text import normal, read, refusals
 
 
@@ -15,7 +16,7 @@ def declared(**shapes: tuple[int, ...]) -> str:
     return ", ".join(f"float[{','.join(map(str, shape))}] {name}" for name, shape in shapes.items())
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_any_number_of_workers_gives_the_same_run_after_run(target: str) -> None:
     """A small network with every family that splits its work."""
     weights = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernels import TARGETS
 from native_text import differences, read, refusals
 
 FLOATS = [
@@ -13,7 +14,7 @@ FLOATS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("operator", FLOATS)
 def test_functions_of_floats(operator: str, target: str) -> None:
     x = np.linspace(-9, 9, 203, dtype=np.float32)
@@ -21,7 +22,7 @@ def test_functions_of_floats(operator: str, target: str) -> None:
     assert differences(model, {"x": x}, target)["y"] < 1e-6
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     "operator", ["IsNaN", "IsInf", "IsInf<detect_negative = 0>", "IsInf<detect_positive = 0>"]
 )
@@ -31,7 +32,7 @@ def test_what_is_no_number(operator: str, target: str) -> None:
     assert differences(model, {"x": x}, target)["y"] == 0.0
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("fmod", [0, 1])
 @pytest.mark.parametrize("kind", ["int32", "int64", "int8", "uint8"])
 def test_remainders(kind: str, fmod: int, target: str) -> None:

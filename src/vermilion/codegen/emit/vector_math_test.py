@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kernels import TARGETS
 from vermilion.codegen.emit.arithmetic import Arithmetic
 from vermilion.codegen.emit.builder import Function as Code
 from vermilion.codegen.emit.builder import Module
@@ -69,7 +70,7 @@ FUNCTIONS = (
 )
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.operation)
 def test_units_in_the_last_place(function: Function, target: str) -> None:
     random = np.random.default_rng(1)
@@ -82,21 +83,21 @@ def test_units_in_the_last_place(function: Function, target: str) -> None:
     assert errors.max() <= function.most_ulp
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_one_plus_erf(target: str) -> None:
     x = np.random.default_rng(2).uniform(-7, 7, 40_000).astype(np.float32)
     exact = np.array([math.erfc(-float(v)) for v in x])
     assert np.abs(computed("one_plus_erf", x, target) - exact).max() < 1.5e-7
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_one_plus_erf_far_out(target: str) -> None:
     x = np.array([-1e30, -np.inf, 1e30, np.inf, np.nan, 0.0], np.float32)
     wanted = np.array([0, 0, 2, 2, np.nan, 1], np.float32)
     assert np.array_equal(computed("one_plus_erf", x, target), wanted, equal_nan=True)
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_exp_beyond_its_range(target: str) -> None:
     x = np.array([-np.inf, -1000, 1000, np.inf, np.nan, 0.0], np.float32)
     wanted = np.array([0, 0, np.inf, np.inf, np.nan, 1], np.float32)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kernels import TARGETS
 from vermilion.codegen.emit.vector_math_test import computed
 
 Array = NDArray[np.float64]
@@ -34,7 +35,7 @@ def samples() -> NDArray[np.float32]:
     return np.concatenate([np.array(EDGES), bits, *ranges]).astype(np.float32)
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("operation", FUNCTIONS)
 def test_rounded_once(operation: str, target: str) -> None:
     x = samples()

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from float_graphs import steps
+from kernels import TARGETS
 from native_text import differences, normal, read, refusals
 
 LAST = "t = Transpose<perm = [0, 3, 1, 2]>(x)"
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("mode", ["DCR", "CRD"])
 @pytest.mark.parametrize("is_last", [False, True], ids=["planes", "channels last"])
 def test_depth_to_space(mode: str, is_last: bool, target: str) -> None:

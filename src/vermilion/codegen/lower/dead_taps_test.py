@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from float_graphs import steps
+from kernels import TARGETS
 from native_text import differences, normal, read
 from vermilion.codegen.emit.product import ProductSpec
 from vermilion.codegen.lower.dead_taps import drop_dead_taps
@@ -34,7 +35,7 @@ def kernel_of(model: ir.Model) -> tuple[int, ...]:
     return shape[2:]
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("window", "kernel", "size", "left"),
     [
@@ -73,7 +74,7 @@ def test_a_weight_that_is_not_finite_stays() -> None:
         ("dilations = [1, 7], pads = [1, 7, 1, 7]", (7, 12)),
     ],
 )
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_patches_leave_out_taps_in_the_border(
     window: str, size: tuple[int, int], target: str
 ) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from float_graphs import run_native
+from kernels import TARGETS
 from native_text import differences, normal, read, refusals
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.tensor import allocate
@@ -20,7 +21,7 @@ BINARY = ["Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu"]
 COMPARISONS = ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"]
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("operator", UNARY)
 def test_functions_of_one_number(operator: str, target: str) -> None:
     x = np.linspace(-6, 6, 157, dtype=np.float32) + np.float32(0.013)
@@ -29,7 +30,7 @@ def test_functions_of_one_number(operator: str, target: str) -> None:
     assert differences(model, {"x": x}, target)["y"] < 1e-6
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("operator", BINARY)
 def test_functions_of_two_numbers(operator: str, target: str) -> None:
     inputs = {"x": normal(3, 5, 21), "z": normal(3, 1, 21, seed=1) + np.float32(3)}
@@ -157,7 +158,7 @@ def test_images_among_the_operands_of_a_result_of_five_dimensions() -> None:
     assert differences(model, {"x": normal(1, 3, 4, 9)})["y"] == 0.0
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     "nodes",
     [

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from float_graphs import families
+from kernels import TARGETS
 from native_text import differences, normal, read
 
 
@@ -23,7 +24,7 @@ def model_of(channels: int, outputs: int, group: int, window: str = "", kernel: 
     )
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("channels", "outputs", "group", "family"),
     [
@@ -63,7 +64,7 @@ def test_several_pictures_are_one_product_a_group() -> None:
     assert differences(model, {"x": normal(2, 64, 5, 6)})["y"] < 4e-6
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("kernel", "window"),
     [

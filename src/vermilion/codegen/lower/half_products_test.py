@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from float_graphs import run_native
+from kernels import TARGETS
 from random_graphs.native_parts import Way
 from random_graphs.trial import try_model
 from vermilion.ir.execute import open_session, run_session
@@ -38,7 +39,7 @@ PRODUCTS: dict[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[tuple[int,
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("name", PRODUCTS)
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_product_of_halves_is_generated_and_right(name: str, kind: Any, target: str) -> None:
     operator, attributes, shape, constants = PRODUCTS[name]
     random = np.random.default_rng(7)

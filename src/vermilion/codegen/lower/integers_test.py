@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from kernels import TARGETS
 from quantized_graphs import F32, Graph, fma, requantized, run_native
 from random_quantized import RandomGraph
 from vermilion.api import compile_model
@@ -151,7 +152,8 @@ def test_answers_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, more)
 
 
-SEEDS = [("cpu", seed) for seed in range(24)] + [("x86-64-v3", seed) for seed in range(6)]
+SEEDS = [("cpu", seed) for seed in range(24)]
+SEEDS += [(target, seed) for target in TARGETS[1:] for seed in range(6)]
 
 
 @pytest.mark.parametrize(("target", "seed"), SEEDS, indirect=["target"])

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from float_graphs import run_native
+from kernels import TARGETS
 from native_text import differences, normal, read, refusals
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
 @pytest.mark.parametrize("is_last", [False, True], ids=["planes", "channels last"])
 def test_images(mode: str, is_last: bool, target: str) -> None:

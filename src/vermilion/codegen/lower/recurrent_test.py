@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
+from kernels import TARGETS
 from native_text import Array, differences, normal, read, refusals
 from vermilion.api import compile_model
 from vermilion.codegen.emit.recurrent import block_vectors, pack_gates
@@ -95,14 +96,14 @@ def model_of(case: Case) -> tuple[ir.Model, dict[str, Array]]:
     return read(text, **constants), inputs
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_all_results(case: Case, target: str) -> None:
     model, inputs = model_of(case)
     assert max(differences(model, inputs, target).values()) < 4e-6
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_all_steps_as_one_call(case: Case, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are where they are many, or a run alone knows how many."""
@@ -187,7 +188,7 @@ def test_packed_gates_lie_as_the_kernel_reads_them() -> None:
                 assert packed[at] == weights[gate, unit, k]
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("sizes", ["4,N", "T,2", "T,N"])
 @pytest.mark.parametrize("op_type", GATES)
 def test_any_length_and_batch(op_type: str, sizes: str, target: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernels import TARGETS
 from native_text import differences, normal, read, refusals
 
 POOLS = {
@@ -29,7 +30,7 @@ POOLS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", POOLS)
 def test_pools(name: str, target: str) -> None:
     operator, attributes, shape, result = POOLS[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernels import TARGETS
 from native_text import differences, normal, read, refusals
 
 MODES = (
@@ -14,7 +15,7 @@ MODES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("scales", [(2.0, 2.0), (0.5, 1.5), (3.0, 0.6), (1.0, 1.0)])
 @pytest.mark.parametrize("rule", ["half_pixel", "asymmetric", "pytorch_half_pixel"])
 @pytest.mark.parametrize("mode", MODES[:6])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from float_graphs import steps
+from kernels import TARGETS
 from native_text import differences, normal, read, refusals
 
 MODELS = {
@@ -77,7 +78,7 @@ def model(name: str):  # type: ignore[no-untyped-def]
     return read(f"{head}{', ' if inputs else ''}{inputs}){rest}", **arrays)
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", MODELS)
 def test_equal_to_the_reference(name: str, target: str) -> None:
     made = model(name)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from float_graphs import families
+from kernels import TARGETS
 from native_text import differences, normal, read
 from vermilion.api import compile_model
 from vermilion.codegen.isa import isa_of
@@ -35,7 +36,7 @@ def feed_forward(rows: str, depth: int, columns: int):  # type: ignore[no-untype
     )
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"),
     [((128,), 512, 512), ((1, 130), 514, 384), ((2, 1, 96), 384, 1056)],

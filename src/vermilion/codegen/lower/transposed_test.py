@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels import TARGETS
 from native_text import differences, normal, read, refusals
 from vermilion.codegen.lower.transposed import phases
 
@@ -43,7 +44,7 @@ def test_phases_read_what_the_definition_says(
     assert seen == wanted
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("channels", "kernel", "attributes", "result"),
     [
@@ -102,7 +103,7 @@ def test_what_is_refused(attributes: str, shape: tuple[int, ...], reason: str) -
     assert refusals(model) == [reason]
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("channels", "outputs", "kernel", "attributes"),
     [

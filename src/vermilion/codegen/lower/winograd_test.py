@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from float_graphs import TOLERANCE, error_of, families
+from kernels import TARGETS
 from native_text import differences, normal, read
 from vermilion.codegen.isa import isa_of
 from vermilion.codegen.lower.geometry import ConvGeometry
@@ -30,7 +31,7 @@ def model_of(channels: int, size: tuple[int, int], step: int = 1):  # type: igno
     )
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("size", [(56, 56), (28, 30), (13, 17)])
 def test_results_are_close_and_refusing_it_is_heard(size: tuple[int, int], target: str) -> None:
     model = model_of(64, size)
@@ -41,7 +42,7 @@ def test_results_are_close_and_refusing_it_is_heard(size: tuple[int, int], targe
     assert not any(step.spec.family.startswith("winograd") for step in direct.steps)
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("size", [(32, 32), (29, 35)])
 def test_a_dilated_convolution_is_a_dense_one_on_each_phase(
     size: tuple[int, int], target: str

@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from float_graphs import run_native
+from kernels import TARGETS
 from native_text import normal, read, refusals
 from vermilion.ir.literal.interpret import interpret
 from vermilion.ir.passes.pipeline import simplify
@@ -48,7 +49,7 @@ def _given(model: ir.Model) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CASES)
 def test_attention(name: str, target: str) -> None:
     inputs, result, attributes, mask = CASES[name]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from float_graphs import families, run_native
+from kernels import TARGETS
 from native_text import differences, normal, read, refusals
 
 C = {
@@ -23,7 +24,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("is_last", [False, True], ids=["planes", "channels last"])
 @pytest.mark.parametrize("name", CASES)
 def test_images(name: str, is_last: bool, target: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from float_graphs import run_native
+from kernels import TARGETS
 from native_text import normal, read, refusals
 from vermilion.ir.execute import open_session, run_session
 
@@ -24,7 +25,7 @@ def held(text: str, inputs: dict[str, Array], opset: int = 21, **weights: Array)
     model = read(text, opset, **weights)
     assert not refusals(model)
     wanted = run_session(open_session(model, threads=1), inputs)
-    for target in ("cpu", "x86-64-v3"):
+    for target in TARGETS:
         got = run_native(model, inputs, target, "fp32", 2)
         for name, right in wanted.items():
             assert (got[name].dtype, got[name].shape) == (right.dtype, right.shape)

@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from float_graphs import families
+from kernels import TARGETS
 from native_text import differences, normal, read
 from vermilion.codegen.lower.patterns.rounded_attention import open_rounded_attentions
 
@@ -41,7 +42,7 @@ def inputs_of(rows: int, keys: int) -> dict[str, np.ndarray]:  # type: ignore[ty
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("rows", "keys"), [(9, 13), (40, 700)])
 def test_it_is_one_kernel(rows: int, keys: int, target: str) -> None:
     model = model_of(rows, keys)
