@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from errno import ENOENT
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from vermilion.batch.job import (
 )
 from vermilion.batch.source import Reader, count_inputs, find_source
 from vermilion.errors import OptionError, UnsupportedError
+from vermilion.files import not_there
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.element_types import numpy_type
 from vermilion.ir.pictures import PictureOptions
@@ -78,7 +80,7 @@ def plan(request: Request, *, progress: Progress = no_progress) -> Planned:
     Raises: VermilionError of the kind that says who can fix it.
     """
     if not request.model.exists():
-        raise OptionError("there is no such model", where=str(request.model))
+        raise not_there(request.model, FileNotFoundError(ENOENT, ""))
     if request.batch is not None and request.batch < 1:
         raise OptionError(f"a batch of {request.batch} holds nothing", where="--batch")
     if request.model.is_dir() or request.model.suffix == ".rai":

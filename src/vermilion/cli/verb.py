@@ -34,7 +34,15 @@ from vermilion.cli.output import (
 )
 from vermilion.cli.values import completion_of
 from vermilion.cores import at_most
-from vermilion.errors import VermilionError, is_full
+from vermilion.errors import (
+    ArtifactError,
+    DeviceError,
+    ModelError,
+    OptionError,
+    UnsupportedError,
+    VermilionError,
+    is_full,
+)
 from vermilion.files import hint_of
 from vermilion.progress import Progress, no_progress
 
@@ -160,17 +168,29 @@ def carry_out(terminal: Terminal, work: Callable[[], Result]) -> int:
         except Exception as error:  # the last door: nothing may leave it as a traceback
             if terminal.debug:
                 traceback.print_exc()
-            failure = describe(error)
+            failure = describe(error, terminal.verb)
         else:
             return 0 if result.ok else 1
         emit_failure(terminal.verb, failure, as_json=terminal.as_json, out=out)
         return failure.exit_code
 
 
-def describe(error: Exception) -> Failure:
-    """Say in the user's words what went wrong."""
+# What to do about an error that brings no advice of its own, by who can fix it.
+_ADVICE = {
+    OptionError: "`vermilion {verb} --help` lists what it takes",
+    ModelError: "check that the file is complete; if it is, make it again, or report what it has",
+    UnsupportedError: "leave that out or choose another way; if it is needed, report it",
+    DeviceError: "`vermilion doctor` looks for what is wrong with this machine",
+    ArtifactError: "make it again from the model",
+}
+
+
+def describe(error: Exception, verb: str) -> Failure:
+    """Say in the user's words what went wrong in `vermilion VERB`, and what to do about it."""
     if isinstance(error, VermilionError):
-        return Failure(error.message, error.where, error.hint, error.exit_code)
+        kinds = [text for kind, text in _ADVICE.items() if isinstance(error, kind)]
+        hint = error.hint or "".join(kinds[:1]).format(verb=verb)
+        return Failure(error.message, error.where, hint, error.exit_code)
     if isinstance(error, OSError) and error.strerror:
         return Failure(error.strerror, where=str(error.filename or ""), hint=hint_of(error))
     if is_full(error):

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from vermilion.cli.output import Result
-from vermilion.cli.verb import Terminal, verb
+from vermilion.cli.verb import Terminal, describe, verb
 from vermilion.cores import usable_cores
+from vermilion.errors import VermilionError
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -36,3 +37,12 @@ def test_verbs_that_run_a_model_take_threads() -> None:
         "hello", "export", "inspect", "optimize", "quantize", "compile", "run", "batch",
         "compare", "bench", "model_benchmark",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", VermilionError.__subclasses__())
+def test_every_failure_says_what_to_do(kind: type[VermilionError]) -> None:
+    own = describe(kind("it is so", hint="do that"), "llm build")
+    assert (own.hint, own.exit_code) == ("do that", kind.exit_code)
+    assert describe(kind("it is so"), "llm build").hint
+    if kind.exit_code == 2:
+        assert "`vermilion llm build --help`" in describe(kind("it is so"), "llm build").hint

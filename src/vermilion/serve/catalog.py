@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from vermilion.errors import OptionError, VermilionError, first_line
+from vermilion.files import near_name
 from vermilion.serve.refusals import NotReadyError, NotServedError
 
 Kind = Literal["network", "language", "encoder"]
@@ -208,7 +209,8 @@ def find_models(words: Sequence[str]) -> dict[str, dict[str, Place]]:
             name, rest = "", word
         path, target = _placed(rest)
         if not path.exists():
-            raise OptionError("there is no such model or folder", where=str(path))
+            hint = near_name(path)
+            raise OptionError("there is no such model or folder", where=str(path), hint=hint)
         models = _models_at(path, target, name)
         if not models:
             raise OptionError(
