@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from errno import EACCES, EISDIR, ENOENT, ENOTDIR, EPERM, EROFS
+from errno import EACCES, EEXIST, EISDIR, ENOENT, ENOTDIR, EPERM, EROFS
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +112,15 @@ def check_not_source(place: Path, source: object) -> None:
 
 @contextmanager
 def aside_of(place: Path, ending: str = "") -> Iterator[Path]:
-    """Lend a hidden name beside a file or folder; what is left there at the end is removed."""
-    aside = place.with_name(f".{place.name}.{uuid.uuid4().hex[:12]}{ending}")
+    """Lend a hidden name beside a file or folder; what is left there at the end is removed.
+
+    Raises: FileExistsError where a device, a pipe or a socket has the place, which a file that is
+    renamed over it would take away.
+    """
+    if place.exists() and not (place.is_file() or place.is_dir()):
+        raise FileExistsError(EEXIST, "there is something of that name that is no file", place)
+    # The name of the place may be as long as a name can be: 255 bytes, a character up to 4.
+    aside = place.with_name(f".{place.name[:48]}.{uuid.uuid4().hex[:12]}{ending}")
     try:
         yield aside
     finally:

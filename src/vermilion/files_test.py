@@ -168,3 +168,18 @@ def test_what_is_left_aside_goes(tmp_path: Path) -> None:
         aside.replace(place)
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
     assert place.read_text() == "all"
+
+
+def test_a_place_whose_name_is_as_long_as_names_can_be(tmp_path: Path) -> None:
+    for name in ("a" * 251 + ".npz", "\N{CROSS MARK}" * 83 + ".npz"):
+        write_file(tmp_path / name, "x")
+        assert (tmp_path / name).read_text() == "x"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.npz"
+    os.mkfifo(pipe)
+    with pytest.raises(DeviceError, match="no file"), writing(pipe), aside_of(pipe) as aside:
+        aside.replace(pipe)
+    assert pipe.is_fifo()

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
-from vermilion.files import check_not_source, check_writable, write_file, writing
+from vermilion.files import aside_of, check_not_source, check_writable, write_file, writing
 from vermilion.ir.external_weights import write_model
 from vermilion.ir.literal.run import check_runs
 from vermilion.ir.load import load_model
@@ -264,9 +264,8 @@ def save_model(model: ir.Model, place: Path) -> None:
     anew. Weights of more than one file can hold go into `NAME.onnx.….data` beside it, which is new
     each time: whatever happens on the way, the former model keeps its own.
     """
-    token = uuid.uuid4().hex[:12]
-    aside = place.with_name(f".{place.stem}.{token}.onnx")
-    data = place.with_name(f"{place.name}.{token}.data")
+    place = place.resolve()  # of a link, what it leads to
+    data = place.with_name(f"{place.name}.{uuid.uuid4().hex[:12]}.data")
     _take_in(model)
     weights_size = sum(
         value.const_value.nbytes
@@ -276,7 +275,7 @@ def save_model(model: ir.Model, place: Path) -> None:
     )
     is_large = weights_size > _LARGEST_INLINE_BYTES
     try:
-        with writing(place, "the model"):
+        with writing(place, "the model"), aside_of(place, ".onnx") as aside:
             place.parent.mkdir(parents=True, exist_ok=True)
             if is_large:
                 ir.save(model, aside, external_data=data.name)
@@ -287,8 +286,6 @@ def save_model(model: ir.Model, place: Path) -> None:
     except BaseException:
         data.unlink(missing_ok=True)
         raise
-    finally:
-        aside.unlink(missing_ok=True)
     for former in place.parent.glob(f"{escape(place.name)}.????????????.data"):
         if former != data:
             # Windows does not remove what a program has mapped; the next writing does.

@@ -29,7 +29,7 @@ def code_digest() -> str:
     return state.hexdigest()
 
 
-_LEADING_FIELDS = re.compile(r"\d+(?:\.\d+)*")
+_LEADING_FIELDS = re.compile(r"\d{1,18}(?:\.\d{1,18})*")
 
 
 def version_fields(text: str) -> tuple[int, ...]:

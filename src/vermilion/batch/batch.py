@@ -84,6 +84,8 @@ def run_batch(
 
     Raises: VermilionError; DeviceError where no device is left, and `resume` can go on later.
     """
+    if not limit_s > 0:
+        raise OptionError("`--timeout` has to be above zero", hint="write `--timeout 600`")
     form = output_form(request.output)
     folder = request.output.with_name(request.output.name + ".job")
     _check_place(request.output, folder, is_folder=form == "folder", resume=resume)

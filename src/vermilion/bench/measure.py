@@ -56,7 +56,7 @@ class Plan:
         """Check what the parsers of single options cannot see."""
         if self.pairs < 1:
             raise OptionError("`--pairs` has to be at least 1")
-        if self.timeout_s <= 0:
+        if not self.timeout_s > 0:
             raise OptionError("`--timeout` has to be above zero")
         if any(count < 1 for count in (*self.threads, *self._sizes())):
             raise OptionError("batches, sequences and threads have to be at least 1")

@@ -11,7 +11,7 @@ import typer
 
 from vermilion.cli.bench_views import bench_view, profile_view, table_view
 from vermilion.cli.fitted import Verbatim
-from vermilion.cli.options import Dims, Inputs, load_inputs, parse_dims
+from vermilion.cli.options import Dims, Inputs, load_inputs, parse_dims, whole_numbers
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
@@ -325,9 +325,9 @@ def parse_sizes(text: str | None, where: str) -> tuple[int, ...]:
 
     Raises: OptionError where a size is no whole number above zero.
     """
-    words = [word.strip() for word in text.split(",")] if text is not None else []
-    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
+    numbers = whole_numbers(text) if text is not None else ()
+    if numbers is None:
         raise OptionError(
             f"`{text}` is not a list of sizes", where=where, hint="write `1`, or `1,8`"
         )
-    return tuple(dict.fromkeys(int(word) for word in words))
+    return tuple(dict.fromkeys(numbers))

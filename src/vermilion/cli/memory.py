@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vermilion.cli.fitted import Column, FittedTable
-from vermilion.cli.options import Dims, bytes_for_people, parse_dims
+from vermilion.cli.options import Dims, bytes_for_people, parse_dims, whole_numbers
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
@@ -51,7 +51,8 @@ def memory(
     ] = "",
     dim: Dims = None,
     limit: Annotated[
-        float, typer.Option("--limit", metavar="GB", help="Fail if more may be needed; 0: none.")
+        float,
+        typer.Option("--limit", metavar="GB", min=0, help="Fail if more may be needed; 0: none."),
     ] = 0.0,
 ) -> Result:
     """Estimate a model's device memory by batch and length: weights, activations, workspace, cache.
@@ -80,10 +81,10 @@ def memory(
 
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdigit() and int(word) > 0 for word in words):
+    numbers = whole_numbers(text)
+    if numbers is None:
         raise OptionError(f"`{option} {text}` is no list of sizes", hint=f"`{option} 1,8`")
-    return tuple(int(word) for word in words)
+    return numbers
 
 
 def _view(needs: Sequence[MemoryNeed], limit: float) -> RenderableType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,7 +79,10 @@ def parse_size(text: str) -> int:
         raise OptionError(
             f"`{text}` is not a size", hint="write `2GB`, `500MB` or a number of bytes"
         )
-    return int(float(found[1]) * _UNITS[found[2]])
+    size = float(found[1]) * _UNITS[found[2]]
+    if not math.isfinite(size):
+        raise OptionError(f"`{text[:20]}…` is more than any disk has", hint="write `2GB`")
+    return int(size)
 
 
 def bytes_for_people(size_bytes: int) -> str:
@@ -135,14 +139,28 @@ def parse_shape(text: str, *, where: str) -> tuple[int, ...]:
 
     Raises: OptionError where a size is no whole number above zero.
     """
-    sizes = text.split("x")
-    if not all(size.isascii() and size.isdigit() and int(size) > 0 for size in sizes):
+    sizes = whole_numbers(text, "x")
+    if sizes is None:
         raise OptionError(
             f"`{text}` is not a shape",
             where=where,
             hint="write whole numbers above zero with `x` between them: `1x3x224x224`",
         )
-    return tuple(int(size) for size in sizes)
+    return sizes
+
+
+# A size is 64 bits with a sign in ONNX and in numpy.
+_LARGEST_SIZE = 2**63 - 1
+
+
+def whole_numbers(text: str, between: str = ",") -> tuple[int, ...] | None:
+    """Return the numbers of a list such as `1,8`; None where one is not from 1 to 2**63 - 1."""
+    words = [word.strip() for word in text.split(between)]
+    # Digits are counted first: Python refuses to read thousands of them.
+    if not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
+        return None
+    numbers = tuple(int(word) for word in words)
+    return numbers if all(0 < number <= _LARGEST_SIZE for number in numbers) else None
 
 
 def load_inputs(words: Sequence[str] | None) -> dict[str, NDArray[Any]]:

@@ -24,6 +24,9 @@ def test_dims_are_numbers_or_whole_shapes() -> None:
         ("batch=-1", "is not a shape"),
         ("x=1x", "is not a shape"),
         ("x=1,3", "is not a shape"),
+        (f"batch={2**63}", "is not a shape"),
+        (f"batch={'1' * 5000}", "is not a shape"),  # more digits than Python reads
+        ("batch=\u00b2", "is not a shape"),  # a digit that `int` refuses
         ("batch=\u0661", "is not a shape"),  # an Arabic one: a digit to Python, not to a shape
     ],
 )

@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,8 +110,14 @@ def verb(name: str, *, limits_threads: bool = False) -> Callable[[Work[Options]]
     def decorate(work: Work[Options]) -> Command:
         def command(*args: Any, json: bool, verbose: bool, debug: bool, **options: Any) -> int:
             terminal = Terminal(name, as_json=json, verbose=verbose, debug=debug)
-            with at_most(options.pop("threads") if limits_threads else 0):
-                return carry_out(terminal, lambda: work(terminal, *args, **options))
+
+            def checked() -> Result:
+                _check_numbers(options, own)
+                threads = options.pop("threads") if limits_threads else 0
+                with at_most(threads):
+                    return work(terminal, *args, **options)
+
+            return carry_out(terminal, checked)
 
         own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
         for parameter in own:
@@ -126,6 +132,37 @@ def verb(name: str, *, limits_threads: bool = False) -> Callable[[Work[Options]]
         return command
 
     return decorate
+
+
+# No option means a number as large as this, and what counts in C counts no further.
+_LARGEST_NUMBER = 2**31 - 1
+
+
+def _check_numbers(options: Mapping[str, object], own: Iterable[inspect.Parameter]) -> None:
+    """Refuse numbers that no option means: NaN and infinity, which pass every bound, huge ones.
+
+    Raises: OptionError.
+    """
+    for parameter in own:
+        value = options.get(parameter.name)
+        if isinstance(value, float | int) and not abs(value) <= _LARGEST_NUMBER:
+            name = _written(parameter)
+            raise OptionError(
+                f"`{name}` is {value:g}, which is no number from "
+                f"-{_LARGEST_NUMBER:,} to {_LARGEST_NUMBER:,}"
+                if isinstance(value, float)
+                else f"`{name}` is a number of {len(str(abs(value)))} digits, which is too large"
+            )
+
+
+def _written(parameter: inspect.Parameter) -> str:
+    """Return how an option is written: typer takes the first of its names for a default value."""
+    words: list[object] = []
+    for one in get_args(parameter.annotation):
+        if isinstance(one, OptionInfo):
+            words += (one.default, *(one.param_decls or ()))
+    names = [word for word in words if isinstance(word, str) and word.startswith("--")]
+    return names[0] if names else f"--{parameter.name.replace('_', '-')}"
 
 
 # What stands in `--help` for a value, where the option itself does not say.

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import math
+from typing import Annotated
 
 import pytest
+import typer
 
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, describe, verb
@@ -46,3 +49,15 @@ def test_every_failure_says_what_to_do(kind: type[VermilionError]) -> None:
     assert describe(kind("it is so"), "llm build").hint
     if kind.exit_code == 2:
         assert "`vermilion llm build --help`" in describe(kind("it is so"), "llm build").hint
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e20, 10**20])
+def test_numbers_that_no_option_means_are_wrong_use(
+    number: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @verb("wait")
+    def wait(terminal: Terminal, *, for_s: Annotated[float, typer.Option("--for")]) -> Result:
+        raise AssertionError
+
+    assert wait(json=True, verbose=False, debug=False, for_s=number) == 2
+    assert "`--for` is" in json.loads(capfd.readouterr().out)["error"]["message"]

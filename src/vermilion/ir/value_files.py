@@ -78,6 +78,7 @@ def write_values(path: Path, values: Mapping[str, object]) -> None:
     is_folder = path.suffix not in (".npz", ".npy")
     if is_folder:
         _check_replaceable(path)
+    path = path if is_folder else path.resolve()  # of a link, what it leads to
     with writing(path, "the folder" if is_folder else "the file"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with aside_of(path, path.suffix) as aside:

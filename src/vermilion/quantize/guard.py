@@ -50,6 +50,8 @@ from vermilion.quantize.widen import widened
 # Noise a thousandth of the signal turns few real decisions.
 _CLEAR_DB = 30.0
 _CLEAR_DROP = 0.1
+# What doubles resolve is about 320 dB.
+_MOST_DB = 1000.0
 
 # How sure the first trial has to be, and each of the further ones, of which there are no more than
 # so many: what they may miss adds up to what one bound may.
@@ -88,8 +90,12 @@ class Promise:
             raise OptionError(
                 f"a largest drop of {self.max_drop:.0%} makes no sense", hint="write `1%`"
             )
-        if self.min_sqnr_db is not None and not math.isfinite(self.min_sqnr_db):
-            raise OptionError(f"an SQNR of {self.min_sqnr_db} dB is no promise")
+        # NaN too: it is not within the bounds.
+        if self.min_sqnr_db is not None and not abs(self.min_sqnr_db) <= _MOST_DB:
+            raise OptionError(
+                f"an SQNR of {self.min_sqnr_db:g} dB is no promise",
+                hint=f"8 bits reach about 40 dB; more than {_MOST_DB:,} dB no number format does",
+            )
 
 
 @dataclass(frozen=True)

@@ -211,7 +211,16 @@ def test_too_few_samples_are_refused() -> None:
         quantize_guarded(models.small_cnn(), IMAGES[:3], Promise(min_sqnr_db=10.0), A8W8)
 
 
-@pytest.mark.parametrize("fields", [{}, {"max_drop": 0.1, "min_sqnr_db": 3.0}, {"max_drop": 3.0}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"max_drop": 0.1, "min_sqnr_db": 3.0},
+        {"max_drop": 3.0},
+        {"min_sqnr_db": 1e20},
+        {"min_sqnr_db": float("nan")},
+    ],
+)
 def test_promises_are_checked(fields: dict[str, float]) -> None:
     with pytest.raises(OptionError):
         Promise(**fields)  # type: ignore[arg-type]

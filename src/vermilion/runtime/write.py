@@ -108,7 +108,7 @@ def pack(
 
     Without `verify` the folder's contents are taken as they are: for whoever has just checked.
     """
-    source, place = Path(folder), Path(rai_path)
+    source, place = Path(folder), Path(rai_path).resolve()  # of a link, what it leads to
     if place.is_dir():
         raise ArtifactError(
             "there is a folder of that name", where=str(place), hint="choose another name"

@@ -11,9 +11,13 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from vermilion.errors import OptionError
+from vermilion.files import shown
 from vermilion.ir.opset import required_inputs
 from vermilion.ir.passes.rewrite import Notes
 from vermilion.ir.passes.sort_nodes import sort_nodes
+
+# ONNX stores sizes in 64 bits with a sign.
+_LARGEST_SIZE = 2**63 - 1
 
 Dimensions = Mapping[str, int | Sequence[int]]
 
@@ -22,8 +26,8 @@ def bind_dimensions(model: ir.Model, dims: Dimensions) -> ir.Model:
     """Return a copy of `model` (weights shared) in which the named dimensions have the given sizes.
 
     A key is a dimension's name with one size, or an input's name with all of its sizes:
-    `{"batch": 1}`, `{"x": (1, 3, 48, 320)}`. A name bound through an input's shape is bound
-    everywhere it stands.
+    `{"batch": 1}`, `{"x": (1, 3, 48, 320)}`; of an input of one dimension, `{"ids": 128}`
+    too. A name bound through an input's shape is bound everywhere it stands.
 
     Raises: OptionError for a name that the model does not have (with what it has), a size below
     1, or two sizes for one name.
@@ -42,15 +46,21 @@ def bind_in_place(model: ir.Model, dims: Dimensions, notes: Notes) -> None:
     names = symbolic_names(model)
     sizes: dict[str, int] = {}
     for key, wanted in dims.items():
-        if isinstance(wanted, int):
-            if key not in names:
-                raise _unknown(key, model)
+        if isinstance(wanted, int) and key in names:
             _set_size(sizes, key, wanted)
+        elif isinstance(wanted, int):
+            if key not in inputs or _rank(inputs[key]) not in (None, 1):
+                raise _unknown(key, model)
+            _bind_shape(inputs[key], (wanted,), sizes, notes)
         elif key in inputs:
             _bind_shape(inputs[key], tuple(wanted), sizes, notes)
         else:
             raise _unknown(key, model)
     _substitute(model, sizes, notes)
+
+
+def _rank(value: ir.Value) -> int | None:
+    return None if value.shape is None else len(value.shape)
 
 
 def symbolic_names(model: ir.Model) -> tuple[str, ...]:
@@ -89,6 +99,8 @@ def _bind_shape(
     value: ir.Value, wanted: tuple[int, ...], sizes: dict[str, int], notes: Notes
 ) -> None:
     place = f"input `{value.name}`"
+    for axis, size in enumerate(wanted):
+        _check_size(f"{value.name}[{axis}]", size)
     if value.shape is None:
         value.shape = ir.Shape(wanted)
         notes.fired += len(wanted)
@@ -110,8 +122,9 @@ def _bind_shape(
                 )
             continue
         name = dimension_name(declared)
-        _set_size(sizes, name, size) if name else _check_size(f"{value.name}[{axis}]", size)
-        if not name:
+        if name:
+            _set_size(sizes, name, size)
+        else:
             notes.fired += 1
     value.shape = ir.Shape(
         [
@@ -128,9 +141,10 @@ def _set_size(sizes: dict[str, int], name: str, size: int) -> None:
 
 
 def _check_size(name: str, size: int) -> None:
-    if isinstance(size, bool) or size < 1:
+    if isinstance(size, bool) or not 1 <= size <= _LARGEST_SIZE:
         raise OptionError(
-            f"dimension `{name}` cannot be {size}", hint="a size is a whole number from 1 on"
+            f"dimension `{name}` cannot be {shown(size)}",
+            hint="a size is a whole number from 1 on, of 63 bits at most",
         )
 
 
@@ -171,6 +185,13 @@ def describe_shape(shape: ir.Shape) -> str:
 
 
 def _unknown(key: str, model: ir.Model) -> OptionError:
+    for value in required_inputs(model):
+        if value.name == key and value.shape is not None:
+            return OptionError(
+                f"`{key}` is an input of {len(value.shape)} dimensions, and one size is given",
+                hint=f"the model declares {describe_shape(value.shape)}: write all sizes, with "
+                "`x` between them",
+            )
     candidates = [*symbolic_names(model), *(value.name or "" for value in required_inputs(model))]
     near = difflib.get_close_matches(key, candidates, n=1)
     meant = f"did you mean `{near[0]}`? " if near else ""

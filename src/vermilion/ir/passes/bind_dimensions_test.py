@@ -52,11 +52,14 @@ def test_unnamed_and_negative_sizes_are_bound_by_the_shape_alone() -> None:
             {"bach": 1},
             ["no dynamic dimension or input shape named `bach`", "did you mean `batch`?"],
         ),
-        ({"x": 3}, ["named `x`", "dynamic dimensions: `batch`, `h`, `w`"]),
+        ({"x": 3}, ["`x` is an input of 4 dimensions", "[batch, 3, h, w]: write all sizes"]),
+        ({"x": (1, 3, 8, 10**20)}, ["`x[3]` cannot be"]),
+        ({"batch": 2**63}, ["`batch` cannot be"]),
+        ({"batch": 10**5000}, ["`batch` cannot be", "digits"]),
         ({"batch": (1, 2)}, ["named `batch`"]),
         ({"batch": 0}, ["cannot be 0"]),
         ({"batch": -1}, ["cannot be -1"]),
-        ({"batch": True}, ["cannot be True"]),
+        ({"batch": True}, ["cannot be true"]),
         ({"x": (1, 3, 8)}, ["has 3 dimensions, the model's has 4", "[batch, 3, h, w]"]),
         ({"x": (1, 4, 8, 8)}, ["axis 1 is fixed at 3"]),
         ({"batch": 2, "x": (1, 3, 8, 8)}, ["`batch` is bound to both 2 and 1"]),
@@ -67,6 +70,11 @@ def test_wrong_requests_are_explained(wanted, words) -> None:
         bind_dimensions(parse(TEXT), wanted)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_one_size_is_the_shape_of_an_input_of_one_dimension() -> None:
+    model = parse("(float[?] x) => (float[?] y) { y = Abs(x) }")
+    assert dims(bind_dimensions(model, {"x": 5}), "x") == [5]
 
 
 def test_a_name_on_an_output_may_be_another_size(tmp_path: Path) -> None:
