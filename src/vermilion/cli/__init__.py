@@ -16,7 +16,7 @@ from typing import Annotated, cast
 import typer
 
 from vermilion.cli.flags import Verbs
-from vermilion.cli.output import Failure, emit_failure
+from vermilion.cli.output import Failure, emit_failure, give_up_stdout, open_streams
 from vermilion.cli.verb import INTERRUPTED
 from vermilion.version import VERSION
 
@@ -100,17 +100,22 @@ _COUNTS_ITS_OBJECTS = ("triton", "iree.runtime")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line and give its exit code: 0 done, 1 failed, 2 wrong use."""
+    open_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Without a verb in front, all are needed: for help, or to say which is nearest.
     begun = [*words, *_words_to_complete()]
     verbs = begun[:1] if begun and begun[0] in VERBS else tuple(VERBS)
     app = build_app(() if words == ["--version"] else verbs)
     try:
-        code = app(words or ["--help"], prog_name="vermilion", standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
-    except _WRONG_USE as error:
-        return _explain_wrong_use(error, as_json="--json" in words)
+        try:
+            code = app(words or ["--help"], prog_name="vermilion", standalone_mode=False)
+        except (KeyboardInterrupt, typer.Abort):
+            return INTERRUPTED
+        except _WRONG_USE as error:
+            code = _explain_wrong_use(error, as_json="--json" in words)
+        sys.stdout.flush()
+    except OSError as error:  # of help and of wrong use; verbs print their own results
+        return give_up_stdout(error)
     if arguments is None and not any(name in sys.modules for name in _COUNTS_ITS_OBJECTS):
         gc.freeze()  # the process ends: what it holds is not to be looked through once more
     if not words:

@@ -229,3 +229,60 @@ def test_doctor_says_how_to_mend_each_fault() -> None:
         assert finding["fix"] or finding["level"] in ("ok", "note")
     people = vermilion("doctor")
     assert all(f["what"].split()[0] in people.stdout for f in loaded["findings"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no POSIX shell")
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("devices --json > /dev/full", 1),
+        ("devices > /dev/full", 1),
+        ("nothing --json > /dev/full", 1),
+        ("inspect none.onnx --json > /dev/full", 1),
+        ("--help > /dev/full", 1),
+        ("--version > /dev/full", 1),
+        ("devices >&-", 0),
+        ("devices --json >&-", 0),
+        ("inspect none.onnx --json >&- 2>&-", 2),
+    ],
+)
+def test_a_stream_that_takes_nothing_is_told_in_words(line: str, code: int) -> None:
+    if "/dev/full" in line and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    done = _shell(line)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "Traceback" not in done.stderr
+    assert "fault in vermilion" not in done.stderr
+    if code == 1:
+        assert "cannot be printed: No space left on device" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no POSIX shell")
+@pytest.mark.parametrize("streams", ["2>&-", "<&- 2>&-", "2> /dev/full"])
+def test_a_result_is_printed_whatever_becomes_of_the_messages(streams: str) -> None:
+    assert json.loads(_shell(f"devices --json {streams}").stdout)["ok"]
+    assert json.loads(_shell(f"inspect none.onnx --json {streams}").stdout)["ok"] is False
+
+
+def test_a_width_of_nothing_is_none() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    command = [sys.executable, "-m", "vermilion", "devices", "--targets"]
+    seen = {
+        subprocess.run(
+            command, capture_output=True, env={**environment, "COLUMNS": width}, check=True
+        ).stdout
+        for width in ("0", "", "-3", "wide", "120")
+    }
+    assert len(seen) == 1
+    assert seen != {b""}
+
+
+def _shell(line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        f"{sys.executable} -m vermilion {line}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        timeout=120,
+    )

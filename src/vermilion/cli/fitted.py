@@ -301,8 +301,15 @@ def _whole(line: Text) -> Text:
     return line
 
 
+def columns_given() -> int | None:
+    """Return the width that the variable COLUMNS says; None where it says none, as 0 does."""
+    text = os.environ.get("COLUMNS", "").strip()
+    is_number = text.isascii() and text.isdigit() and len(text) < 6
+    return (int(text) or None) if is_number else None
+
+
 def _has_width(console: Console) -> bool:
-    return console.is_terminal or "COLUMNS" in os.environ
+    return console.is_terminal or columns_given() is not None
 
 
 def fitted(view: RenderableType) -> RenderableType:

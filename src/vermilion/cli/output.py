@@ -10,14 +10,16 @@ import ctypes
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TextIO
 
-from vermilion.cli.fitted import draw, visible
+from vermilion.cli.fitted import columns_given, draw, visible
+from vermilion.files import hint_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -85,31 +87,66 @@ def _error_object(failure: Failure) -> dict[str, str]:
 
 
 def _print_failure(failure: Failure) -> None:
+    place = f" ({failure.where})" if failure.where else ""
+    say("error:", "bold red", f"{failure.message}{place}")
+    if failure.hint:
+        say("hint:", "bold", failure.hint)
+
+
+def say(label: str, style: str, text: str) -> None:
+    """Print one line on stderr; where that cannot be written to, the result matters more."""
     from rich.text import Text
 
-    place = f" ({failure.where})" if failure.where else ""
-    console = console_on(sys.stderr)
-    label = Text("error:", style="bold red")
-    message = visible(f" {failure.message}{place}")
-    console.print(Text.assemble(label, message), soft_wrap=True)
-    if failure.hint:
-        label = Text("hint:", style="bold")
-        console.print(Text.assemble(label, visible(f" {failure.hint}")), soft_wrap=True)
+    with suppress(OSError):
+        line = Text.assemble(Text(label, style=style), visible(f" {text}"))
+        console_on(sys.stderr).print(line, soft_wrap=True)
 
 
 def console_on(stream: TextIO) -> Console:
     """Return a rich console that writes on `stream` and cuts no table short in a pipe."""
     from rich.console import Console
 
-    free = not stream.isatty() and "COLUMNS" not in os.environ
+    width = columns_given()
+    if width is None:
+        width = shutil.get_terminal_size().columns if stream.isatty() else _PIPE_WIDTH
     # No markup: a name with brackets in it is a name, not a style.
     return Console(
         file=stream,
-        width=_PIPE_WIDTH if free else None,
+        width=width,
         highlight=False,
         markup=False,
         emoji=False,
     )
+
+
+def open_streams() -> None:
+    """Open what a process was started without, `2>&-` say: on a file that takes everything.
+
+    Else the next file that is opened would get the number, and with it what libraries print.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        # What took the number before Python asked is a library's, which nothing should print into.
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        if nowhere != number:
+            os.dup2(nowhere, number)
+            os.close(nowhere)
+        mode = "r" if name == "stdin" else "w"
+        setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def give_up_stdout(error: OSError) -> int:
+    """Say why the result cannot be printed, print nothing more, and give the exit code.
+
+    A reader that has gone, as of `| head`, knows it.
+    """
+    # What Python flushes at exit must not raise a second time.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):
+        reason = f"the result cannot be printed: {error.strerror or error}"
+        _print_failure(Failure(reason, hint=hint_of(error)))
+    return 1
 
 
 def forgive_unprintable() -> None:
@@ -130,9 +167,11 @@ def stdout_for_result_only() -> Iterator[TextIO]:
     kept = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        with os.fdopen(os.dup(kept), "w", encoding="utf-8") as out:
-            yield out
+        out = os.fdopen(os.dup(kept), "w", encoding="utf-8")
+        yield out
     finally:
+        with suppress(OSError):  # what could not be written was told when it was flushed
+            out.close()
         _flush_all()
         os.dup2(kept, sys.stdout.fileno())
         os.close(kept)

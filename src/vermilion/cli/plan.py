@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vermilion.cli.fitted import Column, FittedTable
-from vermilion.cli.options import Dims, Model, parse_dims
+from vermilion.cli.options import Dims, Model, parse_dims, whole_numbers
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
@@ -56,10 +56,10 @@ def plan(
 
 
 def _batches(text: str) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and 0 < int(word) < 1 << 20 for word in words):
+    numbers = whole_numbers(text)
+    if numbers is None or max(numbers) >= 1 << 20:
         raise OptionError(f"`{text}` are no batch sizes", where="--batch", hint="write `1,8`")
-    return tuple(dict.fromkeys(int(word) for word in words))
+    return tuple(dict.fromkeys(numbers))
 
 
 _COLUMNS = (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import sys
 import traceback
 import warnings
@@ -15,12 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec, get_args
+from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, get_args
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from vermilion.cli.fitted import visible
 from vermilion.cli.help import COMMON
 from vermilion.cli.options import Threads
 from vermilion.cli.output import (
@@ -30,6 +28,8 @@ from vermilion.cli.output import (
     emit,
     emit_failure,
     forgive_unprintable,
+    give_up_stdout,
+    say,
     stdout_for_result_only,
 )
 from vermilion.cli.values import completion_of
@@ -83,10 +83,7 @@ class Terminal:
     def warn(self, text: str) -> None:
         """Tell of something that the user should know about the result; also kept for JSON."""
         self.warnings.append(text)
-        from rich.text import Text
-
-        label = Text("warning:", style="bold yellow")
-        console_on(sys.stderr).print(Text.assemble(label, visible(f" {text}")), soft_wrap=True)
+        say("warning:", "bold yellow", text)
 
     @contextmanager
     def measuring(self, what: str) -> Iterator[None]:
@@ -190,26 +187,39 @@ def carry_out(terminal: Terminal, work: Callable[[], Result]) -> int:
     with ExitStack() as stack:
         out = stack.enter_context(stdout_for_result_only()) if terminal.as_json else sys.stdout
         try:
-            result = _with_progress(terminal, work)
-            emit(
-                terminal.verb,
-                result,
-                as_json=terminal.as_json,
-                out=out,
-                warnings=terminal.warnings,
-            )
-        except BrokenPipeError:
-            return _reader_left()
-        except KeyboardInterrupt:
-            failure = Failure("interrupted", exit_code=INTERRUPTED)
-        except Exception as error:  # the last door: nothing may leave it as a traceback
-            if terminal.debug:
-                traceback.print_exc()
-            failure = describe(error, terminal.verb)
-        else:
-            return 0 if result.ok else 1
-        emit_failure(terminal.verb, failure, as_json=terminal.as_json, out=out)
-        return failure.exit_code
+            found: Result | Failure = _with_progress(terminal, work)
+        except BrokenPipeError as error:  # of verbs that print as they go
+            return give_up_stdout(error)
+        except (KeyboardInterrupt, Exception) as error:
+            found = _failure_of(error, terminal)
+        try:
+            return _print(found, terminal, out)
+        except OSError as error:
+            return give_up_stdout(error)
+
+
+def _print(found: Result | Failure, terminal: Terminal, out: TextIO) -> int:
+    """Print what a verb came to, and give the exit code. Raises: OSError where it cannot."""
+    if isinstance(found, Result):
+        warned = terminal.warnings
+        try:
+            emit(terminal.verb, found, as_json=terminal.as_json, out=out, warnings=warned)
+            return 0 if found.ok else 1
+        except OSError:
+            raise
+        except (KeyboardInterrupt, Exception) as error:
+            found = _failure_of(error, terminal)
+    emit_failure(terminal.verb, found, as_json=terminal.as_json, out=out)
+    return found.exit_code
+
+
+def _failure_of(error: KeyboardInterrupt | Exception, terminal: Terminal) -> Failure:
+    """Return what to say; this is the last door: nothing may leave it as a traceback."""
+    if isinstance(error, KeyboardInterrupt):
+        return Failure("interrupted", exit_code=INTERRUPTED)
+    if terminal.debug:
+        traceback.print_exc()
+    return describe(error, terminal.verb)
 
 
 # What to do about an error that brings no advice of its own, by who can fix it.
@@ -256,12 +266,6 @@ def _set_noise(verbose: bool) -> None:
     logging.getLogger("vermilion").setLevel(logging.DEBUG if verbose else logging.WARNING)
     if not verbose and not sys.warnoptions:
         warnings.simplefilter("ignore")
-
-
-def _reader_left() -> int:
-    # What Python flushes at exit must not raise a second time.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
 
 
 def _first_line(error: Exception) -> str:

@@ -28,7 +28,7 @@ DATA_TYPES = (
     "bool",
 )
 
-_SIZE = re.compile(r"(?:([A-Za-z_]\w*)=)?([1-9][0-9]*)(?:x|$)", re.ASCII)
+_SIZE = re.compile(r"(?:([A-Za-z_]\w*)=)?([1-9][0-9]{0,17})(?:x|$)", re.ASCII)
 _FORM = "write `1x3x224x224`, `ids:1x128:int64`, or `batch=2x3x224x224` where a size stays open"
 
 

@@ -39,7 +39,7 @@ def test_an_input_is_read_and_written_back(text: str, spec: InputSpec) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "x", "1x", "1x0", "-1x3", "1,3", "ids:", "ids:1x3:int64:more", "a:b:1x3", "1X3",
-     "batch=x3", "batch=0x3", "=2x3", "2=2x3", "a=2xb", "batchx3"],
+     "1" * 5000, "batch=x3", "batch=0x3", "=2x3", "2=2x3", "a=2xb", "batchx3"],
 )  # fmt: skip
 def test_what_is_no_input_says_how_to_write_one(text: str) -> None:
     with pytest.raises(OptionError, match="is not an input") as caught:

@@ -270,7 +270,8 @@ def _ryzenai(options: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding("genai.ryzenai-value", "error", what, f"write {option.expected}")
     longest = options.get("hybrid_opt_max_seq_length", "")
     chunked = options.get("hybrid_opt_chunk_context") == "1"
-    if longest.isdecimal() and int(longest) > 4096 and not chunked:
+    is_long = longest.isdecimal() and (len(longest) > 9 or int(longest) > 4096)
+    if is_long and not chunked:
         yield Finding(
             "genai.ryzenai-chunk",
             "error",

@@ -140,7 +140,7 @@ class GgufTensors:
 def _layer_of(stored: str) -> int:
     """Return the layer of a tensor, -1 for one of none."""
     kind, number = [*stored.split(".", 2), "", ""][:2]
-    return int(number) if kind == "blk" and number.isdecimal() else -1
+    return int(number) if kind == "blk" and number.isdecimal() and len(number) < 10 else -1
 
 
 def family_of(architecture: str, where: str | Path) -> Family:
