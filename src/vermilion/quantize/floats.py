@@ -1,6 +1,7 @@
 """Schemes without integers: bfloat16, float16, and blocks that share exponents.
 
-Nothing is calibrated; samples only say what it costs in accuracy.
+No range is calibrated; samples say what it costs in accuracy, and for 16 bits what weights are
+multiplied with (`float_weights`).
 
 Before → after, bf16 and fp16, for a tensor X and a weight W:
     X → Cast to 16 bits → Cast to float → its readers; W is stored in 16 bits and read through Cast

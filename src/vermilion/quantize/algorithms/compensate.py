@@ -70,6 +70,23 @@ def round_into(
     return native_cancel(weights, order, factors, levels, means, integers)
 
 
+def floats_compensated(weights: Float32, gram: Float32, bits: int) -> Float32:
+    """Return the floats with so many bits for `weights` that do least damage to the output.
+
+    What the last number of a row multiplies, such as a bias, is decided first: it is rounded to
+    the nearest, and the others make up for it. Shapes: weights (G, O, K), gram (G, K, K).
+    """
+    own = np.diagonal(gram, axis1=1, axis2=2).copy()
+    own[:, -1] = np.inf
+    order = np.argsort(-own, axis=1, kind="stable")
+    lower = _cholesky(_reordered(gram, order[:, ::-1]))
+    factors = np.ascontiguousarray(lower.transpose(0, 2, 1))
+    found = np.empty(weights.shape, np.float32)
+    means = np.zeros(own.shape, np.float32)
+    native_cancel(np.ascontiguousarray(weights), order, factors, bits, means, found)
+    return found
+
+
 def _cholesky(gram: Float32) -> Float32:
     """Factor all groups at once; float32 sums of many rows may lose the smallest eigenvalues."""
     mean = np.diagonal(gram, axis1=1, axis2=2).mean(axis=1)

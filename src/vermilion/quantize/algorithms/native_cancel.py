@@ -6,6 +6,10 @@ for each of them; here 64 rows go through at once, their errors in the first cac
     for each number j of a row, in the order of decision:
         wanted = weight_j + Σ_{i<j} error_i · R_ij ÷ R_jj
         code_j = wanted rounded; error_j = weight_j - what code_j stands for
+
+Where numbers are rounded to floats of fewer bits, a code is the float itself. Of p bits, the high
+ones of w are t - (t - w) with t = (2^(24 - p) + 1) · w. (Source: T. J. Dekker, "A Floating-Point
+Technique for Extending the Available Precision", 1971, section 5.)
 """
 
 from __future__ import annotations
@@ -29,6 +33,11 @@ Float32 = NDArray[np.float32]
 # As many as there are fused multiplications on the way: one of them takes four cycles.
 _VECTORS = 4
 _ROWS = _VECTORS * LANES
+
+FLOAT_BITS = (8, 11)
+"""Of the numbers of bfloat16 and of float16, the leading one among them."""
+
+_FLOAT32_BITS = 24
 
 
 @dataclass(frozen=True)
@@ -56,12 +65,17 @@ _NUMBERS = {"row_step", "column_step", "width", "scale_step", "limit_step", "out
 
 
 class _Canceller:
-    """Writes the function for results of one type; steps count numbers."""
+    """Writes the function for results of one type, or of floats with so many bits.
 
-    def __init__(self, module: Module, result: Storage) -> None:
+    Steps count numbers.
+    """
+
+    def __init__(self, module: Module, result: Storage, float_bits: int = 0) -> None:
         parameters = [(name, "i64" if name in _NUMBERS else "ptr") for name in _ARGUMENTS]
-        self.f = Function(module, f"cancel_{result}", parameters, internal=False)
+        name = f"cancel_{float_bits or result}"
+        self.f = Function(module, name, parameters, internal=False)
         self.result = result
+        self.float_bits = float_bits
         self.of = dict(zip(_ARGUMENTS, self.f.arguments, strict=True))
         self.arithmetic = Arithmetic(self.f, LANES)
 
@@ -175,15 +189,20 @@ class _Decision:
             return arithmetic.load("f32", place, mask=mask)
 
         wanted = m.fma(total, self._share, weight)
-        rounded = m.unary("roundeven", m.multiply(wanted, load("inverses", self._scales)))
-        for predicate, name in (("olt", "lowest"), ("ogt", "highest")):
-            limit = load(name, self._limits)
-            rounded = f.select(f.compare_floats(predicate, rounded, limit), limit, rounded)
-        error = m.subtract(weight, m.multiply(rounded, load("scales", self._scales)))
+        if writer.float_bits:
+            grown = m.multiply(wanted, m.number(2.0 ** (_FLOAT32_BITS - writer.float_bits) + 1.0))
+            code = m.subtract(grown, m.subtract(grown, wanted))
+            error = m.subtract(weight, code)
+        else:
+            rounded = m.unary("roundeven", m.multiply(wanted, load("inverses", self._scales)))
+            for predicate, name in (("olt", "lowest"), ("ogt", "highest")):
+                limit = load(name, self._limits)
+                rounded = f.select(f.compare_floats(predicate, rounded, limit), limit, rounded)
+            error = m.subtract(weight, m.multiply(rounded, load("scales", self._scales)))
+            code = m.add(rounded, load("zeros", self._limits))
         spot = f.add(self._spot, n * LANES)
         arithmetic.store("f32", error, f.at(of["kept"], f.multiply(spot, 4)))
         shift.set(m.fma(error, self._mean, shift.get()))
-        code = m.add(rounded, load("zeros", self._limits))
         if writer.result != "f32":
             code = f.convert("fptosi", code, arithmetic.type("int"))
         place = f.at(of["codes"], f.multiply(spot, STORAGE_BYTES[writer.result]))
@@ -194,18 +213,22 @@ class _Decision:
 def _functions() -> dict[str, Callable[..., None]]:
     module = new_module()
     results: tuple[Storage, ...] = ("f32", "s8")
-    return compiled(*(_Canceller(module, result).write() for result in results))
+    functions = [_Canceller(module, result).write() for result in results]
+    functions += [_Canceller(module, "f32", bits).write() for bits in FLOAT_BITS]
+    return compiled(*functions)
 
 
 def native_cancel(
     weights: Float32,
     order: NDArray[np.int64],
     factors: Float32,
-    levels: Levels,
+    levels: Levels | int,
     means: Float32,
     out: NDArray[np.generic],
 ) -> Float32:
     """Fill `out` with the integers of all weights; give Σ error · mean of each row, (G, O).
+
+    With a number of bits for `levels`, it is filled with floats of so many.
 
     Row K - 1 - j of `factors` holds, from its end, what number j in the order of decision takes
     over of each before it, all as parts of what stands behind them.
@@ -214,10 +237,16 @@ def native_cancel(
     factors (G, K, K) and means (G, K), in the weights' own order, contiguous.
     """
     groups, rows, width = weights.shape
-    function = _functions()["cancel_s8" if out.itemsize == 1 else "cancel_f32"]
+    if isinstance(levels, int):
+        kind = str(levels)
+        levels = Levels(*(np.zeros((groups, 1, 1), np.float32) for _ in range(4)))  # are not read
+        inverses = levels.scales
+    else:
+        kind = "s8" if out.itemsize == 1 else "f32"
+        inverses = np.float32(1.0) / levels.scales
+    function = _functions()[f"cancel_{kind}"]
     row_step, column_step = (step // 4 for step in weights.strides[1:])
     out_row_step, out_column_step = (step // out.itemsize for step in out.strides[1:])
-    inverses = np.float32(1.0) / levels.scales
     scale_step = 0 if levels.scales.shape[1] == 1 else rows
     limit_step = 0 if levels.lowest.shape[1] == 1 else rows
     shifts = np.empty((groups, rows), np.float32)
