@@ -6,6 +6,7 @@
    compiled here: a node that cannot be run is a status that says why, and the session is not made. */
 #include "ep.h"
 
+#include "printable.c"
 #include "ep_context.c"
 #include "ep_run.c"
 #include "ep_decoder.c"

@@ -5,12 +5,11 @@
 
 static OrtStatus *ep_fail(const ort_functions *ort, int code, const char *node, const char *message,
                           const char *hint) {
-  vermilion_status *status =
-      vm_fail(VERMILION_ERROR_DATA, NULL, hint, "%s: %s (EPContext node `%.200s`)", EP_NAME, message,
-              node);
-  OrtStatus *made = ort->CreateStatus(code, vermilion_status_text(status));
-  vermilion_status_free(status);
-  return made;
+  char said[VM_MOST_CHARACTERS], text[4 * VM_MOST_CHARACTERS + 1024];
+  snprintf(said, sizeof said, "%s: %s (EPContext node `%.200s`)", EP_NAME, message, node);
+  char *end = vm_put_printable(text, said) - 1;
+  snprintf(end, sizeof text - (size_t)(end - text), "\nhint: %s", hint);
+  return ort->CreateStatus(code, text);
 }
 
 /* The same of a status of the library, which is freed. */

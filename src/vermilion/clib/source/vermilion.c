@@ -5,6 +5,7 @@
 #endif
 #include "internal.h"
 
+#include "printable.c"
 #include "status.c"
 #include "json.c"
 #include "sha256.c"
