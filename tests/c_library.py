@@ -28,8 +28,11 @@ def host_compiler() -> Compiler:
 
 
 def compile_program(output: Path, *arguments: str) -> None:
-    """Compile a C program with all that it is linked with."""
-    words = ["-std=gnu11", "-O1", "-Wall", "-Wextra", f"-I{INCLUDE}", *arguments]
+    """Compile a C program with all that it is linked with.
+
+    As the library is, without symbols: ziglang would make what it links with once more for others.
+    """
+    words = ["-std=gnu11", "-O2", "-s", "-Wall", "-Wextra", f"-I{INCLUDE}", *arguments]
     host_compiler().run("linux", [*words, "-o", str(output), "-lpthread"])
 
 

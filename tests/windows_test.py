@@ -20,7 +20,8 @@ from vermilion.clib.build import INCLUDE, PLUGIN_FILES, build_plugin, compiler
 from vermilion.clib.library import library
 from vermilion.version import VERSION
 
-# Of the first build: ziglang makes Windows' C library, minutes of a processor.
+# Of the first build: ziglang makes Windows' C library, minutes of a processor. Programs are built
+# without symbols, as the DLL is: with them, it would make the library a second time.
 pytestmark = [pytest.mark.long, pytest.mark.needs("ziglang")]
 
 
@@ -39,7 +40,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("windows")
     shutil.copy(library("windows"), folder / "vermilion.dll")
     source = str(c_library.PROGRAMS / "portable.c")
-    words = ["-std=c11", "-O1", f"-I{INCLUDE}", source, str(folder / "vermilion.dll")]
+    words = ["-std=c11", "-O2", "-s", f"-I{INCLUDE}", source, str(folder / "vermilion.dll")]
     compiler("windows").run("windows", [*words, "-o", str(folder / "portable.exe")])
     return folder / "portable.exe"
 
@@ -72,13 +73,17 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(file, folder)
     build_plugin(folder / PLUGIN_FILES["windows"], system="windows", version=VERSION)
     source, runtime = c_library.PROGRAMS / "plugin.c", folder / "onnxruntime.dll"
-    words = ["-std=c11", "-O2", "-municode", str(source), str(runtime)]
+    words = ["-std=c11", "-O2", "-s", "-municode", str(source), str(runtime)]
     compiler("windows").run("windows", [*words, "-o", str(folder / "plugin.exe")])
     return folder / "plugin.exe"
 
 
-@pytest.mark.parametrize("embed", [False, True], ids=["beside", "embedded"])
-@pytest.mark.parametrize("name", ["cnn", "int8", "cnn-bf16", "lookup", "pictures"])
+# Each kind of model, and of the first both ways to hold it: what is held are the same bytes.
+@pytest.mark.parametrize(
+    ("name", "embed"),
+    [("cnn", False), ("cnn", True), ("int8", True), ("cnn-bf16", False), ("lookup", True),
+     ("pictures", False)],
+)  # fmt: skip
 def test_the_plugin_gives_the_bits_of_the_session(
     name: str, embed: bool, plugin: Path, tmp_path: Path
 ) -> None:
@@ -94,14 +99,14 @@ def test_the_plugin_gives_the_bits_of_the_session(
         for one in graph.output
     ]
     kinds = {one.name: one.type.tensor_type.elem_type for one in graph.input}
-    for feeds in case.feeds[:2]:
+    for turn, feeds in enumerate(case.feeds[:2]):
         words = []
         for number, (key, array) in enumerate(feeds.items()):
             (tmp_path / f"in{number}.bin").write_bytes(array.tobytes())
             shape = "x".join(map(str, np.shape(array)))
             words.append(f"{key}=in{number}.bin:{kinds[key]}:{shape}")
         command = [wine(), str(plugin), str(plugin.with_name("vermilion_ep.dll")), context.name]
-        for trust, code in (("", 3), ("1", 0)):
+        for trust, code in (("", 3), ("1", 0))[turn:]:  # trust is not a matter of inputs
             done = subprocess.run(
                 [*command, *words, "--", *outputs], cwd=tmp_path, capture_output=True, text=True,
                 check=False, env={**os.environ, "VERMILION_TRUST": trust},
