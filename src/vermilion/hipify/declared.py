@@ -14,7 +14,7 @@ _MAX_DEPTH = 16
 MAX_HEADER_BYTES = 4 * 1024 * 1024
 
 _AFTER_A_NAME = frozenset({"(", "=", ";", ",", ")", "[", "{", ":"})
-_AFTER_A_DECLARATOR = frozenset({"=", ";", ",", "[", "(", "{"})
+_AFTER_A_DECLARATOR = frozenset({"=", ";", ",", "[", "(", "{", ":"})
 _BEGINS_A_TYPE_NAME = frozenset({"struct", "class", "enum", "union", "using", "namespace"})
 _TEMPLATE_KINDS = frozenset({"class", "typename", "auto"})
 # Words that can stand before an expression, so that a name behind them is no declaration.
@@ -38,21 +38,28 @@ def _declared(tokens: Tokens) -> Iterator[str]:
     # Whether this statement has declared something, at which depth of parentheses.
     declaring: int | None = None
     depth = 0
+    declared_at = -1  # the last name that began or went on with a declaration
+    braces = 0  # of first values, as of `int a{1}, b;`
     for place, word in enumerate(words):
-        if word in {"(", "["}:
+        begins = word == "{" and declared_at == place - 1 and declaring == depth
+        if word in {"(", "["} or begins:
             depth += 1
-        elif word in {")", "]"}:
+            braces += begins
+        elif word in {")", "]"} or (word == "}" and braces):
             depth -= 1
+            braces -= word == "}"
         elif word in {";", "{", "}"}:
             declaring = None
             if word != ";":
-                depth = 0
+                depth = braces = 0
         elif word == "template" and _at(words, place + 1) == "<":
             yield from _template_parameters(words, kinds, place + 1)
         elif word == "enum":
             yield from _enumerators(words, kinds, place)
         elif word == "define":
             yield from _macro(tokens, meaningful, place)
+        elif word == "auto":
+            yield from _bindings(words, place)
         if kinds[place] != "word" or place == 0:
             continue
         before, after = words[place - 1], _at(words, place + 1)
@@ -62,10 +69,11 @@ def _declared(tokens: Tokens) -> Iterator[str]:
             # A label of a `case` and the second half of `a ? b : c` look like bit fields.
             if after != ":" or before not in {"*", "&", "?", ">"}:
                 yield word
-                declaring = depth
+                declaring, declared_at = depth, place
         elif after in _AFTER_A_DECLARATOR and declaring is not None and declaring == depth:
             if _is_second(words, place) and (depth == 0 or _is_for_header(words, place)):
                 yield word
+                declared_at = place
         elif (before == "}" and after in {";", ",", "=", "["}) or (
             before in {";", "{", "}"} and after == ":"
         ):
@@ -123,6 +131,20 @@ def _template_parameters(words: Sequence[str], kinds: Sequence[str], opening: in
                 yield words[place - 1]
         if depth <= 0 or word in {";", "{"}:
             return
+
+
+def _bindings(words: Sequence[str], place: int) -> Iterator[str]:
+    """Yield the names of `auto& [first, second]`."""
+    opening = place + 1
+    while _at(words, opening) in {"&", "&&", "const"}:
+        opening += 1
+    if _at(words, opening) != "[":
+        return
+    for word in words[opening + 1 :]:
+        if word == "]":
+            return
+        if word.isidentifier():
+            yield word
 
 
 def _enumerators(words: Sequence[str], kinds: Sequence[str], place: int) -> Iterator[str]:

@@ -25,6 +25,9 @@ from vermilion.hipify.translate import translate
         ("int (*cudaFn)(int);", {"cudaFn"}),
         ("#define CUDA_DO(cudaArg, b) cudaArg + b\n", {"CUDA_DO", "cudaArg"}),
         ("std::vector<int> cudaList(3);", {"cudaList"}),
+        ("int cudaA{1}, cudaB(2), *cudaC{}, cudaD;", {"cudaA", "cudaB", "cudaC", "cudaD"}),
+        ("struct S { int cudaA : 3, cudaB : 4; };", {"cudaA", "cudaB"}),
+        ("for (const auto& [cudaK, cudaV] : m) {}", {"cudaK", "cudaV"}),
         ("void f() { goto cudaEnd; cudaEnd: return; }", {"cudaEnd"}),
     ],
 )
@@ -35,7 +38,8 @@ def test_declarations(source: str, names: set[str]) -> None:
 @pytest.mark.parametrize(
     "source",
     ["x = a * cudaNew(1);", "return cudaNew(1);", "if (e > cudaNew(1)) {}", "f(a, cudaNew);",
-     "auto p = new cudaNew(2);", "y = c ? a : cudaNew(1);"],
+     "auto p = new cudaNew(2);", "y = c ? a : cudaNew(1);",
+     "void f() { int a{1}; } g(b, cudaNew);", "x = { a, cudaNew };", "auto f = [cudaNew] {};"],
 )  # fmt: skip
 def test_uses_are_no_declarations(source: str) -> None:
     assert "cudaNew" not in own_names(tokenize(source))

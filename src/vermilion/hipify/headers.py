@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vermilion.hipify.tokens import Tokens
+from vermilion.hipify.tokens import BETWEEN, Tokens
 
-INCLUDE = re.compile(r'(#[ \t]*\w+[ \t]*[<"])([^>"]+)([>"])')
+INCLUDE = re.compile(rf'(#{BETWEEN}\w+{BETWEEN}[<"])([^>"]+)([>"])')
 
 
 def find_header(

@@ -33,6 +33,10 @@ class Namespaces:
         if word == "thrust":
             if self._after(place, 3) == ["::", "cuda", "::"] and not self._is_inner(place):
                 yield self._edit(place + 2, "hip")
+            if self._after(place, 5) == ["::", "system", "::", "cuda", "::"] and (
+                not self._is_inner(place)
+            ):
+                yield self._edit(place + 4, "hip")
         elif word == "cub":
             if self._is_cub(place):
                 yield self._edit(place, _RENAMED[word])
@@ -69,9 +73,9 @@ class Namespaces:
 
     @cached_property
     def _is_type(self) -> bool:
-        """Say whether the source has a type called `cub`."""
+        """Say whether the source has a type called `cub`; `typename cub::Sum` names the library."""
         return any(
-            word == "cub" and self.words[place - 1] in _TYPE_WORDS
+            word == "cub" and self.words[place - 1] in _TYPE_WORDS and self._word(place + 1) != "::"
             for place, word in enumerate(self.words)
             if place
         )

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 SPLICE = r"\\\r?\n"
+# What may stand between the words of a directive: `#include /* ours */ <a.h>`.
+BETWEEN = r"(?:[ \t]|/\*[^*\n]*\*/)*"
 
 # Alternatives are tried in this order; the last takes any character, so a match never fails.
 _TOKEN = re.compile(
     rf"""
     (?P<space>(?:[ \t\r\n\f\v]|{SPLICE})+)
-  | (?P<include>\#[ \t]*(?:include|include_next|import)[ \t]*(?:<[^>\n]*>|"[^"\n]*"))
+  | (?P<include>\#{BETWEEN}(?:include|include_next|import){BETWEEN}(?:<[^>\n]*>|"[^"\n]*"))
   | (?P<comment>/(?:{SPLICE})*/(?:{SPLICE}|[^\n])*
       | /(?:{SPLICE})*\*[\s\S]*?\*(?:{SPLICE})*/)
   | (?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s"]{{0,16}})\([\s\S]*?\)(?P=mark)")

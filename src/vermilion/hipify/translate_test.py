@@ -104,6 +104,7 @@ def test_more_names_can_be_given() -> None:
         ("#include <cuda_runtime.h>", "#include <hip/hip_runtime.h>"),
         ('#  include "cublas_v2.h"', '#  include "hipblas/hipblas.h"'),
         ("#include <cub/block/block_reduce.cuh>", "#include <hipcub/hipcub.hpp>"),
+        ("#include/* of ours */<curand.h>", "#include/* of ours */<hiprand/hiprand.h>"),
         ("#include <thrust/sort.h>", "#include <thrust/sort.h>"),
         ("#include <thrust/system/cuda/vector.h>", "#include <thrust/system/hip/vector.h>"),
         ("#include <nccl.h>", "#include <rccl/rccl.h>"),
@@ -125,6 +126,10 @@ def test_an_included_source_follows_the_name_of_its_file() -> None:
     [
         ("cub::BlockReduce<T, 8>::TempStorage", "hipcub::BlockReduce<T, 8>::TempStorage"),
         ("::cub::Sum()", "::hipcub::Sum()"),
+        ("using cub::Sum; cub::Max a;", "using hipcub::Sum; hipcub::Max a;"),
+        ("typename cub::Sum<T>::X b; cub::Max a;", "typename hipcub::Sum<T>::X b; hipcub::Max a;"),
+        ("struct cub {}; int a = cub::x;", "struct cub {}; int a = cub::x;"),
+        ("thrust::system::cuda::par", "thrust::system::hip::par"),
         ("using namespace cub;", "using namespace hipcub;"),
         ("namespace algorithms = cub;", "namespace algorithms = hipcub;"),
         ("thrust::cuda::par", "thrust::hip::par"),
@@ -220,3 +225,15 @@ def test_bytes_that_are_no_text_stay() -> None:
     text = source.decode("utf-8", "surrogateescape")
     done = translate(text).text.encode("utf-8", "surrogateescape")
     assert done == source.replace(b"cudaFree", b"hipFree")
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["cupti.h", "cutensor.h", "npp.h", "nppi.h", "cufile.h", "optix.h", "nvshmem.h", "cudss.h",
+     "nvfunctional", "cudaEGL.h", "cuda_awbarrier.h", "cusolverMg.h", "helper_math.h"],
+)  # fmt: skip
+def test_a_header_of_cuda_without_a_counterpart_is_told_with_what_to_do(header: str) -> None:
+    (found,) = translate(f"#include <{header}>\n").findings
+    assert (found.rule, bool(found.hint)) == (
+        "unknown-header", True,
+    )  # fmt: skip

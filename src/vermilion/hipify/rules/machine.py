@@ -68,7 +68,13 @@ _MISSING = {
     "__reduce_or_sync": "reduce with __shfl_down_sync over the wave",
     "__grid_constant__": "remove it: kernel parameters are constant already",
     "__cluster_dims__": "AMD GPUs have no thread block clusters",
-}
+    **{
+        f"atomic{name}_block": f"use atomic{name}, which holds for the whole device"
+        for name in (
+            "Add", "Sub", "Exch", "Min", "Max", "Inc", "Dec", "CAS", "And", "Or", "Xor",
+        )
+    },
+}  # fmt: skip
 # Loads and stores with a hint for a cache; without it they do the same.
 _CACHED_LOADS = "__ld(?:cs|lu|cg|ca|cv)"
 _CACHED_STORES = "__st(?:cs|cg|wb|wt)"
