@@ -107,7 +107,13 @@ def build(
 
     from vermilion.llm.build import build as build_folder
     from vermilion.llm.build import free_bytes
-    from vermilion.llm.build_plan import BuildRequest, check_room, plan_as_json, plan_build
+    from vermilion.llm.build_plan import (
+        BuildRequest,
+        check_room,
+        closer_rounding,
+        plan_as_json,
+        plan_build,
+    )
 
     wanted = BuildRequest(
         source,
@@ -153,16 +159,18 @@ def build(
         data["rounding"] = asdict(built.compensated)
     if built.checked is not None:
         data["check"] = asdict(built.checked)
-    return Result(data, lambda: _built_view(built))
+    closer = closer_rounding(wanted)
+    return Result(data, lambda: _built_view(built, closer))
 
 
-def _built_view(built: Built) -> RenderableType:
+def _built_view(built: Built, closer: str) -> RenderableType:
     missing, rows = len(built.operators.missing), len(built.operators.rows)
     return (
         f"{built.folder}: {bytes_for_people(built.size_bytes)} in {built.seconds:.0f} s\n"
         f"{missing} of its {rows} operators are in no model shipped for the NPU:"
         f" `vermilion llm ops {built.folder}`\n"
         f"{_checked_words(built)}"
+        f"{closer}"
         f"run it: `vermilion llm generate {built.folder} -p 'What is the capital of France?'`"
     )
 

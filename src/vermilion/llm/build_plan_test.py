@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 
 import llm_folders
 from vermilion.errors import ModelError, OptionError, UnsupportedError
-from vermilion.llm.build_plan import BuildRequest, check_room, plan_build
+from vermilion.llm import build_plan
+from vermilion.llm.build_plan import BuildRequest, check_room, closer_rounding, plan_build
 
 
 @pytest.fixture
@@ -41,6 +43,34 @@ def test_a_gguf_is_converted_first_and_needs_more_disk(tmp_path: Path) -> None:
     plan = plan_build(BuildRequest(file, tmp_path / "out"))
     assert plan.is_gguf
     assert plan.disk_bytes == 2 * plan.output_bytes + 4 * plan.architecture.parameters
+
+
+def test_rounding_so_that_errors_cancel_is_named_and_needs_more_memory(
+    source: Path, tmp_path: Path
+) -> None:
+    plain = BuildRequest(source, tmp_path / "out")
+    better = replace(plain, algorithm="gptq")
+    assert "--algorithm gptq" in closer_rounding(plain)
+    assert closer_rounding(better) == closer_rounding(replace(plain, precision="int8")) == ""
+    # Measured: a peak of 2.38 GB.
+    assert 2.3e9 < plan_build(better).memory_bytes < 2.6e9
+    (source / "config.json").write_text(json.dumps({"model_type": "none that is known"}))
+    assert closer_rounding(plain) == ""
+
+
+def test_a_second_rounding_is_told_as_it_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_plan, "_check_read", lambda _: None)  # of a file of one tensor
+    file = tmp_path / "model.gguf"
+    as_floats, as_q4_1 = (struct.pack("<QQIQ", 64, 320, number, 0) for number in (0, 3))
+    file.write_bytes(llm_folders.gguf_bytes().replace(as_floats, as_q4_1))
+    found = {}
+    for algorithm in ("default", "gptq"):
+        request = BuildRequest(file, tmp_path / "out", algorithm=algorithm)  # type: ignore[arg-type]
+        found[algorithm] = " ".join(plan_build(request).warnings)
+    assert "35.8 rounded again" in found["default"]
+    assert "28.8 rounded again" in found["gptq"]
 
 
 def test_blocks_that_do_not_divide_are_told(source: Path, tmp_path: Path) -> None:
