@@ -196,6 +196,8 @@ def _layer(node: ir.Node, longest: int) -> Layer | None:
     if node.inputs[0].const_value is not None or len(weight.uses()) != 1:
         return None
     shape = weight.const_value.shape.numpy()
+    if 0 in shape:  # no numbers, nothing to round
+        return None
     if node.op_type == "Conv":
         groups = integer(node, "group", 1)
         width = int(np.prod(shape[1:]))

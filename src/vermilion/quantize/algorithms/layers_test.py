@@ -143,3 +143,12 @@ def test_what_belongs_to_an_output_meets_its_weights(
     np.testing.assert_array_equal(given, whole)
     one = layer.by_output(np.asarray(3.0, np.float32), w.shape)
     assert np.broadcast_to(one, whole.shape).min() == 3.0
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0)])
+def test_a_weight_without_numbers_is_no_layer(shape: tuple[int, int]) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[2,{shape[0]}] x) => (float[2,8] y)
+        {{ y = MatMul(x, w) }}"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(shape, np.float32), "w"))
+    assert not layers_of(ir.from_proto(proto).graph)
