@@ -376,6 +376,25 @@ def test_lengths_that_a_mask_is_made_of_are_near_the_length() -> None:
     assert any((one.inputs["lengths"] > 1).any() for one in found)
 
 
+@pytest.mark.parametrize("kind", ["ordinary", "edges", "large"])
+def test_a_threshold_is_among_the_numbers_that_it_divides(kind: str) -> None:
+    model = parse(
+        """(float[b,100] x, float least, float most, float[100] f, float low) =>
+          (float[b,100] y) {
+            a = GreaterOrEqual(f, least) b2 = LessOrEqual(f, most) c = And(a, b2)
+            w = Where(c, x, low) y = Softmax<axis=-1>(w) }""",
+        low=np.array(-np.inf, np.float32),
+        f=np.linspace(50, 1600, 100, dtype=np.float32),
+    )
+    session = open_session(model, optimize=False, quiet=True)
+    found = draw_accepted(
+        model, kind, lambda inputs: run_session(session, inputs),
+        likes=lambda outputs: not np.isnan(outputs["y"]).all(),
+    )  # fmt: skip
+    assert not isinstance(found, Refusal)
+    assert not np.isnan(found[1]["y"]).all()
+
+
 def test_what_is_not_liked_is_returned_where_nothing_is() -> None:
     model = parse("(float[2] x, int64[1] k) => (float[2] y) { c = Cast<to=1>(k) y = Add(x, c) }")
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from vermilion.ir.samples.facts import attribute_list
+from vermilion.ir.opset import constant_of
+from vermilion.ir.samples.facts import attribute_list, operand
 from vermilion.ir.samples.shape_roles import SHAPE_ROLES
 from vermilion.ir.samples.use import Use
 from vermilion.ir.samples.values import (
@@ -86,11 +87,15 @@ def _factor(use: Use) -> Want | None:
 
 
 def _compared(use: Use) -> Want | None:
-    """Near what it is compared with, so that both answers occur."""
-    other = use.certain(1 - use.at)
-    if other is None or other.size == 0 or not use.is_integer(use.at):
+    """Near what it is compared with, so that both answers occur: integers, and a lone threshold."""
+    constant = constant_of(operand(use.node, 1 - use.at))
+    other = use.certain(1 - use.at) if constant is None else constant.numpy()
+    if other is None or other.size == 0 or other.dtype.kind not in "iuf":
         return None
-    return between(float(other.min()) - 1, float(other.max()) + 1, hard=False)
+    is_integer = use.is_integer(use.at)
+    if not is_integer and use.static(use.at) not in ((), (1,)):
+        return None
+    return between(float(other.min()) - 1, float(other.max()) + 1, hard=not is_integer)
 
 
 def _subtracted(use: Use) -> Want | None:
