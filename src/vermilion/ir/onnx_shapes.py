@@ -1,7 +1,7 @@
 """onnx's shape inference, kept from ending the process.
 
 A window larger than its image has a result of a size like -2, and so have pads that cut more than
-there is. A Slice of that fails an assertion in C++ (onnx 1.23 and ONNX Runtime 1.32, a `std::clamp`
+there is, and the last of more equal parts than there are elements. A Slice of that fails an assertion in C++ (onnx 1.23 and ONNX Runtime 1.32, a `std::clamp`
 whose bounds are the wrong way round), which ends the process that asked. Such a model is inferred
 without its Slices first, and in a child process where that does not tell.
 """
@@ -192,8 +192,21 @@ def _not_below_zero(index: int, attribute: str) -> Row:
     return holds
 
 
+def _split(node: onnx.NodeProto, named: Attributes, constants: Constants) -> bool:
+    """Say whether the last of equal parts, which has what is left, has no less than nothing.
+
+    Of 1 in three parts of 1 the last one is -1; of two parts it never is below zero.
+    """
+    if "num_outputs" in named:
+        return named["num_outputs"].i <= 2
+    return _not_below_zero(1, "split")(node, named, constants)
+
+
 def _ints(named: Attributes, name: str) -> list[int]:
-    return list(named[name].ints) if name in named else []
+    """Return the integers of an attribute, or the one that it is."""
+    if name not in named:
+        return []
+    return [named[name].i] if named[name].HasField("i") else list(named[name].ints)
 
 
 def _kernel(node: onnx.NodeProto, weights: int | None, constants: Constants) -> list[int]:
@@ -215,9 +228,9 @@ _SHRINKING: Mapping[str, Row] = {
     "Conv": _window(1), "ConvInteger": _window(1), "QLinearConv": _window(3),
     "MaxPool": _window(None), "AveragePool": _window(None), "LpPool": _window(None),
     "ConvTranspose": _transposed, "Pad": _not_below_zero(1, "pads"),
-    "Expand": _not_below_zero(1, ""), "Split": _not_below_zero(1, "split"),
+    "Expand": _not_below_zero(1, ""), "Split": _split,
     "Resize": _not_below_zero(2, ""), "Upsample": _not_below_zero(1, "scales"),
-    "TopK": _not_below_zero(1, "k"), "Tile": _not_below_zero(1, ""),
+    "TopK": _not_below_zero(1, "k"), "Multinomial": _not_below_zero(1, "sample_size"), "Tile": _not_below_zero(1, ""),
     **dict.fromkeys(
         ("CenterCropPad", "Col2Im", "DeformConv", "DFT", "MaxUnpool", "RoiAlign", "STFT"), _never
     ),

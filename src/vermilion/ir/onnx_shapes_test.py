@@ -43,6 +43,21 @@ def test_a_slice_of_a_size_below_zero_is_an_error(nodes: str, more: str, follow:
         infer(model(nodes, more=more), follow=follow)
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "p, q, c = Split<axis = 0, num_outputs = 3>(x)",  # the last one of 1 - 2
+        "m = Multinomial<sample_size = -3>(x)  c = Transpose(m)",
+    ],
+)
+def test_a_slice_backwards_of_a_size_below_zero_is_an_error(nodes: str) -> None:
+    text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[1,7] x) => (y)
+        <int64[1] s = {{-1}}, int64[1] e = {{-9}}, int64[1] axis = {{0}}> {{
+            {nodes} y = Slice(c, s, e, axis, s) }}"""
+    with pytest.raises(onnx.shape_inference.InferenceError, match="would have a size of -"):
+        infer(parser.parse_model(text))
+
+
 def test_a_size_that_only_another_slice_shows() -> None:
     large = "float[1,3,9,9] x, float[3,3,5,5] w"
     nodes = "a = Conv(x, w)  b = Slice(a, s, f, axis)  c = Conv(b, w)"
