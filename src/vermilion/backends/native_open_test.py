@@ -142,12 +142,12 @@ def model(text: str) -> onnx.ModelProto:
 
 
 def compiled(
-    proto: onnx.ModelProto, folder: Path, precision: str = "auto"
+    proto: onnx.ModelProto, folder: Path, precision: str = "auto", threads: int = 0
 ) -> OpenExecutable | BatchExecutable:
     graph = simplify(ir.from_proto(proto)).model
     complete_types(graph)
     backend, target = NativeBackend(), find_target("cpu")
-    options = CompileOptions(precision=precision)
+    options = CompileOptions(precision=precision, threads=threads)
     refused = [r for r in open_claims(graph).reasons.values() if r is not None]
     assert not refused
     part = Part("part", "cpu", "native", graph, (), 0.0)
@@ -495,3 +495,12 @@ def test_what_is_empty_at_the_sizes_that_are_tried_is_refused(tmp_path: Path) ->
      a = Slice(x, s, e, axis)  b = Slice(x, far, e, axis)  c = Selu(b)  z = Tanh(c) }"""
     with pytest.raises(UnsupportedError, match="is empty at sizes that are tried"):
         compiled(model(text), tmp_path)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_first_run_of_which_nothing_is_left_gives_nothing(tmp_path: Path, threads: int) -> None:
+    text = """g (float[N,2,S,2] x) => (float[N,2,T,2] z) <int64[1] s = {1}, int64[1] e = {-5},
+     int64[1] axis = {2}, int64[1] by = {3}> { z = Slice(x, s, e, axis, by) }"""
+    program = compiled(model(text), tmp_path, threads=threads)
+    for length, left in ((1, 0), (16, 4), (6, 0)):
+        assert program.run({"x": np.ones((1, 2, length, 2), np.float32)})["z"].shape[2] == left

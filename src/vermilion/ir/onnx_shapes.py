@@ -1,9 +1,10 @@
 """onnx's shape inference, kept from ending the process.
 
 A window larger than its image has a result of a size like -2, and so have pads that cut more than
-there is, and the last of more equal parts than there are elements. A Slice of that fails an assertion in C++ (onnx 1.23 and ONNX Runtime 1.32, a `std::clamp`
-whose bounds are the wrong way round), which ends the process that asked. Such a model is inferred
-without its Slices first, and in a child process where that does not tell.
+there is, and the last of more equal parts than there are elements. A Slice of that fails an
+assertion in C++ (onnx 1.23 and ONNX Runtime 1.32, a `std::clamp` whose bounds are the wrong way
+round), which ends the process that asked. Such a model is inferred without its Slices first, and in
+a child process where that does not tell.
 """
 
 from __future__ import annotations
@@ -65,8 +66,12 @@ class Constants:
 def _constants(graphs: Sequence[onnx.GraphProto], nodes: Sequence[onnx.NodeProto]) -> Constants:
     tensors = {tensor.name: tensor for graph in graphs for tensor in graph.initializer}
     for node in nodes:
-        if node.op_type == "Constant" and node.attribute[:1] and node.attribute[0].HasField("t"):
-            tensors[node.output[0]] = node.attribute[0].t
+        value = node.attribute[0] if node.op_type == "Constant" and node.attribute[:1] else None
+        if value is not None and value.HasField("t"):
+            tensors[node.output[0]] = value.t
+        elif value is not None and value.name in ("value_int", "value_ints", "value_floats"):
+            numbers = np.array(onnx.helper.get_attribute_value(value))
+            tensors[node.output[0]] = onnx.numpy_helper.from_array(numbers)
     sizes = {
         value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         for value in graphs[0].input
@@ -230,7 +235,8 @@ _SHRINKING: Mapping[str, Row] = {
     "ConvTranspose": _transposed, "Pad": _not_below_zero(1, "pads"),
     "Expand": _not_below_zero(1, ""), "Split": _split,
     "Resize": _not_below_zero(2, ""), "Upsample": _not_below_zero(1, "scales"),
-    "TopK": _not_below_zero(1, "k"), "Multinomial": _not_below_zero(1, "sample_size"), "Tile": _not_below_zero(1, ""),
+    "TopK": _not_below_zero(1, "k"), "Multinomial": _not_below_zero(1, "sample_size"),
+    "Tile": _not_below_zero(1, ""),
     **dict.fromkeys(
         ("CenterCropPad", "Col2Im", "DeformConv", "DFT", "MaxUnpool", "RoiAlign", "STFT"), _never
     ),

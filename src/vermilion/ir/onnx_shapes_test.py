@@ -48,6 +48,7 @@ def test_a_slice_of_a_size_below_zero_is_an_error(nodes: str, more: str, follow:
     [
         "p, q, c = Split<axis = 0, num_outputs = 3>(x)",  # the last one of 1 - 2
         "m = Multinomial<sample_size = -3>(x)  c = Transpose(m)",
+        "h = Constant<value_ints = [-3, 7]>()  c = Expand(x, h)",
     ],
 )
 def test_a_slice_backwards_of_a_size_below_zero_is_an_error(nodes: str) -> None:

@@ -117,7 +117,9 @@ class _Run:
                 function, arguments = (f.load("ptr", row, at, align=8) for at in (0, 8))
                 units = f.load("i64", row, 16, align=8)
                 with f.when(is_alone):
-                    f.call_pointer(function, [arguments, _ZERO, units])
+                    # A kernel divides by sizes, and a row without units may have none.
+                    with f.when(f.compare("ne", units, _ZERO)):
+                        f.call_pointer(function, [arguments, _ZERO, units])
                     f.jump(done)
                 chunk, before = (f.load("i64", row, at, align=8) for at in (24, 32))
                 self._wait(before, over)

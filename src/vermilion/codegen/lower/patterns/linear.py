@@ -14,7 +14,7 @@ from vermilion.codegen.lower.dequantized import is_constant
 from vermilion.codegen.lower.patterns.writer import DefinitionWriter, input_of, sizes_of
 from vermilion.codegen.lower.quantized import RANGES, grid_of
 from vermilion.ir.attributes import integer
-from vermilion.ir.opset import is_operator, static_shape
+from vermilion.ir.opset import constant_of, is_operator, static_shape
 
 _FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
 # Beyond it on either side every number is at the end of its type, whatever the zero point.
@@ -80,6 +80,11 @@ def _beside(w: DefinitionWriter, node: ir.Node, at: int) -> ir.Value:
         wanted[integer(node, "axis", 1)] = shape[0]
     if list(shape) == wanted or not shape:
         return value
+    known = constant_of(value)
+    if known is not None:
+        # Programs in bfloat16 keep what is multiplied number by number in float32: a code of 127
+        # would be half of one off.
+        return w.constant(known.numpy().reshape(wanted))
     return w("Reshape", wanted, value, w.constant(np.array(wanted, np.int64)))
 
 

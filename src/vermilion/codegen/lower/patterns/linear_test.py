@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -69,3 +70,15 @@ def test_a_scale_for_each_entry_of_an_axis(axis: int, is_constant: bool) -> None
 def test_sums_without_a_zero_point() -> None:
     text = "(int32[4,9] x, float s) => (float[4,9] y) { y = DequantizeLinear (x, s) }"
     held(text, {"x": codes(np.int32, 4, 9), "s": np.array(0.3, np.float32)})
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_programs_in_bfloat16_keep_the_scales_of_an_axis(axis: int) -> None:
+    size = (37, 70)[axis]
+    text = f"""(float[37,70] x, float[{size}] s) => (uint8[37,70] q)
+        {{ q = QuantizeLinear <axis = {axis}> (x, s) }}"""
+    scales = np.random.default_rng(0).uniform(0.015, 0.03, size).astype(np.float32)
+    x = normal(37, 70).astype(ml_dtypes.bfloat16).astype(np.float32)
+    got = run_native(read(text, 21, s=scales), {"x": x}, "cpu", "bf16")["q"]
+    steps = x / np.expand_dims(scales, 1 - axis)
+    np.testing.assert_array_equal(got, np.clip(np.round(steps), 0, 255))
