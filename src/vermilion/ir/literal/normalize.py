@@ -149,10 +149,10 @@ def _local_response(call: Call) -> Array:
     channels = x.shape[1]
     squares = np.square(x)
     total = np.zeros_like(x)
-    for step in range(-((size - 1) // 2), size - (size - 1) // 2):
+    before = (size - 1) // 2
+    for step in range(max(-before, 1 - channels), min(size - before, channels)):
         start, stop = max(0, -step), min(channels, channels - step)
-        if start < stop:
-            total[:, start:stop] += squares[:, start + step : stop + step]
+        total[:, start:stop] += squares[:, start + step : stop + step]
     return x / np.power(call.number("bias", 1.0) + alpha / size * total, beta)
 
 

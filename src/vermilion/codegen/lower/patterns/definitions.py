@@ -31,6 +31,8 @@ from vermilion.ir.opset import constant_of, is_standard
 # Inputs of a Sum, Max, Min or Mean that one kernel reads: pointers beyond that are not in
 # registers, and each costs a level of the expression.
 _MOST_ADDENDS = 8
+# Channels that LRN adds up: each is an operator. AlexNet and GoogLeNet have 5.
+_MOST_NEIGHBOURS = 64
 _JOINED = {"Sum": "Sum", "Mean": "Sum", "Max": "Max", "Min": "Min"}
 
 
@@ -63,6 +65,8 @@ def check_definition(node: ir.Node) -> str:
             return f"{node.op_type} with a scale or shift that is not constant"
     if node.op_type == "LpNormalization" and integer(node, "p", 2) not in (1, 2):
         return "LpNormalization of another order than 1 or 2"
+    if node.op_type == "LRN" and not 0 < integer(node, "size", 1) <= _MOST_NEIGHBOURS:
+        return f"LRN over {integer(node, 'size', 1)} channels at a time"
     if node.op_type == "Attention":
         return check_attention(node)
     if node.op_type.startswith("Reduce"):

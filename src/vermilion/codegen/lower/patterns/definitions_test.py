@@ -106,6 +106,7 @@ def test_a_batch_norm_that_no_convolution_takes_is_one_kernel_with_its_activatio
     [
         ("y, n, w = BatchNormalization<training_mode = 1>(x, s, b, m, v)",
          "BatchNormalization in training mode"),
+        ("y = LRN<size = 1000000000>(x)", "LRN over 1000000000 channels at a time"),
         ("y = InstanceNormalization(x, x0, b)",
          "InstanceNormalization with a scale or shift that is not constant"),
     ],
