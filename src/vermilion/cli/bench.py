@@ -12,7 +12,7 @@ import typer
 from vermilion.cli.bench_views import bench_view, profile_view, table_view
 from vermilion.cli.fitted import Verbatim
 from vermilion.cli.options import Dims, Inputs, load_inputs, parse_dims, whole_numbers
-from vermilion.cli.output import Result
+from vermilion.cli.output import Failure, Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
 from vermilion.files import write_file
@@ -173,7 +173,7 @@ def bench(
             "`--profile` looks at one model at a time and compares nothing",
             hint="leave out --suite and --compare",
         )
-    gate = _Gate(terminal, compare, limit)
+    gate = _Gate(compare, limit)
     if suite:
         own = (models, batch, sequence, dim, input, pairs)
         if any(given is not None and given != [] for given in own):
@@ -194,26 +194,27 @@ def bench(
 class _Gate:
     """What `--compare` and `--max-regression` ask for. An unreadable file is told at once."""
 
-    def __init__(self, terminal: Terminal, earlier: Path | None, limit: float) -> None:
+    def __init__(self, earlier: Path | None, limit: float) -> None:
         from vermilion.bench.regress import read_rows
 
-        self._terminal, self._limit = terminal, limit
+        self._limit = limit
         self._old = read_rows(earlier) if earlier is not None else None
 
-    def check(self, rows: object) -> tuple[list[Delta], bool]:
-        """Compare; give every change, and whether none of ours is too slow."""
+    def check(self, rows: object) -> tuple[list[Delta], Failure | None]:
+        """Compare; give every change, and which of ours are too slow, None where none is."""
         from vermilion.bench.regress import compare_rows
 
         if self._old is None:
-            return [], True
+            return [], None
         assert isinstance(rows, list), "the report has a list of rows"
         deltas = compare_rows(rows, self._old, self._limit)
         slower = [delta for delta in deltas if delta.regressed]
-        if slower:
-            self._terminal.warn(
-                f"{len(slower)} results are more than {self._limit:g} % slower than before"
-            )
-        return deltas, not slower
+        if not slower:
+            return deltas, None
+        return deltas, Failure(
+            f"{len(slower)} results are more than {self._limit:g} % slower than before",
+            hint="the table says which; measure again where other programs ran meanwhile",
+        )
 
 
 def _bench(terminal: Terminal, models: list[Path], plan: Plan, gate: _Gate) -> Result:
@@ -224,10 +225,12 @@ def _bench(terminal: Terminal, models: list[Path], plan: Plan, gate: _Gate) -> R
     for concern in concerns(found):
         terminal.warn(concern)
     data = as_json(found)
-    deltas, passed = gate.check(data["results"])
+    deltas, failure = gate.check(data["results"])
     if deltas:
         data["compared"] = [delta.as_json() for delta in deltas]
-    return Result(data, lambda: bench_view(found, deltas, plan.pairs), ok=passed)
+    return Result(
+        data, lambda: bench_view(found, deltas, plan.pairs), ok=failure is None, failure=failure
+    )
 
 
 def _profile(
@@ -286,7 +289,7 @@ def _suite(
     found = run_suite(chosen, plan, folder, progress=terminal.progress)
     for concern in (*(f"failed: {words}" for words in found.failed), *found.concerns):
         terminal.warn(concern)
-    deltas, passed = gate.check(found.data["results"])
+    deltas, failure = gate.check(found.data["results"])
     files = write_forms(found, folder, deltas=deltas, with_quoted=quoted, with_page=html)
     data = {
         **found.data,
@@ -298,7 +301,8 @@ def _suite(
     return Result(
         data,
         lambda: _suite_view(found, deltas, files, quoted),
-        ok=passed and not found.failed,
+        ok=failure is None and not found.failed,
+        failure=failure,
     )
 
 

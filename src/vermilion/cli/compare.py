@@ -10,7 +10,7 @@ import typer
 
 from vermilion.cli.fitted import Column, Facts, FittedTable
 from vermilion.cli.options import CacheDir, Dims, Inputs, Threads, load_inputs, parse_dims
-from vermilion.cli.output import Result
+from vermilion.cli.output import Failure, Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.files import write_file
 
@@ -82,14 +82,18 @@ def compare(
         found = compare_sides(
             reference, other, inputs or None, layers=layers, runs=runs, progress=progress
         )
-    met = min_sqnr is None or found.worst_sqnr_db >= min_sqnr
-    if not met:
-        terminal.warn(f"the least SQNR is {found.worst_sqnr_db:.2f} dB, asked for {min_sqnr:g}")
+    failure = None
+    if min_sqnr is not None and not found.worst_sqnr_db >= min_sqnr:
+        failure = Failure(
+            f"the least SQNR is {found.worst_sqnr_db:.2f} dB, `--min-sqnr` asks for {min_sqnr:g}",
+            where=other.label,
+            hint="the table says at which layer the two part first",
+        )
     if report is not None:
         from vermilion.view.compare_report import compare_report
 
         write_file(report, compare_report(found))
-    return Result(as_json(found), lambda: _view(found), ok=met)
+    return Result(as_json(found), lambda: _view(found), ok=failure is None, failure=failure)
 
 
 def as_json(found: Comparison) -> dict[str, object]:

@@ -59,7 +59,7 @@ def test_a_gate_on_accuracy(vermilion: Command, model: Path, broken: Path) -> No
     missed = vermilion(*words, "--json")
     assert missed.code == 1
     assert missed.data["layers"] == []
-    assert any("asked for 20" in warning for warning in missed.data["warnings"])
+    assert "`--min-sqnr` asks for 20" in missed.data["error"]["message"]
     same = vermilion("compare", model, model, "--runs", "0", "--min-sqnr", "100")
     assert same.code == 0
     assert "equal" in same.out

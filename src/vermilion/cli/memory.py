@@ -10,7 +10,7 @@ import typer
 
 from vermilion.cli.fitted import Column, FittedTable
 from vermilion.cli.options import Dims, bytes_for_people, parse_dims, whole_numbers
-from vermilion.cli.output import Result
+from vermilion.cli.output import Failure, Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
 
@@ -77,7 +77,15 @@ def memory(
         )  # fmt: skip
     fits = not limit or all(need.total[1] <= limit * 1e9 for need in needs)
     data = {"model": str(path), "needs": [need.as_json() for need in needs], "fits": fits}
-    return Result(data, lambda: _view(needs, limit), ok=fits)
+    failure = None
+    if not fits:
+        most = max(need.total[1] for need in needs) / 1e9
+        failure = Failure(
+            f"it needs up to {most:.2f} GB, `--limit` gives {limit:g} GB",
+            where=str(path),
+            hint="a smaller batch, length or precision needs less",
+        )
+    return Result(data, lambda: _view(needs, limit), ok=fits, failure=failure)
 
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from vermilion.cli.options import Dims, Mean, Model, ResizeTo, Std, parse_dims, parse_shape
-from vermilion.cli.output import Result
+from vermilion.cli.output import Failure, Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
 from vermilion.files import write_file
@@ -240,7 +240,14 @@ def quantize(
     if save_recipe is not None:
         text = json.dumps(quantized.quantized.options.as_json(), indent=2) + "\n"
         write_file(save_recipe, text)
-    return Result(quantized.as_json(), lambda: view(quantized), ok=quantized.met)
+    failure = None
+    if not quantized.met:
+        failure = Failure(
+            "the promise is not kept: no precision that was tried is close enough",
+            where=str(model),
+            hint="allow a larger loss, give more samples, or begin with a wider `--scheme`",
+        )
+    return Result(quantized.as_json(), lambda: view(quantized), ok=quantized.met, failure=failure)
 
 
 def _read_recipe(file: Path | None, point: int | None, terminal: Terminal) -> dict[str, object]:
