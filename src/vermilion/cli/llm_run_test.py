@@ -217,7 +217,8 @@ def test_the_same_logits_as_onnxruntime_genai(run: Command, folder: Path) -> Non
         (("bench", "DIR", "-t", "0"), "--threads"),
         (("perplexity", "DIR", "--text", "nothing"), "no such file"),
         (("perplexity", "DIR", "--text", "model.gguf"), "no text in UTF-8, from byte 4 on"),
-        (("generate", "DIR", "-p", "x", "--temperature", "nan"), "the temperature is 0 or more"),
+        (("generate", "DIR", "-p", "x", "--temperature", "nan"), "`--temperature` is nan"),
+        (("generate", "DIR", "-p", "x", "--temperature", "-1"), "the temperature is 0 or more"),
         (("perplexity", "DIR", "--window", "1"), "a window has two tokens"),
     ],
 )
