@@ -21,7 +21,7 @@ from vermilion.ir.literal.run import open_literally
 from vermilion.ir.opset import constant_of, is_operator, static_shape
 from vermilion.proof.bounds import FormatName, bound_of
 from vermilion.proof.check import allowed_errors, check_output, rows, spread_of
-from vermilion.proof.cut import cut_at, piece_of
+from vermilion.proof.cut import cut_at, given_name, piece_of
 
 # What is computed number by number, without a step on the way.
 _SMOOTH = (
@@ -60,14 +60,27 @@ def with_exact_activation(
     work.graph.outputs.append(made[str(before.name)])
     try:
         sums = open_literally(work).run(inputs, [str(before.name)])[str(before.name)]
-        tail = piece_of(cut_at(model, [str(before.name), name]), name)
-        given = {str(value.name) for value in tail.graph.inputs}
-        (moved,) = given - inputs.keys()
-        fixed = {key: array for key, array in inputs.items() if key in given}
-        exact = interpret(tail, {**fixed, moved: sums}, [name], wide=True)[name]
+        exact = _Tail(model, str(before.name), name, inputs).of(sums)
     except VermilionError:
         return None
     return exact.astype(expected.dtype) if exact.shape == expected.shape else None
+
+
+class _Tail:
+    """What a model makes of one inner result, in float64; inputs with a default may be left out."""
+
+    def __init__(
+        self, model: ir.Model, before: str, name: str, inputs: Mapping[str, Array]
+    ) -> None:
+        cut = cut_at(model, [before, name])
+        self._model, self._before, self._name = piece_of(cut, name), given_name(before), name
+        read = {str(value.name) for value in self._model.graph.inputs}
+        self._inputs = {key: array for key, array in inputs.items() if key in read}
+
+    def of(self, sums: Array) -> Array:
+        """Return the output. Raises: UnsupportedError for an operator that is not known."""
+        given = {**self._inputs, self._before: sums}
+        return interpret(self._model, given, [self._name], wide=True)[self._name]
 
 
 def _before(model: ir.Model, name: str) -> tuple[ir.Value | None, ir.Value | None]:
@@ -123,14 +136,8 @@ def explains(
     sizes = rows(np.abs(exact)).max(axis=1, initial=0.0)
     allowed = allowed_errors(sizes, bound, spread)[:, None]
     width = np.broadcast_to(allowed, rows(exact).shape).reshape(exact.shape)
-    tail = piece_of(cut_at(model, [before, name]), name)
-    given = {str(value.name) for value in tail.graph.inputs}
-    (moved,) = given - inputs.keys()
-    fixed = {key: array for key, array in inputs.items() if key in given}
-    ends = [
-        interpret(tail, {**fixed, moved: exact + place * width}, [name], wide=True)[name]
-        for place in _PLACES
-    ]
+    tail = _Tail(model, before, name, inputs)
+    ends = [tail.of(exact + place * width) for place in _PLACES]
     nearest = np.clip(found, np.minimum.reduce(ends), np.maximum.reduce(ends))
     energy = float(np.sum(np.square(found - runs[0][name])))
     explained = max(

@@ -17,7 +17,10 @@ import onnx_ir as ir
 
 from vermilion.ir.arrays import Array
 
-_GIVEN = "{}/given"
+
+def given_name(name: str) -> str:
+    """Return the name of the input that takes a cut tensor's place."""
+    return f"{name}/given"
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class CutModel:
         wanted = {str(v.name): v for v in self.model.graph.inputs}
         found = {name: array for name, array in given.items() if name in wanted}
         for name in self.names:
-            value = wanted.get(_GIVEN.format(name))
+            value = wanted.get(given_name(name))
             if value is not None and value.dtype is not None:
                 found[str(value.name)] = computed[name].astype(value.dtype.numpy(), copy=False)
         return found
@@ -47,7 +50,7 @@ def cut_at(model: ir.Model, names: Collection[str]) -> CutModel:
         uses = list(value.uses())
         if not uses:
             continue
-        given = ir.Value(name=_GIVEN.format(name), type=value.type, shape=value.shape)
+        given = ir.Value(name=given_name(name), type=value.type, shape=value.shape)
         for use in uses:
             use.node.replace_input_with(use.idx, given)
         graph.inputs.append(given)

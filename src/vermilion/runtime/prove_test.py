@@ -348,13 +348,19 @@ def test_what_overflows_in_half_precision_is_no_changed_model(tmp_path: Path) ->
     assert "edges" in proof.samples
 
 
-def test_what_a_sigmoid_leaves_of_low_sums_is_held_against_float64(tmp_path: Path) -> None:
+@pytest.mark.parametrize("default", [False, True])
+def test_what_a_sigmoid_leaves_of_low_sums_is_held_against_float64(
+    tmp_path: Path, default: bool
+) -> None:
     """ONNX Runtime's sigmoid is 0 below -18, where the model's numbers are small ones."""
     text = """<ir_version: 9, opset_import: ["" : 17]>
-        g (float[N,64] x) => (float[N,64] y) { s = MatMul (x, w) b = Add (s, c) y = Sigmoid (b) }"""
+        g (float[N,64] x) => (float[N,64] y) {
+            s = MatMul (x, w) b = Add (s, c) f = Mul (b, k) y = Sigmoid (f) }"""
     draw = np.random.default_rng(5)
-    weights = {"w": draw.standard_normal((64, 64)), "c": np.full(64, -60.0)}
+    weights = {"w": draw.standard_normal((64, 64)), "c": np.full(64, -60.0), "k": np.ones(64)}
     model = bundles.model_from_text(text, {k: a.astype(np.float32) for k, a in weights.items()})
+    if default:  # an input that the caller may leave out
+        model.graph.inputs.append(model.graph.initializers["k"])
     compiled = compile_model(ir.to_proto(model), cache_dir=tmp_path, target="cpu")
     (row,) = compiled.report.verification
     assert (row["status"], row["format"]) == ("proven", "fp32")
