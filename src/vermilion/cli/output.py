@@ -164,17 +164,17 @@ def stdout_for_result_only() -> Iterator[TextIO]:
     Works on file descriptors, because native libraries and the user's own code also print.
     """
     _flush_all()
-    kept = os.dup(sys.stdout.fileno())
+    duplicate = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        out = os.fdopen(os.dup(kept), "w", encoding="utf-8")
+        out = os.fdopen(os.dup(duplicate), "w", encoding="utf-8")
         yield out
     finally:
         with suppress(OSError):  # what could not be written was told when it was flushed
             out.close()
         _flush_all()
-        os.dup2(kept, sys.stdout.fileno())
-        os.close(kept)
+        os.dup2(duplicate, sys.stdout.fileno())
+        os.close(duplicate)
 
 
 def _flush_all() -> None:

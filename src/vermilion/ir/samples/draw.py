@@ -102,7 +102,7 @@ def draw_accepted(
     """
     reasons: list[str] = []  # an error would hold the arrays of the run that raised it
     prepared = prepare(model, kind, sizes)
-    begin, kept = time.perf_counter(), None
+    begin, accepted = time.perf_counter(), None
     for attempt in range(attempts):
         # What is refused is refused at once, or looked for where a run takes long: few of those.
         if attempt >= _FEW_ATTEMPTS and time.perf_counter() - begin > _ENOUGH_SECONDS:
@@ -116,13 +116,13 @@ def draw_accepted(
             result = run(sample.inputs)
             if likes(result):
                 return sample, result
-            kept = kept or (sample, result)
+            accepted = accepted or (sample, result)
         except UnsupportedError as error:
             reasons.append(_words(error))
             if isinstance(error, TimeLimitError):
                 break  # each further attempt may take as long
-    if kept is not None:
-        return kept
+    if accepted is not None:
+        return accepted
     if not reasons:
         return Refusal("no sample was drawn", "allow at least one attempt")
     return Refusal(
