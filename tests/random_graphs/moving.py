@@ -204,6 +204,19 @@ def gather_elements(w: GraphWriter) -> object:
     return w.op("GatherElements", x, places, axis=signed(w, axis, x.rank))
 
 
+def gather_nd(w: GraphWriter) -> object:
+    x = any_value(w, 1, 2, 3, 4)
+    batch = w.whole(0, x.rank - 1) if w.opset >= 12 and w.maybe(0.4) else 0
+    count = w.whole(1, x.rank - batch)
+    shape = (*x.shape[:batch], *w.one_of([(), (w.size(9),), (w.size(4), w.size(4))]))
+    columns = [
+        w.integers(shape, np.int64, -size, size - 1) for size in x.shape[batch : batch + count]
+    ]
+    index = np.stack(columns, axis=-1)
+    places = w.constant(index) if w.maybe(0.4) else w.input(index)
+    return w.op("GatherND", x, places, **({"batch_dims": batch} if batch else {}))
+
+
 def tile(w: GraphWriter) -> object:
     x = any_value(w, 1, 2, 3, 4, most=17)
     return w.op("Tile", x, w.ints([w.one_of([1, 1, 2, 3]) for _ in x.shape]))
@@ -320,7 +333,8 @@ BUILDERS: Mapping[str, tuple[int, Build]] = {
     "Transpose": (7, transpose), "Reshape": (7, reshape), "Flatten": (7, flatten),
     "Squeeze": (7, squeeze), "Unsqueeze": (7, unsqueeze), "Identity": (7, identity),
     "Slice": (7, slice_), "Split": (7, split), "Concat": (7, concat), "Expand": (8, expand),
-    "Gather": (7, gather), "GatherElements": (11, gather_elements), "Tile": (7, tile),
+    "Gather": (7, gather), "GatherElements": (11, gather_elements),
+    "GatherND": (11, gather_nd), "Tile": (7, tile),
     "Trilu": (14, trilu), "CumSum": (11, cumulative("CumSum")),
     "CumProd": (26, cumulative("CumProd")), "ArgMax": (7, extreme_place("ArgMax")),
     "ArgMin": (7, extreme_place("ArgMin")), "DepthToSpace": (7, depth_to_space),

@@ -102,7 +102,22 @@ BACKWARDS = """g (float[N,S,8] x, int64[N,S] i) => (float[N,S,8] a, float[N,B,8]
  s = Slice(p, zero, three, two)
  w = ReduceSum<keepdims=1>(s, two)  t = ReduceSum<keepdims=1>(x, axis)
  b = Mul(w, t)  c = Slice(i, last, end, axis, back) }"""
+# A mask of padding, looked up for each row and key, and rows that are counted from the end.
+LOOKED_UP = """g (int64[N,S] m, float[N,S,8] x) => (bool[N,1,1,S] y, float[N,S,8] z)
+ <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] single = {1},
+  int64[1] last = {-1}, int64[3] behind = {1, 2, 3}, int64[3] before = {0, 1, 2},
+  int64[2] around = {0, 2}> {
+ h = Shape(m)  n = Gather(h, zero)  l = Gather(h, one)
+ r = Range(zero, n, one)  k = Range(zero, l, one)
+ nn = Unsqueeze(n, first)  ll = Unsqueeze(l, first)
+ wide = Concat<axis=0>(nn, single, single, ll)
+ rr = Unsqueeze(r, behind)  a = Expand(rr, wide)  aa = Unsqueeze(a, last)
+ kk = Unsqueeze(k, before)  b = Expand(kk, wide)  bb = Unsqueeze(b, last)
+ i = Concat<axis=-1>(aa, bb)  c = Cast<to=9>(m)  y = GatherND(c, i)
+ back = Sub(k, l)  row = Unsqueeze(back, around)  rows = Concat<axis=0>(nn, ll, single)
+ j = Expand(row, rows)  z = GatherND<batch_dims=1>(x, j) }"""
 GRAPHS = {
+    "looked up": LOOKED_UP,
     "backwards": BACKWARDS,
     "rows": ROWS,
     "attention": ATTENTION.format(mask="1,1"),

@@ -178,8 +178,8 @@ def _extremes(s: ExtremesSpec, isa: Isa) -> Sequence[Reach]:
 def _gather(s: GatherSpec, isa: Isa) -> Sequence[Reach]:
     size, come, go = s.inner
     return [
-        span([*_walks(s.dims, 0), (s.axis_size, s.axis_stride), (size, come)], s.storage),
-        span(_walks(s.dims, 1), s.indices),
+        span([*_walks(s.dims, 0), *s.axes, (size, come)], s.storage),
+        span([*_walks(s.dims, 1), (len(s.axes), s.step)], s.indices),
         span([*_walks(s.dims, 2), (size, go)], s.storage),
     ]
 

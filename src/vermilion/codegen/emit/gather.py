@@ -17,18 +17,19 @@ from vermilion.codegen.tensor import STORAGE_BYTES, Storage
 
 @dataclass(frozen=True)
 class GatherSpec:
-    """`output[outer, index, inner] = data[outer, indices[index], inner]`.
+    """`output[outer, index, inner] = data[outer, indices[index, 0], indices[index, 1] …, inner]`.
 
     `dims` are the outer and index dimensions: (size, (data stride, indices stride, output
-    stride)). A negative index counts from the end; one that is out of range is moved to the
-    nearest that is not, so that no other memory is read.
+    stride)). `axes` are the dimensions of the data that are picked from: (size, stride); their
+    indices lie `step` elements apart. A negative index counts from the end; one that is out of
+    range is moved to the nearest that is not, so that no other memory is read.
     """
 
     storage: Storage
     indices: Literal["i32", "i64"]
     dims: tuple[tuple[int, tuple[int, ...]], ...]
-    axis_size: int
-    axis_stride: int
+    axes: tuple[tuple[int, int], ...]
+    step: int
     inner: tuple[int, int, int]  # size, data stride, output stride
 
     family = "gather"
@@ -47,8 +48,10 @@ class GatherSpec:
         size, come_stride, go_stride = self.inner
         with f.loop(begin, end) as unit:
             come, index_at, go = outer_rows(f, unit, self.dims, pointers, sizes)
-            place = place_of(f, self.indices, index_at, self.axis_size)
-            come = f.at(come, f.multiply(place, self.axis_stride * item))
+            for number, (extent, stride) in enumerate(self.axes):
+                at = f.at(index_at, f.multiply(f.index(number), self.step * sizes[1]))
+                place = place_of(f, self.indices, at, extent)
+                come = f.at(come, f.multiply(place, stride * item))
 
             def copy(at: Value, mask: Value | None, number: int) -> None:
                 value = load(arithmetic, self.storage, come, at, come_stride, mask)

@@ -218,11 +218,25 @@ def gathered(node: ir.Node) -> Results:
     return [(*data[:axis], *index, *data[axis + 1 :])]
 
 
-def _require_inside(node: ir.Node, size: int) -> None:
+def gathered_tuples(node: ir.Node) -> Results:
+    """GatherND: the last axis of the indices has a place in each dimension behind the batch."""
+    data, index = shape_of(node, 0), shape_of(node, 1)
+    batch = integer(node, "batch_dims", 0)
+    require(bool(index) and is_known(index[-1]), "indices of a length that is not known")
+    behind = batch + index[-1]
+    require(0 <= batch < len(index) and batch < behind <= len(data), f"{behind} dimensions picked")
+    require(index[:batch] == data[:batch], f"batches {index[:batch]} and {data[:batch]}")
+    for number in range(index[-1]):
+        _require_inside(node, data[batch + number], number)
+    return [(*index[:-1], *data[behind:])]
+
+
+def _require_inside(node: ir.Node, size: int, column: int | None = None) -> None:
     """Raise UnknownShape for a constant index outside a dimension of `size`."""
     constant = constant_of(node.inputs[1])
     if constant is not None and constant.size:
-        least, most = int(constant.numpy().min()), int(constant.numpy().max())
+        numbers = constant.numpy() if column is None else constant.numpy()[..., column]
+        least, most = int(numbers.min()), int(numbers.max())
         outside = least if least < -size else most
         require(-size <= outside < size, f"index {outside} of {size}")
 

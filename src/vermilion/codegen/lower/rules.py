@@ -11,6 +11,7 @@ import onnx_ir as ir
 from vermilion.codegen.lower import (
     block_rounding,
     data_movement,
+    gather,
     reduction,
     scan,
     shapes,
@@ -353,7 +354,8 @@ RULES: Mapping[str, Rule] = {
     "Split": Rule(shapes.lower_split),
     "Concat": Rule(shapes.lower_concat),
     "Expand": Rule(shapes.lower_expand),
-    "Gather": Rule(transformer.lower_any_gather),
+    "Gather": Rule(gather.lower_any_gather),
+    "GatherND": Rule(gather.lower_tuples),
     "Softmax": Rule(transformer.lower_softmax, "floats"),
     "LogSoftmax": Rule(transformer.lower_softmax, "floats"),
     **{

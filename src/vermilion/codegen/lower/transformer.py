@@ -1,4 +1,4 @@
-"""Softmax, normalizations and gathers."""
+"""Softmax and normalizations."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import math
 
 import onnx_ir as ir
 
-from vermilion.codegen.emit.gather import GatherSpec
 from vermilion.codegen.emit.map import collapse
 from vermilion.codegen.emit.normalize import NormalizeSpec
 from vermilion.codegen.emit.softmax import SoftmaxSpec
 from vermilion.codegen.kernel import Step
-from vermilion.codegen.lower.checks import check_indices
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import layout_like
-from vermilion.codegen.lower.shapes import lower_gather
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.attributes import integer, number
 from vermilion.ir.opset import constant_of, static_shape
@@ -105,40 +102,3 @@ def _row(lowering: Lowering, value: ir.Value | None) -> View | None:
         return lowering.contiguous(value)
     array = constant.numpy()
     return lowering.weight((str(value.name), "row"), lambda: array.astype("float32"), "f32")
-
-
-def lower_any_gather(lowering: Lowering, node: ir.Node) -> None:
-    """Gather: a view for one constant place, else copies of the slices that are asked for."""
-    data, index = node.inputs[0], node.inputs[1]
-    assert data is not None
-    assert index is not None
-    constant = constant_of(index)
-    if constant is not None and constant.size == 1:
-        lower_gather(lowering, node)
-        return
-    source, places = lowering.demand(data), lowering.demand(index)
-    axis = integer(node, "axis", 0) % len(source.shape)
-    check_indices(lowering, node, places, source.shape[axis])
-    target = lowering.output(node.outputs[0])
-    middle = axis + len(places.shape)
-    dims = [(source.shape[at], (source.strides[at], 0, target.strides[at])) for at in range(axis)]
-    dims += [
-        (places.shape[at], (0, places.strides[at], target.strides[axis + at]))
-        for at in range(len(places.shape))
-    ]
-    inner = collapse(
-        source.shape[axis + 1 :], [target.strides[middle:], source.strides[axis + 1 :]], 0
-    )
-    dims += [(size, (come, 0, go)) for size, (go, come) in inner[:-1]]
-    size, (go, come) = inner[-1]
-    assert places.storage in ("i32", "i64")
-    spec = GatherSpec(
-        source.storage, places.storage,
-        tuple(d for d in dims if d[0] != 1), source.shape[axis], source.strides[axis],
-        (size, come, go),
-    )  # fmt: skip
-    lowering.add(
-        Step(
-            spec, (source, places, target), (target,), (str(node.name),), operations_of([node])
-        )
-    )  # fmt: skip

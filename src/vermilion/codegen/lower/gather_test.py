@@ -1,0 +1,52 @@
+"""GatherND as a node: dimensions picked from, batches, and indices that are outside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from float_graphs import run_native
+from native_text import differences, normal, read, refusals
+from vermilion.errors import UnsupportedError
+
+
+@pytest.mark.parametrize("kind", ["float", "bool", "int64"])
+@pytest.mark.parametrize(
+    ("batch", "count", "behind"),
+    [(0, 1, (3,)), (0, 3, ()), (0, 2, (3, 4)), (1, 1, (3,)), (2, 1, ())],
+)
+def test_tuples(batch: int, count: int, behind: tuple[int, ...], kind: str) -> None:
+    sizes = (4, 5, 6)
+    places = (*sizes[:batch], *behind)
+    picked = sizes[batch : batch + count]
+    columns = [np.random.default_rng(0).integers(-size, size, places) for size in picked]
+    index = np.stack(columns, axis=-1)
+    result = ",".join(map(str, (*places, *sizes[batch + count :])))
+    model = read(
+        f"""({kind}[6,5,4] x, int64[{",".join(map(str, index.shape))}] i)
+            => ({kind}{f"[{result}]" if result else ""} y) {{
+            t = Transpose<perm = [2, 1, 0]>(x)
+            y = GatherND<batch_dims = {batch}>(t, i)
+        }}"""
+    )
+    x = np.round(normal(6, 5, 4) * 8)
+    x = {"float": x, "bool": x > 0, "int64": x.astype(np.int64)}[kind]
+    assert differences(model, {"x": x, "i": index})["y"] == 0.0
+
+
+@pytest.mark.parametrize(("column", "wrong"), [(0, 5), (1, -5)])
+def test_an_index_outside_is_told(column: int, wrong: int) -> None:
+    model = read("(float[5,4] x, int64[3,2] i) => (float[3] y) { y = GatherND(x, i) }")
+    i = np.zeros((3, 2), np.int64)
+    i[2, column] = wrong
+    with pytest.raises(UnsupportedError, match=rf"idx={wrong} .*GatherND"):
+        run_native(model, {"x": normal(5, 4), "i": i}, "cpu", "fp32", 1)
+    i[2, column] = 3
+    assert run_native(model, {"x": normal(5, 4), "i": i}, "cpu", "fp32", 1)["y"].shape == (3,)
+
+
+def test_a_constant_index_outside_is_refused() -> None:
+    model = read(
+        "(float[5,4] x, int64[1,2] i) => (float[1] y) { y = GatherND(x, i) }", i=np.array([[1, 4]])
+    )
+    assert refusals(model) == ["what GatherND gives cannot be computed: index 4 of 4"]
