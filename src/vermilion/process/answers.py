@@ -21,6 +21,8 @@ Answers = queue.SimpleQueue[Answer]
 _MOST_LINE_BYTES = 64 << 20  # texts of a literal run lie in its answer
 _MOST_NOISE_BYTES = 1 << 20
 _MOST_WAITING = 1024
+# What every answer begins with (`worker.main`).
+_BEGINNING = b'{"number"'
 
 
 def read_answers(stream: IO[bytes], answers: Answers) -> None:
@@ -32,7 +34,7 @@ def read_answers(stream: IO[bytes], answers: Answers) -> None:
     with stream:
         while line := stream.readline(_MOST_LINE_BYTES):
             answer = parsed(line) if line.endswith(b"\n") else None
-            if answer is None and not has_answered:
+            if answer is None and not has_answered and not line.startswith(_BEGINNING):
                 noise_bytes += len(line)
                 if noise_bytes <= _MOST_NOISE_BYTES:
                     continue
@@ -62,5 +64,6 @@ def _is_error(described: Any) -> bool:
     return (
         isinstance(described, dict)
         and isinstance(described.get("kinds"), list)
+        and all(isinstance(kind, str) for kind in described["kinds"])
         and all(isinstance(described.get(key), str) for key in ("message", "where", "hint"))
     )

@@ -29,6 +29,14 @@ def test_noise_before_the_first_answer_is_none_and_after_it_breaks() -> None:
     assert read(b"x" * 2000 + b"\n" + b"y\n" * (1 << 20)) == [BROKEN], "a flood"
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [b'"ok": []}', b'"ok": {}', b'"ok": ' + b"[" * 100_000, b'"ok": ' + b"9" * 5000, b"\xff"],
+)
+def test_an_answer_that_cannot_be_read_is_not_waited_out(rest: bytes) -> None:
+    assert read(b'{"number": 1, ' + rest + b"\n") == [BROKEN]
+
+
 def test_a_flood_of_answers_ends() -> None:
     found = read(GOOD * (2 * _MOST_WAITING))
     assert len(found) == _MOST_WAITING + 1
@@ -39,7 +47,9 @@ def test_a_flood_of_answers_ends() -> None:
     "line",
     [
         b"", b"null", b"[]", b'"ok"', b'{"ok": null}', b'{"ok": []}', b'{"error": "no"}',
-        b'{"error": {"kinds": 3}}', b'{"error": {"kinds": [], "message": 1}}', b"[" * 100_000,
+        b'{"error": {"kinds": 3}}',
+        b'{"error": {"kinds": [[1]], "message": "", "where": "", "hint": ""}}',
+        b'{"error": {"kinds": [], "message": 1}}', b"[" * 100_000,
         b'{"ok": {}', b"1" * 5000, b"\xff",
     ],
 )  # fmt: skip

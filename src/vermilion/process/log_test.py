@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,17 @@ def test_last_words_are_words(tmp_path: Path) -> None:
     assert last_words(log) == ""
     log.write_bytes(b"one\n\x1b[0;93mtwo\x1b[m\n\n\xff three\n" + b"x" * 1000)
     assert last_words(log) == "two | \ufffd three | " + "x" * 400
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no pipes in folders")
+def test_what_stands_in_a_log_s_place_is_not_waited_for(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    os.mkfifo(log)
+    assert tail(log) == last_words(log) == ""
+    bound_log(log)
+    log.unlink()
+    log.symlink_to("/dev/zero")
+    assert tail(log) == ""
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,29 +27,47 @@ _DAMAGED = "the bundle is damaged: compile the model again"
 _FORBIDDEN = frozenset('\\:*?"<>|')
 # Of Windows, with or without an ending.
 _DEVICES = frozenset(
-    ("con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10)))
-)
+    ("con", "prn", "aux", "nul", "conin$", "conout$",
+     *(f"{port}{n}" for port in ("com", "lpt") for n in "123456789¹²³"))
+)  # fmt: skip
 _LONGEST_NAME = 255
 
 
 def pack_folder(folder: Path, target: Path) -> None:
     """Move what is in a folder, which need not exist, into a TAR.
 
-    Raises: DeviceError for a file with a name that `unpack_folder` refuses.
+    Raises: DeviceError for a file with a name that `unpack_folder` refuses, and for one that cannot
+    be read or has no room.
     """
-    with tarfile.open(target, "w") as archive:
-        for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
-            if path.is_symlink() or not path.is_file():
-                continue
-            name = path.relative_to(folder).as_posix()
-            if not _is_plain_name(name):
-                raise DeviceError(
-                    f"the provider wrote a file that cannot be kept: {name!a}",
-                    where=str(folder),
-                    hint="file names must be such that every system takes them",
-                )
-            archive.add(path, name, filter=_plain)
+    names: set[str] = set()
+    try:
+        # A file of two names is kept twice: `unpack_folder` takes no links.
+        with tarfile.open(target, "w", dereference=True) as archive:
+            for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
+                if path.is_symlink() or not path.is_file():
+                    continue
+                name = path.relative_to(folder).as_posix()
+                if not _is_plain_name(name) or _folded(name) in names:
+                    raise _not_kept(f"{name!a}", folder, "every system must take its name")
+                names.add(_folded(name))
+                archive.add(path, name, filter=_plain)
+    except OSError as error:
+        raise _not_kept(error.strerror or str(error), folder, _ROOM) from error
     shutil.rmtree(folder, ignore_errors=True)
+
+
+_ROOM = "make room for it; where there is, report it to AMD with the model"
+
+
+def _not_kept(what: str, folder: Path, hint: str) -> DeviceError:
+    return DeviceError(
+        f"the provider wrote a file that cannot be kept: {what}", where=str(folder), hint=hint
+    )
+
+
+def _folded(name: str) -> str:
+    """Return what systems that ignore case take a name for."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _is_plain_name(name: str) -> bool:
@@ -58,7 +77,7 @@ def _is_plain_name(name: str) -> bool:
         and segment.isprintable()
         and not set(segment) & _FORBIDDEN
         and not segment.endswith((".", " "))
-        and segment.partition(".")[0].lower() not in _DEVICES
+        and segment.partition(".")[0].rstrip(" ").lower() not in _DEVICES
         and len(segment.encode("utf-8", "replace")) <= _LONGEST_NAME
         for segment in name.split("/")
     )

@@ -221,8 +221,7 @@ class VitisAiBackend:
             write_model(bytes(files.read(MODEL_FILE)), files.weights(), folder)
         except OSError as error:
             raise no_room(error, folder) from error
-        stored = json.loads((folder / OPTIONS_FILE).read_text(encoding="utf-8"))
-        built = BuiltOptions(_moved(stored["options"], folder), {}, stored["environment"])
+        built = _stored_options(folder)
         return ProviderProcess(
             _request(ir.load(folder / MODEL_FILE), built, stack, False),
             folder,
@@ -266,6 +265,18 @@ def _options(model: ir.Model, stack: Stack, folder: Path) -> BuiltOptions:
     }
     (folder / OPTIONS_FILE).write_text(json.dumps(stored, indent=2), encoding="utf-8")
     return built
+
+
+def _stored_options(folder: Path) -> BuiltOptions:
+    """Return the options that the part was compiled with. Raises: ArtifactError."""
+    try:
+        stored = json.loads((folder / OPTIONS_FILE).read_text(encoding="utf-8"))
+        return BuiltOptions(_moved(stored["options"], folder), {}, dict(stored["environment"]))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ArtifactError(
+            f"the part's `{OPTIONS_FILE}` cannot be read",
+            hint="the provider may have changed it: compile the model again",
+        ) from error
 
 
 def _moved(options: Mapping[str, str], folder: Path) -> dict[str, str]:

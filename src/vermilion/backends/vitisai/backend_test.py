@@ -274,6 +274,15 @@ def test_a_packed_folder_that_leads_elsewhere(tmp_path: Path) -> None:
     unpack_folder(memoryview((tmp_path / "empty.tar").read_bytes()), tmp_path / "g")
 
 
+def test_options_that_the_provider_removed_or_changed(tmp_path: Path) -> None:
+    program, files = compiled(tmp_path)
+    (tmp_path / "provider_options.json").write_text("[]")
+    kept = tuple(name for name in program.files if name != "provider_options.json")
+    for damaged in (program, replace(program, files=kept)):
+        with pytest.raises(ArtifactError, match="cannot be read"):
+            backend("good").load(damaged, files, STRIX, CompileOptions())
+
+
 def test_a_crash_in_a_later_run_is_one_clear_error(tmp_path: Path) -> None:
     program, files = compiled(tmp_path)
     loaded = backend("access violation while running").load(program, files, STRIX, CompileOptions())
