@@ -287,11 +287,13 @@ def session_options(engine: str, exact: bool = True) -> Any:
     Sums are exact: without VNNI, ONNX Runtime adds pairs of products of uint8 and int8 in 16 bits,
     which cuts off the larger ones, and a measurement would be of the processor. It fails so over a
     weight that two nodes read: there, without `exact`, what is written in float runs in float.
+    What products read in 16 bits or in float stays so.
     """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", str(int(exact)))
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if not exact:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     if engine.startswith("quark"):

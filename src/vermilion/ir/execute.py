@@ -37,9 +37,13 @@ _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 # widens them first. Source: `kOrtSessionOptionsAvx2PrecisionMode`, in the same file.
 _EXACT_SUMS_ENTRY = "session.x64quantprecision"
 
-# For that it turns weights into uint8, and fails over one that two nodes read (1.32), and over one
-# with a scale for each block when it runs. Operators between QuantizeLinear and DequantizeLinear
-# stay in float then, as they are written.
+# Where only the weight of a product is rounded to 8 bits, or 4, it rounds the other input as well,
+# to int8 in blocks of 32; with 1 it computes in float32, as the file says. Source: the same file.
+_FLOAT_PRODUCTS_ENTRY = "session.qdq_matmulnbits_accuracy_level"
+
+# For exact sums it turns weights into uint8, and fails over one that two nodes read (1.32), and
+# over one with a scale for each block when it runs. Operators between QuantizeLinear and
+# DequantizeLinear stay in float then, as they are written.
 _WEIGHT_TWICE, _BLOCKS = "Attempt to replace the existing tensor", b"block_size"
 
 # ONNX Runtime prints warnings on stderr for much that is not the user's business.
@@ -170,6 +174,7 @@ def session_from_bytes(
         # Workers that spin after a run steal time from whatever runs next.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry(_EXACT_SUMS_ENTRY, str(int(exact)))
+        options.add_session_config_entry(_FLOAT_PRODUCTS_ENTRY, "1")
         if not exact:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         if not optimize:

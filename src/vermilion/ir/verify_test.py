@@ -217,6 +217,22 @@ def test_scales(scale, words, constant) -> None:
     assert caught.value.where == "node `y`, QuantizeLinear"
 
 
+@pytest.mark.parametrize(("scale", "is_sound"), [(-0.5, True), (0.5, True), (0.0, False)])
+def test_four_bits_may_have_a_scale_below_zero(scale: float, is_sound: bool) -> None:
+    """Of the ends of int4 one reaches further, and a scale below zero turns it round."""
+    model = parse(
+        "(int8[2,2] x, float[1,2] s) => (float[2,2] y)"
+        "{ y = DequantizeLinear<axis = 0, block_size = 2>(x, s) }",
+        s=np.array([[0.25, scale]], np.float32),
+    )
+    model.opset_imports[""] = 21
+    if is_sound:
+        check_graph(model)
+        return
+    with pytest.raises(ModelError, match="its scale is 0, and has to be above 0"):
+        check_graph(model)
+
+
 def nested(depth: int) -> ir.Model:
     body = "t0 = Abs(x)"
     for level in range(depth - 1):

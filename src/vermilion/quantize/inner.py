@@ -26,6 +26,7 @@ from vermilion.quantize.cost import PRODUCTS
 from vermilion.quantize.formats import INT8, Parameters
 from vermilion.quantize.names import Names
 from vermilion.quantize.plan import excluded_nodes
+from vermilion.quantize.rewrite import axis_attribute
 from vermilion.quantize.scales import channel_axis, weight_parameters
 from vermilion.quantize.working_copy import WANTED_OPSET
 
@@ -163,7 +164,7 @@ def _dequantized(weight: ir.Value, rounded: _Rounded, names: Names) -> ir.Value:
         _stored(weight, "scale", given.scale, names),
         _stored(weight, "zero_point", np.zeros(given.scale.shape, np.int8), names),
     ]
-    attributes = {} if given.axis is None else {"axis": given.axis}
+    attributes = axis_attribute(given, integers.ndim)
     return _added(weight, [("DequantizeLinear", stored, attributes)], names)
 
 

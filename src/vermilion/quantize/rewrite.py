@@ -46,9 +46,11 @@ class _Writer:
             self.names.constant(f"{value.name}_zero_point", zero),
         ]
 
-    def node(self, op_type: str, inputs: list[ir.Value], name: str, given: Parameters) -> ir.Node:
-        """Make a node that rounds or the one that undoes it."""
-        attributes = {} if given.axis is None else {"axis": given.axis}
+    def node(
+        self, op_type: str, inputs: list[ir.Value], name: str, given: Parameters, rank: int = 0
+    ) -> ir.Node:
+        """Make a node that rounds or the one that undoes it, for a tensor of so many axes."""
+        attributes = axis_attribute(given, rank)
         domain = ""
         if given.number.data_type not in _NARROW and self.opset < _WIDE_OPSET:
             domain = _WIDE_DOMAIN
@@ -63,6 +65,18 @@ class _Writer:
             if use.node.graph is self.graph
             and (not quantized_only or self.plan.rounds(use.node, use.idx))
         ]
+
+
+def axis_attribute(given: Parameters, rank: int) -> dict[str, int]:
+    """Return along which axis scales lie, counted from the end for the last of several.
+
+    ONNX Runtime (1.26 and later) makes MatMulNBits of a product whose weight has an `axis` of 1 and
+    whose other input is not of 8 bits, and that rounds this input to int8 in blocks of 32: of
+    activations of 16 bits, or in float, little is left. It does not where the axis is -1.
+    """
+    if given.axis is None:
+        return {}
+    return {"axis": -1 if rank > 1 and given.axis == rank - 1 else given.axis}
 
 
 def write_plan(
@@ -126,7 +140,7 @@ def _round_constant(
     stored = writer.names.constant(f"{name}_quantized", integers)
     parameters = writer.parameters(value, given)
     dequantize = writer.node(
-        "DequantizeLinear", [stored, *parameters], f"{name}_DequantizeLinear", given
+        "DequantizeLinear", [stored, *parameters], f"{name}_DequantizeLinear", given, integers.ndim
     )
     result = dequantize.outputs[0]
     result.name = writer.names.free(f"{name}_dequantized")

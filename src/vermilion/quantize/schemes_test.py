@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 
 import models
 from vermilion.errors import OptionError, UnsupportedError
 from vermilion.ir.execute import open_session, run_session
+from vermilion.ir.load import load_model
+from vermilion.quantization import quantize_file
 from vermilion.quantize.blocks import round_to
 from vermilion.quantize.formats import (
     SCHEMES,
@@ -97,6 +101,28 @@ def test_four_bits_mean_what_the_operators_say() -> None:
     pair = [quantize_model(model, ROWS, scheme=s, block=16).model for s in ("int4", "int4-qdq")]
     fused, written = (run(model, ROWS[0]) for model in pair)
     assert np.abs(fused - written).max() < 0.05 * np.abs(written).max()
+
+
+@pytest.mark.parametrize("scheme", ["int4", "uint4", "int4-qdq", "uint4-qdq"])
+def test_four_bits_come_back_from_their_file(scheme: str, tmp_path: Path) -> None:
+    """Of symmetric blocks, half have a scale below zero."""
+    file = tmp_path / "q.onnx"
+    done = quantize_file(transformer(), file, calib=ROWS, scheme=scheme, block=16).quantized
+    found = run(load_model(file), ROWS[0])
+    np.testing.assert_allclose(found, run(done.model, ROWS[0]), rtol=1e-4, atol=1e-5)
+
+
+def test_sixteen_bits_stay_in_an_optimized_session() -> None:
+    """ONNX Runtime rounds what a product reads to int8, where only its weight seems rounded."""
+    done = quantize_model(transformer(), ROWS, scheme="a16w8").model
+    found = []
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        options = ort.SessionOptions()
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+        session = ort.InferenceSession(ir.to_proto(done).SerializeToString(), options)
+        found.append(session.run(None, ROWS[0])[0].astype(np.float64))
+    noise, signal = np.sum((found[1] - found[0]) ** 2), np.sum(found[0] ** 2)
+    assert noise < 1e-6 * signal
 
 
 def test_written_out_blocks_fill_their_axis() -> None:
