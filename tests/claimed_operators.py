@@ -12,8 +12,8 @@ from vermilion.ir.elementwise import ELEMENTWISE
 
 _VERSIONS = onnx.defs.get_all_schemas_with_history()
 
-_FLOAT = ("Abs", "Dropout", "Identity", "LogSoftmax", "LpNormalization", "Neg", "Relu", "Softmax",
-          "Trilu")  # fmt: skip
+_FLOAT = ("Abs", "Dropout", "Identity", "LogSoftmax", "LpNormalization", "Neg", "Relu", "Sign",
+          "Softmax", "Trilu")  # fmt: skip
 _PAIRS = (
     "Add", "Div", "Max", "Mean", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum",
 )  # fmt: skip
@@ -85,6 +85,7 @@ _SINGLE = {
     "Expand": ("float[4,1] x", "float[2,4,6] y", "y = Expand(x, wide)"),
     "Gather": ("float[4,6] x", "float[3,6] y", "y = Gather(x, index)"),
     "GatherND": ("float[4,6] x", "float[3] y", "y = GatherND(x, pairs)"),
+    "ScatterND": ("float[4,6] x, float[3] u", "float[4,6] y", "y = ScatterND(x, pairs, u)"),
     "GatherElements": ("float[4,6] x", "float[1,3] y", "y = GatherElements(x, picks)"),
     "Pad": ("float[4,6] x", "float[6,8] y", "y = Pad(x, pads)"),
     "Tile": ("float[4,6] x", "float[8,12] y", "y = Tile(x, twice)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -217,6 +218,20 @@ def gather_nd(w: GraphWriter) -> object:
     return w.op("GatherND", x, places, **({"batch_dims": batch} if batch else {}))
 
 
+def scatter_nd(w: GraphWriter) -> object:
+    x = any_value(w, 1, 2, 3, 4)
+    count = w.whole(1, x.rank)
+    most = math.prod(x.shape[:count])
+    shape = w.one_of([(), (w.whole(1, most),), (1, w.whole(1, most))])
+    flat = w.random.permutation(most)[: math.prod(shape)].reshape(shape)  # no place twice
+    index = np.stack(np.unravel_index(flat, x.shape[:count]), axis=-1)
+    places = w.constant(index) if w.maybe(0.6) else w.input(index)
+    if places.name in w.inputs:
+        places.is_tame = False  # nobody else changes what it means
+    updates = w.new((*shape, *x.shape[count:]), x.array.dtype)
+    return w.op("ScatterND", x, places, updates)
+
+
 def tile(w: GraphWriter) -> object:
     x = any_value(w, 1, 2, 3, 4, most=17)
     return w.op("Tile", x, w.ints([w.one_of([1, 1, 2, 3]) for _ in x.shape]))
@@ -334,7 +349,7 @@ BUILDERS: Mapping[str, tuple[int, Build]] = {
     "Squeeze": (7, squeeze), "Unsqueeze": (7, unsqueeze), "Identity": (7, identity),
     "Slice": (7, slice_), "Split": (7, split), "Concat": (7, concat), "Expand": (8, expand),
     "Gather": (7, gather), "GatherElements": (11, gather_elements),
-    "GatherND": (11, gather_nd), "Tile": (7, tile),
+    "GatherND": (11, gather_nd), "ScatterND": (11, scatter_nd), "Tile": (7, tile),
     "Trilu": (14, trilu), "CumSum": (11, cumulative("CumSum")),
     "CumProd": (26, cumulative("CumProd")), "ArgMax": (7, extreme_place("ArgMax")),
     "ArgMin": (7, extreme_place("ArgMin")), "DepthToSpace": (7, depth_to_space),

@@ -116,8 +116,18 @@ LOOKED_UP = """g (int64[N,S] m, float[N,S,8] x) => (bool[N,1,1,S] y, float[N,S,8
  i = Concat<axis=-1>(aa, bb)  c = Cast<to=9>(m)  y = GatherND(c, i)
  back = Sub(k, l)  row = Unsqueeze(back, around)  rows = Concat<axis=0>(nn, ll, single)
  j = Expand(row, rows)  z = GatherND<batch_dims=1>(x, j) }"""
+# Rows of a batch that are replaced: each sequence's last one, and one of all of them.
+PUT = """g (float[N,S,8] x, float[N,8] u) => (float[N,S,8] y, float[N,S,8] z)
+ <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] both = {1},
+  int64[1,1] top = {0}> {
+ h = Shape(x)  n = Gather(h, zero)  r = Range(zero, n, one)  rr = Unsqueeze(r, both)
+ same = Mul(rr, zero)  last = Sub(same, one)  i = Concat<axis=1>(rr, last)
+ y = ScatterND(x, i, u)
+ t = Transpose<perm=[1,0,2]>(x)  uu = Unsqueeze(u, first)  p = ScatterND(t, top, uu)
+ q = Relu(p)  z = Transpose<perm=[1,0,2]>(q) }"""
 GRAPHS = {
     "looked up": LOOKED_UP,
+    "put": PUT,
     "backwards": BACKWARDS,
     "rows": ROWS,
     "attention": ATTENTION.format(mask="1,1"),

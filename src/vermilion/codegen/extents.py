@@ -22,7 +22,7 @@ from vermilion.codegen.emit.block_rounding import BlockRoundingSpec
 from vermilion.codegen.emit.check import CheckSpec
 from vermilion.codegen.emit.depthwise import DepthwiseSpec
 from vermilion.codegen.emit.fill import BorderSpec, RangeSpec, SizesSpec
-from vermilion.codegen.emit.gather import GatherSpec, PickSpec
+from vermilion.codegen.emit.gather import GatherSpec, PickSpec, ScatterSpec
 from vermilion.codegen.emit.grouped import GroupedSpec
 from vermilion.codegen.emit.interleave import InterleaveSpec
 from vermilion.codegen.emit.map import MapSpec, map_step
@@ -184,6 +184,15 @@ def _gather(s: GatherSpec, isa: Isa) -> Sequence[Reach]:
     ]
 
 
+def _scatter(s: ScatterSpec, isa: Isa) -> Sequence[Reach]:
+    size, come, go = s.inner
+    return [
+        span([*_walks(s.dims, 0), (size, come)], s.storage),
+        span([*_walks(s.dims, 1), (len(s.axes), s.step)], s.indices),
+        span([*_walks(s.dims, 2), *s.axes, (size, go)], s.out_storage),
+    ]
+
+
 def _pick(s: PickSpec, isa: Isa) -> Sequence[Reach]:
     return [
         span([*_walks(s.dims, 0), (s.axis_size, s.axis_stride)], s.storage),
@@ -282,6 +291,7 @@ _REACHES: Mapping[type, Callable[[Any, Isa], Sequence[Reach]]] = {
     OutputTransformSpec: reach.winograd_output,
     PackSpec: _pack,
     PickSpec: _pick,
+    ScatterSpec: _scatter,
     PoolSpec: _pool,
     ProductSpec: reach.product,
     RecurrentSpec: reach.recurrent,

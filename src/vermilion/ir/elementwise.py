@@ -81,6 +81,14 @@ def _relu(node: ir.Node, a: list[Expression]) -> Expression:
     return apply("max", a[0], Constant(0.0, a[0].kind))
 
 
+def _sign(node: ir.Node, a: list[Expression]) -> Expression:
+    """Return -1, 0 or 1; whole numbers are bounded by them."""
+    if a[0].kind == "float":
+        return apply("sign", a[0])
+    above = apply("max", a[0], Constant(-1, a[0].kind))
+    return apply("min", above, Constant(1, a[0].kind))
+
+
 def _clip(node: ir.Node, a: list[Expression]) -> Expression:
     """Bound by inputs; by attributes before opset 11. Where they cross, the upper holds."""
     result = a[0]
@@ -316,7 +324,8 @@ _ROWS = (
     Elementwise("Min", _chain("min"), "numbers", -1),
     Elementwise("Sum", _chain("add"), steps=-1, wraps=True),
     Elementwise("Mean", _mean, "floats", -1),
-    *_rows("Sqrt Exp Log Tanh Erf Floor Ceil Round Reciprocal Sign", "floats"),
+    *_rows("Sqrt Exp Log Tanh Erf Floor Ceil Round Reciprocal", "floats"),
+    Elementwise("Sign", _sign, "numbers"),
     *_rows("Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh", "floats"),
     *_rows("Sigmoid Softplus", "floats", 3),
     Elementwise("Relu", _relu),

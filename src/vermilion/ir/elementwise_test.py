@@ -81,6 +81,15 @@ def test_large_constants_are_exact() -> None:
     assert set(differences(model, inputs).values()) == {0.0}
 
 
+@pytest.mark.parametrize("kind", ["int64", "int32", "int8", "uint8"])
+def test_signs_of_whole_numbers(kind: str) -> None:
+    model = read(f"({kind}[19] x) => ({kind}[19] y) {{ y = Sign(x) }}")
+    least = np.iinfo(kind).min
+    x = np.array([least, least + 1, np.iinfo(kind).max, 0, 1, 2, 127, *range(12)], kind)
+    x[10:] *= np.array(-1 if least else 1, kind)
+    assert differences(model, {"x": x})["y"] == 0.0
+
+
 @pytest.mark.parametrize("operation", ["And", "Or", "Xor"])
 def test_bits(operation: str) -> None:
     x, z = np.arange(-20, 20, dtype=np.int32), np.arange(40, dtype=np.int32) * 77

@@ -1,4 +1,4 @@
-"""Picking slices of a tensor by an index tensor, or single elements."""
+"""Picking slices of a tensor by an index tensor, or single elements; putting slices in place."""
 
 from __future__ import annotations
 
@@ -48,10 +48,7 @@ class GatherSpec:
         size, come_stride, go_stride = self.inner
         with f.loop(begin, end) as unit:
             come, index_at, go = outer_rows(f, unit, self.dims, pointers, sizes)
-            for number, (extent, stride) in enumerate(self.axes):
-                at = f.at(index_at, f.multiply(f.index(number), self.step * sizes[1]))
-                place = place_of(f, self.indices, at, extent)
-                come = f.at(come, f.multiply(place, stride * item))
+            come = _moved(f, self, index_at, come, item)
 
             def copy(at: Value, mask: Value | None, number: int) -> None:
                 value = load(arithmetic, self.storage, come, at, come_stride, mask)
@@ -59,6 +56,60 @@ class GatherSpec:
 
             for_vectors(f, arithmetic, size, copy)
         f.finish()
+
+
+@dataclass(frozen=True)
+class ScatterSpec:
+    """`output[indices[index, 0], indices[index, 1] …, inner] = updates[index, inner]`.
+
+    `dims` are the index dimensions: (size, (updates stride, indices stride, output stride)); all
+    else is as `GatherSpec` has it. Of two slices for one place the later one stays.
+    """
+
+    storage: Storage
+    out_storage: Storage
+    indices: Literal["i32", "i64"]
+    dims: tuple[tuple[int, tuple[int, ...]], ...]
+    axes: tuple[tuple[int, int], ...]
+    step: int
+    inner: tuple[int, int, int]  # size, updates stride, output stride
+
+    family = "scatter"
+
+    @property
+    def units(self) -> int:
+        """One unit, so that what is written twice is the same with any number of workers."""
+        return 1
+
+    def write(self, module: Module, name: str, isa: Isa) -> None:
+        """Write the function."""
+        f, pointers, units = begin_kernel(module, name, 3)
+        item = STORAGE_BYTES[self.out_storage]
+        sizes = (STORAGE_BYTES[self.storage], STORAGE_BYTES[self.indices], item)
+        arithmetic = Arithmetic(f, isa.lanes)
+        size, come_stride, go_stride = self.inner
+        rows = math.prod(count for count, _ in self.dims)
+        with f.loop(*units), f.loop(0, rows) as row:
+            come, index_at, go = outer_rows(f, row, self.dims, pointers, sizes)
+            go = _moved(f, self, index_at, go, item)
+
+            def copy(at: Value, mask: Value | None, number: int) -> None:
+                value = load(arithmetic, self.storage, come, at, come_stride, mask)
+                store(arithmetic, self.out_storage, value, go, at, go_stride, mask)
+
+            for_vectors(f, arithmetic, size, copy)
+        f.finish()
+
+
+def _moved(
+    f: Function, spec: GatherSpec | ScatterSpec, index_at: Value, pointer: Value, item: int
+) -> Value:
+    """Move a pointer to the place that the numbers at `index_at` name."""
+    for number, (extent, stride) in enumerate(spec.axes):
+        at = f.at(index_at, f.multiply(f.index(number), spec.step * STORAGE_BYTES[spec.indices]))
+        place = place_of(f, spec.indices, at, extent)
+        pointer = f.at(pointer, f.multiply(place, stride * item))
+    return pointer
 
 
 def place_of(f: Function, storage: Literal["i32", "i64"], pointer: Value, size: int) -> Value:

@@ -231,6 +231,19 @@ def gathered_tuples(node: ir.Node) -> Results:
     return [(*index[:-1], *data[behind:])]
 
 
+def scattered(node: ir.Node) -> Results:
+    """ScatterND: the data's shape; the updates have a slice for each index."""
+    data, index, updates = (shape_of(node, at) for at in range(3))
+    require(bool(index) and is_known(index[-1]), "indices of a length that is not known")
+    count = index[-1]
+    require(0 < count <= len(data), f"{count} of {len(data)} dimensions")
+    wanted = (*index[:-1], *data[count:])
+    require(updates == wanted, f"updates of {list(updates)} for {list(wanted)}")
+    for number in range(count):
+        _require_inside(node, data[number], number)
+    return [data]
+
+
 def _require_inside(node: ir.Node, size: int, column: int | None = None) -> None:
     """Raise UnknownShape for a constant index outside a dimension of `size`."""
     constant = constant_of(node.inputs[1])

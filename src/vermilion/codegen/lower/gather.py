@@ -1,4 +1,4 @@
-"""Gather and GatherND: slices of a tensor, copied from where whole numbers say."""
+"""Gather, GatherND, ScatterND: slices of a tensor, copied from or to where whole numbers say."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from vermilion.codegen.emit.gather import GatherSpec
+from vermilion.codegen.emit.gather import GatherSpec, ScatterSpec
 from vermilion.codegen.emit.map import collapse
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.checks import check_indices, check_tuples
 from vermilion.codegen.lower.context import Lowering, operations_of
+from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.lower.shapes import lower_gather
 from vermilion.codegen.tensor import View
-from vermilion.ir.attributes import integer
+from vermilion.ir.attributes import integer, text
 from vermilion.ir.opset import constant_of
 
 Dims = list[tuple[int, tuple[int, ...]]]
@@ -87,3 +88,37 @@ def _pick(
             spec, (source, places, target), (target,), (str(node.name),), operations_of([node])
         )
     )  # fmt: skip
+
+
+def check_scatter(node: ir.Node) -> str:
+    """Say why a ScatterND is not generated, empty if it is."""
+    reduction = text(node, "reduction", "none")
+    return "" if reduction == "none" else f"ScatterND with the reduction `{reduction}`"
+
+
+def lower_scatter(lowering: Lowering, node: ir.Node) -> None:
+    """ScatterND: a copy of the data, into which the slices are written in their order."""
+    data, index, slices = node.inputs
+    assert data is not None
+    assert index is not None
+    assert slices is not None
+    source, places, come = (lowering.demand(value) for value in (data, index, slices))
+    target = lowering.output(node.outputs[0], layout_like([source], len(source.shape)))
+    count, rank = places.shape[-1], len(places.shape) - 1
+    check_tuples(lowering, node, places, source.shape[:count])
+    dims: Dims = [
+        (size, (come.strides[at], places.strides[at], 0))
+        for at, size in enumerate(places.shape[:-1])
+    ]
+    inner = collapse(target.shape[count:], [target.strides[count:], come.strides[rank:]], 0)
+    dims += [(size, (from_, 0, to)) for size, (to, from_) in inner[:-1]]
+    size, (to, from_) = inner[-1]
+    lowering.copy_into(source, target, node)
+    assert places.storage in ("i32", "i64")
+    spec = ScatterSpec(
+        come.storage, target.storage, places.storage, tuple(d for d in dims if d[0] != 1),
+        tuple(zip(target.shape[:count], target.strides[:count], strict=True)),
+        places.strides[-1], (size, from_, to),
+    )  # fmt: skip
+    name, work = str(node.name), operations_of([node])
+    lowering.add(Step(spec, (come, places, target), (target,), (name,), work))

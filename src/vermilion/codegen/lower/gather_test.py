@@ -1,4 +1,4 @@
-"""GatherND as a node: dimensions picked from, batches, and indices that are outside."""
+"""GatherND and ScatterND as nodes: dimensions, batches, and indices that are outside."""
 
 from __future__ import annotations
 
@@ -50,3 +50,43 @@ def test_a_constant_index_outside_is_refused() -> None:
         "(float[5,4] x, int64[1,2] i) => (float[1] y) { y = GatherND(x, i) }", i=np.array([[1, 4]])
     )
     assert refusals(model) == ["what GatherND gives cannot be computed: index 4 of 4"]
+
+
+@pytest.mark.parametrize("kind", ["float", "bool", "int64"])
+@pytest.mark.parametrize(
+    ("count", "shape"), [(1, (3,)), (3, ()), (2, (3, 4)), (2, (19,)), (1, (1,)), (3, (2, 2))]
+)
+def test_slices_put_in_place(count: int, shape: tuple[int, ...], kind: str) -> None:
+    sizes = (4, 5, 6)
+    rng = np.random.default_rng(0)
+    flat = rng.permutation(np.prod(sizes[:count]))[: np.prod(shape, dtype=int)].reshape(shape)
+    index = np.stack(np.unravel_index(flat, sizes[:count]), axis=-1)
+    index = np.where(rng.random(index.shape) < 0.5, index, index - sizes[:count])
+    behind = (*shape, *sizes[count:])
+    updates = ",".join(map(str, behind))
+    model = read(
+        f"""({kind}[6,5,4] x, int64[{",".join(map(str, index.shape))}] i,
+            {kind}{f"[{updates}]" if updates else ""} u) => ({kind}[4,5,6] y) {{
+            t = Transpose<perm = [2, 1, 0]>(x)
+            y = ScatterND(t, i, u)
+        }}"""
+    )
+    pair = [np.asarray(np.round(normal(*size) * 8)) for size in ((6, 5, 4), behind)]
+    change = {"bool": lambda a: np.asarray(a > 0), "int64": lambda a: a.astype(np.int64)}.get(kind)
+    x, u = pair if change is None else map(change, pair)
+    assert differences(model, {"x": x, "i": index, "u": u}, threads=2)["y"] == 0.0
+
+
+def test_a_place_outside_is_told() -> None:
+    model = read(
+        "(float[5,4] x, int64[3,2] i, float[3] u) => (float[5,4] y) { y = ScatterND(x, i, u) }"
+    )
+    inputs = {"x": normal(5, 4), "i": np.array([[0, 0], [4, 3], [1, 4]]), "u": normal(3)}
+    with pytest.raises(UnsupportedError, match=r"idx=4 .*ScatterND"):
+        run_native(model, inputs, "cpu", "fp32", 1)
+
+
+def test_scatters_that_are_refused() -> None:
+    text = "(float[5] x, int64[3,1] i, float[{}] u) => (float[5] y) {{ y = ScatterND{}(x, i, u) }}"
+    added = read(text.format(3, '<reduction = "add">'), opset=16)
+    assert refusals(added) == ["ScatterND with the reduction `add`"]

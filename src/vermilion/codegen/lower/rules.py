@@ -356,6 +356,7 @@ RULES: Mapping[str, Rule] = {
     "Expand": Rule(shapes.lower_expand),
     "Gather": Rule(gather.lower_any_gather),
     "GatherND": Rule(gather.lower_tuples),
+    "ScatterND": Rule(gather.lower_scatter, check=gather.check_scatter),
     "Softmax": Rule(transformer.lower_softmax, "floats"),
     "LogSoftmax": Rule(transformer.lower_softmax, "floats"),
     **{
