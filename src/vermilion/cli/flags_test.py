@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
 import typer
 
-from vermilion.cli import build_app
+from vermilion.cli import build_app, main
 
 ROOT = Path(__file__).parents[3]
 NAMED = re.compile(r"`vermilion ([a-z_]+)((?: [^`\n]*)?)`|^vermilion ([a-z_]+)(.*)$", re.MULTILINE)
@@ -55,3 +56,18 @@ def test_every_option_that_a_text_names_exists() -> None:
         if option not in options().get(verb, set())
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "m.onnx", "-o", "--threads", "1"],
+        ["compile", "m.onnx", "--min-offload", "-o", "a.rai"],
+        ["llm", "generate", "m", "-p", "--new-tokens", "3"],
+    ],
+)
+def test_an_option_is_not_the_value_of_another(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert "needs a value, and `-" in capsys.readouterr().err

@@ -53,6 +53,12 @@ def find_target(name: str) -> Target:
 
 
 def _several(name: str) -> Target:
+    if not all(word.strip() for word in name.split(",")):
+        raise OptionError(
+            f"a name is missing beside a comma in `{name}`",
+            where="target",
+            hint="several targets are written with one comma between two: `gfx942,gfx1100`",
+        )
     found = {target.name: target for target in map(find_target, name.split(","))}
     targets = tuple(found.values())
     for target in targets:

@@ -48,6 +48,12 @@ def test_unknown_name_gives_the_nearest(written, hint):
     assert hint in caught.value.hint
 
 
+@pytest.mark.parametrize("written", ["gfx1100,", ",gfx1100", "gfx942,,gfx1100", ",", "strix, "])
+def test_a_comma_without_a_name_is_said(written):
+    with pytest.raises(OptionError, match="a name is missing beside a comma"):
+        find_target(written)
+
+
 def test_only_gpus_stand_beside_each_other():
     with pytest.raises(OptionError, match="`strix` cannot stand beside"):
         find_target("gfx942,strix")
