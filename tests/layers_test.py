@@ -16,6 +16,7 @@ LEVELS: dict[str, int] = {
     "memory": 0,
     "forks": 0,
     "cores": 0,
+    "plain": 0,
     "rounds": 1,
     "busy": 1,
     "files": 1,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import stat
 from pathlib import Path
+
+from vermilion.plain import open_plain
 
 _LAST_LINES = 3
 _MOST_LINE_CHARACTERS = 400
@@ -39,13 +40,9 @@ def tail(log: Path, most_bytes: int = _TAIL_BYTES) -> str:
     The worker may have put something else in its place: a pipe, which waits for a writer, or a
     link to a device, which has no end.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        with os.fdopen(os.open(log, flags), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return ""
-            file.seek(max(0, status.st_size - most_bytes))
+        with open_plain(log) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
             return file.read(most_bytes).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -99,8 +99,14 @@ _HINT = "the bundle is damaged or incomplete: compile the model again"
 # Of the model, and of a part that our own code computes (`backends.native`).
 _WEIGHTS = (WEIGHTS_FILE, "packed.bin")
 _MAPPED_FROM_BYTES = 16 * 1024
-# Windows opens text unless told otherwise, and has no such thing as refusing links.
-_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+# Windows opens text unless told otherwise, and has no such thing as refusing links, or pipes that
+# lie in a folder, which are waited for.
+_OPEN_FLAGS = (
+    os.O_RDONLY
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+)
 
 
 class Bundle(Protocol):

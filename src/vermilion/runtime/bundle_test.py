@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +54,13 @@ def link(folder: Path) -> None:
     (folder / "model.onnx").symlink_to(folder.parent / "secret")
 
 
+def pipe(folder: Path) -> None:
+    if sys.platform == "win32":
+        pytest.skip("this system has no pipes in folders")
+    (folder / "model.onnx").unlink()
+    os.mkfifo(folder / "model.onnx")
+
+
 def link_folder(folder: Path) -> None:
     (folder / "cpu_par_0").rename(folder.parent / "moved")
     (folder / "cpu_par_0").symlink_to(folder.parent / "moved")
@@ -79,6 +88,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "missing file": (lambda f: (f / "summary.json").unlink(), "`summary.json` cannot be read"),
     "link": (link, "`model.onnx` is a link"),
+    "pipe": (pipe, "`model.onnx` is not a file"),
     "linked folder": (link_folder, "`cpu_par_0/part.onnx` is a link"),
     "empty manifest": (replaced(MANIFEST_FILE, b""), "not JSON"),
     "truncated manifest": (replaced(MANIFEST_FILE, b'{"format_version": 1'), "not JSON"),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from vermilion.cores import usable_cores
+from vermilion.plain import open_plain
 
 CHUNK_BYTES = 8 * 1024 * 1024
 
@@ -79,7 +80,7 @@ def digest_of(data: bytes | memoryview, done: Callable[[memoryview], None] | Non
 def digest_of_file(path: Path) -> str:
     """Return the digest of a file, read a chunk at a time."""
     state = ChunkedHash()
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         while data := file.read(CHUNK_BYTES):
             state.update(data)
     return state.hexdigest()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from vermilion.errors import ArtifactError, Refusal
+from vermilion.plain import open_plain
 from vermilion.store.digest import digest_of, digest_of_file, fingerprint_of
 from vermilion.store.signature import is_signed_here, signature_of
 
@@ -126,7 +127,7 @@ def entry_files(place: Path) -> tuple[str, ...]:
 
 
 def _contents(path: Path, *, is_mapped: bool) -> tuple[memoryview, tuple[int, ...]]:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         if not is_mapped:
             return memoryview(file.read()), ()
         fingerprint = fingerprint_of(os.fstat(file.fileno()))
@@ -141,7 +142,7 @@ def _read_index(place: Path) -> tuple[Mapping[str, Any], tuple[StoredFile, ...]]
     try:
         if not place.is_dir():
             return MISSING
-        with (place / INDEX_FILE).open("rb") as file:
+        with open_plain(place / INDEX_FILE) as file:
             data = file.read(_MAX_INDEX_BYTES)
     except FileNotFoundError:
         return Refusal(f"it has no `{INDEX_FILE}`: it is damaged, or of another version")

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import platformdirs
 
+from vermilion.plain import open_plain
+
 _KEY_BYTES = 32
 _log = logging.getLogger(__name__)
 
@@ -56,7 +58,8 @@ def _read_or_make(file: Path) -> bytes:
 
             with os.fdopen(descriptor, "wb") as made:
                 made.write(secrets.token_bytes(_KEY_BYTES))
-        key = file.read_bytes()
+        with open_plain(file) as stored:
+            key = stored.read(_KEY_BYTES + 1)
     except OSError as error:
         _log.warning(
             "`%s` cannot be written (%s): compiled models are compiled again when opened",

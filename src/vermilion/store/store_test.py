@@ -93,6 +93,19 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "a byte more": lambda place: (place / "data").write_bytes(b"code."),
     "gone": lambda place: (place / "data").unlink(),
 }
+if sys.platform != "win32":  # a pipe is waited for, a device has no end
+    DAMAGES |= {
+        "index a pipe": lambda place: in_place_of(place / INDEX_FILE, os.mkfifo),
+        "a pipe": lambda place: in_place_of(place / "data", os.mkfifo),
+        "a device": lambda place: in_place_of(
+            place / "data", lambda path: path.symlink_to("/dev/zero")
+        ),
+    }
+
+
+def in_place_of(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vermilion.errors import ArtifactError, OptionError, Refusal
+from vermilion.plain import open_plain
 from vermilion.store.ed25519 import signer_of
 from vermilion.store.signature import key_file
 
@@ -67,8 +68,8 @@ def trusted_keys() -> tuple[TrustedKey, ...]:
     """
     file = trusted_keys_file()
     try:
-        with file.open(encoding="utf-8") as lines:
-            text = lines.read(_MAX_FILE_BYTES)
+        with open_plain(file) as lines:
+            text = lines.read(_MAX_FILE_BYTES).decode("utf-8")
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:
