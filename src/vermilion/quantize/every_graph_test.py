@@ -144,6 +144,30 @@ def test_halves_are_computed_in_float(kind: str) -> None:
         ] * 2
 
 
+@pytest.mark.parametrize("scheme", ["xint8", "a8w8", "bf16", "int4", "int8-dynamic"])
+def test_a_model_of_float64_is_computed_in_float32(scheme: str) -> None:
+    text = """(double[6,64] x) => (double[6,32] y) {
+        k = Constant<value = double[1] {0.5}>() a = MatMul(x, w) y = Mul(a, k) }"""
+    original = model(text, w=real(64, 32).astype(np.float64))
+    data = [{"x": row["x"].astype(np.float64)} for row in feeds("x", 6, 64)]
+    done = quantize_model(original, data, scheme=scheme)
+    assert decibels(original, done, data) > 15.0
+    ends = (*done.model.graph.inputs, *done.model.graph.outputs)
+    assert {value.dtype for value in ends} == {ir.DataType.DOUBLE}
+
+
+def test_float64_beside_float32_stays() -> None:
+    text = """(float[6,64] x, double[6,32] c) => (double[6,32] y) {
+        a = MatMul(x, w) d = Cast<to = 11>(a) y = Add(d, c) }"""
+    done = quantize_model(
+        model(text, w=real(64, 32)),
+        [{**row, "c": np.full((6, 32), 1e12)} for row in feeds("x", 6, 64)],
+        scheme="a8w8",
+    )
+    by_kind = {node.op_type: node for node in done.model.graph}
+    assert by_kind["Add"].outputs[0].dtype == ir.DataType.DOUBLE
+
+
 @pytest.mark.parametrize("opset", [7, 11])
 def test_old_formats_are_raised(opset: int) -> None:
     text = "(float[1,4,8,8] x, float[4,4,3,3] w) => (float[1,4,6,6] y) { y = Conv(x, w) }"

@@ -1,12 +1,13 @@
-"""Float16 and bfloat16 models as float32 ones, which is what is quantized.
+"""Float16, bfloat16 and float64 models as float32 ones, which is what is quantized.
 
 Every number of 16 bits is one of 32, so that nothing changes but how results are rounded on the
-way. What the model takes and gives keeps its type, through a Cast.
+way; and float64 only goes where a whole model computes in it, so that what is small beside a step
+of 16 bits is all that is lost. What the model takes and gives keeps its type, through a Cast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -15,29 +16,33 @@ from onnx_ir.passes import common
 from vermilion.quantize.names import Names
 
 _HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_REAL = _HALVES | {ir.DataType.FLOAT}
 _TYPE_ATTRIBUTES = ("to", "dtype", "stash_type", "output_datatype")
 
 
 def widened(model: ir.Model) -> ir.Model:
-    """Return `model` itself, or where it computes in 16 bits a copy that computes in 32."""
-    if not any(_is_half(value.type) for value in _all_values(model)):
+    """Return `model` itself, or where it computes in 16 or 64 bits a copy that computes in 32."""
+    kinds = _HALVES
+    if not any(_has(value.type, _REAL) for value in _all_values(model)):
+        kinds |= {ir.DataType.DOUBLE}
+    if not any(_has(value.type, kinds) for value in _all_values(model)):
         return model
     work = model.clone()
     common.RemoveInitializersFromInputsPass()(work)
-    given = [(v, half) for v in work.graph.inputs if (half := _half_of(v.type)) is not None]
-    taken = [_half_of(value.type) for value in work.graph.outputs]
+    given = [(v, own) for v in work.graph.inputs if (own := _one_of(v.type, kinds)) is not None]
+    taken = [_one_of(value.type, kinds) for value in work.graph.outputs]
     for graph in work.graphs():
         for value in graph.initializers.values():
-            if value.const_value is not None and value.const_value.dtype in _HALVES:
+            if value.const_value is not None and value.const_value.dtype in kinds:
                 value.const_value = _wide(value.const_value)
         for node in graph:
-            _widen_attributes(node)
+            _widen_attributes(node, kinds)
     for value in _all_values(work):
-        if _is_half(value.type) and value.type is not None:
+        if _has(value.type, kinds) and value.type is not None:
             value.type = _wide_type(value.type)
     names = Names(work.graph)
-    for value, half in given:
-        _widen_input(work.graph, value, half, names)
+    for value, own in given:
+        _widen_input(work.graph, value, own, names)
     for place, narrow in enumerate(taken):
         if narrow is not None:
             _narrow_output(work.graph, place, narrow, names)
@@ -53,16 +58,16 @@ def _all_values(model: ir.Model) -> Iterator[ir.Value]:
             yield from node.outputs
 
 
-def _half_of(kind: ir.TypeProtocol | None) -> ir.DataType | None:
-    if isinstance(kind, ir.TensorType) and kind.dtype in _HALVES:
+def _one_of(kind: ir.TypeProtocol | None, kinds: Collection[ir.DataType]) -> ir.DataType | None:
+    if isinstance(kind, ir.TensorType) and kind.dtype in kinds:
         return kind.dtype
     return None
 
 
-def _is_half(kind: ir.TypeProtocol | None) -> bool:
+def _has(kind: ir.TypeProtocol | None, kinds: Collection[ir.DataType]) -> bool:
     if isinstance(kind, ir.SequenceType | ir.OptionalType):
-        return _is_half(kind.elem_type)
-    return _half_of(kind) is not None
+        return _has(kind.elem_type, kinds)
+    return _one_of(kind, kinds) is not None
 
 
 def _wide_type(kind: ir.TypeProtocol) -> ir.TypeProtocol:
@@ -77,18 +82,18 @@ def _wide(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name)
 
 
-def _widen_attributes(node: ir.Node) -> None:
+def _widen_attributes(node: ir.Node, kinds: Collection[ir.DataType]) -> None:
     for name, attribute in list(node.attributes.items()):
         if attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.TENSOR:
             tensor = attribute.as_tensor()
-            if tensor.dtype in _HALVES:
+            if tensor.dtype in kinds:
                 node.attributes[name] = ir.AttrTensor(name, _wide(tensor))
         elif (
             name in _TYPE_ATTRIBUTES
             and attribute.type == ir.AttributeType.INT
-            and attribute.as_int() in {int(half) for half in _HALVES}
+            and attribute.as_int() in {int(kind) for kind in kinds}
         ):
             node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
 
@@ -99,10 +104,10 @@ def _cast(value: ir.Value, to: ir.DataType, name: str) -> ir.Node:
     return node
 
 
-def _widen_input(graph: ir.Graph, value: ir.Value, half: ir.DataType, names: Names) -> None:
+def _widen_input(graph: ir.Graph, value: ir.Value, own: ir.DataType, names: Names) -> None:
     """Let the graph take what it took; all in it read the wide copy."""
     readers = [(use.node, use.idx) for use in value.uses()]
-    value.type = ir.TensorType(half)
+    value.type = ir.TensorType(own)
     cast = _cast(value, ir.DataType.FLOAT, names.free(f"{value.name}_Cast"))
     cast.outputs[0].name = names.free(f"{value.name}_float")
     first = next(iter(graph), None)
@@ -117,14 +122,14 @@ def _widen_input(graph: ir.Graph, value: ir.Value, half: ir.DataType, names: Nam
             graph.outputs[place] = cast.outputs[0]
 
 
-def _narrow_output(graph: ir.Graph, place: int, half: ir.DataType, names: Names) -> None:
+def _narrow_output(graph: ir.Graph, place: int, own: ir.DataType, names: Names) -> None:
     inner = graph.outputs[place]
-    cast = _cast(inner, half, names.free(f"{inner.name}_Cast"))
+    cast = _cast(inner, own, names.free(f"{inner.name}_Cast"))
     result = cast.outputs[0]
     if inner.producer() is not None:
         result.name, inner.name = inner.name, names.free(f"{inner.name}_float")
     else:
-        result.name = names.free(f"{inner.name}_half")
+        result.name = names.free(f"{inner.name}_cast")
     graph.append(cast)
     graph.outputs[place] = result
 
