@@ -124,6 +124,13 @@ def _text_not_utf8(model: onnx.ModelProto) -> None:
     attribute.s = b"\xff\xfe\x00"
 
 
+def _tensor_not_utf8(model: onnx.ModelProto) -> None:
+    texts = [b"cat", b"\xff\xfe"]
+    model.graph.initializer.append(
+        onnx.helper.make_tensor("names", onnx.TensorProto.STRING, [2], texts)
+    )
+
+
 def _stray_reference(model: onnx.ModelProto) -> None:
     attribute = model.graph.node[0].attribute.add(name="group", type=onnx.AttributeProto.INT)
     attribute.ref_attr_name = "group"
@@ -222,6 +229,7 @@ CASES: tuple[Hostile, ...] = (
     _case("attribute-is-text", _attribute("group", "two"), "`group` is STRING"),
     _case("attribute-unknown", _attribute("colour", 3), "colour"),
     _case("attribute-not-utf-8", _text_not_utf8, "`auto_pad` is not UTF-8"),
+    _case("tensor-not-utf-8", _tensor_not_utf8, "a text of the tensor `names` is not UTF-8"),
     _case("attribute-refers-to-nothing", _stray_reference, "refers to a function's"),
     _case("attribute-value-absurd", _attribute("strides", [0, 0]), "."),
     _case("attribute-value-huge", _attribute("pads", [1 << 60] * 4), "."),

@@ -19,6 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from vermilion.process.log import last_words
+
 TIME_LIMIT_S = 30.0
 
 CPU_PROVIDER = "CPUExecutionProvider"
@@ -272,11 +274,10 @@ def ask_once(command: Sequence[str], time_limit_s: float) -> dict[str, Any] | st
             except subprocess.TimeoutExpired:
                 return f"took more than {time_limit_s:g} s and was stopped"
         if not answer.is_file():
-            return f"ended the process with code {done.returncode}{_last_line(log)}"
-        parsed: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-        return parsed
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return f": {lines[-1].strip()}" if lines else ""
+            words = last_words(log).rpartition(" | ")[2]
+            return f"ended the process with code {done.returncode}{words and f': {words}'}"
+        try:
+            parsed: object = json.loads(answer.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            parsed = None
+        return parsed if isinstance(parsed, dict) else "gave an answer that nobody can read"

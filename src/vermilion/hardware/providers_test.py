@@ -10,6 +10,7 @@ from vermilion.hardware.provider_child import answer, plain_reason
 from vermilion.hardware.providers import (
     CPU_PROVIDER,
     ProviderInfo,
+    ask_once,
     distribution_version,
     find_providers,
     probe_providers,
@@ -131,3 +132,12 @@ def test_plain_reason():
 
 def test_the_child_lists():
     assert answer({"ask": "list"}) == {"providers": onnxruntime.get_available_providers()}
+
+
+@pytest.mark.parametrize("answer", [b'{"a":', b"\xff", b"[" * 100_000, b"[]", b""])
+def test_an_answer_that_cannot_be_read_is_said(answer: bytes, tmp_path: Path):
+    given = tmp_path / "given"
+    given.write_bytes(answer)
+    copy = f"import shutil, sys; shutil.copy({str(given)!r}, sys.argv[1])"
+    said = ask_once([sys.executable, "-c", copy], 60.0)
+    assert said == "gave an answer that nobody can read"

@@ -133,8 +133,10 @@ def check_texts(model: onnx.ModelProto, where: str) -> None:
     while pending:
         message = pending.pop()
         if isinstance(message, onnx.TensorProto):
-            # Only the names: listing all fields would copy the weights.
+            # Not all fields: listing them would copy the weights.
             _check_text(message.name, "a tensor's name", where)
+            for text in message.string_data:
+                _check_text(text, f"a text of the tensor `{message.name}`", where, undecoded=True)
             pending.extend(message.external_data)
             continue
         for field, value in message.ListFields():

@@ -34,6 +34,7 @@ from vermilion.hardware.providers import (
     probe_providers,
 )
 from vermilion.hardware.targets.target import Target
+from vermilion.process.printed import printed
 from vermilion.version import version_fields
 
 ORIGIN = "Windows ML"
@@ -241,19 +242,10 @@ def submitted_commands(process: int, tool: str | None = None) -> int | None:
     if not program:
         return None
     try:
-        done = subprocess.run(
-            [program, "examine", "--report", "aie-partitions"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        text = printed((program, "examine", "--report", "aie-partitions"), _LIMIT_S)
+    except (OSError, ValueError):
         return None
-    counts = read_partitions(done.stdout) if done.returncode == 0 else None
+    counts = read_partitions(text)
     return None if counts is None else counts.get(process, 0)
 
 
