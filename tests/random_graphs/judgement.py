@@ -88,6 +88,10 @@ def judge(
             strong = noisy_runs(reference, inputs, number_format, range(4 * _DRAWS), strength)
             if _are_ties(mine, right, [draw[name] for draw in strong]):
                 verdict = Verdict(name, "")
+            elif is_float(mine) and not np.array_equal(np.isfinite(mine), np.isfinite(right)):
+                # ONNX Runtime's GRU gives 1.0000005 where it saturates, of which Acos is NaN: noise
+                # must be that strong to show that it decides there, and explains no more for it.
+                verdict = _among(name, mine, right, [draw[name] for draw in strong], 1.0)
         if verdict.reason and _is_exact(reference, inputs, name, mine, number_format):
             verdict = Verdict(name, "", is_peers=True)
         found.append(verdict)

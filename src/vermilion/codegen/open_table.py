@@ -98,6 +98,9 @@ class OpenTable:
         self._buffer_sizes = _whole(self.about["buffers"])
         extents = [extent for call in calls for extent in call["extents"]]
         self._extents = np.array(extents, np.int64).reshape(-1, 3)
+        self._extent_calls = np.repeat(
+            np.arange(len(calls)), [len(call["extents"]) for call in calls]
+        )
         self._addresses = self._columns()
         self._touched = [self._touched_by(call) for call in calls]
         lives = [(len(calls), -1) for _ in self.about["buffers"]]
@@ -178,11 +181,13 @@ class OpenTable:
         for difference, sign in self.about["guards"]:
             if not guard_holds(sign, numbers[difference]):
                 raise self._unfit(sizes)
+        units = columns[self._units]
+        run = np.flatnonzero(units > 0)  # others are left out at these sizes
         low, high, size = columns[self._extents].T
-        if (columns[self._units] < 0).any() or (low < 0).any() or (high > size).any():
+        is_beyond = ((low < 0) | (high > size)) & (units > 0)[self._extent_calls]
+        if (units < 0).any() or is_beyond.any():
             raise self._unfit(sizes)
         checks = self._checks(numbers)
-        run = np.flatnonzero(columns[self._units] > 0)  # others are left out at these sizes
         places, arena_bytes = self._placed(columns, run)
         table = self._table(columns, checks, run, places, arena_bytes)
         return SizedTable(table, outputs, checks, tuple(run.tolist()), tuple(places))

@@ -142,7 +142,10 @@ def reshaped_strides(
             continue
         if rest == 1:
             rest, stride = next(pending, (1, 0))
-        if rest % size:
+        left = rest % size
+        # Whether it comes out even is asked of a run only if it does at the examples: a copy, which
+        # is what None means, is right at every size.
+        if int(left) or left:
             return None
         rest //= size
         result.append(stride * rest)

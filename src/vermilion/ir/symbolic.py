@@ -7,12 +7,13 @@ lowerings at different examples give the same formulas; who lowers checks that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, SupportsInt
 
+import numpy as np
 from numpy.typing import NDArray
 
 from vermilion.ir.formula import Extreme, Formula, Number, Symbol, at_least, formula
@@ -144,14 +145,15 @@ def typical(number: int) -> int:
     return max(1, found)
 
 
-# A text of this length, or a picture of this height, is what choices are good for; of a side that
-# is counted in tiles, so many.
-_TYPICAL, _TYPICAL_TILES = 128, 12
+# A text of this length is what choices are good for, or a picture of this height that is counted in
+# tiles: `H/32` is the name of how many of 32 rows there are.
+_TYPICAL, _TYPICAL_SIDE = 128, 384
 
 
 class _Typical(dict[str, int]):
     def __missing__(self, key: str) -> int:
-        return _TYPICAL_TILES if "/" in key else _TYPICAL
+        _, is_counted, rows = key.rpartition("/")
+        return _TYPICAL_SIDE // int(rows) if is_counted else _TYPICAL
 
 
 def _extreme(one: int, other: int, *, is_larger: bool) -> int:
@@ -302,6 +304,18 @@ def known_value(name: str | None) -> NDArray[Any] | None:
     """Return a tensor of whole numbers that follows from sizes alone, None where it does not."""
     current = _CURRENT.get()
     return None if current is None or name is None else current.values.get(name)
+
+
+def note_value(name: str | None, numbers: Sequence[int] | int) -> None:
+    """Note whole numbers, or one, by their name, if some are sizes with a formula."""
+    current = _CURRENT.get()
+    is_single = isinstance(numbers, int)
+    listed = [numbers] if isinstance(numbers, int) else list(numbers)
+    if current is None or name is None or all(map(is_known, listed)):
+        return
+    vector = np.empty(len(listed), object)
+    vector[:] = listed
+    current.values[name] = vector.reshape(()) if is_single else vector
 
 
 def shape_of_sizes(sizes: Iterable[int]) -> ir.Shape:

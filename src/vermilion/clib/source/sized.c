@@ -190,7 +190,7 @@ static vm_status vm_open_addresses(const vm_program *program, vm_sized *sized, c
                               vm_chunk(numbers[call->units], numbers[call->operations], numbers[call->moved]),
                               call->argument_count};
     if (numbers[call->units] < 0) return vm_unfit(program, "a step has nothing to do");
-    for (uint32_t k = 0; k < call->extent_count; k++)
+    for (uint32_t k = 0; numbers[call->units] > 0 && k < call->extent_count; k++)
       if (numbers[call->extents[k].low] < 0 || numbers[call->extents[k].high] > numbers[call->extents[k].size])
         return vm_unfit(program, "a step would leave its buffer");
     for (uint32_t k = 0; k < call->argument_count; k++, address++) {

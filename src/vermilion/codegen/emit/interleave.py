@@ -11,6 +11,7 @@ from vermilion.codegen.emit.walk import begin_kernel
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import STORAGE_BYTES, Storage, View
+from vermilion.ir.symbolic import is_known
 
 # More planes than this are copied by the general loop, whose vectors then run along channels.
 MOST_PLANES = 4
@@ -107,7 +108,7 @@ def interleave_step(view: View, target: View, nodes: tuple[str, ...]) -> Step | 
     n, c, h, w = view.shape
     same_kind = KIND_OF_STORAGE[view.storage] == KIND_OF_STORAGE[target.storage]
     dense = view.strides[3] == 1 and target.strides[1] == 1 and target.strides[3] == c
-    if not (same_kind and dense and 1 < c <= MOST_PLANES):
+    if not (same_kind and dense and is_known(c) and 1 < c <= MOST_PLANES):
         return None
     spec = InterleaveSpec(
         view.storage, target.storage, n, c, h, w,

@@ -32,16 +32,15 @@ from vermilion.ir.symbolic import (
 
 # Example sizes: of a first dimension, which mostly counts a batch, of a second, mostly the length
 # of a text, which tables of positions must reach, and of the others, mostly the sides of pictures,
-# which are halved again and again; last, of sides that are counted in tiles. The first set is of
-# primes, so that what divides them by accident does not look as if it always did; the second set
-# must give the same program.
-_EXAMPLES = ((7, 29, 131, 7), (12, 34, 210, 10))
+# which are halved again and again. The first set is of primes, so that what divides them by
+# accident does not look as if it always did; the second set must give the same program.
+_EXAMPLES = ((7, 29, 131), (12, 34, 210))
 # Of sound, which a stack of convolutions makes some hundred times shorter.
 _TYPICAL_LENGTH = 40_000
-_LONG_EXAMPLES = ((7, 40009, 40013, 7), (12, 48010, 48020, 10))
-# Tiles that pictures may have to be made of: networks that halve a side five times and join what
-# they had before are right for such sides alone.
-_TILE = 32
+_LONG_EXAMPLES = ((7, 40009, 40013), (12, 48010, 48020))
+# Tiles that pictures may have to be made of, with examples of how many there are: networks that
+# halve a side five times and join what they had before are right for multiples of 32 alone.
+_TILES = {2: (113, 170), 4: (53, 90), 8: (29, 42), 16: (13, 22), 32: (7, 10)}
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -86,14 +85,14 @@ class OpenModel:
 def open_models(model: ir.Model) -> Iterator[OpenModel]:
     """Yield the model by each set of examples.
 
-    The sides of pictures are multiples of a tile, or sound is long, where more nodes can be
-    generated so.
+    The sides of pictures are multiples of a tile, the smallest one that will do, or sound is long,
+    where more nodes can be generated so.
     """
     ways = [(_EXAMPLES, 1)]
     opened = _opened(model.clone(), _EXAMPLES[0], 1)
     if opened.unfit:
         if any(axis > 1 for _, axis, _ in opened.symbols.values()):
-            ways.append((_EXAMPLES, _TILE))
+            ways += [(_EXAMPLES, tile) for tile in _TILES]
         ways.append((_LONG_EXAMPLES, 1))
     (first, second), multiple = min(
         ways, key=lambda way: len(_opened(model.clone(), way[0][0], way[1]).unfit)
@@ -142,7 +141,7 @@ def _solved(opened: OpenModel, equal: Mapping[str, int]) -> tuple[str, int] | No
 
 def at_batch(model: ir.Model, batch: int) -> OpenModel:
     """Return a model whose one open dimension is a batch, for that batch: all sizes are known."""
-    return _opened(model.clone(), (batch,) * 4, 1, is_example=False)
+    return _opened(model.clone(), (batch,) * 3, 1, is_example=False)
 
 
 def is_open(model: ir.Model) -> bool:
@@ -178,7 +177,9 @@ def _opened(
                     times = multiple if kind == 2 else 1
                     name = text if _NAME.fullmatch(text) else f"size.{len(symbols)}"
                     # Every symbol has an example of its own.
-                    example = sizes_by_axis[3 if times > 1 else kind]
+                    example = sizes_by_axis[kind]
+                    if times > 1:
+                        example = _TILES[times][sizes_by_axis == _EXAMPLES[1]]
                     example += 2 * counters[kind] * (3 + kind) if is_example else 0
                     counters[kind] += 1
                     name = f"{name}/{times}" if times > 1 else name

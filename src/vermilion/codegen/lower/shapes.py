@@ -12,6 +12,7 @@ from vermilion.codegen.lower.window_shapes import whole_numbers
 from vermilion.codegen.tensor import View, allocate
 from vermilion.ir.attributes import integer, integers
 from vermilion.ir.opset import static_shape
+from vermilion.ir.symbolic import typical
 
 
 def given_input(node: ir.Node, index: int) -> ir.Value | None:
@@ -114,7 +115,9 @@ def _mostly_channels_last(pieces: Sequence[View]) -> bool:
     def is_last(view: View) -> bool:
         return view.strides[1] == 1 and view.shape[1] > 1
 
-    return sum(p.elements for p in pieces if is_last(p)) * 2 > sum(p.elements for p in pieces)
+    sizes = [typical(piece.elements) for piece in pieces]
+    last = sum(size for size, piece in zip(sizes, pieces, strict=True) if is_last(piece))
+    return 2 * last > sum(sizes)
 
 
 def lower_expand(lowering: Lowering, node: ir.Node) -> None:

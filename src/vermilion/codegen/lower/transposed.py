@@ -26,6 +26,7 @@ from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import integer, integers
 from vermilion.ir.expression import Expression
 from vermilion.ir.opset import static_shape
+from vermilion.ir.symbolic import is_known
 
 Array = NDArray[Any]
 
@@ -56,7 +57,8 @@ def phases(
     """Return the phases of one axis."""
     step = dilation // math.gcd(stride, dilation)
     found = []
-    for r in range(min(stride, target)):
+    # Of a size that a run has, those phases count 0 places that it leaves out.
+    for r in range(min(stride, target) if is_known(target) else stride):
         hits = [t for t in range(kernel) if (r + pad - t * dilation) % stride == 0]
         taps = tuple(reversed(hits))
         base = (r + pad - taps[0] * dilation) // stride if taps else 0

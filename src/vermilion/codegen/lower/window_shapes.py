@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from vermilion.ir.attributes import integer, integers, text
 from vermilion.ir.opset import constant_of, static_shape
-from vermilion.ir.symbolic import is_known, known_value
+from vermilion.ir.symbolic import is_known, known_value, lesser
 
 Shape = tuple[int, ...]
 
@@ -120,9 +120,10 @@ def _slid(node: ir.Node, sizes: Shape, kernel: Shape, *, ceil: bool) -> Shape:
         is_there = left > -stride if ceil else left >= 0
         require(is_there, f"a window of {reach} over {size + before + after}")
         count = (-(-left // stride) if ceil else left // stride) + 1
-        # A window that begins behind the data and the padding before it is left out.
-        if ceil and (count - 1) * stride >= size + before:
-            count -= 1
+        # A window that begins behind the data and the padding before it is left out. None does
+        # where windows reach at least a stride beyond the padding behind the data.
+        if ceil and reach < after + stride:
+            count = lesser(count, -(-(size + before) // stride))
         result.append(count)
     return tuple(result)
 
@@ -168,7 +169,8 @@ def transposed(node: ir.Node) -> list[Shape]:
         - pads[rank + at]
         for at, size in enumerate(data[2:])
     ]
-    require(min(sizes) > 0, "nothing is left of the result")
+    # Each by itself: which of two is smaller would be taken for granted at every size.
+    require(all(size > 0 for size in sizes), "nothing is left of the result")
     return [(data[0], channels, *sizes)]
 
 

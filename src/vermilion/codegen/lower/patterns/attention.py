@@ -12,9 +12,11 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.codegen.lower.data_movement_shapes import joined
 from vermilion.codegen.lower.patterns.writer import DefinitionWriter, input_of, sizes_of
 from vermilion.ir.attributes import integer, number
 from vermilion.ir.opset import static_shape
+from vermilion.ir.symbolic import is_known, is_one
 
 _PAST_KEY, _PAST_VALUE, _LENGTHS = 4, 5, 6
 
@@ -27,7 +29,7 @@ def check_attention(node: ir.Node) -> str:
         return "Attention in a window"
     mask = static_shape(node.inputs[3]) if _given(node, 3) else None
     keys = static_shape(node.inputs[1])
-    if mask and keys and mask[-1] not in (1, keys[-2]):
+    if mask and keys and not (is_one(mask[-1]) or mask[-1] == keys[-2]):
         return "Attention with a mask that is shorter than the keys"
     return ""
 
@@ -75,7 +77,7 @@ def attention(w: DefinitionWriter, node: ir.Node) -> ir.Value:
 def _reshaped(w: DefinitionWriter, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     if sizes_of(x) == shape:
         return x
-    return w("Reshape", shape, x, w.constant(np.array(shape, np.int64)))
+    return w.reshaped(x, shape)
 
 
 def _heads_apart(w: DefinitionWriter, x: ir.Value, heads: int) -> ir.Value:
@@ -108,15 +110,28 @@ def _bias(
             found = w("Where", sizes_of(found), found, nought, never)
             found.type = scores.type
     if causal:
-        order = np.where(np.arange(keys) <= np.arange(length)[:, None], 0.0, -np.inf)
-        assert scores.dtype is not None
-        mask = w.constant(order.astype(scores.dtype.numpy()).reshape(1, 1, length, keys))
+        mask = _causal(w, scores, length, keys)
         if found is None:
             found = mask
         else:
-            both = np.broadcast_shapes(sizes_of(found), sizes_of(mask))
+            both = joined([sizes_of(found), sizes_of(mask)])
             found = w("Add", both, found, mask)
     return None if found is None else _for_groups(w, found, heads, shared)
+
+
+def _causal(w: DefinitionWriter, scores: ir.Value, length: int, keys: int) -> ir.Value:
+    """Return what hides from each row the keys behind its own: (1, 1, length, keys)."""
+    shape = (1, 1, length, keys)
+    if is_known(length) and is_known(keys):
+        order = np.where(np.arange(keys) <= np.arange(length)[:, None], 0.0, -np.inf)
+        assert scores.dtype is not None
+        return w.constant(order.astype(scores.dtype.numpy()).reshape(shape))
+    rows, columns = (w("Range", (n,), *map(w.size, (0, n, 1))) for n in (length, keys))
+    is_seen = w("LessOrEqual", shape, columns, w.reshaped(rows, (1, 1, length, 1)))
+    is_seen.type = ir.TensorType(ir.DataType.BOOL)
+    mask = w("Where", shape, is_seen, w.number(0.0, scores), w.number(-math.inf, scores))
+    mask.type = scores.type
+    return mask
 
 
 def _for_groups(w: DefinitionWriter, bias: ir.Value, heads: int, shared: int) -> ir.Value:
@@ -179,7 +194,7 @@ def rotary_embedding(w: DefinitionWriter, node: ir.Node) -> ir.Value:
 
 def _part(w: DefinitionWriter, x: ir.Value, start: int, stop: int, step: int = 1) -> ir.Value:
     shape = (*sizes_of(x)[:3], len(range(start, stop, step)))
-    numbers = (w.constant(np.array([n], np.int64)) for n in (start, stop, 3, step))
+    numbers = (w.sizes([n]) for n in (start, stop, 3, step))
     return w("Slice", shape, x, *numbers)
 
 

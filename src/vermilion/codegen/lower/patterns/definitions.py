@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from vermilion.codegen.lower.data_movement_shapes import joined
 from vermilion.codegen.lower.patterns.attention import (
     attention,
     check_attention,
@@ -130,7 +131,7 @@ def _group_normalization(w: DefinitionWriter, node: ir.Node) -> ir.Value:
     shape = sizes_of(x)
     groups = integer(node, "num_groups", 1)
     split = (shape[0], groups, shape[1] // groups, *shape[2:])
-    parts = w("Reshape", split, x, w.constant(np.array(split)))
+    parts = w.reshaped(x, split)
     y = _normalized(w, parts, range(2, len(split)), number(node, "epsilon", 1e-5))
     # Before opset 21 there is one scale and shift for each group, since then one a channel.
     scale, shift = (
@@ -138,7 +139,7 @@ def _group_normalization(w: DefinitionWriter, node: ir.Node) -> ir.Value:
         for i in (1, 2)
     )
     y = w("Add", split, w("Mul", split, y, scale), shift)
-    return w("Reshape", shape, y, w.constant(np.array(shape)))
+    return w.reshaped(y, shape)
 
 
 def _lp_normalization(w: DefinitionWriter, node: ir.Node) -> ir.Value:
@@ -169,7 +170,7 @@ def _shaped(w: DefinitionWriter, node: ir.Node, value: ir.Value) -> ir.Value:
     shape = sizes_of(node.outputs[0])
     if shape == sizes_of(value):
         return value
-    return w("Reshape", shape, value, w.constant(np.array(shape, np.int64)))
+    return w.reshaped(value, shape)
 
 
 def _reduce_l1(w: DefinitionWriter, node: ir.Node) -> ir.Value:
@@ -212,12 +213,9 @@ def _local_response(w: DefinitionWriter, node: ir.Node) -> ir.Value:
     squares = w("Pad", padded, w("Mul", shape, x, x), w.constant(np.array(pads)))
     one = w.constant(np.array([1]))
     windows = [
-        w(
-            "Slice", shape, squares, w.constant(np.array([start])),
-            w.constant(np.array([start + shape[1]])), one,
-        )
+        w("Slice", shape, squares, w.sizes([start]), w.sizes([start + shape[1]]), one)
         for start in range(size)
-    ]  # fmt: skip
+    ]
     total = windows[0] if size == 1 else w("Sum", shape, *windows)
     share = w.number(number(node, "alpha", 1e-4) / size, x)
     base = w("Add", shape, w("Mul", shape, total, share), w.number(number(node, "bias", 1.0), x))
@@ -235,7 +233,7 @@ def _joined(w: DefinitionWriter, node: ir.Node) -> ir.Value:
     total = values[0]
     for start in range(1, len(values), _MOST_ADDENDS - 1):
         some = [total, *values[start : start + _MOST_ADDENDS - 1]]
-        total = w(op_type, np.broadcast_shapes(*map(sizes_of, some)), *some)
+        total = w(op_type, joined([sizes_of(value) for value in some]), *some)
     if node.op_type == "Mean":
         total = w("Mul", sizes_of(total), total, w.number(1.0 / len(values), total))
     return total

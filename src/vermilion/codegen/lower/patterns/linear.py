@@ -6,7 +6,6 @@ Those of one constant scale are fused with what is around them (`quantized`).
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from vermilion.codegen.lower.context import STORAGE_OF
@@ -85,7 +84,7 @@ def _beside(w: DefinitionWriter, node: ir.Node, at: int) -> ir.Value:
         # Programs in bfloat16 keep what is multiplied number by number in float32: a code of 127
         # would be half of one off.
         return w.constant(known.numpy().reshape(wanted))
-    return w("Reshape", wanted, value, w.constant(np.array(wanted, np.int64)))
+    return w.reshaped(value, wanted)
 
 
 def _cast(w: DefinitionWriter, value: ir.Value, kind: ir.DataType) -> ir.Value:

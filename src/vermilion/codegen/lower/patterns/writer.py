@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from vermilion.ir.opset import constant_of, static_shape
 from vermilion.ir.passes.rewrite import new_weight
-from vermilion.ir.symbolic import shape_of_sizes
+from vermilion.ir.symbolic import note_value, shape_of_sizes
 
 Shape = Sequence[int]
 
@@ -38,6 +38,22 @@ class DefinitionWriter:
     def constant(self, array: np.ndarray) -> ir.Value:
         """Return a weight."""
         return new_weight(self.graph, f"{self.name}/constant", ir.tensor(array))
+
+    def sizes(self, numbers: Sequence[int]) -> ir.Value:
+        """Return whole numbers, of which those that are sizes may be known by formula alone."""
+        value = self.constant(np.array([int(number) for number in numbers], np.int64))
+        note_value(value.name, numbers)
+        return value
+
+    def size(self, number: int) -> ir.Value:
+        """Return one of them, as a number that is no vector."""
+        value = self.constant(np.array(int(number), np.int64))
+        note_value(value.name, number)
+        return value
+
+    def reshaped(self, x: ir.Value, shape: Shape) -> ir.Value:
+        """Return the same elements in another shape."""
+        return self("Reshape", shape, x, self.sizes(shape))
 
     def number(self, value: float, like: ir.Value) -> ir.Value:
         """Return a number of the type of `like`."""

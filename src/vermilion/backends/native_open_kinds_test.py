@@ -1,0 +1,81 @@
+"""Operators that are written out as others, and choices of layout: one program at every size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from vermilion.backends.native_open_test import compiled, error, feeds, reference
+
+WEIGHTS = {
+    "s": np.linspace(0.5, 2, 8, dtype=np.float32),
+    "b": np.linspace(0.1, 1, 8, dtype=np.float32),
+    "k": np.sin(np.arange(8 * 4 * 6, dtype=np.float32)).reshape(8, 4, 2, 3),
+    "axes": np.array([-1]),
+}
+# Opset, inputs, node.
+NODES = {
+    "groups": (21, "float[N,8,S] x", "GroupNormalization<num_groups=4>(x, s, b)"),
+    "groups of pictures": (21, "float[N,8,S,T] x", "GroupNormalization<num_groups=2>(x, s, b)"),
+    "magnitudes": (18, "float[N,8,S] x", "ReduceL1<keepdims=0>(x, axes)"),
+    "logarithms": (18, "float[N,8,S] x", "ReduceLogSumExp<keepdims=0>(x, axes)"),
+    "neighbours": (18, "float[N,S,T,3] x", "LRN<size=3>(x)"),
+    "many addends": (21, "float[N,8,S] x, float[N,1,S] y", "Max(x,y,x,y,x,y,x,y,x,y)"),
+    "attention": (
+        23, "float[N,S,32] x, float[N,T,32] y",
+        "Attention<q_num_heads=2, kv_num_heads=2>(x, y, y)",
+    ),
+    "shared heads": (
+        23, "float[N,S,64] x, float[N,T,32] y, float[1,1,S,T] m",
+        "Attention<q_num_heads=4, kv_num_heads=2>(x, y, y, m)",
+    ),
+    "causal": (23, "float[N,2,S,16] x", "Attention<is_causal=1>(x, x, x)"),
+    "causal and masked": (
+        23, "float[N,4,S,16] x, float[N,2,T,16] y, float[N,1,S,T] m",
+        "Attention<is_causal=1>(x, y, y, m)",
+    ),
+    "rotated": (
+        23, "float[N,S,32] x, float[N,S,8] c, float[N,S,8] d",
+        "RotaryEmbedding<num_heads=2, interleaved=1>(x, c, d)",
+    ),
+    "rounded up": (19, "float[N,8,S,T] x", "MaxPool<kernel_shape=[2,1], strides=[2,2], "
+                   "pads=[1,0,1,0], ceil_mode=1>(x)"),
+    "open channels": (19, "float[N,S,6,T] x", "AveragePool<kernel_shape=[1,1], strides=[3,3]>(x)"),
+    "transposed": (21, "float[N,8,S,T] x", "ConvTranspose<strides=[2,3], pads=[0,1,1,0]>(x, k)"),
+}  # fmt: skip
+SIZES = [(1, 1, 1), (2, 1, 1), (1, 1, 9), (1, 7, 1), (2, 2, 3), (3, 4, 2), (1, 17, 40), (2, 40, 5)]
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_is_right_at_every_size(name: str, tmp_path: Path) -> None:
+    opset, inputs, node = NODES[name]
+    text = (
+        f'<ir_version: 10, opset_import: ["": {opset}]> g ({inputs}) => (float z) {{ z = {node} }}'
+    )
+    proto = parser.parse_model(text)
+    del proto.graph.output[:]
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))
+    for key in set(WEIGHTS) & set(proto.graph.node[0].input):
+        proto.graph.initializer.append(numpy_helper.from_array(WEIGHTS[key], key))
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    rng = np.random.default_rng(0)
+    for n, s, t in SIZES:
+        given = feeds(expected, {"N": n, "S": s, "T": t}, rng)
+        found = program.run(given)["z"]
+        assert error(expected.run(None, given)[0], found) < 1e-5, (n, s, t)
+
+
+# A side is made of the smallest tiles that will do.
+HALVED = """g (float[N,8,H,6] x) => (float[N,32,U,3] z) { z = SpaceToDepth<blocksize=2>(x) }"""
+
+
+def test_a_side_need_not_be_more_even_than_the_model_asks(tmp_path: Path) -> None:
+    proto = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + HALVED)
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    for height in (2, 6, 34):
+        given = feeds(expected, {"N": 2, "H": height}, np.random.default_rng(height))
+        assert error(expected.run(None, given)[0], program.run(given)["z"]) == 0.0
