@@ -10,6 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from vermilion.backends.native_open_test import compiled, error, feeds, reference
+from vermilion.codegen.emit.resize_table import NEAREST
 
 WEIGHTS = {
     "s": np.linspace(0.5, 2, 8, dtype=np.float32),
@@ -79,3 +80,51 @@ def test_a_side_need_not_be_more_even_than_the_model_asks(tmp_path: Path) -> Non
     for height in (2, 6, 34):
         given = feeds(expected, {"N": 2, "H": height}, np.random.default_rng(height))
         assert error(expected.run(None, given)[0], program.run(given)["z"]) == 0.0
+
+
+# As exporters write what is resized to the sides of another picture.
+TO_SIDES = """<ir_version: 8, opset_import: ["" : 19]>
+g (float[N,5,S,T] x, float[N,1,U,V] y) => (float[N,5,A,B] z)
+ <int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[1] four = {{4}}> {{
+ h = Shape(y)  sides = Slice(h, two, four)  k = Shape(x)  rest = Slice(k, zero, two)
+ sizes = Concat<axis=0>(rest, sides)
+ z = Resize<mode="{mode}", coordinate_transformation_mode="{transform}", nearest_mode="{nearest}">
+  (x, , , sizes) }}"""
+BY_SCALES = """<ir_version: 8, opset_import: ["" : 19]>
+g (float[{shape}] x) => (float[{result}] z) <float[{rank}] scales = {{{scales}}}> {{
+ z = Resize<mode="{mode}">(x, , scales) }}"""
+WAYS = [
+    (mode, transform, nearest)
+    for transform in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+    for mode, nearest in (("linear", "floor"), *(("nearest", name) for name in NEAREST))
+]
+
+
+# Primes: where a coordinate should lie between two pixels, or on one, float32 decides.
+SIDES = [(53, 43), (1, 1), (7, 43), (3, 2), (5, 7), (53, 3), (17, 1), (2, 43)]
+
+
+def _check_sizes(proto: onnx.ModelProto, folder: Path) -> None:
+    program, expected = compiled(proto, folder), reference(proto)
+    rng = np.random.default_rng(0)
+    for (n, s, t), (u, v) in zip(SIZES, SIDES, strict=True):
+        sizes = {"N": n, "S": s + 1, "T": t + 1, "U": u, "V": v}
+        given = feeds(expected, sizes, rng)
+        assert error(expected.run(None, given)[0], program.run(given)["z"]) < 1e-5, sizes
+
+
+@pytest.mark.parametrize(("mode", "transform", "nearest"), WAYS)
+def test_a_picture_takes_the_sides_of_another(
+    mode: str, transform: str, nearest: str, tmp_path: Path
+) -> None:
+    text = TO_SIDES.format(mode=mode, transform=transform, nearest=nearest)
+    _check_sizes(parser.parse_model(text), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("scales", ["1, 1, 2.5, 1.25", "1, 1, 0.5, 3", "1, 1, 1.5", "1, 1, 2"])
+def test_open_sides_by_parts_of_a_whole(mode: str, scales: str, tmp_path: Path) -> None:
+    rank = scales.count(",") + 1
+    shape, result = ("N,5,S,T", "N,5,A,B") if rank == 4 else ("N,5,S", "N,5,A")
+    text = BY_SCALES.format(shape=shape, result=result, rank=rank, scales=scales, mode=mode)
+    _check_sizes(parser.parse_model(text), tmp_path)

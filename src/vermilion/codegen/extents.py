@@ -34,13 +34,14 @@ from vermilion.codegen.emit.product import ProductSpec
 from vermilion.codegen.emit.recurrent import RecurrentSpec
 from vermilion.codegen.emit.reduce import ExtremesSpec, ReduceSpec
 from vermilion.codegen.emit.resize import ResizeSpec
+from vermilion.codegen.emit.resize_table import ResizeTableSpec
 from vermilion.codegen.emit.scan import ScanSpec
 from vermilion.codegen.emit.softmax import SoftmaxSpec
 from vermilion.codegen.emit.winograd import InputTransformSpec, OutputTransformSpec
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.reach import Reach, dense, span, walked, with_tables
-from vermilion.codegen.tensor import SLACK_BYTES, Buffer, View
+from vermilion.codegen.tensor import SLACK_BYTES, STORAGE_BYTES, Buffer, View
 from vermilion.errors import UnsupportedError
 from vermilion.ir.expression import Operand
 
@@ -245,9 +246,12 @@ def _pack(s: PackSpec, isa: Isa) -> Sequence[Reach]:
 
 
 def _resize(s: ResizeSpec, step: Step) -> Sequence[Reach]:
-    """Tables say which pixels are read: they are constants, and are looked into."""
+    """Tables say which pixels are read: constants are looked into, others end at the last pixel."""
     rows, columns = s.rows * s.taps_y, s.columns * s.taps_x
-    last = sum(_largest_offset(step.arguments[at]) for at in (2, 4))
+    last = sum(
+        _largest_offset(step.arguments[at], step.arguments[0], axis)
+        for at, axis in ((2, 2), (4, 3))
+    )
     image = span([(s.images, s.in_image)], s.storage, s.channels)
     go = zip((s.images, s.rows, s.columns), (s.out_image, s.out_row, s.out_column), strict=True)
     return [
@@ -256,9 +260,14 @@ def _resize(s: ResizeSpec, step: Step) -> Sequence[Reach]:
     ]  # fmt: skip
 
 
-def _largest_offset(view: View) -> int:
-    data = view.buffer.data
-    assert data is not None, "the table of a Resize is constant"
+def _resize_table(s: ResizeTableSpec, isa: Isa) -> Sequence[Reach]:
+    return [dense(s.target * s.taps, 8), dense(s.target * s.taps, 4)]
+
+
+def _largest_offset(table: View, source: View, axis: int) -> int:
+    data = table.buffer.data
+    if data is None:  # `ResizeTableSpec` holds every offset inside
+        return (source.shape[axis] - 1) * source.strides[axis] * STORAGE_BYTES[source.storage]
     offsets = np.frombuffer(data.tobytes(), np.int64)
     assert offsets.min() >= 0, "no pixel lies before the first"
     return int(offsets.max())
@@ -296,6 +305,7 @@ _REACHES: Mapping[type, Callable[[Any, Isa], Sequence[Reach]]] = {
     ProductSpec: reach.product,
     RecurrentSpec: reach.recurrent,
     RangeSpec: lambda s, isa: [dense(s.count, s.storage)],
+    ResizeTableSpec: _resize_table,
     ReduceSpec: _reduce,
     ScanSpec: _along,
     SizesSpec: lambda s, isa: [dense(len(s.numbers), s.storage)],

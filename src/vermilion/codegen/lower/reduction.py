@@ -58,7 +58,7 @@ def lower_pool(lowering: Lowering, node: ir.Node) -> None:
     data = node.inputs[0]
     assert data is not None
     result = lowering.output(node.outputs[0], channels_last_order(len(static_shape(data) or ())))
-    source, target = _image_of(lowering, data), as_image(result)
+    source, target = image_of(lowering, data), as_image(result)
     # A row of pixels is an image one pixel high.
     kernel, strides, dilations = (
         (1, *found)[-2:]
@@ -90,7 +90,7 @@ def _image_pads(node: ir.Node) -> tuple[int, int, int, int]:
     return (pads[0], pads[1], pads[2], pads[3]) if len(kernel) == 2 else (0, pads[0], 0, pads[1])
 
 
-def _image_of(lowering: Lowering, value: ir.Value) -> View:
+def image_of(lowering: Lowering, value: ir.Value) -> View:
     """Return images, or rows of pixels, with channels side by side."""
     if len(static_shape(value) or ()) == 4:
         return lowering.channels_last(value, Border())

@@ -1,4 +1,4 @@
-"""Resize and Upsample of images: tables of source pixels and weights, worked out at compile time.
+"""Resize and Upsample of images by tables of source pixels and weights.
 
 Source of every formula: ONNX Resize-19.
 """
@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.emit.resize import ResizeSpec
+from vermilion.codegen.emit.resize_table import ResizeTableSpec
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, identity, operations_of
-from vermilion.codegen.tensor import STORAGE_BYTES, weight
+from vermilion.codegen.lower.geometry import as_image, channels_last_order
+from vermilion.codegen.lower.reduction import image_of
+from vermilion.codegen.tensor import STORAGE_BYTES, View, allocate, weight
 from vermilion.ir.attributes import integer, integers, number, text
 from vermilion.ir.formula import formula
 from vermilion.ir.opset import constant_of, static_shape
-from vermilion.ir.symbolic import is_known, same
+from vermilion.ir.symbolic import is_known, is_one, same
 
 Array = NDArray[Any]
 
@@ -29,11 +32,11 @@ Array = NDArray[Any]
 def check_resize(node: ir.Node) -> str:
     """Say why a Resize is not generated, empty if it is."""
     data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
-    if data is None or result is None or len(data) != 4 or data[:2] != result[:2]:
-        return "Resize that is not over the height and width of images"
+    if data is None or result is None or len(data) not in (3, 4) or data[:2] != result[:2]:
+        return "Resize that is not over signals, or the height and width of images"
     if text(node, "mode", "nearest") not in ("nearest", "linear", "cubic"):
         return f"Resize with mode {text(node, 'mode', 'nearest')}"
-    if text(node, "coordinate_transformation_mode", "half_pixel") not in _TO_SOURCE:
+    if _transform(node) not in _TO_SOURCE:
         return "Resize with crop"
     if text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
         return "Resize that keeps the ratio of the sides"
@@ -42,12 +45,13 @@ def check_resize(node: ir.Node) -> str:
     scales = node.inputs[2] if len(node.inputs) > 2 else None
     if scales is not None and scales.name and constant_of(scales) is None:
         return "Resize with scales that are not constant"
-    if not _has_tables(node):
-        return "" if repeats(node) else "Resize whose tables are for one size"
-    if text(node, "coordinate_transformation_mode", "half_pixel") == "align_corners":
+    if not _has_tables(node) and text(node, "mode", "nearest") == "cubic":
+        return "Resize with mode cubic to a size that is open"
+    if _transform(node) == "align_corners":
         # The specification divides by the size before rounding, ONNX Runtime by the one after.
-        for size, scale in zip(data[2:], _scales(node), strict=True):
-            if not math.isclose(size * scale, round(size * scale), rel_tol=1e-5):
+        for axis, scale in _given_scales(node).items():
+            exact = scale * (data[axis] if is_known(data[axis]) else 1)
+            if not math.isclose(exact, round(exact), rel_tol=1e-5):
                 return "Resize with aligned corners to a size that is rounded"
     return ""
 
@@ -63,7 +67,7 @@ def repeats(node: ir.Node) -> tuple[int, int] | None:
     data, result = static_shape(node.inputs[0]) or (), static_shape(node.outputs[0]) or ()
     if text(node, "mode", "nearest") != "nearest":
         return None
-    transform = text(node, "coordinate_transformation_mode", "half_pixel")
+    transform = _transform(node)
     rounds = text(node, "nearest_mode", "round_prefer_floor")
     by_floor = transform == "asymmetric" and rounds == "floor"
     by_middle = transform in ("half_pixel", "pytorch_half_pixel") and rounds.startswith("round")
@@ -136,7 +140,7 @@ def _nearest(x: Array, mode: str) -> Array:
 def table(node: ir.Node, axis: Axis) -> tuple[Array, Array]:
     """Return source positions and weights. Shapes: both (target, taps)."""
     mode = text(node, "mode", "nearest")
-    transform = text(node, "coordinate_transformation_mode", "half_pixel")
+    transform = _transform(node)
     # In float32, as ONNX Runtime does: coordinates that should be whole are so in both or neither.
     x = _TO_SOURCE[transform](np.arange(axis.target, dtype=np.float32), axis).astype(np.float64)
     if mode == "nearest":
@@ -168,31 +172,17 @@ def _inside(at: Array, axis: Axis) -> Array:
 
 def lower_resize(lowering: Lowering, node: ir.Node) -> None:
     """Write a Resize as one kernel and its tables."""
-    if not _has_tables(node):
-        factors = repeats(node)
-        assert factors is not None, "a claimed Resize of dynamic sizes repeats"
+    factors = None if _has_tables(node) else repeats(node)
+    if factors is not None:
         _lower_repeated(lowering, node, factors)
         return
     data = node.inputs[0]
     assert data is not None
-    source = lowering.channels_last(data, Border())
-    target = lowering.output(node.outputs[0], CHANNELS_LAST)
+    rank = len(static_shape(data) or ())
+    source = image_of(lowering, data)
+    target = as_image(lowering.output(node.outputs[0], channels_last_order(rank)))
     n, c, _, _ = source.shape
-    size = STORAGE_BYTES[source.storage]
-    scales = _scales(node)
-    tables = []
-    for scale, dimension in zip(scales, (2, 3), strict=True):
-        axis = Axis(source.shape[dimension], target.shape[dimension], scale)
-        at, weights = table(node, axis)
-        offsets = at * source.strides[dimension] * size
-        key = (str(node.name), "resize", str(dimension))
-        tables.append(
-            (
-                weight("/".join((*key, "at")), offsets, "i64"),
-                weight("/".join((*key, "weights")), weights.astype(np.float32), "f32"),
-                at.shape[1],
-            )
-        )
+    tables = [_tables(lowering, node, source, target, dimension) for dimension in (2, 3)]
     (y_at, y_weight, taps_y), (x_at, x_weight, taps_x) = tables
     spec = ResizeSpec(
         source.storage, n, c, target.shape[2], target.shape[3], taps_y, taps_x,
@@ -206,18 +196,50 @@ def lower_resize(lowering: Lowering, node: ir.Node) -> None:
     )  # fmt: skip
 
 
-def _scales(node: ir.Node) -> tuple[float, float]:
-    """Return the factors of height and width: those given, or those that the sizes make."""
-    data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
+def _tables(
+    lowering: Lowering, node: ir.Node, source: View, target: View, dimension: int
+) -> tuple[View, View, int]:
+    """Return offsets and weights of one axis, and how many there are for each pixel.
+
+    They are constants where the sizes are known, and computed at a run's begin where they are not.
+    """
+    before, after = source.shape[dimension], target.shape[dimension]
+    stride_bytes = source.strides[dimension] * STORAGE_BYTES[source.storage]
+    label = f"{node.name}/resize/{dimension}"
+    axis = dimension - 4 + len(static_shape(node.inputs[0]) or ())
+    scale = _given_scales(node).get(axis)
+    found: tuple[Array, Array] | None = None
+    if is_one(before) and is_one(after):  # as of the row that a signal is
+        found = np.zeros((1, 1), np.int64), np.ones((1, 1))
+    elif is_known(before) and is_known(after) and is_known(stride_bytes):
+        found = table(node, Axis(before, after, scale or float(after) / before))
+    if found is not None:
+        at, weights = found
+        offsets = weight(f"{label}/at", at * stride_bytes, "i64")
+        return offsets, weight(f"{label}/weights", weights.astype(np.float32), "f32"), at.shape[1]
+    mode, transform = text(node, "mode", "nearest"), _transform(node)
+    if mode == "nearest":
+        mode = text(node, "nearest_mode", "round_prefer_floor")
+    spec = ResizeTableSpec(mode, transform, scale, before, after, stride_bytes)
+    places = allocate(f"{label}/at", "i64", (after, spec.taps))
+    shares = allocate(f"{label}/weights", "f32", (after, spec.taps))
+    lowering.add(Step(spec, (places, shares), (places, shares), (str(node.name),)))
+    return places, shares, spec.taps
+
+
+def _given_scales(node: ir.Node) -> dict[int, float]:
+    """Return the factors that the model has, by axis."""
+    data = static_shape(node.inputs[0])
     assert data is not None
-    assert result is not None
-    scales = [float(after) / before for before, after in zip(data, result, strict=True)]
     value = node.inputs[2] if len(node.inputs) > 2 else None
     constant = constant_of(value)
     if constant is None and node.op_type == "Upsample":
         constant = constant_of(node.inputs[1])
-    if constant is not None and constant.size:
-        axes = [axis % len(data) for axis in integers(node, "axes", range(len(data)))]
-        for axis, scale in zip(axes, constant.numpy().reshape(-1), strict=True):
-            scales[axis] = float(scale)
-    return scales[2], scales[3]
+    if constant is None or not constant.size:
+        return {}
+    axes = [axis % len(data) for axis in integers(node, "axes", range(len(data)))]
+    return dict(zip(axes, constant.numpy().reshape(-1).tolist(), strict=True))
+
+
+def _transform(node: ir.Node) -> str:
+    return text(node, "coordinate_transformation_mode", "half_pixel")

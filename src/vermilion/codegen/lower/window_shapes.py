@@ -174,6 +174,10 @@ def transposed(node: ir.Node) -> list[Shape]:
     return [(data[0], channels, *sizes)]
 
 
+# The factor of an open dimension is a whole number of so many parts: any other is rounded.
+_MOST_PARTS = 64
+
+
 def resized(node: ir.Node) -> list[Shape]:
     """Resize by constant scales or to constant sizes."""
     data = shape_of(node, 0)
@@ -194,9 +198,10 @@ def resized(node: ir.Node) -> list[Shape]:
     require(len(scales) == len(axes), "scales of another rank")
     for axis, scale in zip(axes, scales, strict=True):
         if not is_known(data[axis]):
-            whole = float(scale).is_integer()
-            require(whole, "a table for one size: a dimension that is open, by no whole number")
-            result[axis] = data[axis] * int(scale)
+            # By 0.5 or 1.25: what is cut off is the same in whole numbers.
+            times, parts = float(scale).as_integer_ratio()
+            require(parts <= _MOST_PARTS, f"a dimension that is open, by {scale}")
+            result[axis] = data[axis] * times // parts
             continue
         # The product is rounded to float32 before it is cut, as ONNX Runtime does.
         result[axis] = math.floor(np.float32(data[axis]) * scale)
