@@ -229,7 +229,8 @@ def scatter_nd(w: GraphWriter) -> object:
     if places.name in w.inputs:
         places.is_tame = False  # nobody else changes what it means
     updates = w.new((*shape, *x.shape[count:]), x.array.dtype)
-    return w.op("ScatterND", x, places, updates)
+    adds = w.opset >= 16 and x.array.dtype == np.float32 and w.maybe(0.3)
+    return w.op("ScatterND", x, places, updates, **({"reduction": "add"} if adds else {}))
 
 
 def tile(w: GraphWriter) -> object:

@@ -268,10 +268,9 @@ _HAS_PARAMETERS = frozenset(
 _NO_ARITHMETIC = frozenset(
     {
         "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split",
-        "Concat", "Expand", "Tile", "Gather", "GatherElements", "GatherND",
-        "ScatterND", "Pad", "DepthToSpace",
-        "SpaceToDepth", "Trilu", "Dropout", "Relu", "MaxPool", "GlobalMaxPool", "ReduceMax",
-        "ReduceMin", "Max", "Min", "Neg", "Abs", "Where", "Clip",
+        "Concat", "Expand", "Tile", "Gather", "GatherElements", "GatherND", "Pad",
+        "DepthToSpace", "SpaceToDepth", "Trilu", "Dropout", "Relu", "MaxPool", "GlobalMaxPool",
+        "ReduceMax", "ReduceMin", "Max", "Min", "Neg", "Abs", "Where", "Clip",
     }
 )  # fmt: skip
 

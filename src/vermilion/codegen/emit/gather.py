@@ -63,7 +63,8 @@ class ScatterSpec:
     """`output[indices[index, 0], indices[index, 1] …, inner] = updates[index, inner]`.
 
     `dims` are the index dimensions: (size, (updates stride, indices stride, output stride)); all
-    else is as `GatherSpec` has it. Of two slices for one place the later one stays.
+    else is as `GatherSpec` has it. Of two slices for one place the later one stays; where `adds`,
+    floats are added to what is there, one after the other.
     """
 
     storage: Storage
@@ -73,6 +74,7 @@ class ScatterSpec:
     axes: tuple[tuple[int, int], ...]
     step: int
     inner: tuple[int, int, int]  # size, updates stride, output stride
+    adds: bool = False
 
     family = "scatter"
 
@@ -95,6 +97,9 @@ class ScatterSpec:
 
             def copy(at: Value, mask: Value | None, number: int) -> None:
                 value = load(arithmetic, self.storage, come, at, come_stride, mask)
+                if self.adds:
+                    there = load(arithmetic, self.out_storage, go, at, go_stride, mask)
+                    value = arithmetic.math.add(there, value)
                 store(arithmetic, self.out_storage, value, go, at, go_stride, mask)
 
             for_vectors(f, arithmetic, size, copy)

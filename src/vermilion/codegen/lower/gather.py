@@ -92,12 +92,15 @@ def _pick(
 
 def check_scatter(node: ir.Node) -> str:
     """Say why a ScatterND is not generated, empty if it is."""
-    reduction = text(node, "reduction", "none")
-    return "" if reduction == "none" else f"ScatterND with the reduction `{reduction}`"
+    reduction, dtype = text(node, "reduction", "none"), node.outputs[0].dtype
+    if reduction == "none" or (reduction == "add" and dtype == ir.DataType.FLOAT):
+        return ""
+    kind = "" if dtype is None else f" of {dtype.name.lower()}"
+    return f"ScatterND with the reduction `{reduction}`{kind}"
 
 
 def lower_scatter(lowering: Lowering, node: ir.Node) -> None:
-    """ScatterND: a copy of the data, into which the slices are written in their order."""
+    """ScatterND: a copy of the data, into which the slices are written or added in their order."""
     data, index, slices = node.inputs
     assert data is not None
     assert index is not None
@@ -118,7 +121,7 @@ def lower_scatter(lowering: Lowering, node: ir.Node) -> None:
     spec = ScatterSpec(
         come.storage, target.storage, places.storage, tuple(d for d in dims if d[0] != 1),
         tuple(zip(target.shape[:count], target.strides[:count], strict=True)),
-        places.strides[-1], (size, from_, to),
+        places.strides[-1], (size, from_, to), text(node, "reduction", "none") == "add",
     )  # fmt: skip
     name, work = str(node.name), operations_of([node])
     lowering.add(Step(spec, (come, places, target), (target,), (name,), work))

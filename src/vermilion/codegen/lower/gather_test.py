@@ -86,7 +86,25 @@ def test_a_place_outside_is_told() -> None:
         run_native(model, inputs, "cpu", "fp32", 1)
 
 
-def test_scatters_that_are_refused() -> None:
-    text = "(float[5] x, int64[3,1] i, float[{}] u) => (float[5] y) {{ y = ScatterND{}(x, i, u) }}"
-    added = read(text.format(3, '<reduction = "add">'), opset=16)
-    assert refusals(added) == ["ScatterND with the reduction `add`"]
+def test_slices_are_added() -> None:
+    model = read(
+        """(float[5,19] x, int64[40,1] i, float[40,19] u) => (float[5,19] y) {
+            t = Relu(x)
+            y = ScatterND<reduction = "add">(t, i, u)
+        }""",
+        opset=16,
+    )
+    places = np.random.default_rng(0).integers(-5, 5, (40, 1))
+    inputs = {"x": normal(5, 19), "i": places, "u": normal(40, 19)}
+    assert differences(model, inputs, threads=2)["y"] < 1e-6
+
+
+@pytest.mark.parametrize(("kind", "how"), [("float", "mul"), ("int64", "add")])
+def test_scatters_that_are_refused(kind: str, how: str) -> None:
+    model = read(
+        f"""({kind}[5] x, int64[3,1] i, {kind}[3] u) => ({kind}[5] y) {{
+            y = ScatterND<reduction = "{how}">(x, i, u)
+        }}""",
+        opset=16,
+    )
+    assert refusals(model) == [f"ScatterND with the reduction `{how}` of {kind}"]
