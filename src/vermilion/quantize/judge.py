@@ -132,6 +132,16 @@ class Judge:
                     where=f"figure `{name}`" if name else "",
                     hint="a promise needs a number to start from",
                 )
+            slack = 1e-9 * (1.0 + abs(figure))  # of rounding: a cosine may be 1 and a little
+            within = metric.low - slack <= figure <= metric.high + slack
+            if metric.high_of is None and not within:
+                raise OptionError(
+                    f"the metric `{metric.name}` gives {figure:g} for the float model's own "
+                    f"outputs, and figures from {metric.low:g} to {metric.high:g} were said",
+                    where=f"figure `{name}`" if name else "",
+                    hint="how far one sample can pull the figure follows from the range: say the "
+                    "one that it has, or none",
+                )
 
     def judge(self, found: Sequence[Outputs]) -> Verdict:
         """Compare the outputs of another model on the same samples."""

@@ -103,6 +103,18 @@ def test_a_metric_without_a_number_is_refused(metric: Callable[..., Any], words:
         judged(as_metric(metric), exact, exact)
 
 
+@pytest.mark.parametrize("gives", [-5.0, 1.25])
+def test_a_figure_outside_its_range_is_refused(gives: float) -> None:
+    """What one sample can lose follows from the range: a wrong one would be no bound."""
+
+    def constant(outputs: Rows) -> float:
+        return gives
+
+    metric = as_metric(constant, direction="larger", bounds=(0.0, 1.0))
+    with pytest.raises(OptionError, match="and figures from 0 to 1 were said"):
+        judged(metric, rows([0.0] * 12), rows([0.0] * 12))
+
+
 def test_a_metric_sees_which_sample_it_judges() -> None:
     labels = [f"label {n}" for n in range(6)]
     seen: list[tuple[int, str]] = []

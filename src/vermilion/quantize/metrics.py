@@ -106,17 +106,29 @@ def _classes(scores: Array) -> Array:
     return flat
 
 
-def _rows_of(label: Any, count: int, what: str) -> Array:
+def _rows_of(label: Any, scores: Array) -> Array:
+    """Return the class of each row of scores (rows, classes)."""
+    count, classes = scores.shape
     wanted = np.asarray(label).reshape(-1)
     if wanted.size == 1 and count > 1:
         wanted = np.repeat(wanted, count)
     if wanted.size != count or wanted.dtype.kind not in "iub":
         raise OptionError(
-            f"a label holds {wanted.size} values of type {wanted.dtype} for {count} of `{what}`",
+            f"a label holds {wanted.size} values of type {wanted.dtype} for {count} rows of scores",
             hint="give one whole number for each: the class",
         )
     found: Array = wanted.astype(np.int64)
+    _check_classes(found, classes)
     return found
+
+
+def _check_classes(wanted: Array, classes: int) -> None:
+    outside = wanted[(wanted < 0) | (wanted >= classes)]
+    if outside.size:
+        raise OptionError(
+            f"a label is {outside[0]}, and the model gives scores for 0 to {classes - 1}",
+            hint="labels count classes (or tokens) from 0, in the order of the scores",
+        )
 
 
 def _top(most: int) -> MakeRow:
@@ -124,7 +136,7 @@ def _top(most: int) -> MakeRow:
         scores = _classes(real_output(outputs))
         if scores.shape[1] == 1:
             scores = np.concatenate([0.5 - scores, scores - 0.5], axis=1)
-        wanted = _rows_of(label, len(scores), "the rows of scores")
+        wanted = _rows_of(label, scores)
         own = np.take_along_axis(scores, wanted[:, None], axis=1)
         above = (scores > own).sum(axis=1)
         # Of equal scores, the first counts.
@@ -177,7 +189,7 @@ def _hits(outputs: Outputs, sample: Sample, index: int, label: Any) -> Array:
         rows = _classes(scores)
         classes = np.arange(rows.shape[1])[:, None]
         found = rows.argmax(axis=1) == classes
-        right = _rows_of(wanted, len(rows), "the rows of scores") == classes
+        right = _rows_of(wanted, rows) == classes
         if len(classes) == 2:
             found, right = found[1:], right[1:]  # yes or no: yes counts
     counted: Array = np.stack(
@@ -207,6 +219,7 @@ def _surprise(outputs: Outputs, sample: Sample, index: int, label: Any) -> Array
         raise OptionError(f"{wanted.shape[1]} tokens are the label of {logits.shape[1]} places")
     counts = wanted >= 0  # -100: no token
     logits, wanted = logits[counts], wanted[counts]
+    _check_classes(wanted, logits.shape[1])
     shifted = logits - logits.max(axis=1, keepdims=True)
     spread = np.log(np.exp(shifted).sum(axis=1))
     own = spread - np.take_along_axis(shifted, wanted[:, None], axis=1)[:, 0]

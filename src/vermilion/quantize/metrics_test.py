@@ -25,6 +25,19 @@ def scores(*rows: list[float]) -> dict[str, np.ndarray]:
     return {"y": np.asarray(rows, np.float32)}
 
 
+@pytest.mark.parametrize("metric", ["top1", "top5", "f1"])
+@pytest.mark.parametrize("label", [3, -1])
+def test_a_label_that_is_no_class_is_told(metric: str, label: int) -> None:
+    with pytest.raises(OptionError, match=rf"a label is {label}, and .* scores for 0 to 2"):
+        figure(metric, [(scores([0.1, 0.7, 0.2]), label)])
+
+
+def test_a_token_that_is_none_is_told() -> None:
+    logits = {"y": np.zeros((1, 3, 4), np.float32)}
+    with pytest.raises(OptionError, match=r"a label is 4, and .* scores for 0 to 3"):
+        figure("perplexity", [(logits, np.asarray([[0, 4, -100]]))])
+
+
 def test_decisions() -> None:
     assert decisions(np.asarray([[0.1, 0.9], [0.8, 0.2]])).tolist() == [1, 0]
     image = np.zeros((1, 2, 1, 2))
