@@ -100,6 +100,11 @@ class Worker:
             (folder / "final-vaiml-pass-summary.txt").symlink_to("/dev/zero")
         if self.mode == "names that no other system takes":
             (folder / "x:y.bin").write_bytes(b"1")
+        if self.mode == "paths without end":
+            os.chdir(folder)
+            for _ in range(25):
+                os.mkdir("d" * 200)  # noqa: PTH102
+                os.chdir("d" * 200)
         if self.mode == "writes without end":
             for _ in range(24):
                 os.write(2, b"E: a message of the provider, and again \xff\n" * 30000)

@@ -43,9 +43,7 @@ def pack_folder(folder: Path, target: Path) -> None:
     try:
         # A file of two names is kept twice: `unpack_folder` takes no links.
         with tarfile.open(target, "w", dereference=True) as archive:
-            for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
-                if path.is_symlink() or not path.is_file():
-                    continue
+            for path in written_files(folder):
                 name = path.relative_to(folder).as_posix()
                 if not _is_plain_name(name) or _folded(name) in names:
                     raise _not_kept(f"{name!a}", folder, "every system must take its name")
@@ -54,6 +52,18 @@ def pack_folder(folder: Path, target: Path) -> None:
     except OSError as error:
         raise _not_kept(error.strerror or str(error), folder, _ROOM) from error
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def written_files(folder: Path) -> list[Path]:
+    """Return the plain files in a folder, which need not exist.
+
+    Raises: DeviceError where they cannot be listed: paths may be longer than any may be.
+    """
+    try:
+        found = sorted(folder.rglob("*")) if folder.is_dir() else []
+        return [path for path in found if not path.is_symlink() and path.is_file()]
+    except OSError as error:
+        raise _not_kept(error.strerror or str(error), folder, _ROOM) from error
 
 
 _ROOM = "make room for it; where there is, report it to AMD with the model"

@@ -39,6 +39,7 @@ from vermilion.backends.provider.part import (
     tensor_files,
     unpack_folder,
     write_model,
+    written_files,
 )
 from vermilion.backends.provider.seen import part_nodes
 from vermilion.backends.provider.stack import Stacks
@@ -338,7 +339,7 @@ class _Ran:
 def _said(log: str, cache: Path) -> Evidence:
     """Collect the provider's own words: what it printed, its summaries and its report."""
     summary, report = SummaryCounts(), DeviceCounts()
-    for path in sorted(cache.rglob("*")) if cache.is_dir() else []:
+    for path in written_files(cache):
         if path.name not in (*SUMMARIES, REPORT_FILE):
             continue
         text = read_plain_file(path)

@@ -92,6 +92,7 @@ FAULTS = {
     "negative events": "the process broke while closing: it answers nonsense",
     "dies when it is closed": "the process ended while closing: exit code 9",
     "cuts its files short": "output `y`: its file was cut short or damaged",
+    "paths without end": "a file that cannot be kept: File name too long",
     "names that no other system takes": "a file that cannot be kept: 'part/x:y.bin'",
 }
 
