@@ -266,9 +266,9 @@ def test_time_grows_with_the_size_and_not_faster() -> None:
     def seconds(model: ir.Model) -> float:
         best = float("inf")
         for _ in range(3):
-            started = time.perf_counter()
+            started = time.process_time()
             check_graph(model)
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.process_time() - started)
         return best
 
     assert seconds(chain(20_000)) < 40 * seconds(chain(2_000))
