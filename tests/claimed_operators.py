@@ -55,6 +55,7 @@ _SINGLE = {
     "Clip": ("float[4,6] x", "float[4,6] y", "y = Clip(x, zero, six)"),
     "ArgMax": ("float[4,6] x", "int64[4,1] y", "y = ArgMax<axis=1>(x)"),
     "ArgMin": ("float[4,6] x", "int64[6] y", "y = ArgMin<axis=0, keepdims=0>(x)"),
+    "TopK": ("float[4,6] x", "float[4,1] y, int64[4,1] k", "y, k = TopK(x, axis1)"),
     "CumSum": ("float[4,6] x", "float[4,6] y", "y = CumSum(x, one)"),
     "Concat": ("float[4,6] x, float[4,2] b", "float[4,8] y", "y = Concat<axis=1>(x, b)"),
     "Conv": ("float[2,4,8,8] x", "float[2,4,6,6] y", "y = Conv(x, w, c)"),

@@ -285,6 +285,26 @@ def extreme_place(op_type: str) -> Build:
     return build
 
 
+def top(w: GraphWriter) -> object:
+    """TopK: numbers that are no numbers have no order."""
+    x = w.take(
+        lambda v: v.rank in (1, 2, 3, 4) and v.array.dtype == w.float_type
+        and bool(np.isfinite(v.array.astype(np.float32)).all()),
+        lambda: w.new((w.size(9), w.size(40))),
+    )  # fmt: skip
+    if w.maybe(0.5):
+        x = w.op("Floor", x)  # equal values decide
+    named: dict[str, Any] = {}
+    axis = x.rank - 1
+    if w.maybe(0.6):
+        axis = w.whole(0, x.rank - 1)
+        named["axis"] = signed(w, axis, x.rank)
+    if w.opset >= 11 and w.maybe(0.6):
+        named["largest"] = int(w.maybe(0.4))
+    count = w.ints([w.whole(1, x.shape[axis])])
+    return w.ops("TopK", 2, x, count, **named)
+
+
 def depth_to_space(w: GraphWriter) -> object:
     block = w.one_of([1, 2, 2, 3])
     shape = (w.one_of([1, 2]), w.one_of([1, 2, 3, 5]) * block * block, w.size(9), w.size(9))
@@ -353,7 +373,7 @@ BUILDERS: Mapping[str, tuple[int, Build]] = {
     "GatherND": (11, gather_nd), "ScatterND": (11, scatter_nd), "Tile": (7, tile),
     "Trilu": (14, trilu), "CumSum": (11, cumulative("CumSum")),
     "CumProd": (26, cumulative("CumProd")), "ArgMax": (7, extreme_place("ArgMax")),
-    "ArgMin": (7, extreme_place("ArgMin")), "DepthToSpace": (7, depth_to_space),
+    "ArgMin": (7, extreme_place("ArgMin")), "TopK": (10, top), "DepthToSpace": (7, depth_to_space),
     "SpaceToDepth": (7, space_to_depth), "Range": (11, counted), "Dropout": (7, dropout),
     "Pad": (7, pad),
 }  # fmt: skip

@@ -17,6 +17,7 @@ WEIGHTS = {
     "b": np.linspace(0.1, 1, 8, dtype=np.float32),
     "k": np.sin(np.arange(8 * 4 * 6, dtype=np.float32)).reshape(8, 4, 2, 3),
     "axes": np.array([-1]),
+    "three": np.array([3]),
 }
 # Opset, inputs, node.
 NODES = {
@@ -46,6 +47,8 @@ NODES = {
     "rounded up": (19, "float[N,8,S,T] x", "MaxPool<kernel_shape=[2,1], strides=[2,2], "
                    "pads=[1,0,1,0], ceil_mode=1>(x)"),
     "open channels": (19, "float[N,S,6,T] x", "AveragePool<kernel_shape=[1,1], strides=[3,3]>(x)"),
+    "the best": (13, "float[N,S,8] x", "TopK<axis=2>(x, three)"),
+    "the least": (13, "float[N,8,S] x", "TopK<axis=1, largest=0>(x, three)"),
     "transposed": (21, "float[N,8,S,T] x", "ConvTranspose<strides=[2,3], pads=[0,1,1,0]>(x, k)"),
 }  # fmt: skip
 SIZES = [(1, 1, 1), (2, 1, 1), (1, 1, 9), (1, 7, 1), (2, 2, 3), (3, 4, 2), (1, 17, 40), (2, 40, 5)]
@@ -54,9 +57,9 @@ SIZES = [(1, 1, 1), (2, 1, 1), (1, 1, 9), (1, 7, 1), (2, 2, 3), (3, 4, 2), (1, 1
 @pytest.mark.parametrize("name", NODES)
 def test_a_node_is_right_at_every_size(name: str, tmp_path: Path) -> None:
     opset, inputs, node = NODES[name]
-    text = (
-        f'<ir_version: 10, opset_import: ["": {opset}]> g ({inputs}) => (float z) {{ z = {node} }}'
-    )
+    results = "z, places" if node.startswith("TopK") else "z"
+    body = f"g ({inputs}) => (float z) {{ {results} = {node} }}"
+    text = f'<ir_version: 10, opset_import: ["": {opset}]> {body}'
     proto = parser.parse_model(text)
     del proto.graph.output[:]
     proto.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))

@@ -37,6 +37,7 @@ from vermilion.codegen.emit.resize import ResizeSpec
 from vermilion.codegen.emit.resize_table import ResizeTableSpec
 from vermilion.codegen.emit.scan import ScanSpec
 from vermilion.codegen.emit.softmax import SoftmaxSpec
+from vermilion.codegen.emit.top import TopSpec
 from vermilion.codegen.emit.winograd import InputTransformSpec, OutputTransformSpec
 from vermilion.codegen.isa import Isa
 from vermilion.codegen.kernel import Step
@@ -215,6 +216,14 @@ def _extreme_place(s: ExtremePlaceSpec, isa: Isa) -> Sequence[Reach]:
     return [span(come, s.storage), span(_walks(s.kept, 1), "i64")]
 
 
+def _top(s: TopSpec, isa: Isa) -> Sequence[Reach]:
+    return [
+        span([*_walks(s.kept, 0), (s.size, s.stride)], s.storage),
+        span([*_walks(s.kept, 1), (s.count, s.out_stride)], s.out_storage),
+        span([*_walks(s.kept, 2), (s.count, s.place_stride)], "i64"),
+    ]
+
+
 def _normalize(s: NormalizeSpec, isa: Isa) -> Sequence[Reach]:
     others = [dense(s.size, storage) for storage in (s.scale, s.shift) if storage is not None]
     return [
@@ -310,4 +319,5 @@ _REACHES: Mapping[type, Callable[[Any, Isa], Sequence[Reach]]] = {
     ScanSpec: _along,
     SizesSpec: lambda s, isa: [dense(len(s.numbers), s.storage)],
     SoftmaxSpec: _along,
+    TopSpec: _top,
 }

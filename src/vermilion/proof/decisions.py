@@ -75,6 +75,27 @@ def _extreme(
     return tied.reshape(expected.shape)
 
 
+def _chosen(
+    node: ir.Node, scores: Mapping[str, Array], expected: Array, found: Array, width: float
+) -> Array | None:
+    """Places of TopK: elements that are equal within the roundings may stand in either order."""
+    data = _score(node, scores, 0)
+    if data is None or not data.ndim or found.shape != expected.shape:
+        return None
+    axis = integer(node, "axis", -1) % data.ndim
+    ends = min(found.min(initial=0), expected.min(initial=0)), found.max(initial=0)
+    if ends[0] < 0 or ends[1] >= data.shape[axis] or _has_twice(found, axis):
+        return None
+    wide = data.astype(np.float64)
+    mine, right = (np.take_along_axis(wide, place, axis) for place in (found, expected))
+    tied: Array = np.abs(mine - right) <= width * _largest(wide)
+    return tied
+
+
+def _has_twice(places: Array, axis: int) -> bool:
+    return bool((np.diff(np.sort(places, axis), axis=axis) == 0).any())
+
+
 def _quantized(
     node: ir.Node, scores: Mapping[str, Array], expected: Array, found: Array, width: float
 ) -> Array | None:
@@ -158,6 +179,7 @@ def _largest(array: Array) -> float:
 _DECIDED: Mapping[str, Decided] = {
     "ArgMax": _extreme,
     "ArgMin": _extreme,
+    "TopK": _chosen,
     "QuantizeLinear": _quantized,
     "DynamicQuantizeLinear": _dynamically_quantized,
     "Greater": _compared,

@@ -11,6 +11,7 @@ from kernels import TARGETS, Memory, isa_for
 from vermilion.codegen.emit.argmax import ExtremePlaceSpec
 from vermilion.codegen.emit.gather import PickSpec
 from vermilion.codegen.emit.scan import ScanSpec
+from vermilion.codegen.emit.top import TopSpec
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.tensor import Storage, allocate
 
@@ -91,3 +92,46 @@ def test_elements_are_picked_and_never_from_outside(
     memory.run([Step(spec, (source, index, out), (out,))], isa_for(target))
     inside = np.clip(np.where(places < 0, places + 5, places), 0, 4)
     assert np.array_equal(memory.array(out), np.take_along_axis(data, inside, 0))
+
+
+@pytest.mark.parametrize("storage", ["f32", "bf16", "f16", "i32", "i64"])
+@pytest.mark.parametrize("operation", ["max", "min"])
+@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("shape", [(6, 100), (3, 7), (1, 40)])
+def test_the_best_in_order(
+    shape: tuple[int, int], count: int, operation: Literal["max", "min"], storage: Storage
+) -> None:
+    memory, isa = Memory(), isa_for("cpu")
+    x = np.random.default_rng(count).integers(-9, 9, shape)
+    source = memory.tensor("x", x, storage)
+    values, places = (
+        allocate("v", storage, (shape[0], count)),
+        allocate("p", "i64", (shape[0], count)),
+    )
+    spec = TopSpec(
+        operation, storage, storage, ((shape[0], (shape[1], count, count)),), shape[1], count,
+        1, 1, 1,
+    )  # fmt: skip
+    memory.run([Step(spec, (source, values, places), (values, places))], isa)
+    order = np.argsort(-x if operation == "max" else x, axis=1, kind="stable")[:, :count]
+    assert np.array_equal(memory.array(places), order)
+    assert np.array_equal(memory.array(values), np.take_along_axis(x, order, 1))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_best_of_columns_and_rows(axis: int) -> None:
+    memory, isa = Memory(), isa_for("cpu")
+    x = np.random.default_rng(axis).standard_normal((50, 60)).astype(np.float32)
+    source = memory.tensor("x", x)
+    shape = (5, 60) if axis == 0 else (50, 5)
+    values, places = allocate("v", "f32", shape), allocate("p", "i64", shape)
+    views = (source, values, places)
+    spec = TopSpec(
+        "max", "f32", "f32",
+        ((x.shape[1 - axis], tuple(view.strides[1 - axis] for view in views)),),
+        x.shape[axis], 5, *(view.strides[axis] for view in views),
+    )  # fmt: skip
+    memory.run([Step(spec, views, (values, places))], isa)
+    order = np.take(np.argsort(-x, axis=axis, kind="stable"), np.arange(5), axis)
+    assert np.array_equal(memory.array(places), order)
+    assert np.array_equal(memory.array(values), np.take_along_axis(x, order, axis))

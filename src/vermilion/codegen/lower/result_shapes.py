@@ -105,7 +105,7 @@ def _dtype_of(node: ir.Node, value: ir.Value) -> ir.DataType | None:
     """Return the element type of one of a node's results."""
     kind = node.op_type
     if value is not node.outputs[0]:
-        if kind == "MaxPool":
+        if kind in ("MaxPool", "TopK"):
             return ir.DataType.INT64
         if kind == "Dropout":
             return ir.DataType.BOOL
@@ -217,6 +217,14 @@ def _along(node: ir.Node) -> Results:
     return [data]
 
 
+def _top(node: ir.Node) -> Results:
+    data = shape_of(node, 0)
+    axis = checked_axis(integer(node, "axis", -1), len(data))
+    count = constants(node, 1) or []
+    require(len(count) == 1 and 0 < count[0] <= data[axis], f"{count} of {data[axis]} elements")
+    return [(*data[:axis], count[0], *data[axis + 1 :])] * 2
+
+
 def _scanned(node: ir.Node) -> Results:
     data = shape_of(node, 0)
     axes = constants(node, 1) or []
@@ -301,7 +309,7 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalized),
     **dict.fromkeys(("Softmax", "LogSoftmax", "LpNormalization"), _along),
     **dict.fromkeys(("CumSum", "CumProd"), _scanned),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _extreme),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _extreme), "TopK": _top,
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global),
     **dict.fromkeys(("MaxPool", "AveragePool"), pool),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),

@@ -87,6 +87,7 @@ _CHANGED: Mapping[str, tuple[int, Callable[[ir.Node], bool] | None]] = {
     "LogSoftmax": (12, _takes_axes_together),
     "BatchNormalization": (13, _is_in_training),
     "Resize": (10, _ANY),  # no coordinates but asymmetric ones, scales as second input
+    "TopK": (9, _ANY),  # how many as an attribute
     "Slice": (9, _ANY),  # bounds as attributes
     "Pad": (10, _ANY),  # amounts as an attribute
 }
@@ -198,7 +199,7 @@ def _unfit_values(node: ir.Node) -> str:
 
 # Operators whose later inputs are axes, sizes or amounts: constants, empty where none are meant.
 _WITH_PARAMETERS = frozenset(
-    {"Resize", "Pad", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Tile", "Range"}
+    {"Resize", "Pad", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Tile", "Range", "TopK"}
 )
 
 
@@ -372,6 +373,7 @@ RULES: Mapping[str, Rule] = {
     "Trilu": Rule(data_movement.lower_trilu, check=data_movement.check_trilu),
     "ArgMax": Rule(scan.lower_extreme_place),
     "ArgMin": Rule(scan.lower_extreme_place),
+    "TopK": Rule(scan.lower_top, check=scan.check_top),
     "CumSum": Rule(scan.lower_scan, check=scan.check_scan),
     "CumProd": Rule(scan.lower_scan, check=scan.check_scan),
     "GatherElements": Rule(scan.lower_pick),

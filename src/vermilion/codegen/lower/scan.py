@@ -1,4 +1,4 @@
-"""Operators that walk along one dimension: ArgMax, ArgMin, CumSum, CumProd, GatherElements."""
+"""Operators along one dimension: ArgMax, ArgMin, TopK, CumSum, CumProd, GatherElements."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from vermilion.codegen.emit.argmax import ExtremePlaceSpec
 from vermilion.codegen.emit.gather import PickSpec
 from vermilion.codegen.emit.map import collapse
 from vermilion.codegen.emit.scan import ScanSpec
+from vermilion.codegen.emit.top import TopSpec
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.checks import check_indices
 from vermilion.codegen.lower.context import Lowering, operations_of
 from vermilion.codegen.lower.elementwise import layout_like
 from vermilion.codegen.lower.shapes import constant_ints
+from vermilion.codegen.lower.window_shapes import whole_numbers
 from vermilion.codegen.tensor import View
 from vermilion.ir.attributes import integer
 from vermilion.ir.opset import constant_of
+from vermilion.ir.symbolic import is_known
 
 Kept = tuple[tuple[int, tuple[int, ...]], ...]
 
@@ -50,6 +53,52 @@ def lower_extreme_place(lowering: Lowering, node: ir.Node) -> None:
         bool(integer(node, "select_last_index", 0)), lowering.isa.lanes,
     )  # fmt: skip
     lowering.add(Step(spec, (source, wide), (wide,), (str(node.name),), operations_of([node])))
+
+
+# An element that beats the last of the list moves up to all of it.
+_MOST_TAKEN = 512
+_ORDERED = (
+    ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.INT32,
+    ir.DataType.INT64,
+)  # fmt: skip
+
+
+def check_top(node: ir.Node) -> str:
+    """Say why a TopK is not generated, empty if it is."""
+    count = whole_numbers(node.inputs[1])
+    if count is None or len(count) != 1 or not is_known(count[0]):
+        return "TopK of a number of elements that is not known"
+    if count[0] > _MOST_TAKEN:
+        return f"TopK of more than {_MOST_TAKEN} elements"
+    if not integer(node, "sorted", 1):
+        return "TopK in an order that is left open"
+    if [bool(value.name) for value in node.outputs] != [True, True]:
+        return "TopK without one of its results"
+    dtype = node.outputs[0].dtype
+    return "" if dtype in _ORDERED else f"TopK of {dtype}"
+
+
+def lower_top(lowering: Lowering, node: ir.Node) -> None:
+    """TopK."""
+    data = node.inputs[0]
+    assert data is not None
+    source = lowering.demand(data)
+    values, places = (lowering.output(value) for value in node.outputs)
+    rank = len(source.shape)
+    axis = integer(node, "axis", -1) % rank
+    others = [at for at in range(rank) if at != axis]
+    views = (source, values, places)
+    dims = collapse(
+        [source.shape[at] for at in others],
+        [tuple(view.strides[at] for at in others) for view in views],
+        0,
+    )
+    spec = TopSpec(
+        "max" if integer(node, "largest", 1) else "min", source.storage, values.storage,
+        tuple((size, strides) for size, strides in dims), source.shape[axis], values.shape[axis],
+        *(view.strides[axis] for view in views),
+    )  # fmt: skip
+    lowering.add(Step(spec, views, (values, places), (str(node.name),), operations_of([node])))
 
 
 def check_scan(node: ir.Node) -> str:
