@@ -86,6 +86,8 @@ _SINGLE = {
     "Expand": ("float[4,1] x", "float[2,4,6] y", "y = Expand(x, wide)"),
     "Gather": ("float[4,6] x", "float[3,6] y", "y = Gather(x, index)"),
     "GatherND": ("float[4,6] x", "float[3] y", "y = GatherND(x, pairs)"),
+    "ScatterElements": ("float[4,6] x, float[1,3] u", "float[4,6] y",
+                        "y = ScatterElements<axis=1>(x, picks, u)"),
     "ScatterND": ("float[4,6] x, float[3] u", "float[4,6] y", "y = ScatterND(x, pairs, u)"),
     "GatherElements": ("float[4,6] x", "float[1,3] y", "y = GatherElements(x, picks)"),
     "Pad": ("float[4,6] x", "float[6,8] y", "y = Pad(x, pads)"),

@@ -233,6 +233,24 @@ def scatter_nd(w: GraphWriter) -> object:
     return w.op("ScatterND", x, places, updates, **({"reduction": "add"} if adds else {}))
 
 
+def scatter_elements(w: GraphWriter) -> object:
+    x = any_value(w, 1, 2, 3, 4)
+    axis = w.whole(0, x.rank - 1)
+    # As many places along the axis as there are, none of them twice in a row.
+    shape = [w.whole(1, size) for size in x.shape]
+    order = np.argsort(w.random.random((*shape[:axis], x.shape[axis], *shape[axis + 1 :])), axis)
+    index = np.take(order, np.arange(shape[axis]), axis)
+    index = np.where(w.random.random(shape) < 0.2, index - x.shape[axis], index)
+    places = w.constant(index) if w.maybe(0.6) else w.input(index)
+    if places.name in w.inputs:
+        places.is_tame = False  # nobody else changes what it means
+    updates = w.new(tuple(shape), x.array.dtype)
+    named: dict[str, Any] = {"axis": signed(w, axis, x.rank)} if axis or w.maybe(0.5) else {}
+    if w.opset >= 16 and x.array.dtype == np.float32 and w.maybe(0.3):
+        named["reduction"] = "add"
+    return w.op("ScatterElements", x, places, updates, **named)
+
+
 def tile(w: GraphWriter) -> object:
     x = any_value(w, 1, 2, 3, 4, most=17)
     return w.op("Tile", x, w.ints([w.one_of([1, 1, 2, 3]) for _ in x.shape]))
@@ -370,7 +388,8 @@ BUILDERS: Mapping[str, tuple[int, Build]] = {
     "Squeeze": (7, squeeze), "Unsqueeze": (7, unsqueeze), "Identity": (7, identity),
     "Slice": (7, slice_), "Split": (7, split), "Concat": (7, concat), "Expand": (8, expand),
     "Gather": (7, gather), "GatherElements": (11, gather_elements),
-    "GatherND": (11, gather_nd), "ScatterND": (11, scatter_nd), "Tile": (7, tile),
+    "GatherND": (11, gather_nd), "ScatterND": (11, scatter_nd),
+    "ScatterElements": (11, scatter_elements), "Tile": (7, tile),
     "Trilu": (14, trilu), "CumSum": (11, cumulative("CumSum")),
     "CumProd": (26, cumulative("CumProd")), "ArgMax": (7, extreme_place("ArgMax")),
     "ArgMin": (7, extreme_place("ArgMin")), "TopK": (10, top), "DepthToSpace": (7, depth_to_space),

@@ -11,6 +11,7 @@ from onnx import numpy_helper, parser
 
 from vermilion.backends.native_open_test import compiled, error, feeds, reference
 from vermilion.codegen.emit.resize_table import NEAREST
+from vermilion.errors import UnsupportedError
 
 WEIGHTS = {
     "s": np.linspace(0.5, 2, 8, dtype=np.float32),
@@ -131,3 +132,27 @@ def test_open_sides_by_parts_of_a_whole(mode: str, scales: str, tmp_path: Path) 
     shape, result = ("N,5,S,T", "N,5,A,B") if rank == 4 else ("N,5,S", "N,5,A")
     text = BY_SCALES.format(shape=shape, result=result, rank=rank, scales=scales, mode=mode)
     _check_sizes(parser.parse_model(text), tmp_path)
+
+
+# As a mixture of experts chooses two of eight.
+ROUTER = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[N,S,8] x) => (float[N,S,8] z) <int64[1] two = {2}> {
+ v, i = TopK(x, two)  w = Softmax<axis=-1>(v)  h = Shape(x)  none = ConstantOfShape(h)
+ z = ScatterElements<axis=2>(none, i, w) }"""
+PLACED = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[N,4] x, int64[N,2] i, float[N,2] u) => (float[N,4] z) {
+ z = ScatterElements<axis=1, reduction="add">(x, i, u) }"""
+
+
+def test_a_router_of_experts_at_every_size(tmp_path: Path) -> None:
+    _check_sizes(parser.parse_model(ROUTER), tmp_path)
+
+
+def test_elements_are_added_in_their_order_and_none_outside(tmp_path: Path) -> None:
+    program = compiled(parser.parse_model(PLACED), tmp_path)
+    x, u = np.zeros((3, 4), np.float32), np.array([[1, 2]] * 3, np.float32)
+    places = np.array([[0, 0], [-1, 1], [3, 2]])
+    found = program.run({"x": x, "i": places, "u": u})["z"]
+    assert found.tolist() == [[3, 0, 0, 0], [0, 2, 0, 1], [0, 0, 2, 1]]
+    with pytest.raises(UnsupportedError, match="idx=4 must be within"):
+        program.run({"x": x, "i": places + 1, "u": u})

@@ -267,6 +267,14 @@ def picked(node: ir.Node) -> Results:
     return [index]
 
 
+def put_in_place(node: ir.Node) -> Results:
+    """ScatterElements: the data's shape; there is an update for each index."""
+    data, index, updates = (shape_of(node, at) for at in range(3))
+    require(index == updates, f"updates of {list(updates)} for {list(index)}")
+    picked(node)
+    return [data]
+
+
 def padded(node: ir.Node) -> Results:
     """Pad by constant amounts."""
     result = list(shape_of(node, 0))

@@ -1,4 +1,4 @@
-"""Gather, GatherND, ScatterND: slices of a tensor, copied from or to where whole numbers say."""
+"""Gather, GatherND, ScatterND, ScatterElements: copies from or to where whole numbers say."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def _pick(
 
 
 def check_scatter(node: ir.Node) -> str:
-    """Say why a ScatterND is not generated, empty if it is."""
+    """Say why a ScatterND or ScatterElements is not generated, empty if it is."""
     reduction, dtype = text(node, "reduction", "none"), node.outputs[0].dtype
     if reduction == "none" or (reduction == "add" and dtype == ir.DataType.FLOAT):
         return ""
     kind = "" if dtype is None else f" of {dtype.name.lower()}"
-    return f"ScatterND with the reduction `{reduction}`{kind}"
+    return f"{node.op_type} with the reduction `{reduction}`{kind}"
 
 
 def lower_scatter(lowering: Lowering, node: ir.Node) -> None:
@@ -122,6 +122,32 @@ def lower_scatter(lowering: Lowering, node: ir.Node) -> None:
         come.storage, target.storage, places.storage, tuple(d for d in dims if d[0] != 1),
         tuple(zip(target.shape[:count], target.strides[:count], strict=True)),
         places.strides[-1], (size, from_, to), text(node, "reduction", "none") == "add",
+    )  # fmt: skip
+    name, work = str(node.name), operations_of([node])
+    lowering.add(Step(spec, (come, places, target), (target,), (name,), work))
+
+
+def lower_scatter_elements(lowering: Lowering, node: ir.Node) -> None:
+    """ScatterElements: a copy of the data, into which elements are written or added in order."""
+    data, index, elements = node.inputs
+    assert data is not None
+    assert index is not None
+    assert elements is not None
+    source, places, come = (lowering.demand(value) for value in (data, index, elements))
+    rank = len(source.shape)
+    axis = integer(node, "axis", 0) % rank
+    target = lowering.output(node.outputs[0], layout_like([source], rank))
+    check_indices(lowering, node, places, source.shape[axis])
+    dims = (
+        (size, (come.strides[at], places.strides[at], 0 if at == axis else target.strides[at]))
+        for at, size in enumerate(places.shape)
+    )
+    lowering.copy_into(source, target, node)
+    assert places.storage in ("i32", "i64")
+    spec = ScatterSpec(
+        come.storage, target.storage, places.storage, tuple(d for d in dims if d[0] != 1),
+        ((target.shape[axis], target.strides[axis]),), 1, (1, 1, 1),
+        text(node, "reduction", "none") == "add",
     )  # fmt: skip
     name, work = str(node.name), operations_of([node])
     lowering.add(Step(spec, (come, places, target), (target,), (name,), work))

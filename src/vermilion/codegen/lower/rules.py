@@ -358,6 +358,7 @@ RULES: Mapping[str, Rule] = {
     "Gather": Rule(gather.lower_any_gather),
     "GatherND": Rule(gather.lower_tuples),
     "ScatterND": Rule(gather.lower_scatter, check=gather.check_scatter),
+    "ScatterElements": Rule(gather.lower_scatter_elements, check=gather.check_scatter),
     "Softmax": Rule(transformer.lower_softmax, "floats"),
     "LogSoftmax": Rule(transformer.lower_softmax, "floats"),
     **{
