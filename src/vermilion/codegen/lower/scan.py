@@ -55,8 +55,6 @@ def lower_extreme_place(lowering: Lowering, node: ir.Node) -> None:
     lowering.add(Step(spec, (source, wide), (wide,), (str(node.name),), operations_of([node])))
 
 
-# An element that beats the last of the list moves up to all of it.
-_MOST_TAKEN = 512
 _ORDERED = (
     ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.INT32,
     ir.DataType.INT64,
@@ -68,8 +66,6 @@ def check_top(node: ir.Node) -> str:
     count = whole_numbers(node.inputs[1])
     if count is None or len(count) != 1 or not is_known(count[0]):
         return "TopK of a number of elements that is not known"
-    if count[0] > _MOST_TAKEN:
-        return f"TopK of more than {_MOST_TAKEN} elements"
     if not integer(node, "sorted", 1):
         return "TopK in an order that is left open"
     if [bool(value.name) for value in node.outputs] != [True, True]:
