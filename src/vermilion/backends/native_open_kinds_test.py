@@ -156,3 +156,15 @@ def test_elements_are_added_in_their_order_and_none_outside(tmp_path: Path) -> N
     assert found.tolist() == [[3, 0, 0, 0], [0, 2, 0, 1], [0, 0, 2, 1]]
     with pytest.raises(UnsupportedError, match="idx=4 must be within"):
         program.run({"x": x, "i": places + 1, "u": u})
+
+
+# As a detector counts the pixels of its grid: in floats, up to a size of the run.
+GRID = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,5,S,T] x) => (float[N,5,S,T] z) <int64 last = {3}, float zero = {0}, float one = {1},
+  float half = {0.5}> {
+ h = Shape(x)  n = Gather<axis=0>(h, last)  f = Cast<to=1>(n)  k = Range(zero, f, one)
+ c = Add(k, half)  z = Add(x, c) }"""
+
+
+def test_floats_are_counted_up_to_a_size(tmp_path: Path) -> None:
+    _check_sizes(parser.parse_model(GRID), tmp_path)

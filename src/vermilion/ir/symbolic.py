@@ -133,6 +133,18 @@ def same(one: int, other: int) -> bool:
     return formula(one).text == formula(other).text
 
 
+def alike(one: Sequence[int] | None, other: Sequence[int] | None) -> bool:
+    """Say whether two shapes are known and equal, for a choice that is right where they are not.
+
+    That they are equal is asked of every run; that they are not, as at the examples, is not.
+    """
+    if one is None or other is None or len(one) != len(other):
+        return False
+    if any(int(a) != int(b) for a, b in zip(one, other, strict=True)):
+        return False
+    return all(a == b for a, b in zip(one, other, strict=True))
+
+
 def typical(number: int) -> int:
     """Return a plain int to choose by, what is best and not what is right.
 

@@ -9,6 +9,7 @@ from vermilion.codegen.emit.fill import RangeSpec
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import Lowering, identity, key_of
+from vermilion.codegen.lower.data_movement_shapes import range_bound
 from vermilion.codegen.lower.elementwise import kind_of, layout_like
 from vermilion.codegen.lower.shapes import constant_ints, given_input
 from vermilion.codegen.lower.window_shapes import whole_numbers
@@ -66,9 +67,10 @@ def lower_tile(lowering: Lowering, node: ir.Node) -> None:
 
 def check_range(node: ir.Node) -> str:
     """Say why a Range is not generated, empty if it is."""
-    known = all(whole_numbers(value) is not None for value in node.inputs)
-    is_whole = node.outputs[0].dtype in (ir.DataType.INT64, ir.DataType.INT32)
-    return "" if known and is_whole else "Range whose bounds are not whole numbers that are known"
+    known = all(range_bound(node, at) is not None for at in range(3))
+    kinds = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT)
+    is_kind = node.outputs[0].dtype in kinds
+    return "" if known and is_kind else "Range whose bounds are not whole numbers that are known"
 
 
 def lower_range(lowering: Lowering, node: ir.Node) -> None:

@@ -16,10 +16,11 @@ from vermilion.codegen.lower.window_shapes import (
     needed,
     require,
     shape_of,
+    whole_numbers,
 )
 from vermilion.ir.attributes import integer, integers
 from vermilion.ir.formula import at_least, formula
-from vermilion.ir.opset import constant_of
+from vermilion.ir.opset import constant_of, is_operator
 from vermilion.ir.symbolic import is_known, is_one, larger, lesser, same, strict_comparisons
 
 Results = list[Shape]
@@ -170,11 +171,33 @@ _BEYOND = 2**31 - 1
 
 def ranged(node: ir.Node) -> Results:
     """Range between whole numbers that are known."""
-    numbers = [needed(node, at) for at in range(3)]
-    require(all(len(found) == 1 for found in numbers), "bounds that are not one number each")
-    (start,), (limit,), (step,) = numbers
+    bounds = [range_bound(node, at) for at in range(3)]
+    require(None not in bounds, "bounds that are not one whole number each")
+    start, limit, step = (bound for bound in bounds if bound is not None)
     require(is_known(step) and step > 0, f"a Range in steps of {step}")
     return [(larger(0, -(-(limit - start) // step)),)]
+
+
+def range_bound(node: ir.Node, at: int) -> int | None:
+    """Return the start, limit or step of a Range where it is a whole number that is known.
+
+    Of floats it may be a size that is converted, as exporters count the pixels of a grid.
+    """
+    value = node.inputs[at]
+    made = None if value is None else value.producer()
+    if (
+        made is not None
+        and is_operator(made, "Cast")
+        and made.outputs[0].dtype == ir.DataType.FLOAT
+    ):
+        value = made.inputs[0]
+    constant = constant_of(value)
+    if constant is not None and not all(
+        float(number).is_integer() for number in constant.numpy().reshape(-1)
+    ):
+        return None
+    numbers = whole_numbers(value) or []
+    return numbers[0] if len(numbers) == 1 else None
 
 
 def pieces(node: ir.Node) -> Results:

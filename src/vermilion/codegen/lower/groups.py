@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from vermilion.ir.opset import constant_of, is_operator, static_shape
+from vermilion.ir.symbolic import alike
 
 # Tensors that one kernel reads; beyond it, pointers no longer fit in registers.
 _MOST_INPUTS = 10
@@ -123,8 +124,7 @@ def _join(
     is_product: bool,
 ) -> bool:
     """Add a node to the one group that reads it, if the kernel stays small enough."""
-    shape = static_shape(node.outputs[0])
-    if shape is None or shape != static_shape(group.root.outputs[0]):
+    if not alike(static_shape(node.outputs[0]), static_shape(group.root.outputs[0])):
         return False
     if is_product and group.anchor is not None:
         return False

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from vermilion.codegen.lower.data_movement_shapes import joined
+from vermilion.codegen.lower.data_movement_shapes import joined, range_bound
 from vermilion.codegen.lower.patterns.attention import (
     attention,
     check_attention,
@@ -34,6 +34,8 @@ from vermilion.ir.opset import constant_of, is_standard
 _MOST_ADDENDS = 8
 # Channels that LRN adds up: each is an operator. AlexNet and GoogLeNet have 5.
 _MOST_NEIGHBOURS = 64
+Definition = Callable[[DefinitionWriter, ir.Node], ir.Value]
+
 _JOINED = {"Sum": "Sum", "Mean": "Sum", "Max": "Max", "Min": "Min"}
 
 
@@ -49,10 +51,17 @@ def write_definitions(model: ir.Model) -> ir.Model:
 
 
 def _is_composite(node: ir.Node) -> bool:
-    if not is_standard(node):
-        return False
-    is_long = node.op_type in _JOINED and len(node.inputs) > _MOST_ADDENDS
-    return is_long or node.op_type in DEFINITIONS or is_linear_of_run(node)
+    return is_standard(node) and _definition_of(node) is not None
+
+
+def _definition_of(node: ir.Node) -> Definition | None:
+    if is_linear_of_run(node):
+        return write_linear
+    if node.op_type == "Range" and node.outputs[0].dtype == ir.DataType.FLOAT:
+        return _float_range
+    if node.op_type in _JOINED and len(node.inputs) > _MOST_ADDENDS:
+        return _joined
+    return DEFINITIONS.get(node.op_type)
 
 
 def check_definition(node: ir.Node) -> str:
@@ -239,7 +248,17 @@ def _joined(w: DefinitionWriter, node: ir.Node) -> ir.Value:
     return total
 
 
-DEFINITIONS: Mapping[str, Callable[[DefinitionWriter, ir.Node], ir.Value]] = {
+def _float_range(w: DefinitionWriter, node: ir.Node) -> ir.Value:
+    """Count in whole numbers, which are converted."""
+    shape = sizes_of(node.outputs[0])
+    bounds = (range_bound(node, at) for at in range(3))
+    count = w("Range", shape, *(w.size(bound) for bound in bounds if bound is not None))
+    numbers = w("Cast", shape, count, to=int(ir.DataType.FLOAT))
+    numbers.type = ir.TensorType(ir.DataType.FLOAT)
+    return numbers
+
+
+DEFINITIONS: Mapping[str, Definition] = {
     "BatchNormalization": _batch_normalization,
     "InstanceNormalization": _instance_normalization,
     "GroupNormalization": _group_normalization,
@@ -255,7 +274,8 @@ DEFINITIONS: Mapping[str, Callable[[DefinitionWriter, ir.Node], ir.Value]] = {
 
 def _replace(graph: ir.Graph, node: ir.Node) -> None:
     output = node.outputs[0]
-    write = write_linear if is_linear_of_run(node) else DEFINITIONS.get(node.op_type, _joined)
+    write = _definition_of(node)
+    assert write is not None, "a composite operator has a definition"
     result = write(DefinitionWriter(graph, node), node)
     name, output.name = output.name, None
     result.name, result.type = name, output.type
