@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import numpy_helper, parser
 
 from vermilion.backends.native_open_test import compiled, error, feeds, reference
 from vermilion.codegen.emit.resize_table import NEAREST
+from vermilion.codegen.lower.resize import Axis, table
 from vermilion.errors import UnsupportedError
+from vermilion.ir.literal.interpret import interpret
 
 WEIGHTS = {
     "s": np.linspace(0.5, 2, 8, dtype=np.float32),
@@ -168,3 +171,20 @@ g (float[N,5,S,T] x) => (float[N,5,S,T] z) <int64 last = {3}, float zero = {0}, 
 
 def test_floats_are_counted_up_to_a_size(tmp_path: Path) -> None:
     _check_sizes(parser.parse_model(GRID), tmp_path)
+
+
+@pytest.mark.parametrize(("before", "after"), [(18, 40), (15, 70), (14, 20)])
+def test_a_coordinate_that_is_a_half_but_for_float32(
+    before: int, after: int, tmp_path: Path
+) -> None:
+    text = TO_SIDES.format(mode="nearest", transform="asymmetric", nearest="round_prefer_ceil")
+    proto = parser.parse_model(text)
+    x = np.tile(np.arange(before, dtype=np.float32)[:, None], (1, 5, 1, 1))
+    given = {"x": x, "y": np.zeros((1, 1, after, 1), np.float32)}
+    wanted = np.minimum((2 * np.arange(after) * before + after) // (2 * after), before - 1)
+    literal = interpret(ir.from_proto(proto), given, ["z"])["z"]
+    for found in (compiled(proto, tmp_path).run(given)["z"], literal):
+        assert np.array_equal(found[0, 0, :, 0], wanted)
+    node = next(node for node in ir.from_proto(proto).graph if node.op_type == "Resize")
+    at, _ = table(node, Axis(before, after, after / before))
+    assert np.array_equal(at[:, 0], wanted)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vermilion.codegen.emit.map import map_step
 from vermilion.codegen.emit.resize import ResizeSpec
-from vermilion.codegen.emit.resize_table import ResizeTableSpec
+from vermilion.codegen.emit.resize_table import HALF, ResizeTableSpec
 from vermilion.codegen.kernel import Step
 from vermilion.codegen.lower.context import CHANNELS_LAST, Border, Lowering, identity, operations_of
 from vermilion.codegen.lower.geometry import as_image, channels_last_order
@@ -132,9 +132,9 @@ def _nearest(x: Array, mode: str) -> Array:
         case "ceil":
             return np.ceil(x)
         case "round_prefer_ceil":
-            return np.floor(x + 0.5)
+            return np.floor(x + HALF)
         case _:
-            return np.ceil(x - 0.5)
+            return np.ceil(x - HALF)
 
 
 def table(node: ir.Node, axis: Axis) -> tuple[Array, Array]:

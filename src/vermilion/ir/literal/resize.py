@@ -71,6 +71,10 @@ def _coordinates(how: _How, axis: _Axis, kind: type[np.floating[Any]]) -> Array:
     raise ValueError(f"`coordinate_transformation_mode` {how.coordinates} is not one of Resize")
 
 
+# A coordinate of 13.5 may come out as 13.499999 in float32: what is that near to a half is one.
+_HALF = 0.5 + 1e-6
+
+
 def _nearest(how: _How, axis: _Axis) -> Array:
     """Return the nearest old elements. In float32, which scales are written in.
 
@@ -79,9 +83,9 @@ def _nearest(how: _How, axis: _Axis) -> Array:
     x = _coordinates(how, axis, np.float32)
     match how.nearest:
         case "round_prefer_floor":
-            found = np.ceil(x - np.float32(0.5))
+            found = np.ceil(x.astype(np.float64) - _HALF)
         case "round_prefer_ceil":
-            found = np.floor(x + np.float32(0.5))
+            found = np.floor(x.astype(np.float64) + _HALF)
         case "floor":
             found = np.floor(x)
         case "ceil":
