@@ -148,7 +148,7 @@ FAULTS: tuple[Fault, ...] = (
     ]),
     *in_file(EMIT + "gather.py", _EXACT, [
         ("stride", "rows gathered by elements", "whole",
-         "f.multiply(place, self.axis_stride * item))\n\n", "f.multiply(place, item))\n\n"),
+         "f.multiply(place, stride * item)", "f.multiply(place, stride)"),
     ]),
     *in_file(EMIT + "rows.py", _EXACT, [
         ("tail", "tail of a row not computed", "whole",
