@@ -46,9 +46,17 @@ def test_what_a_hanging_program_started_is_ended_with_it(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="ended with"):
         python(LEAVES.format(place=str(place)), limit_s=5.0)
     number = int(place.read_text())
-    assert not psutil.pid_exists(number) or (
-        psutil.Process(number).status() == psutil.STATUS_ZOMBIE
-    )
+    until = time.monotonic() + 60.0
+    while _runs(number) and time.monotonic() < until:  # a signal takes its time on a busy machine
+        time.sleep(0.02)
+    assert not _runs(number)
+
+
+def _runs(number: int) -> bool:
+    try:
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_program_that_is_not_there() -> None:

@@ -17,12 +17,12 @@ from vermilion.partition.place import NodePlace
 from vermilion.runtime.open_shapes import open_shape_note
 from vermilion.runtime.session import Session
 
-# Where a Resize reads is a table, made for one size.
+# The table of a cubic Resize is made for one size.
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[{x}] x) => (float[a, b, c, d] y) <float[4] scales = {{1, 1, 1.5, 1.5}}> {{
-  a = Resize <mode = "linear"> (x, , scales)
-  b = Resize <mode = "linear"> (a, , scales)
-  y = Relu (b)
+  a = Resize <mode = "cubic"> (x, , scales)
+  b = Resize <mode = "cubic"> (a, , scales)
+  y = Resize <mode = "cubic"> (b, , scales)
 }}"""
 
 

@@ -46,7 +46,7 @@ def check_resize(node: ir.Node) -> str:
     if scales is not None and scales.name and constant_of(scales) is None:
         return "Resize with scales that are not constant"
     if not _has_tables(node) and text(node, "mode", "nearest") == "cubic":
-        return "Resize with mode cubic to a size that is open"
+        return "Resize with mode cubic where a size is dynamic"
     if _transform(node) == "align_corners":
         # The specification divides by the size before rounding, ONNX Runtime by the one after.
         for axis, scale in _given_scales(node).items():
