@@ -34,8 +34,12 @@ def check_resize(node: ir.Node) -> str:
     data, result = static_shape(node.inputs[0]), static_shape(node.outputs[0])
     if data is None or result is None or len(data) not in (3, 4) or data[:2] != result[:2]:
         return "Resize that is not over signals, or the height and width of images"
-    if text(node, "mode", "nearest") not in ("nearest", "linear", "cubic"):
-        return f"Resize with mode {text(node, 'mode', 'nearest')}"
+    mode = text(node, "mode", "nearest")
+    if mode not in ("nearest", "linear", "cubic"):
+        return f"Resize with mode {mode}"
+    dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
+    if mode != "nearest" and dtype is not None and not dtype.is_floating_point():
+        return f"Resize of integers with mode {mode}"
     if _transform(node) not in _TO_SOURCE:
         return "Resize with crop"
     if text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
@@ -45,7 +49,7 @@ def check_resize(node: ir.Node) -> str:
     scales = node.inputs[2] if len(node.inputs) > 2 else None
     if scales is not None and scales.name and constant_of(scales) is None:
         return "Resize with scales that are not constant"
-    if not _has_tables(node) and text(node, "mode", "nearest") == "cubic":
+    if not _has_tables(node) and mode == "cubic":
         return "Resize with mode cubic where a size is dynamic"
     if _transform(node) == "align_corners":
         # The specification divides by the size before rounding, ONNX Runtime by the one after.

@@ -70,3 +70,12 @@ def test_what_is_refused(attributes: str, reason: str) -> None:
         s=np.array([1, 1, 0.7, 0.7], np.float32),
     )
     assert refusals(model) == [reason]
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_integers_are_not_mixed(mode: str) -> None:
+    text = f"""(uint8[1,2,5,5] x, float[4] s) => (uint8[1,2,10,10] y) {{
+        y = Resize<mode = "{mode}">(x, , s)
+    }}"""
+    model = read(text, s=np.array([1, 1, 2, 2], np.float32))
+    assert refusals(model) == [f"Resize of integers with mode {mode}"]
