@@ -117,14 +117,10 @@ def lower_scatter(lowering: Lowering, node: ir.Node) -> None:
     dims += [(size, (from_, 0, to)) for size, (to, from_) in inner[:-1]]
     size, (to, from_) = inner[-1]
     lowering.copy_into(source, target, node)
-    assert places.storage in ("i32", "i64")
-    spec = ScatterSpec(
-        come.storage, target.storage, places.storage, tuple(d for d in dims if d[0] != 1),
-        tuple(zip(target.shape[:count], target.strides[:count], strict=True)),
-        places.strides[-1], (size, from_, to), text(node, "reduction", "none") == "add",
+    _scatter(
+        lowering, node, (come, places, target), dims, range(count), places.strides[-1],
+        (size, from_, to),
     )  # fmt: skip
-    name, work = str(node.name), operations_of([node])
-    lowering.add(Step(spec, (come, places, target), (target,), (name,), work))
 
 
 def lower_scatter_elements(lowering: Lowering, node: ir.Node) -> None:
@@ -138,16 +134,25 @@ def lower_scatter_elements(lowering: Lowering, node: ir.Node) -> None:
     axis = integer(node, "axis", 0) % rank
     target = lowering.output(node.outputs[0], layout_like([source], rank))
     check_indices(lowering, node, places, source.shape[axis])
-    dims = (
+    dims: Dims = [
         (size, (come.strides[at], places.strides[at], 0 if at == axis else target.strides[at]))
         for at, size in enumerate(places.shape)
-    )
+    ]
     lowering.copy_into(source, target, node)
+    _scatter(lowering, node, (come, places, target), dims, (axis,), 1, (1, 1, 1))
+
+
+def _scatter(
+    lowering: Lowering, node: ir.Node, views: tuple[View, View, View], dims: Dims,
+    axes: Sequence[int], step: int, inner: tuple[int, int, int],
+) -> None:  # fmt: skip
+    """Add the step; `views` are what comes, where it goes along `axes`, and what it goes into."""
+    come, places, target = views
     assert places.storage in ("i32", "i64")
     spec = ScatterSpec(
         come.storage, target.storage, places.storage, tuple(d for d in dims if d[0] != 1),
-        ((target.shape[axis], target.strides[axis]),), 1, (1, 1, 1),
+        tuple((target.shape[axis], target.strides[axis]) for axis in axes), step, inner,
         text(node, "reduction", "none") == "add",
     )  # fmt: skip
     name, work = str(node.name), operations_of([node])
-    lowering.add(Step(spec, (come, places, target), (target,), (name,), work))
+    lowering.add(Step(spec, views, (target,), (name,), work))
