@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import threading
@@ -18,10 +19,54 @@ import vermilion.genai as og
 SETTLED, WHOLE, WINDOW, SAMPLE = 4_000, 10_000, 1_000, 100
 # What a window may take beyond the one before: a token that leaked 60 bytes would be over this.
 MOST_GROWTH_BYTES = 60 * WINDOW
+# The same of Python's small objects, which it takes from its own arenas: one for two tokens.
+MOST_GROWTH_OBJECTS = WINDOW // 2
+# What the process may take beyond its allocators from the first window to the last. Large pages
+# come 2 MiB at a time, some of them late; the KV cache of one text that stayed is more than this.
+MOST_PAGES_BYTES = 16 << 20
 STATUS = Path("/proc/self/status")
-has_status = pytest.mark.skipif(not STATUS.exists(), reason="this system has no /proc/self/status")
+
+
+class Allocated(ctypes.Structure):
+    """What glibc's `mallinfo2` returns, of all arenas (malloc/malloc.c, glibc 2.33 and later)."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def mallinfo() -> Callable[[], Allocated] | None:
+    """Return glibc's count of allocated bytes; None where the C library has none."""
+    function = getattr(ctypes.CDLL(None), "mallinfo2", None) if STATUS.exists() else None
+    if function is not None:
+        function.restype = Allocated
+    return function
+
+
+can_count = pytest.mark.skipif(mallinfo() is None, reason="this system has no mallinfo2")
 
 pytestmark = pytest.mark.needs("avx2")
+
+
+def allocated_bytes() -> int:
+    """Return the bytes that `malloc` has given out, the mapped ones too."""
+    gc.collect()
+    count = mallinfo()
+    assert count is not None
+    now = count()
+    return int(now.uordblks + now.hblkhd)
 
 
 def own_bytes() -> int:
@@ -29,7 +74,6 @@ def own_bytes() -> int:
 
     Of a mapped file, new tokens touch new rows.
     """
-    gc.collect()
     rows = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
     return int(rows["RssAnon"].split()[0]) * 1024
 
@@ -60,8 +104,8 @@ def generated(model: og.Model, prompt: list[int], room: int) -> Iterator[int]:
 def check_memory(model: og.Model, prompt: list[int], room: int) -> None:
     """Hold the most that each thousand tokens took against the thousand before.
 
-    The middle of these steps: a leak is in all of them, what the system gives the process or takes
-    back (large pages, other tests' threads) in one or two.
+    Counted by the allocator: pages come and go by more than a leak is. The middle of these steps:
+    a leak is in all of them, another thread's memory in one or two.
     """
     tokens = generated(model, prompt, room)
     most = []
@@ -70,14 +114,37 @@ def check_memory(model: og.Model, prompt: list[int], room: int) -> None:
         for _ in range(WINDOW // SAMPLE):
             for _ in range(SAMPLE):
                 next(tokens)
-            taken.append(own_bytes())
-        most.append(max(taken))
-    assert np.median(np.diff(most[SETTLED // WINDOW - 1 :])) < MOST_GROWTH_BYTES
+            taken.append((allocated_bytes(), sys.getallocatedblocks(), own_bytes()))
+        most.append(np.max(taken, axis=0))
+    later = np.array(most[SETTLED // WINDOW - 1 :])
+    allocated, objects, _ = np.median(np.diff(later, axis=0), axis=0)
+    assert allocated < MOST_GROWTH_BYTES, later
+    assert objects < MOST_GROWTH_OBJECTS, later
+    assert later[-1, 2] - later[0, 2] < MOST_PAGES_BYTES, later
 
 
-@has_status
+@can_count
 def test_memory_stays_over_ten_thousand_tokens(model: og.Model) -> None:
     check_memory(model, list(range(20, 44)), 250)
+
+
+@can_count
+@pytest.mark.parametrize(
+    "leaked", [bytes, np.zeros], ids=["of a small object", "of the allocator's"]
+)
+def test_a_leak_at_each_token_is_seen(
+    model: og.Model, monkeypatch: pytest.MonkeyPatch, leaked: Callable[[int], object]
+) -> None:
+    kept: list[object] = []
+    once = og.Generator.generate_next_token
+
+    def leaking(self: og.Generator) -> None:
+        once(self)
+        kept.append(leaked(70))
+
+    monkeypatch.setattr(og.Generator, "generate_next_token", leaking)
+    with pytest.raises(AssertionError):
+        check_memory(model, list(range(20, 44)), 250)
 
 
 def texts(model: og.Model, prompts: list[list[int]], count: int) -> list[list[int]]:
