@@ -31,10 +31,11 @@ from typing import Any, Literal
 from patch_module import patch
 from proof_fault import FORMATS, Fault
 from proof_float_faults import FAULTS as FLOAT_FAULTS
+from proof_index_faults import FAULTS as INDEX_FAULTS
 from proof_integer_faults import FAULTS as INTEGER_FAULTS
 from proof_integer_faults import GPU_FAULTS, PROVIDER_FAULTS
 
-FAULTS = (*FLOAT_FAULTS, *INTEGER_FAULTS, *GPU_FAULTS, *PROVIDER_FAULTS)
+FAULTS = (*FLOAT_FAULTS, *INDEX_FAULTS, *INTEGER_FAULTS, *GPU_FAULTS, *PROVIDER_FAULTS)
 ROOT = Path(__file__).resolve().parent.parent
 _PLACES = [str(ROOT / name) for name in ("src", "tests")]
 sys.path[:0] = _PLACES

@@ -7,68 +7,18 @@ vector, images are no square, strides and pads differ by side: what is wrong som
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
-
-Array = NDArray[Any]
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Text:
-    """A graph's inputs, outputs and nodes; `weights` are drawn, `constants` are as given."""
-
-    inputs: str
-    outputs: str
-    nodes: str
-    weights: Mapping[str, Shape] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    opset: int = 17
-
-    def model(self) -> ir.Model:
-        """Return the model; weights keep the size of what they are multiplied by."""
-        text = (
-            f'<ir_version: 9, opset_import: ["" : {self.opset}]>'
-            f"g ({self.inputs}) => ({self.outputs}) {{ {self.nodes} }}"
-        )
-        proto = onnx.parser.parse_model(text)
-        random = np.random.default_rng(7)
-        arrays: dict[str, Array] = {}
-        for name, shape in self.weights.items():
-            fan_in = max(1, int(np.prod(shape[1:])))
-            arrays[name] = (random.standard_normal(shape) / np.sqrt(fan_in)).astype(np.float32)
-        arrays |= {name: np.asarray(value) for name, value in self.constants.items()}
-        proto.graph.initializer.extend(
-            onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()
-        )
-        return ir.from_proto(proto)
-
-
-def _f(*values: float) -> Array:
-    return np.array(values, np.float32)
-
-
-def _i(*values: int) -> Array:
-    return np.array(values, np.int64)
-
-
-def _scalar(value: float) -> Array:
-    return np.array(value, np.float32)
-
-
-def _byte(value: int, kind: Any = np.uint8) -> Array:
-    return np.array(value, kind)
-
+from proof_index_faults import MODELS
+from proof_text import Array, Shape, Text, byte, floats, scalar, whole
 
 _NORM = {"g": (20,), "b": (20,), "m": (20,)}
 _VARIANCE = (np.arange(20) / 10 + 0.3).astype(np.float32)
 
 TEXTS: Mapping[str, Text] = {
+    **MODELS,
     "conv": Text(
         "float[2,5,9,11] x", "float[2,20,9,11] y, float[2,20,5,4] z",
         "c = Conv <pads = [1,1,1,1]> (x, w, b) y = Relu (c)"
@@ -88,7 +38,7 @@ TEXTS: Mapping[str, Text] = {
     "depthwise": Text(
         "float[1,20,9,11] x", "float[1,20,9,11] y",
         "c = Conv <pads = [1,1,1,1], group = 20> (x, w, b) y = Clip (c, low, high)",
-        {"w": (20, 1, 3, 3), "b": (20,)}, {"low": _scalar(-0.5), "high": _scalar(1.5)},
+        {"w": (20, 1, 3, 3), "b": (20,)}, {"low": scalar(-0.5), "high": scalar(1.5)},
     ),
     "transposed": Text(
         "float[1,6,5,7] x", "float[1,20,10,14] y",
@@ -127,7 +77,7 @@ TEXTS: Mapping[str, Text] = {
         "float[2,9,16] q, float[2,16,70] k, float[2,70,20] v, float[1,70] mask", "float[2,9,20] y",
         "s = MatMul (q, k) c = Mul (s, quarter) m = Add (c, mask) w = Softmax <axis = -1> (m)"
         "y = MatMul (w, v)",
-        {}, {"quarter": _scalar(0.25)},
+        {}, {"quarter": scalar(0.25)},
     ),
     "deep": Text(
         "float[128,9000] x", "float[128,16] y", "y = MatMul (x, w)", {"w": (9000, 16)},
@@ -157,7 +107,7 @@ TEXTS: Mapping[str, Text] = {
         'y = Resize <mode = "linear"> (x, , s)'
         'z = Resize <mode = "nearest", nearest_mode = "ceil"> (x, , , sizes)'
         'r = Relu (x) t = Resize <mode = "cubic"> (r, , s)',
-        {}, {"s": _f(1, 1, 2, 2), "sizes": _i(1, 20, 9, 11)},
+        {}, {"s": floats(1, 1, 2, 2), "sizes": whole(1, 20, 9, 11)},
     ),
     "lstm": Text(
         "float[5,2,7] x, float[2,2,20] h, float[2,2,20] c",
@@ -183,15 +133,15 @@ TEXTS: Mapping[str, Text] = {
         "d = Elu <alpha = 1.5> (x) e = PRelu (x, s) f = Erf (x) g = Tanh (x) h = Softplus (x)"
         "i = Selu (x) j = Pow (x, three) m = Abs (v) n = Add (m, one) k = Log (n)"
         "o = Sub (x, v) l = Exp (o)",
-        {"s": (37,)}, {"three": _scalar(3.0), "one": _scalar(1.0)},
+        {"s": (37,)}, {"three": scalar(3.0), "one": scalar(1.0)},
     ),
     "turned": Text(
         "float[2,9,20] x", "float[2,9,20] y, float[2,4,20] z",
         "r = Slice (x, last, end, axis, back) a = Mul (r, x) y = MatMul (a, w)"
         "s = Slice (x, last, first, axis, twice) z = Tanh (s)",
         {"w": (20, 20)},
-        {"last": _i(-1), "end": _i(-(2**63) + 1), "axis": _i(1), "back": _i(-1), "first": _i(0),
-         "twice": _i(-2)},
+        {"last": whole(-1), "end": whole(-(2**63) + 1), "axis": whole(1), "back": whole(-1),
+         "first": whole(0), "twice": whole(-2)},
     ),
     "gelu": Text(
         "float[3,37] x", "float[3,37] y, float[3,37] z, float[3,37] t",
@@ -207,8 +157,8 @@ TEXTS: Mapping[str, Text] = {
         "d = Tile (r, times) e = Trilu (r, one)"
         'f = Pad <mode = "reflect"> (r, pads) g = Pad <mode = "edge"> (r, pads)'
         'h = Pad <mode = "wrap"> (r, pads) i = Pad (r, pads, v)',
-        {}, {"times": _i(2, 1, 1, 3), "one": np.array(1, np.int64), "v": _scalar(0.75),
-             "pads": _i(0, 0, 2, 1, 0, 0, 1, 2)},
+        {}, {"times": whole(2, 1, 1, 3), "one": np.array(1, np.int64), "v": scalar(0.75),
+             "pads": whole(0, 0, 2, 1, 0, 0, 1, 2)},
     ),
     "slicing": Text(
         "float[3,8,21] x, int64[4] k",
@@ -218,7 +168,7 @@ TEXTS: Mapping[str, Text] = {
         "c, d = Split <axis = 1> (r, parts) e = Concat <axis = 2> (r, x)"
         "f = Transpose <perm = [2,0,1]> (r) g = CumSum <exclusive = 1, reverse = 1> (r, ax0)"
         "h = CumSum (r, ax2)",
-        {}, {"s": _i(7), "e1": _i(-9), "ax": _i(1), "st": _i(-2), "parts": _i(3, 5),
+        {}, {"s": whole(7), "e1": whole(-9), "ax": whole(1), "st": whole(-2), "parts": whole(3, 5),
              "ax0": np.array(1, np.int64), "ax2": np.array(2, np.int64)},
     ),
     "batch_norm": Text(
@@ -249,7 +199,7 @@ TEXTS: Mapping[str, Text] = {
         "o = Cast <to = 1> (k) g = ArgMax <axis = 1, keepdims = 0> (o)"
         "h = ArgMin <axis = 0, keepdims = 0> (o) i = Mul (k, k) j = Gather (x, rows)",
         {}, {"one": np.array(1, np.int64), "i0": np.array(5, np.int32),
-             "ax": np.array(1, np.int64), "rows": _i(2, -3)},
+             "ax": np.array(1, np.int64), "rows": whole(2, -3)},
     ),
     "casts": Text(
         "float[3,17] x, int32[3,17] k", "uint8[3,17] a, float[3,17] b, int64[3,17] c, int8[3,17] d",
@@ -265,8 +215,8 @@ def _quantized_weights(shape: Shape, kind: Any = np.int8) -> Array:
 
 
 _LAYERS = {
-    "xs": _scalar(0.02), "xz": _byte(120), "ys": _scalar(0.05), "yz": _byte(131),
-    "zs": _scalar(0.04), "zz": _byte(17),
+    "xs": scalar(0.02), "xz": byte(120), "ys": scalar(0.05), "yz": byte(131),
+    "zs": scalar(0.04), "zz": byte(17),
 }  # fmt: skip
 _CHANNEL_SCALES = (0.002 + np.arange(20) / 20000).astype(np.float32)
 
@@ -299,7 +249,7 @@ TEXTS |= {  # type: ignore[operator]
         "e = DequantizeLinear <axis = 1> (w, ws) a = MatMul (d, e) k = Clip (a, low, high)"
         "y = QuantizeLinear (k, ys, yz) f = DequantizeLinear (y, ys, yz) z = Tanh (f)",
         {}, {**_LAYERS, "w": _quantized_weights((22, 20)), "ws": _CHANNEL_SCALES,
-             "low": _scalar(-2.2), "high": _scalar(3.3)},
+             "low": scalar(-2.2), "high": scalar(3.3)},
     ),
     "q_sum": Text(
         "uint8[1,20,5,7] x, uint8[1,20,5,7] v", "uint8[1,20,5,7] y, uint8[1,20,5,7] z",
@@ -313,13 +263,13 @@ TEXTS |= {  # type: ignore[operator]
         "q = QuantizeLinear (x, xs, iz) d = DequantizeLinear (q, xs, iz)"
         "p = MaxPool <kernel_shape = [2,2], strides = [2,2]> (d) y = QuantizeLinear (p, xs, iz)"
         "e = DequantizeLinear (w, us) a = Conv (p, e) z = QuantizeLinear (a, ys, jz)",
-        {}, {**_LAYERS, "iz": _byte(-7, np.int8), "jz": _byte(11, np.int8),
-             "w": _quantized_weights((20, 20, 1, 1)), "us": _scalar(0.004)},
+        {}, {**_LAYERS, "iz": byte(-7, np.int8), "jz": byte(11, np.int8),
+             "w": _quantized_weights((20, 20, 1, 1)), "us": scalar(0.004)},
     ),
     "q_wide": Text(
         "float[3,37] x", "uint16[3,37] y, float[3,37] z",
         "y = QuantizeLinear (x, s, zero) d = DequantizeLinear (y, s, zero) z = Sigmoid (d)",
-        {}, {"s": _scalar(0.0007), "zero": np.array(30000, np.uint16)}, opset=21,
+        {}, {"s": scalar(0.0007), "zero": np.array(30000, np.uint16)}, opset=21,
     ),
     "q_regrid": Text(
         "uint8[3,37] x", "uint8[3,37] y, float[3,37] z",
@@ -333,7 +283,7 @@ TEXTS |= {  # type: ignore[operator]
         "q = QuantizeLinear (x, s, zero) d = DequantizeLinear (q, s, zero)"
         "e = DequantizeLinear <axis = 1> (w, ws) a = MatMul (d, e)"
         "y = QuantizeLinear (a, t, zero)",
-        {}, {"s": _scalar(0.0003), "t": _scalar(0.0007), "zero": np.array(30000, np.uint16),
+        {}, {"s": scalar(0.0003), "t": scalar(0.0007), "zero": np.array(30000, np.uint16),
              "w": _quantized_weights((22, 20)), "ws": _CHANNEL_SCALES}, opset=21,
     ),
     "q_dynamic": Text(
@@ -344,7 +294,7 @@ TEXTS |= {  # type: ignore[operator]
         "g = Cast <to = 1> (j) h = Mul (u, xs) e = Mul (g, h) y = Add (e, r)"
         "kt = Transpose <perm = [0,2,1]> (k) z = MatMulInteger (k, kt, kz, kz)",
         {"b": (20,)},
-        {"xs": _scalar(0.02), "w": _quantized_weights((22, 20), np.uint8), "wz": _byte(117),
+        {"xs": scalar(0.02), "w": _quantized_weights((22, 20), np.uint8), "wz": byte(117),
          "ws": _CHANNEL_SCALES, "k20": _quantized_weights((20, 20))},
     ),
     "q_dynamic_conv": Text(
@@ -354,8 +304,8 @@ TEXTS |= {  # type: ignore[operator]
         "t, u, v = DynamicQuantizeLinear (y)"
         "j = ConvInteger <pads = [1,1,1,1], group = 20> (t, d, v, wz)"
         "g = Cast <to = 1> (j) h = Mul (u, xs) z = Mul (g, h)",
-        {}, {"xs": _scalar(0.02), "w": _quantized_weights((20, 6, 3, 3), np.uint8),
-             "wz": _byte(117), "d": _quantized_weights((20, 1, 3, 3), np.uint8)},
+        {}, {"xs": scalar(0.02), "w": _quantized_weights((20, 6, 3, 3), np.uint8),
+             "wz": byte(117), "d": _quantized_weights((20, 1, 3, 3), np.uint8)},
     ),
     "q_weights": Text(
         "uint8[5,22] x", "uint8[5,20] y",
@@ -368,7 +318,7 @@ TEXTS |= {  # type: ignore[operator]
         "int8[9,17] x", "int64[9,1] y, int64[1,17] z",
         "f = Cast <to = 1> (x) h = Mul (f, k) g = Round (h) y = ArgMax <axis = 1> (g)"
         "z = ArgMin <axis = 0> (g)",
-        {}, {"k": _scalar(0.03)},
+        {}, {"k": scalar(0.03)},
     ),
     "provider": Text(
         "float[4,3,6,6] x", "float[4,8,6,6] y",
@@ -378,7 +328,7 @@ TEXTS |= {  # type: ignore[operator]
     "provider_integers": Text(
         "float[4,30] x", "int64[4,6] y",
         "a = MatMul (x, w) r = Reshape (a, s) y = ArgMax <axis = 2, keepdims = 0> (r)",
-        {"w": (30, 60)}, {"s": _i(4, 6, 10)},
+        {"w": (30, 60)}, {"s": whole(4, 6, 10)},
     ),
     "gpu_provider": Text(
         "float[4,64] x", "float[4,128] y", "a = MatMul (x, w) y = Relu (a)", {"w": (64, 128)}
