@@ -52,6 +52,7 @@ class Family:
     local_base: float = 0.0  # of layers with a window, where they are turned otherwise
     has_plain_windows: bool = False  # layers with a window turn by no rule but the base
     head_share: float = 1.0  # of a head is turned, where nothing says it
+    may_turn_part: bool = False  # a configuration may say that a part of a head is turned
     has_dense_folders: bool = False  # mixtures of this name are GGUF files alone
     has_convolutions: bool = False  # short ones, in the place of some layers' attention
     has_tied_folders: bool = False  # the head has the embedding's weights, where nothing says it
@@ -125,7 +126,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("llama", ("llama", "mistral", "ministral"), gguf_pairs=True, has_dense_folders=True),
     Family("qwen2", ("qwen2",)),
     Family("qwen3", ("qwen3",), qk_norm="head"),
-    Family("phi3", ("phi3",)),
+    Family("phi3", ("phi3",), may_turn_part=True),
     Family(
         "gemma", ("gemma",), activation="gelu_tanh", offset=1.0, has_scaled_embedding=True,
         has_tied_folders=True,
@@ -149,17 +150,17 @@ FAMILIES: tuple[Family, ...] = (
     Family("ernie4_5", ("ernie4_5",), gguf_pairs=True, config_pairs=True),
     Family(
         "phi2", ("phi",), norm="layer", activation="gelu_tanh", is_gated=False, is_parallel=True,
-        head_share=0.5, names=_PHI,
+        head_share=0.5, may_turn_part=True, names=_PHI,
     ),
     Family(
         "nemotron", ("nemotron",), norm="layer", activation="relu_squared", is_gated=False,
-        offset=1.0, head_share=0.5,
+        offset=1.0, head_share=0.5, may_turn_part=True,
     ),
     Family(
         "starcoder2", ("starcoder2",), norm="layer", activation="gelu_tanh", is_gated=False,
         names={"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
     ),
-    Family("stablelm", ("stablelm",), norm="layer", head_share=0.25),
+    Family("stablelm", ("stablelm",), norm="layer", head_share=0.25, may_turn_part=True),
     Family("seed_oss", ("seed_oss",)),
     Family("arcee", ("arcee",), activation="relu_squared", is_gated=False, gguf_pairs=True),
     Family(
@@ -168,7 +169,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "glm4", ("glm4",), places="both", gguf_pairs=True, config_pairs=True, head_share=0.5,
-        names=_GLM4,
+        may_turn_part=True, names=_GLM4,
     ),
     Family(
         "cohere2", ("cohere2",), norm="layer", is_parallel=True, gguf_pairs=True,
@@ -192,8 +193,8 @@ FAMILIES: tuple[Family, ...] = (
         "ernie4_5-moe", ("ernie4_5_moe",), gguf_pairs=True, config_pairs=True, names=_ERNIE_MOE
     ),
     Family(
-        "glm4moe", ("glm4_moe",), qk_norm="some", head_share=0.5, names=_GLM4_MOE,
-        gguf_names=_AFTER_ATTENTION,
+        "glm4moe", ("glm4_moe",), qk_norm="some", head_share=0.5, may_turn_part=True,
+        names=_GLM4_MOE, gguf_names=_AFTER_ATTENTION,
     ),
     Family(
         "lfm2moe", ("lfm2_moe",), qk_norm="head", has_convolutions=True, has_tied_folders=True,

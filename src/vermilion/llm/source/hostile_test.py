@@ -131,7 +131,7 @@ def test_tensors_that_cannot_be(about: object, words: str, tmp_path: Path) -> No
         ({"model_type": "gemma3"}, "reads images or sound"),
         ({"model_type": "unheard_of"}, "`unheard_of` are not read"),
         ({"num_local_experts": 8}, "`num_local_experts` = 8"),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rule `dynamic`"),
+        ({"rope_scaling": {"rope_type": "proportional"}}, "rule `proportional`"),
         ({"rope_parameters": {"llama_4_scaling_beta": 0.1}}, "`llama_4_scaling_beta` = 0.1"),
         ({"hidden_act": "mish"}, "activation `mish`"),
         ({"layer_types": ["chunked_attention"]}, "chunked_attention"),

@@ -15,6 +15,7 @@ from vermilion.codegen.emit.decoder.row import CLAMPED_BOUND, CLAMPED_SLOPE, Sou
 from vermilion.errors import ModelError, UnsupportedError
 
 _MOST_EXPERTS = 4096
+_LEAST_SUM = 1e-6  # no sum of the weights of chosen experts is smaller
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,10 @@ def check_groups(groups: object, where: str) -> None:
 
 
 def check_clamps(fields: Mapping[str, object], where: str) -> None:
-    """Raise UnsupportedError where what joins products is clamped otherwise than gpt-oss does."""
+    """Raise UnsupportedError for bounds of what joins products, or of what sums are divided by."""
+    least = fields.get("moe_norm_min")
+    if isinstance(least, int | float) and least > _LEAST_SUM:
+        raise UnsupportedError(f"`moe_norm_min` = {least!r} is not computed", where=where)
     for name, known in (("swiglu_alpha", CLAMPED_SLOPE), ("swiglu_limit", CLAMPED_BOUND)):
         if fields.get(name, known) != known:
             raise UnsupportedError(

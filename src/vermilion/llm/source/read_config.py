@@ -15,6 +15,7 @@ from vermilion.codegen.emit.decoder.row import Source
 from vermilion.errors import ModelError, UnsupportedError
 from vermilion.files import read_object
 from vermilion.llm.source.blueprint import MOST_MEASURE, Blueprint, Layer
+from vermilion.llm.source.config_defaults import with_defaults
 from vermilion.llm.source.families import FAMILIES, Family
 from vermilion.llm.source.mixtures import (
     CHOSEN,
@@ -43,6 +44,26 @@ _NOT_COMPUTED = (
     "qk_layernorm", "use_parallel_residual", "attn_temperature_tuning",
     "use_bidirectional_attention", "kv_lora_rank", "is_encoder_decoder", "add_cross_attention",
 )  # fmt: skip
+# Whose configurations may say which layers have a window without a list of them.
+_WITH_PATTERNS = ("gemma3_text", "cohere2", "exaone4")
+_GRANITE = ("granite", "granitemoe", "granitemoeshared")
+# What only the classes of some models compute: the others leave it alone, and what its writer
+# meant is not known. The number by which it changes nothing, and the models.
+_COMPUTED_BY_SOME: Mapping[str, tuple[float, tuple[str, ...]]] = {
+    "attn_logit_softcapping": (0.0, ("gemma2",)),
+    "final_logit_softcapping": (0.0, ("gemma2", "gemma3_text")),
+    "attention_multiplier": (0.0, _GRANITE),
+    "embedding_multiplier": (1.0, _GRANITE),
+    "residual_multiplier": (1.0, _GRANITE),
+    "sliding_window": (
+        0.0,
+        (
+            "mistral", "ministral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "phi3",
+            "gemma2", "gemma3_text", "smollm3", "olmo3", "starcoder2", "cohere2", "exaone4",
+            "gpt_oss",
+        ),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -115,12 +136,16 @@ def read_config(folder: Path) -> tuple[Config, Family]:
         refused_fields += EXPERTS
     if family.qk_norm != "some":
         refused_fields.append("use_qk_norm")
+    for name, (plain, kinds) in _COMPUTED_BY_SOME.items():
+        is_off = name == "sliding_window" and fields.get("use_sliding_window") is False
+        if kind not in kinds and fields.get(name) != plain and not is_off:
+            refused_fields.append(name)
     for name in refused_fields:
         if fields.get(name):
             raise UnsupportedError(
-                f"`{name}` = {fields[name]!r} is not computed here", where=str(path)
+                f"`{name}` = {fields[name]!r} of a `{kind}` is not computed here", where=str(path)
             )
-    return Config(fields, str(path)), family
+    return Config(with_defaults(fields), str(path)), family
 
 
 def blueprint_of(config: Config, family: Family) -> Blueprint:
@@ -166,8 +191,9 @@ def blueprint_of(config: Config, family: Family) -> Blueprint:
 
 
 def _activation(config: Config, family: Family) -> Source:
-    given = config.fields.get("hidden_activation") or config.fields.get("hidden_act")
-    if given is None or (family.offset and family.has_scaled_embedding and given == "gelu"):
+    own, other = config.fields.get("hidden_activation"), config.fields.get("hidden_act")
+    given = own or other
+    if given is None or (family.has_scaled_embedding and not own and other == "gelu"):
         return family.activation  # Gemma's first configurations name the exact one, and mean this
     found = _ACTIVATIONS.get(str(given))
     if found is None:
@@ -177,7 +203,8 @@ def _activation(config: Config, family: Family) -> Source:
 
 def _inner(config: Config, family: Family) -> int:
     """Return the size inside a layer."""
-    size = config.whole("block_ff_dim", "intermediate_size")
+    names = ("block_ff_dim", "intermediate_size")
+    size = config.whole(*(names if family.has_convolutions else names[1:]))
     if family.gguf != "lfm2" or config.fields.get("block_auto_adjust_ff_dim") is False:
         return size
     size = int(config.number("block_ffn_dim_multiplier", default=1.0) * int(2 * size / 3))
@@ -186,14 +213,27 @@ def _inner(config: Config, family: Family) -> int:
 
 
 def _turned(config: Config, family: Family, size: int) -> int:
-    rope = config.fields.get("rope_parameters")
-    own = rope.get("partial_rotary_factor") if isinstance(rope, Mapping) else None
+    own = _rope_rule(config).get("partial_rotary_factor")
     share = own if isinstance(own, int | float) else None
     if share is None:
         share = config.number("partial_rotary_factor", "rope_pct", default=family.head_share)
     if not 0 < share <= 1:
         raise ModelError(f"{share} of a head is turned", where=config.where)
+    if share != 1 and not family.may_turn_part:
+        raise UnsupportedError(
+            f"`partial_rotary_factor` = {share!r} is not computed for a"
+            f" `{config.fields['model_type']}`, whose class turns whole heads",
+            where=config.where,
+        )
     return int(size * share)
+
+
+def _rope_rule(config: Config) -> Mapping[str, object]:
+    """Return how heads are turned, as a configuration says it; the older name comes first."""
+    given = config.fields.get("rope_scaling") or config.fields.get("rope_parameters") or {}
+    if not isinstance(given, Mapping):
+        raise ModelError(f"`rope_scaling` is {given!r}", where=config.where)
+    return given
 
 
 def _mixture(config: Config, family: Family) -> Mixture | None:
@@ -269,15 +309,15 @@ def _windows(config: Config, family: Family, count: int) -> list[int]:
     if not window:
         return [0] * count
     if family.gguf == "qwen2" or family.gguf == "qwen3":
-        if not config.fields.get("use_sliding_window"):
-            return [0] * count
         first = config.whole("max_window_layers", default=28)
         return [window if at >= first else 0 for at in range(count)]
-    if family.gguf == "qwen2moe" and config.fields.get("use_sliding_window"):
+    if family.gguf == "qwen2moe":
         raise UnsupportedError("windows of layers that are not listed", where=config.where)
-    if family.gguf == "smollm3" and not config.fields.get("use_sliding_window"):
-        return [0] * count
-    every = config.whole("sliding_window_pattern", default=family.every or count + 1)
+    if family.gguf == "smollm3":
+        return [window if is_plain else 0 for is_plain in _plain_layers(config, family, count)]
+    every = family.every or count + 1
+    if config.fields["model_type"] in _WITH_PATTERNS:
+        every = config.whole("sliding_window_pattern", default=every)
     return [0 if (at + 1) % every == 0 else window for at in range(count)]
 
 
@@ -291,9 +331,8 @@ def _plain_layers(config: Config, family: Family, count: int) -> list[bool]:
     if not family.plain_every:
         return [False] * count
     if family.gguf == "cohere2" or family.is_plain_beside_windows:
-        windows = _windows(config, family, count)
-        has_some = any(windows) or not family.is_plain_beside_windows
-        return [has_some and window == 0 for window in windows]
+        has_some = bool(config.fields.get("sliding_window")) or not family.is_plain_beside_windows
+        return [has_some and window == 0 for window in _windows(config, family, count)]
     every = config.whole("no_rope_layer_interval", default=family.plain_every)
     return [(at + 1) % every == 0 for at in range(count)]
 
@@ -302,9 +341,7 @@ def _turnings(config: Config, family: Family, turned: int) -> tuple[Turning, Tur
     """Return how heads are turned in layers that see all, and in those with a window."""
     context = config.whole("max_position_embeddings")
     base = config.number("rope_theta", default=10000.0)
-    given = config.fields.get("rope_parameters") or config.fields.get("rope_scaling") or {}
-    if not isinstance(given, Mapping):
-        raise ModelError(f"`rope_scaling` is {given!r}", where=config.where)
+    given = _rope_rule(config)
 
     def made(rule: Mapping[str, object], base: float) -> Turning:
         own = rule.get("rope_theta", base)
@@ -313,6 +350,8 @@ def _turnings(config: Config, family: Family, turned: int) -> tuple[Turning, Tur
         whole = dict(rule)
         if length is not None:
             whole["original_max_position_embeddings"] = length
+        if not rule.get("alpha") and "dynamic" in (rule.get("rope_type"), rule.get("type")):
+            whole["rope_type"] = "default"  # it changes what is beyond the context, which is cut
         return turning_of(RopeFacts(theta, turned, context, config.where), whole)
 
     nested = [given.get(name) for name in ("full_attention", "sliding_attention")]
@@ -320,6 +359,8 @@ def _turnings(config: Config, family: Family, turned: int) -> tuple[Turning, Tur
         first, second = (made(cast("Mapping[str, object]", one), base) for one in nested)
         return first, second
     whole = made(given, base)
+    if family.has_plain_windows:
+        return whole, made({"rope_theta": given.get("rope_theta", base)}, base)
     if not family.local_base:
         return whole, whole
     local = config.number("rope_local_base_freq", default=family.local_base)

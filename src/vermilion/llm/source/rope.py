@@ -85,6 +85,8 @@ def turning_of(facts: RopeFacts, rule: Mapping[str, object]) -> Turning:
         )
     if kind == "dynamic" and rule.get("alpha"):
         kind = "ntk_alpha"
+    if kind == "yarn" and rule.get("long_factor"):
+        kind = "longrope"  # as Phi's first configurations name it
     made = _RULES.get(kind)
     if made is None:
         raise UnsupportedError(
@@ -134,7 +136,7 @@ def _llama3(facts: RopeFacts, rule: Mapping[str, object]) -> Turning:
     plain = _default(facts, rule).frequencies
     factor = _number(facts, rule, "factor")
     low, high = (_number(facts, rule, f"{name}_freq_factor") for name in ("low", "high"))
-    length = _number(facts, rule, "original_max_position_embeddings")
+    length = _number(facts, rule, "original_max_position_embeddings", float(facts.context))
     waves = np.float32(2 * math.pi) / plain
     stretched = np.where(waves > length / low, plain / np.float32(factor), plain)
     share = (np.float32(length) / waves - np.float32(low)) / np.float32(high - low)
