@@ -22,6 +22,7 @@ from vermilion.errors import ModelError, OptionError, UnsupportedError, Vermilio
 from vermilion.files import not_there
 from vermilion.ir.external_weights import APART_BYTES, read_apart
 from vermilion.ir.foreign_files import HEAD_BYTES, foreign_file
+from vermilion.ir.map_types import leave_out_maps
 from vermilion.ir.protobuf import (
     MAX_GRAPH_BYTES,
     WireError,
@@ -31,10 +32,10 @@ from vermilion.ir.protobuf import (
     check_texts,
     graph_bytes,
     inner_tensors,
-    sparse_tensors,
 )
 from vermilion.ir.quark import write_blocks_in_standard_operators
 from vermilion.ir.schemas import check_nodes
+from vermilion.ir.sparse import make_dense
 from vermilion.ir.stored import (
     INTEGERS,
     MAX_ELEMENTS,
@@ -118,9 +119,9 @@ def _checked(
         root = _root(error)
         if isinstance(root, NotImplementedError):
             raise UnsupportedError(
-                "the graph has values of types that are not read yet: maps, as `ZipMap` makes them",
+                "the graph has attributes of types that are not read yet: sparse tensors, maps",
                 where=where,
-                hint="export it without them: with skl2onnx, `options={'zipmap': False}`",
+                hint="export it without them",
             ) from error
         raise ModelError(
             f"the graph cannot be read: {_first_line(root)}",
@@ -300,13 +301,9 @@ def _check_opsets(proto: onnx.ModelProto, where: str) -> None:
 
 
 def _check_values(proto: onnx.ModelProto, where: str) -> None:
-    """Check what is declared of values, and that names tell them apart."""
-    if next(sparse_tensors(proto), None) is not None:
-        raise UnsupportedError(
-            "the model has sparse weights, which are not read yet",
-            where=where,
-            hint="store them as ordinary tensors",
-        )
+    """Check what is declared of values, and that names tell them apart; write sparse ones dense."""
+    make_dense(proto, where)
+    leave_out_maps(proto, where)
     for graph in all_graphs(proto.graph):
         for info in (*graph.input, *graph.output, *graph.value_info):
             _check_declared_shape(info, where)

@@ -201,18 +201,6 @@ def inner_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
             yield from graph.initializer
 
 
-def sparse_tensors(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
-    """Yield every tensor that is stored as its values and where they go."""
-    for graph in all_graphs(model.graph):
-        yield from graph.sparse_initializer
-    for nodes in (model.graph.node, *(function.node for function in model.functions)):
-        for node in all_nodes(nodes):
-            for attribute in node.attribute:
-                if attribute.HasField("sparse_tensor"):
-                    yield attribute.sparse_tensor
-                yield from attribute.sparse_tensors
-
-
 def check_attribute_names(model: onnx.ModelProto, where: str) -> None:
     """Raise ModelError where a node has two attributes of one name: either might be taken."""
     for nodes in (model.graph.node, *(function.node for function in model.functions)):

@@ -537,7 +537,10 @@ def test_what_cannot_be_compiled_is_not_tried_again(path: Path) -> None:
     assert isinstance(caught.value, state.NotImplemented)
 
 
-def test_what_our_door_does_not_know_is_onnx_runtimes(path: Path) -> None:
+def test_what_our_door_does_not_take_is_onnx_runtimes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vermilion.ir.sparse.MAX_DENSE_BYTES", 4)
     model = onnx.load(path)
     values = onnx.numpy_helper.from_array(np.array([1], np.float32), "w")
     places = onnx.numpy_helper.from_array(np.array([4], np.int64), "w_places")

@@ -15,6 +15,7 @@ from vermilion.backends.base import Array, Part, Program
 from vermilion.errors import ArtifactError
 from vermilion.files import aside_of, writing
 from vermilion.ir.execute import split_weights
+from vermilion.ir.map_types import TYPE_KEY
 from vermilion.runtime.archive import write_archive
 from vermilion.runtime.artifact import (
     PART_MODEL_FILE,
@@ -131,7 +132,7 @@ def tensor_record(value: ir.Value) -> TensorRecord:
     shape = value.shape
     return TensorRecord(
         name=value.name or "",
-        type=_type_text(value.type),
+        type=_type_text(value.type) or value.metadata_props.get(TYPE_KEY, ""),
         shape=None if shape is None else tuple(_dimension(dimension) for dimension in shape),
     )
 
