@@ -7,6 +7,7 @@ memory, and each piece is judged by itself. Of all others there are only the out
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,7 @@ from vermilion.backends.base import (
 )
 from vermilion.backends.native_open import OpenExecutable
 from vermilion.backends.native_run import BatchExecutable, NativeExecutable
+from vermilion.codegen.workers import aligned_bytes
 from vermilion.errors import Refusal, UnsupportedError, VermilionError
 from vermilion.hardware.targets.target import Target
 from vermilion.ir.literal.interpret import interpret
@@ -50,8 +52,11 @@ class StagedFiles:
     compiled: CompiledPart
 
     def read(self, name: str) -> memoryview:
-        """Return the bytes of a file of the part."""
-        return memoryview((self.compiled.folder / name).read_bytes())
+        """Return the bytes of a file of the part, aligned as kernels need their weights."""
+        with (self.compiled.folder / name).open("rb") as file:
+            content = aligned_bytes(os.fstat(file.fileno()).st_size)
+            file.readinto(content.data)
+        return content.data
 
     def weights(self) -> Mapping[str, Array]:
         """Return the weights that lie beside its programs."""
