@@ -161,13 +161,13 @@ def noisy_runs(
 
 
 def _noise(random: np.random.Generator, size: float, rounds: bool) -> Noise:
-    def noise(array: Array) -> Array:
+    def noise(array: Array, times: float) -> Array:
         if not is_float(array):
             return array
         if rounds and array.dtype == np.float32:
             return array.astype(ml_dtypes.bfloat16).astype(np.float32)
         wide = array.astype(np.float64)
-        drawn = random.uniform(-size, size, array.shape)
+        drawn = random.uniform(-size * times, size * times, array.shape)
         with np.errstate(all="ignore"):
             return np.asarray(wide + wide * drawn).astype(array.dtype)
 
