@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from vermilion.ir.literal.run import run_literally
+from vermilion.proof.activation import with_exact_activation
 from vermilion.proof.cut import cut_at
 from vermilion.proof.judge import Answer, Question, judge
 
@@ -125,3 +126,16 @@ def test_what_noise_explains_is_no_fault_of_the_literal_run() -> None:
     answer = judged(text, inputs, FUNCTIONS["Sigmoid (p)"](sums).astype(np.float32), "bf16")
     assert not answer.wrong
     assert answer.accepted == {"y": "noise"}
+
+
+@pytest.mark.parametrize(("activation", "is_computed"), [("Sigmoid", True), ("Relu", False)])
+def test_float64_is_asked_where_it_gives_something_better(
+    activation: str, is_computed: bool
+) -> None:
+    text = f"""g (float[4,8] x, float[8,8] w, float b) => (float[4,8] y)
+      {{ p = MatMul (x, w) a = {activation} (p) y = Add (a, b) }}"""
+    graph = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(HEAD + text)))
+    inputs = {"x": np.ones((4, 8), np.float32), "w": np.eye(8, dtype=np.float32)}
+    inputs["b"] = np.array(0.5, np.float32)
+    expected = run_literally(graph, inputs).outputs["y"]
+    assert (with_exact_activation(graph, "y", inputs, expected) is not None) == is_computed
