@@ -81,7 +81,7 @@ def write_file(place: Path, content: str | bytes) -> None:
             place.write_bytes(data)
             return
         aside.write_bytes(data)
-        there = place.resolve()  # of a link, what it leads to
+        there = resolved(place)  # of a link, what it leads to
         if there.exists():
             aside.chmod(there.stat().st_mode)
         aside.replace(there)
@@ -97,12 +97,17 @@ def check_writable(place: Path) -> None:
             aside.touch()
 
 
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """Return where a path leads. Links in a circle stay: who opens them is told of it."""
+    return Path(os.path.realpath(path))
+
+
 def check_not_source(place: Path, source: object) -> None:
     """Refuse an output that is the file it is made from, under whatever name.
 
     Raises: OptionError.
     """
-    if isinstance(source, str | os.PathLike) and Path(source).resolve() == place.resolve():
+    if isinstance(source, str | os.PathLike) and resolved(source) == resolved(place):
         raise OptionError(
             "the output would replace the model that it is made from",
             where=str(place),
@@ -193,7 +198,7 @@ def _to_be_written(place: Path) -> Iterator[Path | None]:
         if is_device or Path("/dev") in place.absolute().parents:
             yield None
             return
-        there = place.resolve()
+        there = resolved(place)
         there.parent.mkdir(parents=True, exist_ok=True)
         with aside_of(there) as aside:
             yield aside

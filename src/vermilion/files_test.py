@@ -19,6 +19,7 @@ from vermilion.files import (
     hint_of,
     not_there,
     read_object,
+    resolved,
     shown,
     write_file,
     writing,
@@ -146,6 +147,15 @@ def test_an_output_is_not_its_own_source(tmp_path: Path) -> None:
     for output in (model, link, tmp_path / "x" / ".." / "m.onnx"):
         with pytest.raises(OptionError, match="would replace the model"):
             check_not_source(output, str(model))
+
+
+def test_links_in_a_circle_are_no_fault(tmp_path: Path) -> None:
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    assert resolved(circle) == tmp_path.resolve() / "circle"
+    check_not_source(tmp_path / "m.onnx", circle)
+    write_file(circle, "text")
+    assert circle.read_text(encoding="utf-8") == "text"
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:

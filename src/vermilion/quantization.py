@@ -19,7 +19,14 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
-from vermilion.files import aside_of, check_not_source, check_writable, write_file, writing
+from vermilion.files import (
+    aside_of,
+    check_not_source,
+    check_writable,
+    resolved,
+    write_file,
+    writing,
+)
 from vermilion.ir.external_weights import write_model
 from vermilion.ir.literal.run import check_runs
 from vermilion.ir.load import load_model
@@ -216,7 +223,7 @@ def quantize_file(
 
 def _check_places(places: Sequence[Path]) -> None:
     """Make sure before long work that all of them can be written, each beside the others."""
-    if len({place.resolve() for place in places}) < len(places):
+    if len({resolved(place) for place in places}) < len(places):
         raise OptionError("two of the files to write have one name", hint="give each its own")
     for place in places:
         check_writable(place)
@@ -264,7 +271,7 @@ def save_model(model: ir.Model, place: Path) -> None:
     anew. Weights of more than one file can hold go into `NAME.onnx.….data` beside it, which is new
     each time: whatever happens on the way, the former model keeps its own.
     """
-    place = place.resolve()  # of a link, what it leads to
+    place = resolved(place)  # of a link, what it leads to
     data = place.with_name(f"{place.name}.{uuid.uuid4().hex[:12]}.data")
     _take_in(model)
     weights_size = sum(

@@ -23,7 +23,7 @@ from vermilion.batch.job import (
 )
 from vermilion.batch.source import Reader, count_inputs, find_source
 from vermilion.errors import OptionError, UnsupportedError
-from vermilion.files import not_there
+from vermilion.files import not_there, resolved
 from vermilion.hardware.targets.find import find_target
 from vermilion.ir.element_types import numpy_type
 from vermilion.ir.pictures import PictureOptions
@@ -100,7 +100,7 @@ def _plan_bundle(request: Request) -> Planned:
     manifest = reader.manifest
     slots = tuple(_slot(record) for record in manifest.inputs)
     batch = _settled_batch(slots, request.batch)
-    program = Program("bundle", str(request.model.resolve()))
+    program = Program("bundle", str(resolved(request.model)))
     source = find_source(request.input, slots, request.pictures)
     job = _planned_job(request, program, source, slots, manifest.outputs, batch, manifest.digest)
     return Planned(job, find_target(manifest.target).kind, bundle_line(reader))
@@ -125,7 +125,7 @@ def _plan_model(request: Request, progress: Progress) -> Planned:
     bound = bind_dimensions(model, dims)
     slots = _model_slots(bound)
     if request.as_it_is:
-        program = Program("onnx", str(request.model.resolve()), dims)
+        program = Program("onnx", str(resolved(request.model)), dims)
         outputs, digest = _session_outputs(bound), model_digest(model)
         kind: Kind = "cpu"
         placement = ""
@@ -138,7 +138,7 @@ def _plan_model(request: Request, progress: Progress) -> Planned:
             cache_dir=request.cache_dir,
             progress=progress,
         )
-        program = Program("bundle", str(compiled.artifact.resolve()))
+        program = Program("bundle", str(resolved(compiled.artifact)))
         outputs = open_artifact(compiled.artifact).manifest.outputs
         digest, kind = compiled.digest, compiled.target.kind
         placement = compiled.placement

@@ -14,6 +14,7 @@ import numpy as np
 from vermilion.backends.base import Array
 from vermilion.batch.job import Range, Slot, Source
 from vermilion.errors import OptionError
+from vermilion.files import resolved
 from vermilion.ir.pictures import SUFFIXES as PICTURE_SUFFIXES
 from vermilion.ir.pictures import PictureOptions, read_picture
 
@@ -68,7 +69,7 @@ def find_source(path: Path, slots: Sequence[Slot], pictures: PictureOptions) -> 
             where="--input",
             hint="keep one kind in the folder",
         )
-    place = str(folder.resolve())
+    place = str(resolved(folder))
     if images:
         return Source("pictures", place, tuple(images), tuple(range(len(images))), pictures)
     counts = [_open_rows(folder / file, slots).count for file in rows]

@@ -13,7 +13,7 @@ from vermilion.cli.options import Dims, bytes_for_people, counted, parse_dims
 from vermilion.cli.output import Result
 from vermilion.cli.verb import Terminal, verb
 from vermilion.errors import OptionError
-from vermilion.files import write_file
+from vermilion.files import resolved, write_file
 from vermilion.memory import no_collection
 
 if TYPE_CHECKING:
@@ -94,13 +94,13 @@ def view(
 
 
 def _stem(thing: Path) -> str:
-    return thing.stem or thing.resolve().name
+    return thing.stem or resolved(thing).name
 
 
 def _show(place: Path, terminal: Terminal) -> None:
     import webbrowser
 
-    if not webbrowser.open(place.resolve().as_uri()):
+    if not webbrowser.open(resolved(place).as_uri()):
         terminal.warn(f"there is no browser here: open {place} in one")
     sys.stdout.flush()
 

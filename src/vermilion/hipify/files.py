@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vermilion.errors import OptionError
+from vermilion.files import resolved
 from vermilion.hipify.finding import Finding
 from vermilion.hipify.rules.catalogue import RULES
 
@@ -46,7 +47,7 @@ def collect(paths: Sequence[Path]) -> list[SourceFile]:
     for path in paths:
         if not path.exists():
             raise OptionError(f"there is no `{path}`")
-        files = _walk(path) if path.is_dir() else [SourceFile(path.resolve(), path.name)]
+        files = _walk(path) if path.is_dir() else [SourceFile(resolved(path), path.name)]
         for file in files:
             if file.name in found and found[file.name].path != file.path:
                 raise OptionError(

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from vermilion.files import resolved
 from vermilion.hipify.tokens import BETWEEN, Tokens
 
 INCLUDE = re.compile(rf'(#{BETWEEN}\w+{BETWEEN}[<"])([^>"]+)([>"])')
@@ -25,7 +26,7 @@ def find_header(
         path = folder / header
         try:
             if path.is_file():
-                return path.resolve()
+                return resolved(path)
         except (OSError, ValueError):  # a name that no file can have
             return None
     return None
@@ -50,7 +51,7 @@ def include_folders(paths: Sequence[Path], given: Sequence[Path]) -> tuple[Path,
     for path in paths:
         if path.is_dir():
             found += [path, path / "include", path / "src", path / "csrc"]
-    return tuple(dict.fromkeys(folder.resolve() for folder in found if folder.is_dir()))
+    return tuple(dict.fromkeys(resolved(folder) for folder in found if folder.is_dir()))
 
 
 def torch_header(header: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from vermilion.cores import usable_cores
 from vermilion.errors import OptionError
-from vermilion.files import write_file
+from vermilion.files import resolved, write_file
 from vermilion.hipify.check.check import CheckResult, check_sources
 from vermilion.hipify.files import (
     SourceFile,
@@ -106,7 +106,7 @@ def hipify(paths: Sequence[Path], options: Options, progress: Progress = no_prog
 def _check_output(output: Path, paths: Sequence[Path], files: Sequence[SourceFile]) -> None:
     """Refuse a folder that a second run would take for sources, and two files for one name."""
     for path in paths:
-        if path.is_dir() and output.resolve().is_relative_to(path.resolve()):
+        if path.is_dir() and resolved(output).is_relative_to(resolved(path)):
             raise OptionError(
                 f"`-o {output}` lies in the folder of the sources",
                 hint="write beside it, or over the files with `--in-place`",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
+from vermilion.files import resolved
 from vermilion.ir.load import IN_MEMORY, load_model
 
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
@@ -25,5 +25,5 @@ def open_source(source: ModelSource) -> ir.Model:
 def label_of(source: ModelSource) -> str:
     """Return what reports call it: the file with its folder, or that it came from none."""
     if isinstance(source, str | os.PathLike):
-        return str(Path(source).resolve())
+        return str(resolved(source))
     return IN_MEMORY

@@ -22,7 +22,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vermilion.errors import OptionError
-from vermilion.files import aside_of, writing
+from vermilion.files import aside_of, resolved, writing
 from vermilion.ir.arrays import INDEX_MEMBER, npz_index, read_npy, read_npz
 
 Array = NDArray[Any]
@@ -78,7 +78,7 @@ def write_values(path: Path, values: Mapping[str, object]) -> None:
     is_folder = path.suffix not in (".npz", ".npy")
     if is_folder:
         _check_replaceable(path)
-    path = path if is_folder else path.resolve()  # of a link, what it leads to
+    path = path if is_folder else resolved(path)  # of a link, what it leads to
     with writing(path, "the folder" if is_folder else "the file"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with aside_of(path, path.suffix) as aside:

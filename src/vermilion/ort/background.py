@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vermilion.errors import VermilionError
+from vermilion.files import resolved
 from vermilion.ort.asked import Asked
 from vermilion.ort.source import Source, compiled
 from vermilion.process.child import environment
@@ -45,7 +46,7 @@ class Job:
         else:
             file = model
         what = {
-            "model": str(file.resolve()),
+            "model": str(resolved(file)),
             "scratch": scratch,
             "sizes": dict(asked.sizes),
             "sizes_by_denotation": dict(asked.sizes_by_denotation),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vermilion.errors import ModelError, UnsupportedError
+from vermilion.files import resolved
 from vermilion.hardware.targets.find import find_target
 from vermilion.ort.asked import Asked
 from vermilion.runtime.artifact import ArtifactReader
@@ -159,7 +160,7 @@ def _read(source: Source, asked: Asked) -> tuple[Known, list[str]]:
 def note_key(source: Source, asked: Asked) -> str:
     """Return the name of what is known of a model: another one where anything has changed."""
     if source.file is not None:
-        named = f"{source.file.resolve()} {_looks(str(source.file))}"
+        named = f"{resolved(source.file)} {_looks(str(source.file))}"
     else:
         named = digest_of(source.data or b"")
     target = find_target("cpu")

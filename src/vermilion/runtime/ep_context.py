@@ -20,6 +20,7 @@ import onnx_ir as ir
 from vermilion.backends.ort import INTERPRETED, LITERAL, OPENED
 from vermilion.clib.library import PROVIDER
 from vermilion.errors import ArtifactError, OptionError
+from vermilion.files import resolved
 from vermilion.runtime.archive import write_archive
 from vermilion.runtime.artifact import KIND, ArtifactReader, open_artifact
 from vermilion.runtime.manifest import (
@@ -115,9 +116,9 @@ def checked_ep_context(
             where="--ep-context",
             hint="name it `NAME_ctx.onnx`, as ONNX Runtime does",
         )
-    mine = {Path(path).resolve(), Path(path).with_suffix(".rai").resolve()}
+    mine = {resolved(path), resolved(Path(path).with_suffix(".rai"))}
     for other in taken:
-        if isinstance(other, str | os.PathLike) and Path(other).resolve() in mine:
+        if isinstance(other, str | os.PathLike) and resolved(other) in mine:
             raise OptionError(
                 f"it would replace `{other}`",
                 where=f"--ep-context {path}",

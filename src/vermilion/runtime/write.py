@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from vermilion.backends.base import Array, Part, Program
 from vermilion.errors import ArtifactError
-from vermilion.files import aside_of, writing
+from vermilion.files import aside_of, resolved, writing
 from vermilion.ir.execute import split_weights
 from vermilion.ir.map_types import TYPE_KEY
 from vermilion.runtime.archive import write_archive
@@ -109,7 +109,7 @@ def pack(
 
     Without `verify` the folder's contents are taken as they are: for whoever has just checked.
     """
-    source, place = Path(folder), Path(rai_path).resolve()  # of a link, what it leads to
+    source, place = Path(folder), resolved(rai_path)  # of a link, what it leads to
     if place.is_dir():
         raise ArtifactError(
             "there is a folder of that name", where=str(place), hint="choose another name"

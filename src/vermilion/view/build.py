@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from vermilion.version import VERSION
 from vermilion.view.differ import Difference, as_rows, difference
 from vermilion.view.fold import folds_of
 from vermilion.view.graph import Graph, Node, graph_of, shorter
-from vermilion.view.kernels import Programs, add_assembly
 from vermilion.view.measured import (
     errors_by_node,
     errors_of,
@@ -52,7 +51,6 @@ class View:
 
     data: Found
     changes: Difference | None = None
-    notes: list[str] = field(default_factory=list)
 
 
 def build_view(
@@ -95,14 +93,27 @@ def build_view(
     builder = _Builder(opened, results, target, progress)
     view = builder.two() if len(opened) == 2 else builder.one()
     if dump is not None:
-        found = add_assembly(view.data["kernels"], dump)
-        if not found:
-            raise OptionError(
-                "the dump has no kernel of this model",
-                where=str(dump),
-                hint="write it with `vermilion compile MODEL --dump DIR`",
-            )
+        _add_dump(view.data, dump)
     return view
+
+
+def _add_dump(data: Found, dump: Path) -> None:
+    """Put in the assembly of each kernel. Raises: OptionError where there is none."""
+    from vermilion.view.kernels import add_assembly
+
+    if not data["kernels"]:
+        raise OptionError(
+            "the page shows no kernels that a dump could be of",
+            where=f"--dump {dump}",
+            hint="leave `--dump` out, or give one model that is compiled for a CPU, of "
+            f"{_MOST_LOWERED:,} nodes at most",
+        )
+    if not add_assembly(data["kernels"], dump):
+        raise OptionError(
+            "the dump has no kernel of this model",
+            where=str(dump),
+            hint="write it with `vermilion compile MODEL --dump DIR`",
+        )
 
 
 class _Builder:
@@ -115,7 +126,6 @@ class _Builder:
         self._results = results
         self._target = target
         self._progress = progress
-        self._programs = Programs()
         self._cpu_plan: Plan | None = None
         now = datetime.now(UTC)
         notes = [note for one in opened for note in (*one.notes, *_report_notes(one))]
@@ -139,7 +149,7 @@ class _Builder:
         self._history(opened, graph)
         self._lowered(opened, graph)
         self._overlays(graph)
-        return View(data, notes=self._programs.notes)
+        return View(data)
 
     def two(self) -> View:
         """Show two models as their files have them, and what differs."""
@@ -232,7 +242,6 @@ class _Builder:
 
     def _lowered(self, opened: Opened, graph: Graph) -> None:
         """Say which kernels the parts on a processor become."""
-        programs = self._programs
         found = self._cpu_plan
         bf16, winograd = False, True
         if opened.reader is not None:
@@ -246,13 +255,22 @@ class _Builder:
             found = plan(model, target, backend("native"), backend("ort"))
             bf16 = manifest.options.get("precision") == "bf16"
             winograd = manifest.options.get("winograd") != "False"
-        if found is None or len(graph.nodes) > _MOST_LOWERED:
+        data = self._data
+        if found is None:
             return
-        isa = isa_of(found.target)
+        if len(graph.nodes) > _MOST_LOWERED:
+            data["notes"].append(
+                f"kernels are shown of models of up to {_MOST_LOWERED:,} nodes; "
+                f"this one has {len(graph.nodes):,}"
+            )
+            return
+        # What lowers is loaded where something is lowered: that takes half a second.
+        from vermilion.view.kernels import Programs
+
+        programs, isa = Programs(), isa_of(found.target)
         for part in found.device_parts():
             if part.backend == "native":
                 programs.add(part.name, part.model, isa, is_bf16=bf16, winograd=winograd)
-        data = self._data
         data["parts"], data["kernels"] = programs.parts, programs.kernels
         data["kernel_of"] = programs.of_nodes(graph) if programs.parts else None
         data["notes"] += programs.notes

@@ -127,6 +127,21 @@ def test_a_bundle_for_this_processor_shows_its_assembly(tmp_path: Path) -> None:
         build_view([model], dump=tmp_path / "cache")
 
 
+def test_a_dump_beside_what_has_no_kernels_is_told_to_go(tmp_path: Path) -> None:
+    write = saved(tmp_path, "a.onnx")
+    a, b = write(models.small_cnn(bn=True)), saved(tmp_path, "b.onnx")(models.small_cnn())
+    compile_model(b, cache_dir=tmp_path / "cache", dump=tmp_path / "dump")
+    with pytest.raises(OptionError, match="shows no kernels") as refused:
+        build_view([a, b], dump=tmp_path / "dump")
+    assert "leave `--dump` out" in refused.value.hint
+
+
+def test_a_program_too_long_to_lower_is_said_to_have_no_kernels(tmp_path: Path) -> None:
+    data = build_view([saved(tmp_path, "long.onnx")(long_quantized(400))]).data
+    assert not data["parts"]
+    assert any("this one has 1,603" in note for note in data["notes"])
+
+
 def test_passes_say_what_became_of_the_file(tmp_path: Path) -> None:
     data = build_view([saved(tmp_path, "m.onnx")(models.small_cnn(bn=True))]).data
     assert [op for op, _ in data["gone"]] == ["BatchNormalization"] * 2

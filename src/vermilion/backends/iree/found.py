@@ -15,10 +15,14 @@ from vermilion.hardware.targets.gpu import runs_on
 
 # The driver loads native libraries: it may hang or end the process.
 PROBE_LIMIT_S = 60.0
-_PROBE = (
-    "import json, iree.runtime as r; "
-    "print(json.dumps(len(r.get_driver('hip').query_available_devices())))"
-)
+# HIP's library is looked for first: without it, as on most machines, IREE is not worth loading.
+_PROBE = """
+import ctypes, json, os, sys
+if "IREE_HIP_DYLIB_PATH" not in os.environ:
+    ctypes.CDLL("amdhip64.dll" if sys.platform == "win32" else "libamdhip64.so")
+import iree.runtime as r
+print(json.dumps(len(r.get_driver("hip").query_available_devices())))
+"""
 _SYSFS = Path("/sys")
 _INSTALL = "install AMD's GPU driver and HIP 6 or newer; `vermilion doctor` says what is missing"
 

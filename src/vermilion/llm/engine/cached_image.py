@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vermilion.codegen.isa import Isa
+from vermilion.files import resolved
 from vermilion.llm.engine.image import Image, image_of
 from vermilion.store.arrays import arrays_of, write_arrays
 from vermilion.store.digest import (
@@ -53,7 +54,7 @@ class Opening:
         """The key of its note: another one where any file of the folder was touched."""
         config = json.dumps(self.config, sort_keys=True)
         parts = (
-            _fingerprint(self.folder.resolve()),
+            _fingerprint(resolved(self.folder)),
             config,
             self.prefill,
             repr(self.isa),

@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from vermilion.files import resolved
 from vermilion.store.digest import code_fingerprint, fingerprint_of
 from vermilion.store.entry import EntryWriter
 from vermilion.store.namespaces import TOKENIZERS
@@ -56,5 +57,5 @@ _NAMES = ("config", "begin", "template", "named")
 
 
 def _key(path: Path) -> str:
-    parts = ["gguf header", str(path.resolve()), fingerprint_of(path.stat()), code_fingerprint()]
+    parts = ["gguf header", str(resolved(path)), fingerprint_of(path.stat()), code_fingerprint()]
     return sha256(json.dumps(parts).encode()).hexdigest()
