@@ -38,6 +38,23 @@ def ort_value(array: Array) -> ort.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy(contiguous)
 
 
+def owned_value(array: Array) -> ort.OrtValue:
+    """Hand an array over to ONNX Runtime: it lives as long as the value and arrays made of that.
+
+    ONNX Runtime keeps what came by DLPack. What DLPack cannot tell of is copied, and so is all
+    where ONNX Runtime is older than that.
+    """
+    contiguous = _contiguous(array)
+    told = contiguous.dtype.kind in "biuf" and contiguous.dtype not in _NOT_NUMPY
+    if told and contiguous.flags.writeable and hasattr(ort.OrtValue, "from_dlpack"):
+        return ort.OrtValue.from_dlpack(contiguous)
+    lent = ort_value(contiguous)
+    own = ort.OrtValue.ortvalue_from_shape_and_type(list(contiguous.shape), lent.element_type())
+    if contiguous.size:
+        ctypes.memmove(own.data_ptr(), lent.data_ptr(), lent.tensor_size_in_bytes())
+    return own
+
+
 def _contiguous(array: Array) -> Array:
     """Return the array in one piece, a scalar as one: numpy makes a vector of it."""
     return np.ascontiguousarray(array).reshape(np.shape(array))

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from vermilion.ir.execute import open_session, run_session
+from vermilion.ir.ort_values import _array, owned_value
 from vermilion.ir.passes.contract_test import parse
 
 TYPES = {
@@ -40,3 +41,25 @@ def test_a_scalar_stays_one() -> None:
     found = run_session(session, {"x": np.array(2.5, ml_dtypes.bfloat16)})["y"]
     assert found.shape == ()
     assert float(found) == 2.5
+
+
+@pytest.mark.parametrize("dtype", [*(kind for kind, _ in TYPES.values()), np.float32, np.bool_])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 2)])
+def test_a_value_keeps_what_it_was_given(dtype, shape) -> None:
+    array = np.ones(shape, dtype)
+    value = owned_value(array)
+    assert list(value.shape()) == list(shape)
+    if np.dtype(dtype).kind in "fb" and np.dtype(dtype).isbuiltin == 1:
+        found = value.numpy()
+        assert found.size == 0 or np.shares_memory(found, array)
+        del array, value
+    else:
+        found = _array(value)
+    assert found.dtype == dtype
+    assert (found.astype(np.float32) == 1).all()
+
+
+def test_what_may_not_be_written_is_copied() -> None:
+    array = np.ones(3, np.float32)
+    array.setflags(write=False)
+    assert not np.shares_memory(owned_value(array).numpy(), array)

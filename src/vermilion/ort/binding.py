@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -78,7 +79,7 @@ class IOBinding:
         """Ask for an output, and have it written to memory where some is named."""
         known = [value.name for value in self._session.get_outputs()]
         if name not in known:
-            raise also(OptionError(f"the model has no output `{name}`"), "InvalidArgument")
+            raise also(OptionError(f"the model has no output `{name}`"), "RuntimeError")
         if buffer_ptr is not None and (element_type is None or shape is None):
             raise ValueError("memory for an output is bound with its `element_type` and `shape`")
         self._given.pop(name, None)
@@ -102,11 +103,9 @@ class IOBinding:
 
     def get_outputs(self) -> list[Any]:
         """Return the outputs of the last run as `OrtValue`s, in the order of binding."""
-        from vermilion.ir.ort_values import ort_value
-
         names = list(self._outputs)
         return [
-            self._given.get(name) or ort_value(array)
+            self._given.get(name) or _value_of(name, array)
             for name, array in zip(names, self._found, strict=False)
         ]
 
@@ -136,8 +135,8 @@ class IOBinding:
     def run(self, session: Session, runs: Runs, run_options: Any, *, fallback: bool) -> None:
         """Run a session with what is bound.
 
-        Raises: ValueError for another session than its own; RuntimeError where nothing is asked
-        for, as ONNX Runtime does.
+        Raises: ValueError for another session than its own; RuntimeError for all else that is
+        wrong with what is bound, as ONNX Runtime does.
         """
         if session is not self._session:
             raise ValueError("a binding runs on the session that made it")
@@ -145,7 +144,10 @@ class IOBinding:
             raise RuntimeError("at least one output has to be bound")
         places = {name: place for name, place in self._outputs.items() if place is not None}
         names = list(self._outputs)
-        found = runs.compute(names, self._inputs, run_options, places, fallback=fallback)
+        try:
+            found = runs.compute(names, self._inputs, run_options, places, fallback=fallback)
+        except OptionError as error:
+            raise also(error, "RuntimeError") from error
         for at, name in enumerate(names):
             place = places.get(name)
             if place is None or found[at] is place:
@@ -176,8 +178,6 @@ def filled(
     """Run with ONNX Runtime's vectors: add outputs to `fetches`, or write into what is there."""
     import onnxruntime as ort
 
-    from vermilion.ir.ort_values import ort_value
-
     given = {name: ort.OrtValue(one) for name, one in zip(feed_names, feeds, strict=True)}
     binding = IOBinding(session)
     for name, value in given.items():
@@ -190,23 +190,49 @@ def filled(
             binding.bind_output(name)
     session.run_with_iobinding(binding, run_options)
     if not has_places:
-        for array in binding.copy_outputs_to_cpu():
-            fetches.push_back(ort_value(array)._ortvalue)
+        for value in binding.get_outputs():
+            fetches.push_back(value._ortvalue)
+
+
+def _value_of(name: str, found: Any) -> Any:
+    """Return an output as an `OrtValue` of its own. Raises: RuntimeError for text and sequences."""
+    from vermilion.ir.ort_values import owned_value
+
+    if isinstance(found, np.ndarray) and found.dtype.kind not in "OSU":
+        return owned_value(found)
+    raise also(
+        OptionError(
+            f"output `{name}` is text or a sequence, which no `OrtValue` is made of here",
+            hint="`copy_outputs_to_cpu()` returns it",
+        ),
+        "RuntimeError",
+    )
 
 
 def _check_device(device: str) -> None:
     if device != "cpu":
         raise also(
             OptionError(f"memory of `{device}` cannot be bound", hint="bind memory of the CPU"),
-            "InvalidArgument",
+            "RuntimeError",
         )
 
 
 def _at(device: str, element_type: Any, shape: Sequence[int] | None, address: int) -> Array:
-    """Return an array over memory of the caller's."""
+    """Return an array over memory of the caller's.
+
+    Raises: RuntimeError for an address or sizes that no memory has, TypeError for what is none.
+    """
     _check_device(device)
     dtype = _dtype(element_type)
-    sizes = tuple(int(size) for size in shape or ())
+    sizes = tuple(index(size) for size in shape or ())
+    if index(address) <= 0 or any(size < 0 for size in sizes):
+        raise also(
+            OptionError(
+                f"there is no memory of shape {list(sizes)} at the address {address}",
+                hint="give `array.shape` and `array.ctypes.data`",
+            ),
+            "RuntimeError",
+        )
     facts = {"data": (address, False), "shape": sizes, "typestr": dtype.str, "version": 3}
     found = np.asarray(type("Memory", (), {"__array_interface__": facts})())
     return found if found.dtype == dtype else found.view(dtype)
@@ -217,5 +243,9 @@ def _dtype(element_type: Any) -> Any:
     if isinstance(element_type, int):
         from onnx.helper import tensor_dtype_to_np_dtype
 
-        return np.dtype(tensor_dtype_to_np_dtype(element_type))
+        try:
+            return np.dtype(tensor_dtype_to_np_dtype(element_type))
+        except KeyError as error:
+            words = f"ONNX has no element type of the number {element_type}"
+            raise also(OptionError(words), "RuntimeError") from error
     return np.dtype(element_type)

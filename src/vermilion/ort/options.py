@@ -13,6 +13,9 @@ import onnxruntime as ort
 class SessionOptions(ort.SessionOptions):  # type: ignore[misc]  # it has no types
     """Options of a session, for ours and for ONNX Runtime's alike."""
 
+    # What is no option cannot be set: AttributeError, as with ONNX Runtime's own.
+    __slots__ = ("called", "entries", "sizes_by_denotation", "sizes_by_name")
+
     def __init__(self) -> None:
         super().__init__()
         self.entries: dict[str, str] = {}
@@ -94,6 +97,8 @@ class SessionOptions(ort.SessionOptions):  # type: ignore[misc]  # it has no typ
 
 class RunOptions(ort.RunOptions):  # type: ignore[misc]  # it has no types
     """Options of a run, for ours and for ONNX Runtime's alike."""
+
+    __slots__ = ("called", "entries")
 
     def __init__(self) -> None:
         super().__init__()

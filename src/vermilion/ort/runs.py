@@ -59,6 +59,7 @@ class Runs:
 
         Raises: VermilionError that is one of ONNX Runtime's errors too, or what that raises.
         """
+        _check_forms(names, feed)
         bundle, peer = self.engines.current()
         is_ended = None
         if options is not None:
@@ -106,12 +107,16 @@ class Runs:
             peer = peer or self.engines.peer()
             found: list[Any] = peer.run_with_ort_values(wanted, dict(feed), options)
             return found
-        from vermilion.ir.ort_values import ort_value
+        from vermilion.ir.ort_values import owned_value
 
-        return list(map(ort_value, self.compute(wanted, feed, options, fallback=fallback)))
+        return list(map(owned_value, self.compute(wanted, feed, options, fallback=fallback)))
 
     def check_given(self, feed: Mapping[str, Any], error: VermilionError | None = None) -> None:
-        """Raise ValueError for an input that is missing, as ONNX Runtime does."""
+        """Raise ValueError for an input that is missing, as ONNX Runtime does.
+
+        Raises: TypeError for what holds no inputs by name.
+        """
+        _check_forms(None, feed)
         missing = [
             value.name
             for value in self.inputs
@@ -144,6 +149,16 @@ class Runs:
     ) -> list[Any]:
         wanted = list(names) if names else [value.name for value in self.outputs]
         return _run_peer(peer or self.engines.peer(), wanted, feed, options, places or {})
+
+
+def _check_forms(names: Any, feed: Any) -> None:
+    """Raise TypeError for names or inputs of another form, of which no other error would tell."""
+    if not isinstance(feed, Mapping):
+        raise TypeError(f"inputs are a dictionary of arrays by name, not {type(feed)}")
+    if not names:
+        return
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"outputs are named in a list of texts, or None for all, not {names!r}")
 
 
 def _described(values: Sequence[Any]) -> tuple[NodeArg, ...]:

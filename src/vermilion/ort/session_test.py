@@ -184,6 +184,50 @@ def test_every_form_of_running(session: vermilion.InferenceSession) -> None:
     assert len(fetches) == 2
 
 
+def test_what_is_made_of_a_value_outlives_it(session: vermilion.InferenceSession) -> None:
+    lend = ort.OrtValue.ortvalue_from_numpy
+    values = {name: lend(a) for name, a in FEEDS.items()}
+    vectors = state.OrtValueVector(), state.OrtValueVector()
+    for one in values.values():
+        vectors[0].push_back(one._ortvalue)
+    session.run_with_ortvaluevector(None, list(values), vectors[0], ["y", "j"], vectors[1], [])
+    found = [
+        [one.numpy() for one in session.run_with_ort_values(None, values)],
+        [ort.OrtValue(one).numpy() for one in vectors[1]],
+    ]
+    binding = session.io_binding()
+    for name, a in FEEDS.items():
+        binding.bind_cpu_input(name, a)
+    for name in ("y", "j"):
+        binding.bind_output(name)
+    session.run_with_iobinding(binding)
+    found.append([one.numpy() for one in binding.get_outputs()])
+    found.append([ort.OrtValue(one).numpy() for one in binding.get_outputs_as_ortvaluevector()])
+    binding.clear_binding_outputs()
+    # What takes memory that was let go of.
+    over = [np.full(a.shape, 7, a.dtype) for a in found[0] for _ in range(20)]
+    assert all(map(is_right, found)), over
+
+
+def test_what_no_memory_has_cannot_be_bound(session: vermilion.InferenceSession) -> None:
+    binding = session.io_binding()
+    for wrong in ({"buffer_ptr": 0}, {"buffer_ptr": -8}, {"shape": (-1, 3)}, {"element_type": 99}):
+        place = {"device_type": "cpu", "device_id": 0, "element_type": np.float32,
+                 "shape": (2, 3), "buffer_ptr": X.ctypes.data, **wrong}  # fmt: skip
+        for bind in (binding.bind_input, binding.bind_output):
+            with pytest.raises(RuntimeError, match=r"no memory of shape|no element type"):
+                bind("x" if bind == binding.bind_input else "y", **place)
+    with pytest.raises(TypeError):
+        binding.bind_input("x", "cpu", 0, np.float32, "23", X.ctypes.data)
+
+
+def test_what_is_no_option_cannot_be_set() -> None:
+    for options in (ours.SessionOptions(), ours.RunOptions()):
+        with pytest.raises(AttributeError):
+            options.intra_op_num_thread = 1
+    assert ours.SessionOptions().entries == {}
+
+
 def raised(call: Callable[[], object]) -> BaseException | None:
     try:
         call()
@@ -208,13 +252,22 @@ def test_errors_are_those_that_scripts_catch(
         "whole": (None, {"x": X, "i": np.array([3.5, 4])}),
         "ended": (None, FEEDS, ended),
         "options": (None, FEEDS, 5),
+        "one name": ("y", FEEDS),
+        "a number": ([1], FEEDS),
+        "key": (None, {1: X}),
     }
     for what, arguments in wrong.items():
         theirs = raised(lambda a=arguments: peer.run(*a))
         mine = raised(lambda a=arguments: session.run(*a))
         assert theirs is not None, what
         assert isinstance(mine, type(theirs)), (what, mine, theirs)
-        assert isinstance(mine, VermilionError) or what == "options"
+        assert isinstance(mine, VermilionError) or what in ("options", "one name", "a number")
+    for feed in ([X], None, "x"):
+        with pytest.raises(TypeError, match="a dictionary of arrays by name"):
+            session.run(None, feed)  # type: ignore[arg-type]
+    for name in ("", "a\0b"):
+        with pytest.raises(TypeError, match="no file can be called"):
+            vermilion.InferenceSession(name)
     broken = onnx.parser.parse_model(TEXT)
     broken.graph.node[0].input[0] = "nowhere"
     unknown = onnx.parser.parse_model(TEXT)

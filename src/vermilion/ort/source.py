@@ -71,7 +71,9 @@ def source_of(given: Any) -> Source:
             f"a session is opened on a file, a compiled folder or the bytes of a model, not on"
             f" {type(given)}"
         )
-    path = Path(os.fspath(given))
+    if not (isinstance(name := os.fspath(given), str) and name and "\0" not in name):
+        raise TypeError(f"no file can be called {name!r}")
+    path = Path(name)
     return Source(bundle=path) if path.is_dir() or path.suffix == ".rai" else Source(file=path)
 
 

@@ -59,7 +59,7 @@ def checked_feeds(inputs: Mapping[str, object], wanted: Sequence[TensorRecord]) 
     for name in inputs:
         if name not in names:
             raise OptionError(
-                f"the model has no input `{name}`", hint=nearest(name, names, "input")
+                f"the model has no input `{name}`", hint=nearest(str(name), names, "input")
             )
     bound: dict[str, tuple[int, str]] = {}
     return {record.name: _checked(inputs, record, bound) for record in wanted}
