@@ -14,6 +14,7 @@ from vermilion.ir.opset import where
 from vermilion.ir.passes.infer_shapes import without_weights
 from vermilion.ir.passes.inline import inline_functions
 from vermilion.ir.passes.rewrite import Notes
+from vermilion.ir.pool_windows import pools_to_change
 from vermilion.ir.protobuf import all_graphs, paired_graphs
 
 Sizes = list[int | None]
@@ -70,16 +71,18 @@ def check_declared(model: ir.Model, inferred: onnx.GraphProto | None) -> None:
     `inferred` is the model inferred anew. Generated code lays out memory by shapes: one that is
     wrong would be memory overwritten. What inference cannot tell (results of operators that it
     does not know, sizes that depend on data) is not checked here. A dynamic shape promises no sizes
-    (exporters declare `[batch]` where it is `[batch, 4]`): what is computed is written instead.
+    (exporters declare `[batch]` where it is `[batch, 4]`): what is computed is written instead. So
+    it is where onnx infers a pool's size wrongly: exporters declare what it infers from there on.
     """
     if model.functions:
         model = model.clone()
         inline_functions(model, Notes())
         inferred = inferred_anew(model)
+    is_misled = inferred is not None and bool(pools_to_change(inferred))
     for value, node, computed in list(_contradictions(model, inferred)):
         declared = _declared(value)
         is_dynamic = None in (declared.sizes or ()) and declared.dtype in (None, computed.dtype)
-        if is_dynamic and computed.sizes is not None:
+        if (is_dynamic or is_misled) and computed.sizes is not None:
             value.shape = ir.Shape(computed.sizes)
             continue
         raise ModelError(

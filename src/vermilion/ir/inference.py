@@ -1,4 +1,4 @@
-"""onnx's shape inference, kept from filling the memory, with the sizes of Resize made right.
+"""onnx's shape inference, kept from filling the memory, with sizes of Resize and pools made right.
 
 onnx 1.23 multiplies in double: 10 rows times float32(0.7) are 6.9999999, so 6; ONNX Runtime
 multiplies in float32, where they are 7. What runs decides, so inference is led to the same size.
@@ -18,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 
 from vermilion.ir.onnx_shapes import infer_by_onnx
+from vermilion.ir.pool_windows import pools_to_change, with_pools, without_pools
 from vermilion.ir.protobuf import inner_graphs
 
 _SCALED = ("Resize", "Upsample")
@@ -174,6 +175,13 @@ def infer(model: onnx.ModelProto, *, follow: bool = True, strict: bool = False) 
 
 
 def _infer(model: onnx.ModelProto, *, follow: bool, strict: bool) -> onnx.ModelProto:
+    pools = pools_to_change(model.graph)
+    inferred = _infer_scaled(with_pools(model, pools), follow=follow, strict=strict)
+    without_pools(inferred, model, pools)
+    return inferred
+
+
+def _infer_scaled(model: onnx.ModelProto, *, follow: bool, strict: bool) -> onnx.ModelProto:
     inferred = infer_by_onnx(model, follow=follow, strict=strict)
     changed: dict[int, tuple[int, Scales]] = {}
     for _ in range(_MAX_ROUNDS):
