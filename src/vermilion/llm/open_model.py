@@ -49,8 +49,8 @@ class OwnModel:
         if as_chat and self.tokenizer.has_template:
             text = self.tokenizer.apply_chat_template([{"role": "user", "content": text}])
         tokens = self.tokenizer.encode(text)
-        begin = self.config.source.begin() if self.config.source is not None else None
-        return tokens if begin is None or tokens[:1] == [begin] else [begin, *tokens]
+        begin = self.config.source.begin() if self.config.source is not None else ()
+        return tokens if tokens[:1] == [*begin[:1]] else [*begin, *tokens]
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Return the text of a conversation, up to where the model answers."""

@@ -30,10 +30,11 @@ class ChatTemplate:
     source: str
     where: str
     tokens: Mapping[str, str] = field(default_factory=dict)
+    with_tools: str = ""  # another one for conversations with tools, where there is one
 
     def with_source(self, source: str) -> ChatTemplate:
         """Return another template for the same tokens."""
-        return replace(self, source=source, where="the given template")
+        return replace(self, source=source, where="the given template", with_tools="")
 
     def render(
         self,
@@ -61,7 +62,7 @@ class ChatTemplate:
             ) from error
         given = {"messages": messages, "tools": tools, **self.tokens}
         try:
-            template = _environment().from_string(self.source)
+            template = _environment().from_string(self._chosen(tools))
             text: str = template.render(given, add_generation_prompt=add_generation_prompt)
         except jinja2.exceptions.TemplateError as error:
             raise ModelError(
@@ -69,13 +70,16 @@ class ChatTemplate:
                 where=self.where,
                 hint="are the messages in the order that it wants: user, assistant, user …?",
             ) from error
-        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+        except Exception as error:  # a program from outside may fail in any way
             raise ModelError(
                 f"the chat template fails: {type(error).__name__}: {error}",
                 where=self.where,
                 hint="it was not made for these messages",
             ) from error
         return text
+
+    def _chosen(self, tools: Sequence[object] | None) -> str:
+        return self.with_tools if tools and self.with_tools else self.source
 
 
 def read_chat_template(folder: Path) -> ChatTemplate:
@@ -86,10 +90,12 @@ def read_chat_template(folder: Path) -> ChatTemplate:
     file, own = folder / "tokenizer_config.json", folder / _FILE
     about = read_object(file) if file.is_file() else {}
     tokens = {name: _text_of(about.get(name)) for name in _TOKENS}
-    source, where = _source_of(about.get("chat_template")), str(file)
+    tokens = {name: text for name, text in tokens.items() if text}
     if own.is_file():
-        source, where = own.read_text(encoding="utf-8", errors="replace"), str(own)
-    return ChatTemplate(source, where, {name: text for name, text in tokens.items() if text})
+        return ChatTemplate(own.read_text(encoding="utf-8", errors="replace"), str(own), tokens)
+    named = _templates_of(about.get("chat_template"))
+    source = named.get("default", next(iter(named.values()), ""))
+    return ChatTemplate(source, str(file), tokens, named.get("tool_use", ""))
 
 
 def _text_of(token: object) -> str:
@@ -98,21 +104,21 @@ def _text_of(token: object) -> str:
     return token if isinstance(token, str) else ""
 
 
-def _source_of(given: object) -> str:
-    """Return the default of several templates, or the one that there is."""
+def _templates_of(given: object) -> dict[str, str]:
+    """Return templates by their names, one without a name as the default."""
     if isinstance(given, str):
-        return given
+        return {"default": given}
     rows = [row for row in given if isinstance(row, dict)] if isinstance(given, list) else []
-    named = {str(row.get("name")): str(row.get("template", "")) for row in rows}
-    return named.get("default", next(iter(named.values()), ""))
+    return {str(row.get("name")): str(row.get("template", "")) for row in rows}
 
 
 def _environment() -> Any:
     from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    from vermilion.llm.template_sandbox import Answers, BoundedEnvironment
+
+    made = BoundedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Answers]
     )
     made.filters["tojson"] = _as_json
     made.globals["raise_exception"] = _refuse
@@ -120,9 +126,17 @@ def _environment() -> Any:
     return made
 
 
-def _as_json(value: object, indent: int | None = None, **_: object) -> str:
+def _as_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """jinja2's own filter escapes for HTML, which no model was trained on."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _refuse(message: str) -> NoReturn:
@@ -186,9 +200,14 @@ class FolderTokenizer:
         added = self.options.add_special_tokens
         return list(self._library.encode(text, add_special_tokens=added).ids)
 
-    def added_to_all(self) -> list[int]:
-        """Return the tokens that are added to every text, where that is asked for."""
-        return list(self._library.encode("", add_special_tokens=True).ids)
+    def added_before(self) -> tuple[int, ...]:
+        """Return the tokens that are added before every text, where that is asked for."""
+        plain, whole = (
+            list(self._library.encode("a", add_special_tokens=added).ids) for added in (False, True)
+        )
+        count = len(whole) - len(plain)
+        places = (at for at in range(count + 1) if whole[at : at + len(plain)] == plain)
+        return tuple(whole[: next(places, 0)])
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of tokens."""

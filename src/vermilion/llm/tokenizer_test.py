@@ -59,6 +59,50 @@ def test_what_is_no_text(tokenizer: FolderTokenizer) -> None:
         tokenizer.encode("a \udcff")
 
 
+def test_a_text_is_neither_cut_nor_filled(tmp_path: Path) -> None:
+    """Files say how texts were cut when the model was trained."""
+    tiny_llama.write_tokenizer(tmp_path, 320)
+    file = tmp_path / "tokenizer.json"
+    about = json.loads(file.read_text())
+    about["truncation"] = {
+        "direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0,
+    }  # fmt: skip
+    about["padding"] = {
+        "strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None,
+        "pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>",
+    }  # fmt: skip
+    file.write_text(json.dumps(about))
+    found = open_tokenizer(tmp_path)
+    text = "more words than four tokens"
+    assert found.decode(found.encode(text)) == text
+
+
+def test_what_is_added_before_a_text(tmp_path: Path) -> None:
+    tiny_llama.write_tokenizer(tmp_path, 320)
+    file = tmp_path / "tokenizer.json"
+    about = json.loads(file.read_text())
+    for before, after, wanted in (
+        (["<s>"], [], (1,)),
+        (["<s>", "<pad>"], [], (1, 0)),
+        ([], ["</s>"], ()),
+        (["<s>"], ["</s>"], (1,)),
+    ):
+        names = {"<pad>": 0, "<s>": 1, "</s>": 2}
+        single = [
+            *({"SpecialToken": {"id": one, "type_id": 0}} for one in before),
+            {"Sequence": {"id": "A", "type_id": 0}},
+            *({"SpecialToken": {"id": one, "type_id": 0}} for one in after),
+        ]
+        about["post_processor"] = {
+            "type": "TemplateProcessing", "single": single, "pair": single,
+            "special_tokens": {
+                one: {"id": one, "ids": [names[one]], "tokens": [one]} for one in (*before, *after)
+            },
+        }  # fmt: skip
+        file.write_text(json.dumps(about))
+        assert open_tokenizer(tmp_path).added_before() == wanted
+
+
 def test_a_missing_or_damaged_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no `tokenizer\.json`"):
         open_tokenizer(tmp_path)
@@ -93,9 +137,44 @@ def test_what_templates_of_models_use(tmp_path: Path) -> None:
     assert found.strip() == '{"role": "user", "content": "hello"}4'
 
 
+def test_marks_of_answers_change_nothing(tmp_path: Path) -> None:
+    source = (
+        "{% set x = 1 %}{% for m in messages %}\n"
+        "    {% generation %}\n"
+        "{% set x = 2 %}{{ m.content }}{{ x }}\n"
+        "    {% endgeneration %}\n"
+        "{% endfor %}{{ x }}"
+    )
+    assert template(tmp_path, chat_template=source).render(HELLO) == "hello2\n1"
+
+
+def test_json_is_written_as_a_template_asks(tmp_path: Path) -> None:
+    source = "{{ messages[0] | tojson(separators=(',', ':'), sort_keys=true, ensure_ascii=true) }}"
+    given = [{"role": "user", "content": "é"}]
+    found = template(tmp_path, chat_template=source).render(given)
+    assert found == '{"content":"\\u00e9","role":"user"}'
+
+
+def test_a_template_of_its_own_for_tools(tmp_path: Path) -> None:
+    rows = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    own = template(tmp_path, chat_template=rows)
+    assert own.render(HELLO) == "plain"
+    assert own.render(HELLO, tools=[{"name": "t"}]) == "tools"
+    assert own.with_source("given").render(HELLO, tools=[{"name": "t"}]) == "given"
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{{ cycler() }}", "RuntimeError"),
+        ("{{ 'a' * 10000000000 }}", "10,000,000,000 parts"),
+        ("{{ 10000000000 * [1] }}", "10,000,000,000 parts"),
+        ("{{ 9 ** 99999999 }}", "parts"),
+        ("{{ '%1000000000d' % 1 }}", "too wide"),
+        ("{{ 'a'.ljust(1000000000000) }}", "unsafe"),
+        ("{{ 'a' | center(1000000000000) }}", "No filter"),
+        ("{{ lipsum(1000000) }}", "undefined"),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{% for %}", "fails"),
         ("{{ messages.append(1) }}", "fails"),

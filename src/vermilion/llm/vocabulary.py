@@ -139,7 +139,7 @@ def is_of_bytes(file: Mapping[str, Any]) -> bool:
     )  # fmt: skip
 
 
-FORMAT = "3"
+FORMAT = "4"
 _KEY_DIGITS = 32
 # A smaller file loads in a few milliseconds anyway.
 _SMALLEST_BYTES = 1 << 18
@@ -158,7 +158,7 @@ def load_library(data: bytes, root: Path | None) -> Any:
     import tokenizers
 
     if root is None or len(data) < _SMALLEST_BYTES:
-        return tokenizers.Tokenizer.from_buffer(data)
+        return _whole_texts(tokenizers.Tokenizer.from_buffer(data))
     state = hashlib.sha256(f"{FORMAT} {tokenizers.__version__} ".encode())
     state.update(data)
     key = state.hexdigest()[:_KEY_DIGITS]
@@ -166,8 +166,15 @@ def load_library(data: bytes, root: Path | None) -> Any:
     found = store.find(TOKENIZERS, key)
     if found is not None:
         return LazyVocabulary(*arrays_of(found))
-    library = tokenizers.Tokenizer.from_buffer(data)
+    library = _whole_texts(tokenizers.Tokenizer.from_buffer(data))
     store.get_or_make(TOKENIZERS, key, lambda writer: _write(writer, data, library))
+    return library
+
+
+def _whole_texts(library: Any) -> Any:
+    """Let a tokenizer neither cut texts nor fill them: a file may say how its training did."""
+    library.no_truncation()
+    library.no_padding()
     return library
 
 
@@ -206,6 +213,7 @@ def _taken_apart(file: Any) -> tuple[dict[str, NDArray[Any]], dict[str, object]]
     added = {row["content"] for row in file.get("added_tokens", [])}
     own = {token: number for token, number in vocabulary.items() if token in added}
     rest = {**file, "model": {**model, "vocab": own, "merges": []}}
+    rest |= {"truncation": None, "padding": None}
     settings = {name: model[name] for name in _SETTINGS if model.get(name) is not None}
     about = {"rest": json.dumps(rest), "settings": settings, "is_bytes": is_of_bytes(file)}
     return arrays, about

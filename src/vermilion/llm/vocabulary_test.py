@@ -83,6 +83,20 @@ def check_same(found: Any, file: Path) -> None:
         assert found.whole().to_str() == own.to_str()
 
 
+def test_what_is_kept_cuts_no_text(tmp_path: Path) -> None:
+    file = write_file(tmp_path / "tokenizer.json")
+    about = json.loads(file.read_text())
+    about["truncation"] = {
+        "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0,
+    }  # fmt: skip
+    file.write_text(json.dumps(about, indent=1), encoding="utf-8")
+    for _ in range(2):
+        found = load_library(file.read_bytes(), tmp_path)
+        ids = found.encode(TEXTS[0], add_special_tokens=False).ids
+        assert found.decode(ids, skip_special_tokens=False) == TEXTS[0]
+    assert len(kept(tmp_path)) == 1
+
+
 @pytest.mark.parametrize("as_text", [False, True])
 def test_what_is_kept_gives_the_same_tokens(as_text: bool, tmp_path: Path) -> None:
     file = write_file(tmp_path / "tokenizer.json", as_text=as_text)

@@ -135,13 +135,12 @@ def _cut_text(config: GenaiConfig, text: str, cache: Path) -> NDArray[np.int64]:
     assert source is not None, "it is a published model"
     own = source.tokenizer(cache).encode(text)
     begin = source.begin()
-    length = min(_LENGTH, config.context_length(), len(own)) - (begin is not None)
+    length = min(_LENGTH, config.context_length(), len(own)) - len(begin)
     if length < _LEAST_TOKENS:
         raise OptionError(
             f"a text of {len(own)} tokens shows too little of what the model reads",
             hint=f"`--calibration FILE` of {_LENGTH * _PIECES:,} tokens or more",
         )
     pieces = np.array(list(cut(own, length, _PIECES)), np.int64)
-    if begin is None:
-        return pieces
-    return np.concatenate([np.full((len(pieces), 1), begin), pieces], axis=1)
+    before = np.tile(np.array(begin, np.int64), (len(pieces), 1))
+    return np.concatenate([before, pieces], axis=1)

@@ -36,14 +36,14 @@ def own_texts(
     Raises: UnsupportedError where our engine does not run the model.
     """
     decoder = open_own_model(config, EngineOptions(engine="native", cache=cache)).decoder
-    begin = None if config.source is None else config.source.begin()
+    begin = () if config.source is None else config.source.begin()
     random = np.random.default_rng(0)
     texts = []
     for first in range(0, count, _TOGETHER):
         batch = min(_TOGETHER, count - first)
         tokens = np.empty((batch, length), np.int64)
-        given = 1 if begin is None else 2
-        tokens[:, 0] = 0 if begin is None else begin
+        given = len(begin) + 1
+        tokens[:, : len(begin)] = begin
         tokens[:, given - 1] = random.integers(0, decoder.vocabulary_size, batch)
         state = decoder.start(batch, length)
         logits = state.forward(tokens[:, :given])

@@ -122,9 +122,10 @@ class GgufSource:
         """Return the tokenizer as the package `tokenizers` writes one."""
         return self._header.tokenizer.decode()
 
-    def begin(self) -> int | None:
-        """Return the token that every text begins with, None for none."""
-        return self._header.begin
+    def begin(self) -> tuple[int, ...]:
+        """Return the tokens that every text begins with."""
+        begin = self._header.begin
+        return () if begin is None else (begin,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,17 +202,14 @@ class FolderSource:
         """Return the tokenizer as the package `tokenizers` writes one."""
         return (self.path / "tokenizer.json").read_text(encoding="utf-8")
 
-    def begin(self) -> int | None:
-        """Return the token that every text begins with, None for none."""
+    def begin(self) -> tuple[int, ...]:
+        """Return the tokens that every text begins with."""
         return self._begin
 
     @cached_property
-    def _begin(self) -> int | None:
-        file = self.path / "tokenizer.json"
-        if not file.is_file():
-            return None
-        tokens = open_tokenizer(self.path).added_to_all()
-        return tokens[0] if tokens else None
+    def _begin(self) -> tuple[int, ...]:
+        has_one = (self.path / "tokenizer.json").is_file()
+        return open_tokenizer(self.path).added_before() if has_one else ()
 
 
 def _tokens(given: object) -> list[int]:

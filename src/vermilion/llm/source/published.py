@@ -50,6 +50,6 @@ class Source(Protocol):
         """Return the tokenizer as the package `tokenizers` writes one."""
         ...
 
-    def begin(self) -> int | None:
-        """Return the token that every text begins with, None for none."""
+    def begin(self) -> tuple[int, ...]:
+        """Return the tokens that every text begins with."""
         ...

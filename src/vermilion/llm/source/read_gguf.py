@@ -47,6 +47,11 @@ _GATINGS: Mapping[int, Score] = {1: "softmax", 2: "sigmoid", 3: "softmax"}
 # Models whose scores are divided by the root of hidden size ÷ heads, by family and layers: Gemma 2
 # and 3 of 27 billion weights.
 _BY_HIDDEN = {("gemma2", 46), ("gemma3", 62)}
+# What the first files of Gemma 2 leave out, as llama.cpp has it.
+_GEMMA2 = {
+    "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+    "attention.sliding_window": 4096.0,
+}  # fmt: skip
 
 
 @dataclass
@@ -230,7 +235,7 @@ class _Keys:
         """Return a number that is finite."""
         value = self.get(name)
         if value is None:
-            return default
+            return _GEMMA2.get(name, default) if self.architecture == "gemma2" else default
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
@@ -355,7 +360,9 @@ def _layers(
 def _turning(
     keys: _Keys, family: Family, tensors: GgufTensors, facts: RopeFacts
 ) -> Turning:  # fmt: skip
-    rule: dict[str, object] = {"rope_type": keys.get("rope.scaling.type") or "default"}
+    # A factor without a rule stretches linearly, as in llama.cpp.
+    plain = "linear" if keys.get("rope.scaling.factor") else "default"
+    rule: dict[str, object] = {"rope_type": keys.get("rope.scaling.type") or plain}
     for name, key in (
         ("factor", "rope.scaling.factor"),
         ("original_max_position_embeddings", "rope.scaling.original_context_length"),
