@@ -103,6 +103,11 @@ def optimize_transformer(
         raise OptionError(f"`{wrong}` is not known here", hint=f"it is one of {', '.join(known)}")
     if output.suffix != ".onnx":
         raise OptionError(f"the output `{output}` does not end in .onnx", hint="name it NAME.onnx")
+    if heads < 0 or width < 0 or (heads and width % heads):
+        raise OptionError(
+            f"no hidden state of {width} has {heads} heads of one size",
+            hint="`--width` is a multiple of `--heads`; 0 for both reads them from the graph",
+        )
     check_not_source(output, model)
     check_writable(output)
     begin = time.perf_counter()

@@ -70,6 +70,9 @@ def test_wrong_use(model: Path, tmp_path: Path) -> None:
         optimize_transformer(model, model)
     with pytest.raises(OptionError, match=r"does not end in \.onnx"):
         optimize_transformer(model, tmp_path / "f.txt")
+    for heads, width in ((-1, 0), (0, -1), (3, 64)):
+        with pytest.raises(OptionError, match="heads of one size"):
+            optimize_transformer(model, tmp_path / "f.onnx", heads=heads, width=width)
 
 
 def test_an_optimizer_that_fails_is_named(

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 
 import onnx_ir as ir
 
-from vermilion.view.canonical import Part
+from vermilion.view.canonical import Part, ends_of, parts_of
 
 # How far around a node is looked where all of its ancestors or readers are not alike.
 _NEAR = 3
@@ -113,7 +113,9 @@ def _words(parts: Sequence[Part]) -> list[list[str]]:
     """Return what tells the nodes at each level."""
     own = [_digest(p.op, sorted(map(str, p.parameters.items())), _shapes(p)) for p in parts]
     weighed = [
-        _digest(word, [weight_mark(tensor) for _, tensor in part.weights]) if part.weights else word
+        _digest(word, [weight_mark(tensor) for _, tensor in part.weights], _body_marks(part))
+        if part.weights or part.bodies
+        else word
         for word, part in zip(own, parts, strict=True)
     ]
     readers: list[list[tuple[int, int]]] = [[] for _ in parts]
@@ -146,6 +148,15 @@ def weight_mark(tensor: ir.TensorProtocol) -> str:
     array = tensor.numpy().reshape(-1)
     step = max(1, array.size // _MARKED)
     return _digest(array[::step].tobytes())
+
+
+def _body_marks(part: Part) -> list[tuple[str, str]]:
+    """Return what the graphs in a node are told by: their nodes, as one looks at all of them."""
+    found = []
+    for name, body in sorted(part.bodies.items()):
+        inner = parts_of(body, part.imports)
+        found.append((name, _digest(_words(inner)[0], ends_of(body, inner))))
+    return found
 
 
 def _shapes(part: Part) -> list[str]:

@@ -6,6 +6,7 @@ later opset on) a constant input. Here both are the same.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,12 +16,15 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.ir.opset import bodies_of, constant_of, is_operator
-from vermilion.view.graph import attributes_of, shorter
+from vermilion.view.graph import shorter
 
 # A whole-number constant of up to so many elements is a parameter, as axes and pads are.
 _PARAMETER_ELEMENTS = 64
 # Names under which one thing stands in two versions of an operator.
 _SAME = {"constant_value": "value"}
+NOTHING = -3
+"""In the place of a parent: an input that is left out, or a parameter."""
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 # Attributes that say nothing of what is computed.
 _SILENT = frozenset(("consumed_inputs", "is_test", "spatial"))
 
@@ -30,9 +34,11 @@ class Part:
     """One node without its names.
 
     `parameters` are those that are not as by default, `defaults` those of its own opset.
-    `parents` has, for each input that is no parameter: the node that makes it with which of its
-    outputs, or -1 and the number of the graph's input, or -2 for a weight. `weights` are the
-    numbers of those inputs that are constants, with the tensors.
+    `parents` has, for each input: the node that makes it with which of its
+    outputs, or -1 and the number of the graph's input, or -2 for a weight; `NOTHING` stands for
+    an input that is left out, or that is a parameter. What graphs in the node read of the graph
+    around it stands behind. `weights` are the numbers of those inputs that are constants, with the
+    tensors; `bodies` the graphs in attributes, by name; `imports` the opsets of all of them.
     """
 
     node: ir.Node
@@ -43,6 +49,8 @@ class Part:
     weights: tuple[tuple[str, ir.TensorProtocol], ...]
     shape: tuple[object, ...] | None
     type: str
+    bodies: Mapping[str, ir.Graph]
+    imports: Mapping[str, int]
 
     def value_of(self, parameter: str, other: Part) -> object:
         """Return a parameter, written or by default; what only `other` knows is as it has it."""
@@ -55,20 +63,61 @@ class Part:
         return shorter(self.node.name or "")
 
 
-def parts_of(model: ir.Model) -> list[Part]:
+def parts_of(graph: ir.Graph | ir.Function, imports: Mapping[str, int] | None = None) -> list[Part]:
     """Return the nodes in an order that follows from structure alone: outputs first, depth first.
 
     The order of the file and all names may differ between two equal graphs; this does not.
+    `imports` are the opsets of the model, for a graph in a node, which has none of its own.
     """
-    graph = model.graph
-    inputs = {
-        id(value): n for n, value in enumerate(v for v in graph.inputs if not v.is_initializer())
-    }
+    known = graph.opset_imports if imports is None else imports
+    inputs = _inputs_of(graph)
     order: dict[ir.Node, int] = {}
     roots = [value.producer() for value in graph.outputs]
     for root in [*roots, *graph]:  # what no output needs stands last
         _visit(root, order)
-    return [_part(node, order, inputs) for node in order]
+    places = {node: number for number, node in enumerate(order)}
+    return [_part(node, places, inputs, known) for node in order]
+
+
+def ends_of(graph: ir.Graph | ir.Function, parts: Sequence[Part]) -> tuple[tuple[int, int], ...]:
+    """Return where each output of a graph comes from, as a node's `parents` say it."""
+    places = {part.node: number for number, part in enumerate(parts)}
+    inputs = _inputs_of(graph)
+    return tuple(
+        _end(value, places, inputs) if constant_of(value) is None else (-2, 0)
+        for value in graph.outputs
+    )
+
+
+def _inputs_of(graph: ir.Graph | ir.Function) -> dict[int, int]:
+    """Return the numbers of a graph's inputs; behind them, those of values from around it."""
+    own = [value for value in graph.inputs if not value.is_initializer()]
+    return {id(value): n for n, value in enumerate([*own, *_read_around(graph)])}
+
+
+def _read_around(graph: ir.Graph | ir.Function) -> list[ir.Value]:
+    """Return what the graph and those in its nodes read of graphs around it, first come first."""
+    own = {id(value) for value in graph.inputs}
+    found: dict[int, ir.Value] = {}
+    for node in graph:
+        own.update(id(value) for value in node.outputs)
+        inner = [value for body in bodies_of(node) for value in _read_around(body)]
+        for value in [*node.inputs, *inner]:
+            if value is not None and id(value) not in own and constant_of(value) is None:
+                found[id(value)] = value
+    for value in graph.outputs:
+        if id(value) not in own and constant_of(value) is None:
+            found[id(value)] = value
+    return list(found.values())
+
+
+def _end(
+    value: ir.Value, order: Mapping[ir.Node, int], inputs: Mapping[int, int]
+) -> tuple[int, int]:
+    maker = value.producer()
+    if maker is not None and maker in order:
+        return order[maker], list(maker.outputs).index(value)
+    return -1, inputs.get(id(value), -1)
 
 
 def _visit(root: ir.Node | None, order: dict[ir.Node, int]) -> None:
@@ -96,34 +145,38 @@ def _is_constant(node: ir.Node) -> bool:
     return is_operator(node, "Constant") and constant_of(node.outputs[0]) is not None
 
 
-def _part(node: ir.Node, order: Mapping[ir.Node, int], inputs: Mapping[int, int]) -> Part:
+def _part(
+    node: ir.Node,
+    order: Mapping[ir.Node, int],
+    inputs: Mapping[int, int],
+    imports: Mapping[str, int],
+) -> Part:
     parameters: dict[str, object] = {}
     weights: list[tuple[str, ir.TensorProtocol]] = []
     parents: list[tuple[int, int]] = []
-    imports = {} if node.graph is None else node.graph.opset_imports
     version = imports.get(node.domain, imports.get("ai.onnx", 0))
     names, defaults = _definition(node.op_type, node.domain, version)
-    for name, value in attributes_of(node).items():
-        if name.lower() not in _SILENT:
-            parameters[_SAME.get(name.lower(), name.lower())] = _settled(value)
+    for name, attribute in node.attributes.items():
+        if name.lower() not in _SILENT and attribute.type not in _GRAPHS:
+            parameters[_SAME.get(name.lower(), name.lower())] = _settled(_written(attribute))
     for at, value in enumerate(node.inputs):
         if value is None:
+            parents.append((NOTHING, 0))
             continue
         constant = constant_of(value)
         name = names[at] if at < len(names) else f"input {at}"
         if constant is None:
-            maker = value.producer()
-            if maker is not None and maker in order:
-                parents.append((order[maker], list(maker.outputs).index(value)))
-            else:
-                parents.append((-1, inputs.get(id(value), -1)))
+            parents.append(_end(value, order, inputs))
         elif _is_parameter(node, constant):
             parameters[_SAME.get(name.lower(), name.lower())] = _listed(constant)
+            parents.append((NOTHING, 0))
         else:
             weights.append((name, constant))
             parents.append((-2, len(weights)))
+    while parents and parents[-1][0] == NOTHING:
+        parents.pop()
     for body in bodies_of(node):
-        parameters[f"body {len(parameters)}"] = " ".join(inner.op_type for inner in body)
+        parents += [_end(value, order, inputs) for value in _read_around(body)]
     parameters = {
         name: value
         for name, value in parameters.items()
@@ -135,8 +188,42 @@ def _part(node: ir.Node, order: Mapping[ir.Node, int], inputs: Mapping[int, int]
     domain = f"{node.domain}::" if node.domain else ""
     return Part(
         node, f"{domain}{node.op_type}", parameters, defaults, tuple(parents), tuple(weights),
-        shape, kind,
+        shape, kind, _bodies(node), imports,
     )  # fmt: skip
+
+
+def _bodies(node: ir.Node) -> dict[str, ir.Graph]:
+    """Return the graphs in a node's attributes, by name."""
+    found: dict[str, ir.Graph] = {}
+    for name, attribute in node.attributes.items():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            found[name] = attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            found |= {f"{name} {n}": body for n, body in enumerate(attribute.as_graphs())}
+    return found
+
+
+def _written(attribute: ir.Attr) -> object:
+    """Return an attribute's value; of what is long, enough to tell it from any other."""
+    if attribute.is_ref():
+        return f"the function's {attribute.ref_attr_name}"
+    value = attribute.value
+    if isinstance(value, ir.TensorProtocol):
+        numbers = value.numpy().reshape(-1)
+        shown = numbers.tolist() if value.size <= _PARAMETER_ELEMENTS else _mark(value.tobytes())
+        return f"{value.dtype.name.lower()} {list(value.shape)}: {shown}"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) > _PARAMETER_ELEMENTS:
+            return f"{len(value):,} values, {_mark(repr(list(value)).encode())}"
+        return [item.decode("utf-8", "replace") if isinstance(item, bytes) else item
+                for item in value]  # fmt: skip
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _mark(data: bytes) -> str:
+    return f"digest {hashlib.blake2b(data, digest_size=6).hexdigest()}"
 
 
 def _is_parameter(node: ir.Node, constant: ir.TensorProtocol) -> bool:

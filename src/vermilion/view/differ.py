@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from vermilion.ir.opset import constant_of, opset_of
 from vermilion.view.align import matched
-from vermilion.view.canonical import Part, parts_of
+from vermilion.view.canonical import NOTHING, Part, ends_of, parts_of
 from vermilion.view.graph import shorter
+from vermilion.view.weight_changes import weight_changes, weights_differ
 
 # Operators that a neighbour's weights can take in.
 _FOLDED = frozenset(("BatchNormalization", "Mul", "Add", "Div", "Sub", "Identity"))
-_MOST_VALUES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Change:
 
 
 KINDS = {
-    "model": "the model as a whole: opset, inputs, outputs",
+    "model": "the model as a whole: opset, inputs, outputs, functions",
     "added": "nodes that only B has",
     "removed": "nodes that only A has",
     "fused": "several nodes of A that B does in fewer",
@@ -90,21 +89,64 @@ class Difference:
 
 def difference(a: ir.Model, b: ir.Model) -> Difference:
     """Compare two graphs. Nodes are matched by what they compute and what they stand between."""
-    left, right = parts_of(a), parts_of(b)
+    left, right = parts_of(a.graph), parts_of(b.graph)
     pairs = matched(left, right)
-    changes = list(_of_models(a, b))
-    changes += _gaps(left, right, pairs)
+    changes = [*_of_models(a, b), *_of_functions(a, b)]
+    changes += _of_graphs((a.graph, left), (b.graph, right), pairs)
+    order = {kind: number for number, kind in enumerate(KINDS)}
+    changes.sort(key=lambda change: (order[change.kind], -change.size))
+    twins = tuple((left[x].node, right[y].node) for x, y in pairs.items())
+    return Difference(tuple(changes), twins, (len(left), len(right)))
+
+
+Ends = Sequence[tuple[int, int]]
+Parted = tuple[ir.Graph | ir.Function, Sequence[Part]]
+
+
+def _of_graphs(a: Parted, b: Parted, pairs: Mapping[int, int]) -> list[Change]:
+    """Return what differs between the nodes of two graphs, and in what they give."""
+    (left_graph, left), (right_graph, right) = a, b
+    changes = list(_gaps(left, right, pairs))
     # The weights of a node that took others in are new, which is no difference of its own.
     takers = {id(node) for change in changes if change.kind == "fused" for node in change.a}
     for x, y in pairs.items():
         found = _of_pair(left[x], right[y])
         taken_in = id(left[x].node) in takers
         changes += [one for one in found if not (taken_in and one.kind == "weights")]
-    changes += _rewired(left, right, pairs)
-    order = {kind: number for number, kind in enumerate(KINDS)}
-    changes.sort(key=lambda change: (order[change.kind], -change.size))
-    twins = tuple((left[x].node, right[y].node) for x, y in pairs.items())
-    return Difference(tuple(changes), twins, (len(left), len(right)))
+    changes += _rewired(left, right, pairs, takers)
+    ends = [ends_of(graph, parts) for graph, parts in ((left_graph, left), (right_graph, right))]
+    both = min(map(len, ends))  # one more or less is told with its type
+    for number, was, now in _moved(left, right, pairs, ends[0][:both], ends[1][:both]):
+        changes.append(Change("model", f"output {number}: from {was} → {now}"))
+    return changes
+
+
+def _inside(a: Parted, b: Parted) -> list[Change]:
+    return _of_graphs(a, b, matched(a[1], b[1]))
+
+
+def _of_bodies(a: Part, b: Part) -> Iterable[Change]:
+    """Yield what differs in the graphs that a node holds, as differences of the node."""
+    for name in sorted({*a.bodies, *b.bodies}):
+        if name not in a.bodies or name not in b.bodies:
+            word = "is new" if name in b.bodies else "is gone"
+            yield Change("parameters", f"{a.op}: {name} {word}", (a.node,), (b.node,))
+            continue
+        mine, theirs = ((p.bodies[name], parts_of(p.bodies[name], p.imports)) for p in (a, b))
+        for one in _inside(mine, theirs):
+            kind = "wiring" if one.kind == "model" else one.kind
+            what = f"{a.op}, in {name}: {one.what}"
+            yield Change(kind, what, (a.node,), (b.node,), one.size)
+
+
+def _of_functions(a: ir.Model, b: ir.Model) -> Iterable[Change]:
+    """Yield what differs in the functions that both models define."""
+    for key, mine in a.functions.items():
+        theirs = b.functions.get(key)
+        if theirs is not None:
+            for one in _inside((mine, parts_of(mine)), (theirs, parts_of(theirs))):
+                what = f"function `{shorter(mine.name)}`, {one.kind}: {one.what}"
+                yield Change("model", what, size=one.size)
 
 
 def _of_models(a: ir.Model, b: ir.Model) -> Iterable[Change]:
@@ -219,20 +261,23 @@ def _removed(
         makers = {m for n in island for m, _ in a[n].parents if m in pairs}
         takers = [
             m for m in makers
-            if a[m].weights and (_weights_differ(a[m], b[pairs[m]]))
+            if a[m].weights and weights_differ(a[m], b[pairs[m]])
         ]  # fmt: skip
         if takers:
             into = takers[0]
             what = f"{_ops(a, [into, *island])} → {b[pairs[into]].op}"
             gone = (a[into].node, *_nodes(a, island))
             return Change("fused", what, gone, (b[pairs[into]].node,))
+    readers = [n for n in pairs if any(m in island for m, _ in a[n].parents)]
+    if readers and all(m in island or m <= -2 for n in island for m, _ in a[n].parents):
+        # Computed from weights alone: now a weight itself.
+        ends = [(m, b[pairs[n]].parents[at : at + 1]) for n in readers
+                for at, (m, _) in enumerate(a[n].parents)]  # fmt: skip
+        if all(now and now[0][0] == -2 for m, now in ends if m in island):
+            what = f"{_ops(a, island)} → a weight of {_ops(a, readers)}"
+            twins = tuple(b[pairs[n]].node for n in readers)
+            return Change("fused", what, _nodes(a, [*island, *readers]), twins)
     return Change("removed", _ops(a, island), _nodes(a, island))
-
-
-def _weights_differ(a: Part, b: Part) -> bool:
-    return len(a.weights) != len(b.weights) or any(
-        not _equal(x, y) for (_, x), (_, y) in zip(a.weights, b.weights, strict=True)
-    )
 
 
 def _ops(parts: Sequence[Part], numbers: Sequence[int]) -> str:
@@ -259,7 +304,9 @@ def _of_pair(a: Part, b: Part) -> Iterable[Change]:
             f"{a.op}: {'×'.join(map(str, a.shape))} → {'×'.join(map(str, b.shape))}",
             *nodes,
         )
-    yield from _of_weights(a, b)
+    for kind, what, size in weight_changes(a, b):
+        yield Change(kind, what, *nodes, size=size)
+    yield from _of_bodies(a, b)
 
 
 def _unlike(a: Sequence[object], b: Sequence[object]) -> bool:
@@ -275,77 +322,46 @@ def _shown(value: object) -> str:
     return shorter(str(list(value)) if isinstance(value, tuple) else str(value))
 
 
-def _of_weights(a: Part, b: Part) -> Iterable[Change]:
-    nodes = ((a.node,), (b.node,))
-    for mine, theirs in zip_longest(a.weights, b.weights):
-        if mine is None or theirs is None:
-            had, word = (mine, "is gone") if theirs is None else (theirs, "is new")
-            yield Change("weights", f"{a.op}: weight `{had[0]}` {word}", *nodes, size=1.0)
-            continue
-        (name, x), (_, y) = mine, theirs
-        if _equal(x, y):
-            continue
-        kind = "quantization" if name.endswith(("_scale", "_zero_point")) else "weights"
-        what, size = _weight_words(x, y)
-        yield Change(kind, f"{a.op}: {name} {what}", *nodes, size=size)
-
-
-def _equal(x: ir.TensorProtocol, y: ir.TensorProtocol) -> bool:
-    if x.dtype != y.dtype or list(x.shape) != list(y.shape):
-        return False
-    return x is y or x.tobytes() == y.tobytes()
-
-
-def _weight_words(x: ir.TensorProtocol, y: ir.TensorProtocol) -> tuple[str, float]:
-    if list(x.shape) != list(y.shape):
-        return f"shape {list(x.shape)} → {list(y.shape)}", 1.0
-    if x.dtype == ir.DataType.STRING or y.dtype == ir.DataType.STRING:
-        return "texts differ", 1.0
-    types = "" if x.dtype == y.dtype else f"{x.dtype.name.lower()} → {y.dtype.name.lower()}, "
-    step = max(1, x.size // _MOST_VALUES)
-    a, b = (t.numpy().reshape(-1)[::step].astype(np.float64) for t in (x, y))
-    if a.size == 1:
-        return f"{types}{a[0]:.6g} → {b[0]:.6g}", _share(abs(float(a[0] - b[0])), float(abs(a[0])))
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(a - b)
-    changed = int(np.count_nonzero(a != b))
-    largest = float(np.nanmax(apart, initial=0.0))
-    most = float(np.nanmax(np.abs(a), initial=0.0))
-    share = _share(largest, most)
-    return (
-        f"{types}{changed:,} of {a.size:,} values differ, by {largest:.3g} at most "
-        f"({share:.2%} of the largest)"
-    ), share
-
-
-def _share(part: float, whole: float) -> float:
-    return float(part / whole) if whole else float(part > 0)
-
-
-def _rewired(a: Sequence[Part], b: Sequence[Part], pairs: Mapping[int, int]) -> Iterable[Change]:
+def _rewired(
+    a: Sequence[Part], b: Sequence[Part], pairs: Mapping[int, int], takers: set[int]
+) -> Iterable[Change]:
     """Say which matched nodes read other nodes, where nothing new or gone explains it."""
-    back = {y: x for x, y in pairs.items()}
     for x, y in pairs.items():
+        if id(a[x].node) in takers:
+            continue
         nodes = (a[x].node,), (b[y].node,)
         mine, theirs = a[x].parents, b[y].parents
-        if len(mine) != len(theirs):
-            if len([m for m, _ in mine if m != -2]) != len([m for m, _ in theirs if m != -2]):
-                yield Change("wiring", f"{a[x].op}: {len(mine)} inputs → {len(theirs)}", *nodes)
+        counts = [sum(maker >= -1 for maker, _ in ends) for ends in (mine, theirs)]
+        if counts[0] != counts[1]:
+            yield Change("wiring", f"{a[x].op}: {counts[0]} inputs → {counts[1]}", *nodes)
             continue
-        for number, ((m, slot), (n, other)) in enumerate(zip(mine, theirs, strict=True)):
-            lone = (m >= 0 and m not in pairs) or (n >= 0 and n not in back)
-            same = pairs.get(m) == n if m >= 0 and n >= 0 else m == n
-            # Weights are numbered in each node, inputs in the graph.
-            if lone or (same and (slot == other or m == -2)):
-                continue
-            was, now = _source(a, m, slot), _source(b, n, other)
+        for number, was, now in _moved(a, b, pairs, mine, theirs):
             yield Change("wiring", f"{a[x].op}: input {number} from {was} → {now}", *nodes)
+
+
+def _moved(
+    a: Sequence[Part], b: Sequence[Part], pairs: Mapping[int, int], mine: Ends, theirs: Ends
+) -> Iterable[tuple[int, str, str]]:
+    """Yield which of these ends are others, where no node is new or gone there."""
+    back = set(pairs.values())
+    for number, ((m, slot), (n, other)) in enumerate(
+        zip_longest(mine, theirs, fillvalue=(NOTHING, 0))
+    ):
+        lone = (m >= 0 and m not in pairs) or (n >= 0 and n not in back)
+        same = pairs.get(m) == n if m >= 0 and n >= 0 else m == n
+        # Weights are numbered in each node, inputs in the graph. One that is gone is told as such.
+        if lone or (same and (slot == other or m <= -2)) or {m, n} == {-2, NOTHING}:
+            continue
+        yield number, _source(a, m, slot), _source(b, n, other)
 
 
 def _source(parts: Sequence[Part], maker: int, slot: int) -> str:
     if maker >= 0:
-        return f"`{parts[maker].name}`"
-    return f"the model's input {slot}" if maker == -1 else "a weight"
+        which = f" (output {slot})" if slot else ""
+        return f"`{parts[maker].name}`{which}"
+    if maker == -1:
+        return f"input {slot}"
+    return "nothing" if maker == NOTHING else "a weight"
 
 
 # How the map shows a node that a change is about; `changed` for every other kind.
