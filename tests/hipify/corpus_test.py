@@ -28,7 +28,6 @@ GPUS = ("gfx942", "gfx1100", "gfx1201")
 
 # What must not compile, and on which GPUs it does not; each for the reason that its name says.
 REFUSED = {
-    "ballot_compact": GPUS,
     "cooperative_reduce": GPUS,
     "dnn_convolution": GPUS,
     "inline_ptx": GPUS,
@@ -38,6 +37,7 @@ REFUSED = {
     "ort_cuda_context": GPUS,
     "textures": ("gfx942",),
     "unknown_names": GPUS,
+    "wave_votes": GPUS,
 }
 
 

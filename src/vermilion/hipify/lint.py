@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from vermilion.hipify.finding import Edit, Finding, OffsetMap
-from vermilion.hipify.rules import interfaces, machine, masks, warps
+from vermilion.hipify.rules import interfaces, machine, masks, votes, warps
 from vermilion.hipify.rules.catalogue import RULES
 from vermilion.hipify.rules.source import Hit, Source
 from vermilion.hipify.tokens import Tokens, tokenize
@@ -20,6 +20,7 @@ CHECKS: tuple[Callable[[Source], Iterator[Hit]], ...] = (
     warps.warp_lane_arithmetic,
     warps.warp_reduction_half,
     warps.shuffle_width,
+    votes.vote_width,
     masks.mask_32_bit,
     warps.ballot_32_bit,
     warps.lane_bit_32,

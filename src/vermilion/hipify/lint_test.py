@@ -9,7 +9,9 @@ from vermilion.hipify.lint import CHECKS, lint, silence
 from vermilion.hipify.rules.catalogue import RULES
 from vermilion.hipify.tokens import tokenize
 
-VOTE = "__any_sync(m, p);"  # what votes works on whole waves, as they are
+VOTE = "__any_sync(m, p); w = warpSize;"  # what says `warpSize` works on whole waves
+WAVE = "w = warpSize;"
+GROUP = ">> (__lane_id() & 32))"
 SHUFFLE = "v += __shfl_down_sync(m, v, o, 32);"  # makes a source use warps, and breaks no rule
 
 
@@ -31,17 +33,21 @@ def fixed(source: str) -> str:
         ("int lane = threadIdx.x & 0x1f;", "warp-lane-arithmetic"),
         (f"int a = tid % 32; {VOTE}", "warp-lane-arithmetic"),
         ("__shfl_xor(v, 16);", "warp-reduction-half"),
-        ("__ballot_sync(0xffffffff, p);", "mask-32-bit"),
-        ("__any_sync(0x0000ffff, p);", "mask-32-bit"),
-        ("void f(unsigned mask) { __any_sync(mask, p); }", "mask-32-bit"),
-        ("__any_sync((1u << n) - 1, p);", "mask-32-bit"),
+        ("__ballot_sync(0xffffffff, p);", "vote-width"),
+        ("__match_all_sync(m, v, &p);", "vote-width"),
+        ("__shfl_sync(0xffffffff, v, 0, 32);", "mask-32-bit"),
+        ("void f(unsigned mask) { __shfl_sync(mask, v, 0); }", "mask-32-bit"),
+        (f"__ballot_sync(0xffffffff, p); {WAVE}", "mask-32-bit"),
+        (f"__any_sync(0x0000ffff, p); {WAVE}", "mask-32-bit"),
+        (f"void f(unsigned mask) {{ __any_sync(mask, p); {WAVE} }}", "mask-32-bit"),
+        (f"__any_sync((1u << n) - 1, p); {WAVE}", "mask-32-bit"),
         ("constexpr int w = warpSize;", "warp-size-not-constant"),
         ("__shared__ int s[4][warpSize];", "warp-size-not-constant"),
         ("static_assert(warpSize == 32);", "warp-size-not-constant"),
         ("switch (n) { case warpSize: break; }", "warp-size-not-constant"),
         ("enum { W = warpSize };", "warp-size-not-constant"),
-        ("unsigned m = __ballot(p);", "ballot-32-bit"),
-        ("int m; m = __activemask();", "ballot-32-bit"),
+        (f"unsigned m = __ballot(p); {WAVE}", "ballot-32-bit"),
+        (f"int m; m = __activemask(); {WAVE}", "ballot-32-bit"),
         ("x = 1 << laneId;", "lane-bit-32"),
         ("volatile float* s; s[t] += s[t + 32];", "warp-synchronous"),
         ('asm("mma.sync.aligned.m16n8k16 {};");', "inline-ptx"),
@@ -86,6 +92,9 @@ def test_it_fires(source: str, rule: str) -> None:
         "__ballot_sync(0xffffffffffffffffull, p);",
         "__shfl_sync(__activemask(), v, 0, 32);",
         "unsigned long long m = __ballot(p);",
+        f"unsigned m = (unsigned)(__ballot(p) {GROUP}; n = __popc(m); x = 1u << lane;",
+        "#define WARP_SIZE 32\n__shfl_sync(__activemask(), v, 0, WARP_SIZE);",
+        "__syncwarp();",
         "int x = 1 << shift;",
         "1ull << lane;",
         "__shared__ float a[128][32];",
@@ -110,28 +119,45 @@ def test_it_does_not_fire(source: str) -> None:
     [
         (f"int l = threadIdx.x & 31; {VOTE}", f"int l = threadIdx.x & (warpSize - 1); {VOTE}"),
         (f"int warp = threadIdx.x >> 5; {VOTE}", f"int warp = threadIdx.x / warpSize; {VOTE}"),
-        ("__ballot_sync(~0, p);", "__ballot_sync(0xffffffffffffffffull, p);"),
-        ("__any_sync((unsigned)-1, p);", "__any_sync(0xffffffffffffffffull, p);"),
-        ("__any_sync(uint32_t(-1), p);", "__any_sync(0xffffffffffffffffull, p);"),
-        ("__any_sync(static_cast<unsigned>(-1), p);", "__any_sync(0xffffffffffffffffull, p);"),
-        ("__any_sync(UINT_MAX, p);", "__any_sync(0xffffffffffffffffull, p);"),
-        ("constexpr unsigned A = ~0u; __any_sync(A, p);",
-         "constexpr unsigned long long A = 0xffffffffffffffffull; __any_sync(A, p);"),
-        ("#define A 0xffffffffu\nvoid f() { __any_sync(A, p); }",
-         "#define A 0xffffffffffffffffull\nvoid f() { __any_sync(A, p); }"),
+        # A mask names lanes that take part: no number is right for both halves of a wave.
+        ("__shfl_sync(~0, v, 0, 32);", "__shfl_sync(__activemask(), v, 0, 32);"),
+        ("__shfl_sync((unsigned)-1, v, 0, 8);", "__shfl_sync(__activemask(), v, 0, 8);"),
+        ("void f(unsigned m) { __shfl_sync(m, v, 0, 8); }",
+         "void f(unsigned m) { __shfl_sync(__activemask(), v, 0, 8); }"),
+        ("__syncwarp(0xffffffff);", "__syncwarp();"),
+        ("__syncwarp(1u << n);", "__syncwarp();"),
+        (f"__any_sync(UINT_MAX, p); {WAVE}", f"__any_sync(__activemask(), p); {WAVE}"),
+        (f"__any_sync(uint32_t(-1), p); {WAVE}", f"__any_sync(__activemask(), p); {WAVE}"),
+        (f"__all_sync(static_cast<unsigned>(-1), p); {WAVE}",
+         f"__all_sync(__activemask(), p); {WAVE}"),
+        (f"constexpr unsigned A = ~0u; __any_sync(A, p); {WAVE}",
+         f"constexpr unsigned A = ~0u; __any_sync(__activemask(), p); {WAVE}"),
+        (f"#define A 0xffffffffu\nvoid f() {{ __any_sync(A, p); {WAVE} }}",
+         f"#define A 0xffffffffu\nvoid f() {{ __any_sync(__activemask(), p); {WAVE} }}"),
+        # A vote is one of 32 lanes, on waves of 64 too.
+        ("u = __ballot_sync(~0, a > b);", f"u = (unsigned)(__ballot(a > b) {GROUP};"),
+        ("u = __ballot(p);", f"u = (unsigned)(__ballot(p) {GROUP};"),
+        ("if (__any(p)) f();", f"if (((unsigned)(__ballot(p) {GROUP} != 0)) f();"),
+        ("b = __all_sync(-1, x || y);", f"b = ((unsigned)(__ballot(!(x || y)) {GROUP} == 0);"),
+        ("u = __match_any_sync(~0u, v);", f"u = (unsigned)(__match_any(v) {GROUP};"),
+        ("u = __activemask();", f"u = (unsigned)(__activemask() {GROUP};"),
+        ("u = __ballot_sync(m, p);", f"u = ((unsigned)(__ballot(p) {GROUP} & (m));"),
+        ("b = __any_sync(0xff, p);", f"b = (((unsigned)(__ballot(p) {GROUP} & (0xff)) != 0);"),
+        ("b = __all_sync(m, p);", f"b = (((unsigned)(__ballot(!(p)) {GROUP} & (m)) == 0);"),
+        # What a variable says at first is not what it says later.
+        ("unsigned m = ~0u; m &= x; b = __any_sync(m, p);",
+         f"unsigned m = ~0u; m &= x; b = (((unsigned)(__ballot(p) {GROUP} & (m)) != 0);"),
         # Lanes and loops go together, or neither does.
         ("void f() { int l = tid % 32; for (int o = 16; o; o /= 2) v += __shfl_xor(v, o); }",
          "void f() { int l = tid % 32; for (int o = 16; o; o /= 2) v += __shfl_xor(v, o, 32); }"),
-        ("const unsigned M = 0xffffffff; __all_sync(M, p);",
-         "const unsigned long long M = 0xffffffffffffffffull; __all_sync(M, p);"),
-        ("uint32_t m = __ballot(p); n = __popc(m);",
-         "unsigned long long m = __ballot(p); n = __popcll(m);"),
-        ("unsigned int m = __ballot(p); unsigned b = m & x; __ffs(b);",
-         "unsigned long long m = __ballot(p); unsigned long long b = m & x; __ffsll(b);"),
-        ("__popc(__activemask())", "__popcll(__activemask())"),
+        (f"uint32_t m = __ballot(p); n = __popc(m); {WAVE}",
+         f"unsigned long long m = __ballot(p); n = __popcll(m); {WAVE}"),
+        (f"unsigned int m = __ballot(p); unsigned b = m & x; __ffs(b); {WAVE}",
+         f"unsigned long long m = __ballot(p); unsigned long long b = m & x; __ffsll(b); {WAVE}"),
+        (f"__popc(__activemask()); {WAVE}", f"__popcll(__activemask()); {WAVE}"),
         ("1u << lane_id", "1ull << lane_id"),
         ('asm volatile("membar.gl;" ::: "memory");', "__threadfence();"),
-        ('asm("mov.u32 %0, %%laneid;" : "=r"(x[1]));', "x[1] = __lane_id();"),
+        ('asm("mov.u32 %0, %%laneid;" : "=r"(x[1]));', "x[1] = (__lane_id() & 31);"),
         ("x = __ldcg(p + i);", "x = *(p + i);"),
         ("__stcs(p + i, f(a, b));", "*(p + i) = (f(a, b));"),
         ("#ifdef __CUDA_ARCH__\n#endif\n", "#ifdef __HIP_DEVICE_COMPILE__\n#endif\n"),
@@ -152,8 +178,9 @@ def test_odd_numbers_are_no_reason_to_fail(number: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "int w = base + threadIdx.x >> 5; __activemask();",  # `/` would bind before the `+`
-        "__any_sync(0x00ff00ff, p);",  # which lanes were meant, only a person knows
+        f"int w = base + threadIdx.x >> 5; {VOTE}",  # `/` would bind before the `+`
+        f"__any_sync(0x00ff00ff, p); {WAVE}",  # which lanes were meant, only a person knows
+        "__match_all_sync(0xffffffff, v, &p);",
         "#if __CUDA_ARCH__ >= 700\n#endif\n",
         'asm("ld.global.nc.f32 %0, [%1];" : "=f"(x) : "l"(p));',
     ],

@@ -17,10 +17,10 @@ FILE = SourceFile(Path("a.cu"), "a.cu")
 
 
 def test_a_place_in_the_result_is_found_in_the_source() -> None:
-    source = "cudaMallocHost(&p, 4); cudaMalloc(&q, __popc(__ballot(x))); cudaFree(r);\n"
+    source = "cudaMallocHost(&p, 4); cudaMalloc(&q, __popc(__ballot(x))); cudaFree(r); f(warpSize);\n"
     result = process_text(source, FILE, fix=True)
     assert result.text == (
-        "hipHostMalloc(&p, 4); hipMalloc(&q, __popcll(__ballot(x))); hipFree(r);\n"
+        "hipHostMalloc(&p, 4); hipMalloc(&q, __popcll(__ballot(x))); hipFree(r); f(warpSize);\n"
     )
     column = result.text.index("hipFree") + 1
     assert original_position(result, 1, column) == (1, source.index("cudaFree") + 1)
@@ -42,7 +42,7 @@ def test_offsets_go_back_through_edits() -> None:
 
 
 def test_a_finding_of_a_fixed_text_points_into_the_source() -> None:
-    source = "unsigned m = __ballot(p); int n = __popc(m); __nanosleep(3);\n"
+    source = "unsigned m = __ballot(p); int n = __popc(m); __nanosleep(warpSize);\n"
     result = process_text(source, FILE, fix=True)
     left = [f for f in result.findings if f.is_left]
     assert [(f.rule, f.column) for f in left] == [
@@ -52,7 +52,7 @@ def test_a_finding_of_a_fixed_text_points_into_the_source() -> None:
 
 
 def test_a_silenced_place_is_not_fixed() -> None:
-    source = "f(__popc(__ballot(p)));  // hipify: allow(ballot-32-bit) one wave of 32\n"
+    source = "f(__popc(__ballot(p)));  // hipify: allow(vote-width) one wave of 32\n"
     result = process_text(source, FILE, fix=True)
     assert result.text == source
     assert result.silenced == 1

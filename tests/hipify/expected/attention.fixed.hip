@@ -4,12 +4,12 @@
 
 constexpr int HEAD = 64;
 constexpr int KEYS = 64;
-constexpr unsigned long long kFullMask = 0xffffffffffffffffull;
+constexpr unsigned kFullMask = 0xffffffff;
 static constexpr int kWarpSize = 32;
 
 __device__ float warp_all_sum(float v) {
 #pragma unroll
-  for (int mask = kWarpSize / 2; mask > 0; mask >>= 1) v += __shfl_xor_sync(kFullMask, v, mask, 32);
+  for (int mask = kWarpSize / 2; mask > 0; mask >>= 1) v += __shfl_xor_sync(__activemask(), v, mask, 32);
   return v;
 }
 

@@ -4,25 +4,25 @@
 // Stream compaction by warp votes.
 __global__ void compact(const int* in, int* out, int* total, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
-  int lane = threadIdx.x & (warpSize - 1);
+  int lane = threadIdx.x & 31;
   bool keep = i < n && in[i] > 0;
-  unsigned long long mask = __ballot_sync(0xffffffffffffffffull, keep);
-  unsigned long long below = mask & ((1ull << lane) - 1);
+  unsigned int mask = (unsigned)(__ballot(keep) >> (__lane_id() & 32));
+  unsigned int below = mask & ((1u << lane) - 1);
   int base = 0;
-  if (lane == 0) base = atomicAdd(total, __popcll(mask));
-  base = __shfl_sync(0xffffffffffffffffull, base, 0);
-  if (keep) out[base + __popcll(below)] = in[i];
+  if (lane == 0) base = atomicAdd(total, __popc(mask));
+  base = __shfl_sync(__activemask(), base, 0, 32);
+  if (keep) out[base + __popc(below)] = in[i];
 }
 
 __global__ void votes(const int* in, int* out) {
   int value = in[threadIdx.x];
-  const unsigned long long FULL = 0xffffffffffffffffull;
-  unsigned long long active = __activemask();
-  int leader = __ffsll(active) - 1;
-  unsigned long long peers = __match_any_sync(FULL, value);
-  bool all = __all_sync(FULL, value > 0), any = __any_sync(FULL, value < 0);
+  const unsigned FULL = 0xFFFFFFFF;
+  uint32_t active = (unsigned)(__activemask() >> (__lane_id() & 32));
+  int leader = __ffs(active) - 1;
+  unsigned peers = (unsigned)(__match_any(value) >> (__lane_id() & 32));
+  bool all = ((unsigned)(__ballot(!(value > 0)) >> (__lane_id() & 32)) == 0), any = ((unsigned)(__ballot(value < 0) >> (__lane_id() & 32)) != 0);
   __syncwarp();
-  out[threadIdx.x] = leader + __popcll(peers) + all + any + __popcll(__ballot_sync(0x0000ffff, value));
+  out[threadIdx.x] = leader + __popc(peers) + all + any + __popc(((unsigned)(__ballot(value) >> (__lane_id() & 32)) & (0x0000ffff)));
 }
 
 void run(const int* in, int* out, int* total, int n) {

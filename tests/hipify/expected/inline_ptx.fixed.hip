@@ -2,7 +2,7 @@
 
 __device__ unsigned lane_id() {
   unsigned lane;
-  lane = __lane_id();
+  lane = (__lane_id() & 31);
   return lane;
 }
 

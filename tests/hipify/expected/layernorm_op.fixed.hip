@@ -5,9 +5,9 @@
 #include <hiprand/hiprand_kernel.h>
 #include <hipcub/hipcub.hpp>
 #include "onnxruntime_cxx_api.h"
-#define FULL 0xffffffffffffffffull
+#define FULL 0xffffffffu
 __device__ __forceinline__ float warpSum(float v){
-  for(int o=16;o>0;o>>=1) v+=__shfl_down_sync(FULL,v,o, 32);
+  for(int o=16;o>0;o>>=1) v+=__shfl_down_sync(__activemask(),v,o, 32);
   return v;
 }
 template<typename T,int TPB> __global__ void LayerNormKernel(const T* x,const T* g,const T* b,T* y,int d,float eps){
@@ -18,7 +18,7 @@ template<typename T,int TPB> __global__ void LayerNormKernel(const T* x,const T*
   s=BR(ts).Sum(s); __syncthreads(); q=BR(ts).Sum(q);
   if(threadIdx.x==0){ mu=s/d; rs=rsqrtf(q/d-mu*mu+eps);} __syncthreads();
   for(int i=threadIdx.x;i<d;i+=blockDim.x) y[(size_t)blockIdx.x*d+i]=T((float(r[i])-mu)*rs*float(g[i])+float(b[i]));
-  unsigned long long m=__ballot_sync(FULL,threadIdx.x&1); (void)m; (void)__activemask();
+  unsigned m=(unsigned)(__ballot(threadIdx.x&1) >> (__lane_id() & 32)); (void)m; (void)(unsigned)(__activemask() >> (__lane_id() & 32));
   __threadfence();
 }
 struct LNKernel{

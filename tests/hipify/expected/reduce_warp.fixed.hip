@@ -3,21 +3,21 @@
 #define WARP_SIZE 32
 
 __inline__ __device__ float warp_sum(float value) {
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(0xffffffffffffffffull, value, offset, 32);
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(__activemask(), value, offset, 32);
   return value;
 }
 
 __inline__ __device__ float warp_max(float value) {
 #pragma unroll
   for (int offset = 1; offset < 32; offset <<= 1) {
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffffffffffull, value, offset, 32));
+    value = fmaxf(value, __shfl_xor_sync(__activemask(), value, offset, 32));
   }
   return value;
 }
 
 // Groups of 32 lanes by an explicit width are right on every GPU.
 __inline__ __device__ float group_sum(float value) {
-  for (int offset = 16; offset > 0; offset >>= 1) value += __shfl_xor_sync(0xffffffffffffffffull, value, offset, 32);
+  for (int offset = 16; offset > 0; offset >>= 1) value += __shfl_xor_sync(__activemask(), value, offset, 32);
   return value;
 }
 

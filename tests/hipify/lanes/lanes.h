@@ -3,8 +3,10 @@
 #pragma once
 #include <barrier>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #define __global__
@@ -23,7 +25,11 @@ static thread_local Place threadIdx, blockIdx;
 static Place blockDim, gridDim;
 static const int warpSize = WAVE;
 
-// Half a wave of 64 meets alone where a width of 32 needs no more: the other half may be elsewhere.
+// Whoever takes part: half a wave of 64 meets alone, because the other half may be elsewhere.
+struct Active {
+  operator uint64_t() const { return WAVE == 64 ? ~0ull : 0xffffffffull; }
+};
+
 struct Wave {
   std::barrier<> meet{WAVE};
   std::barrier<> halves[2] = {std::barrier<>(32), std::barrier<>(32)};
@@ -34,8 +40,13 @@ static thread_local unsigned lane_in_wave;
 static std::unique_ptr<std::barrier<>> block;
 
 // Each lane leaves its value, all meet, each reads another's, all meet again.
-template <class T> T exchange(T value, unsigned from, bool inside, int width) {
-  std::barrier<>& meet = width <= 32 ? wave->halves[lane_in_wave / 32] : wave->meet;
+// All that a mask names have to come, as HIP's functions check.
+template <class M> std::barrier<>& meeting(M mask, int width) {
+  bool half = std::is_same_v<M, Active> ? width <= 32 : (uint64_t)mask >> 32 == 0;
+  return half ? wave->halves[lane_in_wave / 32] : wave->meet;
+}
+template <class M, class T> T exchange(M mask, T value, unsigned from, bool inside, int width) {
+  std::barrier<>& meet = meeting(mask, width);
   uint64_t bits = 0;
   __builtin_memcpy(&bits, &value, sizeof value);
   wave->slots[lane_in_wave] = bits;
@@ -47,40 +58,48 @@ template <class T> T exchange(T value, unsigned from, bool inside, int width) {
   return result;
 }
 
-template <class M, class T> T __shfl_sync(M, T v, int from, int width = WAVE) {
-  return exchange(v, (lane_in_wave & ~(width - 1)) | (from & (width - 1)), true, width);
+template <class M, class T> T __shfl_sync(M m, T v, int from, int width = WAVE) {
+  return exchange(m, v, (lane_in_wave & ~(width - 1)) | (from & (width - 1)), true, width);
 }
-template <class M, class T> T __shfl_xor_sync(M, T v, int mask, int width = WAVE) {
+template <class M, class T> T __shfl_xor_sync(M m, T v, int mask, int width = WAVE) {
   unsigned from = lane_in_wave ^ mask;
-  return exchange(v, from, (from & ~(width - 1)) == (lane_in_wave & ~(width - 1)), width);
+  return exchange(m, v, from, (from & ~(width - 1)) == (lane_in_wave & ~(width - 1)), width);
 }
-template <class M, class T> T __shfl_down_sync(M, T v, unsigned by, int width = WAVE) {
+template <class M, class T> T __shfl_down_sync(M m, T v, unsigned by, int width = WAVE) {
   unsigned at = lane_in_wave & (width - 1);
-  return exchange(v, lane_in_wave + by, at + by < (unsigned)width, width);
+  return exchange(m, v, lane_in_wave + by, at + by < (unsigned)width, width);
 }
-template <class M, class T> T __shfl_up_sync(M, T v, unsigned by, int width = WAVE) {
+template <class M, class T> T __shfl_up_sync(M m, T v, unsigned by, int width = WAVE) {
   unsigned at = lane_in_wave & (width - 1);
-  return exchange(v, lane_in_wave - by, at >= by, width);
+  return exchange(m, v, lane_in_wave - by, at >= by, width);
 }
-template <class M> uint64_t __ballot_sync(M, int predicate) {
+inline uint64_t ballot(std::barrier<>& meet, int predicate) {
   wave->slots[lane_in_wave] = predicate != 0;
-  wave->meet.arrive_and_wait();
+  meet.arrive_and_wait();
   uint64_t bits = 0;
-  for (int i = 0; i < WAVE; ++i) bits |= wave->slots[i] << i;
-  wave->meet.arrive_and_wait();
+  for (int i = 0; i < WAVE; ++i) bits |= (wave->slots[i] & 1) << i;
+  meet.arrive_and_wait();
   return bits;
 }
+template <class M> uint64_t __ballot_sync(M m, int p) { return ballot(meeting(m, WAVE), p); }
 template <class M> int __any_sync(M m, int p) { return __ballot_sync(m, p) != 0; }
 template <class M> int __all_sync(M m, int p) { return __ballot_sync(m, !p) == 0; }
-inline uint64_t __activemask() { return WAVE == 64 ? ~0ull : 0xffffffffull; }
-template <class M = unsigned> void __syncwarp(M = 0) { wave->meet.arrive_and_wait(); }
+inline uint64_t __ballot(int p) { return ballot(meeting(Active{}, 32), p); }
+inline Active __activemask() { return {}; }
+inline unsigned __lane_id() { return lane_in_wave; }
+inline void __syncwarp() { meeting(Active{}, 32).arrive_and_wait(); }
+template <class M> void __syncwarp(M mask) {
+  // HIP checks the mask as it is, on waves of 32 lanes too.
+  if (WAVE == 32 && (uint64_t)mask != 0xffffffffull) std::abort();
+  meeting(mask, WAVE).arrive_and_wait();
+}
 static int atomicAdd(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }
 static float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
 
 struct Tile {
   int width;
-  template <class T> T shfl_down(T v, unsigned by) const { return __shfl_down_sync(0, v, by, width); }
-  template <class T> T shfl_xor(T v, unsigned by) const { return __shfl_xor_sync(0, v, by, width); }
+  template <class T> T shfl_down(T v, unsigned by) const { return __shfl_down_sync(Active{}, v, by, width); }
+  template <class T> T shfl_xor(T v, unsigned by) const { return __shfl_xor_sync(Active{}, v, by, width); }
 };
 namespace cooperative_groups {
 struct Block {};

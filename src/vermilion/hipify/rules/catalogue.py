@@ -43,9 +43,12 @@ _ROWS: tuple[tuple[Level, str, str, str, str], ...] = (
     ("warning", "shuffle-width", "Shuffle without a width",
      "it works on the whole wave: 64 lanes on CDNA, where CUDA's warps have 32",
      "give a width of 32 where lanes work in groups of 32"),
+    ("error", "vote-width", "Vote of a warp",
+     "it asks the whole wave: 64 lanes on CDNA, where CUDA's warps have 32",
+     "take a group's 32 bits out of the wave's ballot"),
     ("error", "mask-32-bit", "32-bit lane mask",
-     "HIP's `_sync` functions take 64-bit masks only, and lanes 32 to 63 are missing in a "
-     "shorter one", "write `0xffffffffffffffffull`"),
+     "HIP's `_sync` functions take 64-bit masks only, and trap where one names lanes that do not "
+     "take part: the other half of a wave of 64 lanes, say", "write `__activemask()`"),
     ("error", "ballot-32-bit", "Ballot kept in 32 bits",
      "the result has a bit for each of 64 lanes", "keep it in `unsigned long long`"),
     ("error", "lane-bit-32", "Lane's bit made in 32 bits",

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 from vermilion.hipify.finding import Edit
 from vermilion.hipify.rules.source import Hit, Source
+from vermilion.hipify.rules.warp_plan import Warps
 
 # LDS that a block can have on gfx90a, gfx942, gfx11xx and gfx12xx (HIP documentation, hardware
 # features: "LDS size"); gfx950 has 160 KiB.
 SHARED_LIMIT_BYTES = 64 * 1024
 
+LANE_IN_GROUP = "(__lane_id() & 31)"
 _PTX_STATEMENTS = {
     "membar.gl": "__threadfence()",
     "membar.cta": "__threadfence_block()",
@@ -22,7 +24,7 @@ _PTX_STATEMENTS = {
     "trap": "__builtin_trap()",
 }
 _PTX_REGISTERS = {
-    "laneid": "__lane_id()",
+    "laneid": LANE_IN_GROUP,
     "clock64": "clock64()",
     "clock": "clock()",
     "globaltimer": "wall_clock64()",
@@ -61,11 +63,11 @@ _MISSING = {
     "__isShared": "use __builtin_amdgcn_is_shared",
     "__isGlobal": "HIP cannot ask: keep the kind of memory in the type",
     "__prof_trigger": "remove it; rocTX marks ranges on the host",
-    "__reduce_add_sync": "reduce with __shfl_down_sync over the wave",
-    "__reduce_max_sync": "reduce with __shfl_down_sync over the wave",
-    "__reduce_min_sync": "reduce with __shfl_down_sync over the wave",
-    "__reduce_and_sync": "reduce with __shfl_down_sync over the wave",
-    "__reduce_or_sync": "reduce with __shfl_down_sync over the wave",
+    **{
+        f"__reduce_{name}_sync": "HIP 7 has it with a mask of 64 bits: give it the group's, "
+        "`0xffffffffull << (__lane_id() & 32)`"
+        for name in ("add", "max", "min", "and", "or", "xor")
+    },
     "__grid_constant__": "remove it: kernel parameters are constant already",
     "__cluster_dims__": "AMD GPUs have no thread block clusters",
     **{
@@ -125,7 +127,10 @@ def _ptx_edits(source: Source, place: int, opening: int, end: int, code: str) ->
     if register and register[1] in _PTX_REGISTERS and len(outputs) == 1:
         variable = source.arguments(outputs[0])
         if len(variable) == 1:
-            text = f"{source.text(variable[0])} = {_PTX_REGISTERS[register[1]]}"
+            value = _PTX_REGISTERS[register[1]]
+            if value == LANE_IN_GROUP and Warps(source).plan(place) == "wave":
+                value = "__lane_id()"
+            text = f"{source.text(variable[0])} = {value}"
             return (source.edit(place, end, text),)
     return ()
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from vermilion.hipify.finding import Edit
 from vermilion.hipify.rules.source import Hit, Source, integer, is_64_bit
+from vermilion.hipify.rules.warp_plan import Warps
 
-SYNC = (
-    r"__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all|match_any|match_all)_sync|__syncwarp"
-    r"|__reduce_\w+_sync"
-)
-ALL_LANES = "0xffffffffffffffffull"
+_VOTES = r"__(?:ballot|any|all|match_any|match_all|reduce_\w+)_sync"
+_SHUFFLES = r"__(?:shfl|shfl_up|shfl_down|shfl_xor)_sync"
+# HIP's functions trap where a mask names lanes that do not take part. On a wave of 64 lanes these
+# are the other half's, so no number is right for all of CUDA's warps.
+ALL_LANES = "__activemask()"
 NARROW = frozenset(
     {"unsigned", "int", "uint32_t", "int32_t", "uint", "u32", "auto32", "signed", "__uint32_t"}
 )
@@ -21,37 +22,39 @@ _WIDE = frozenset(
     {"uint64_t", "int64_t", "long", "size_t", "lanemask_t", "u64", "__ballot", "__ballot_sync",
      "__activemask", "__match_any_sync", "__match_all_sync", "ullong"}
 )  # fmt: skip
-_ALL_OF_32 = 0xFFFFFFFF
+ALL_OF_32 = 0xFFFFFFFF
 _LIMITS = frozenset({"UINT_MAX", "UINT32_MAX"})
 _MAX_DEPTH = 8
 
 
 @dataclass(frozen=True)
 class Mask:
-    """What an expression stands for: its width, its value if known, and how to widen it."""
+    """What an expression stands for: its width, and its value if known."""
 
     is_wide: bool
     place: int  # where a finding points: at the number, if there is one
     value: int | None = None
-    edits: tuple[Edit, ...] = ()
 
 
 def mask_32_bit(source: Source) -> Iterator[Hit]:
     """Find masks of 32 lanes that are given to `_sync` functions."""
-    seen: set[int] = set()
-    for _, name, arguments in source.calls(SYNC):
-        if not arguments:
-            continue
+    warps = Warps(source)
+    for place, name, arguments in source.calls(f"{_SHUFFLES}|{_VOTES}|__syncwarp"):
+        is_vote = re.fullmatch(_VOTES, name) is not None
+        if not arguments or (is_vote and warps.plan(place) == "width"):
+            continue  # such a vote loses its mask
         first, last = (source.place_of(index) for index in arguments[0])
         mask = read_mask(source, first, last)
-        if mask is None or mask.is_wide or mask.place in seen:
+        if mask is None or mask.is_wide:
             continue
-        seen.add(mask.place)
         what = f"`{source.text(arguments[0])}` is a mask of 32 lanes for `{name}`"
-        edits = mask.edits
-        if not edits and mask.value == _ALL_OF_32:
+        edits: tuple[Edit, ...] = ()
+        if name == "__syncwarp":
+            edits = (source.edit(first, last, ""),)
+        elif not is_vote or (mask.value == ALL_OF_32 and warps.plan(place) == "wave"):
+            # Lanes of a wave go in step: which of them shuffle is decided where they do.
             edits = (source.edit(first, last, ALL_LANES),)
-        yield Hit("mask-32-bit", mask.place, what, edits=edits)
+        yield Hit("mask-32-bit", first, what, edits=edits)
 
 
 def read_mask(source: Source, first: int, last: int, depth: int = 0) -> Mask | None:
@@ -72,13 +75,12 @@ def read_mask(source: Source, first: int, last: int, depth: int = 0) -> Mask | N
         mask = read_mask(source, first + 1, last, depth + 1)
         if mask is None or mask.is_wide or mask.value is None:
             return mask
-        value = (~mask.value if source.word(first) == "~" else -mask.value) & _ALL_OF_32
-        edits = (source.edit(first, last, ALL_LANES),) if value == _ALL_OF_32 else ()
-        return Mask(False, mask.place, value, edits)
+        value = (~mask.value if source.word(first) == "~" else -mask.value) & ALL_OF_32
+        return Mask(False, mask.place, value)
     if source.words[first : first + 2] == ["std", "::"] and source.word(last) == ")":
         words = source.words[first : last + 1]
         if "numeric_limits" in words and "max" in words and not NARROW.isdisjoint(words):
-            return Mask(False, first, _ALL_OF_32)
+            return Mask(False, first, ALL_OF_32)
     return _of_sum(source, first, last, depth)
 
 
@@ -118,14 +120,9 @@ def _type_between(source: Source, first: int, last: int) -> bool | None:
 def _of_word(source: Source, place: int, depth: int) -> Mask | None:
     word = source.word(place)
     if source.kind(place) == "number":
-        value = integer(word)
-        wide = is_64_bit(word)
-        edits: tuple[Edit, ...] = ()
-        if value == _ALL_OF_32 and not wide:
-            edits = (source.edit(place, place, ALL_LANES),)
-        return Mask(wide, place, value, edits)
+        return Mask(is_64_bit(word), place, integer(word))
     if word in _LIMITS:
-        return Mask(False, place, _ALL_OF_32, (source.edit(place, place, ALL_LANES),))
+        return Mask(False, place, ALL_OF_32)
     if source.kind(place) != "word":
         return None
     return _of_macro(source, word, depth) or _of_variable(source, word, place, depth)
@@ -147,7 +144,7 @@ def _of_variable(source: Source, name: str, use: int, depth: int) -> Mask | None
     for place in reversed(source.places.get(name, ())):
         if place >= use:
             continue
-        narrow = _declared_type(source, place)
+        narrow = declared_type(source, place)
         if narrow is None:
             continue
         if not narrow:
@@ -156,17 +153,24 @@ def _of_variable(source: Source, name: str, use: int, depth: int) -> Mask | None
             return Mask(False, place)  # a parameter, or assigned elsewhere
         begin = place + 2
         end = _end_of_value(source, begin)
-        if re.match(r"__(?:activemask|ballot|match)", source.word(begin)):
+        if re.match(r"__(?:activemask|ballot|match)", source.word(begin)) and (
+            Warps(source).plan(use) == "wave"
+        ):
             return None  # another rule widens it
         mask = read_mask(source, begin, end, depth + 1)
-        if mask is None or mask.value != _ALL_OF_32:
-            return Mask(False, place)
-        edits = mask.edits or (source.edit(begin, end, ALL_LANES),)
-        return Mask(False, mask.place, mask.value, (*edits, *wider_type(source, place)))
+        fixed = mask is not None and source.word(end + 1) == ";" and _is_set_once(source, name)
+        return Mask(False, place, mask.value if mask is not None and fixed else None)
     return None
 
 
-def _declared_type(source: Source, place: int) -> bool | None:
+def _is_set_once(source: Source, name: str) -> bool:
+    """Say whether a variable keeps the value of its declaration."""
+    changes = {"=", "&=", "|=", "^=", "<<=", ">>=", "+=", "-=", "++", "--"}
+    places = source.places.get(name, ())
+    return sum(source.word(place + 1) in changes for place in places) <= 1
+
+
+def declared_type(source: Source, place: int) -> bool | None:
     """Say whether a name is declared here with 32 bits, None if it is not declared here."""
     first = place
     while source.word(first - 1) in NARROW | _WIDE | {"std", "::", "const", "constexpr", "static"}:

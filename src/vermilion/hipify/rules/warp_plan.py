@@ -4,9 +4,9 @@ Whether 32 stands for a warp cannot be told from one line, and a kernel whose lo
 while its lanes are counted by 32 computes wrong numbers. So functions that call each other are
 judged as one:
 
-- `width`: they only shuffle, and nothing says `warpSize`. With a width of 32 each shuffle works in
-  the groups that CUDA's warps are, on every GPU; everything else stays.
-- `wave`: they vote, or say `warpSize`. Then 32 has to become `warpSize` everywhere, or nowhere.
+- `width`: nothing says `warpSize`. Each shuffle gets a width of 32 and each vote asks the 32 lanes
+  around it: the groups that CUDA's warps are, on every GPU. Everything else stays.
+- `wave`: they say `warpSize`. Then 32 has to become `warpSize` everywhere, or nowhere.
 - `none`: they already work in tiles of 32, or something in them cannot be changed by rule.
 """
 
@@ -28,9 +28,10 @@ SHUFFLE = re.compile(r"__shfl(?:_up|_down|_xor)?(?:_sync)?")
 WARP_NAME = re.compile(r"warp|wave|lane", re.IGNORECASE)
 _LANE_NAME = re.compile(r"\w*(?:tid|lane|thread|tix)\w*", re.IGNORECASE)
 # `__syncwarp` is missing here: it holds for groups of any size.
-_VOTES = re.compile(
-    r"__(?:ballot|any|all|activemask|match_any|match_all|reduce_\w+)(?:_sync)?|__lane_id"
-)
+_VOTES = re.compile(r"__(?:ballot|any|all|activemask|match_any|match_all|reduce_\w+)(?:_sync)?")
+# What leaves of a wave's ballot the 32 bits of a lane's group.
+GROUP_SHIFT = ">> (__lane_id() & 32)"
+_SHIFT_WORDS = [">>", "(", "__lane_id", "(", ")", "&", "32", ")"]
 _TILES = frozenset({"tiled_partition", "thread_block_tile", "coalesced_threads", "coalesced_group"})
 # What `threadIdx.x` and its like are divided by where a warp has 32 lanes.
 _DIVIDES = {("&", 31), ("%", 32), ("/", 32), (">>", 5)}
@@ -63,8 +64,8 @@ class _Facts:
 
     @property
     def plan(self) -> Plan:
-        if not (self.votes or self.says_warp_size):
-            return "width" if self.whole_shuffles else "none"
+        if not self.says_warp_size:
+            return "width" if self.whole_shuffles or self.votes else "none"
         return "none" if self.tiles or self.rows or self.fixed_steps else "wave"
 
 
@@ -91,6 +92,15 @@ class Warps:
         """Say whether all around a place works in tiles of 32 already."""
         facts = self._facts_around(place)
         return facts.tiles and not (facts.whole_shuffles or facts.votes)
+
+    def asks_group(self, place: int) -> bool:
+        """Say whether a vote asks, or is to ask, 32 lanes."""
+        return self.plan(place) == "width" or is_grouped(self.source, place)
+
+    @property
+    def in_groups(self) -> bool:
+        """Say whether all lanes of the source work, or are to work, in groups of 32."""
+        return self._facts_of_all.uses_lanes and not self._facts_of_all.says_warp_size
 
     def is_whole(self, place: int, name: str) -> bool | None:
         """Say whether a call that looks like a shuffle works on a whole warp; None if unknown."""
@@ -148,7 +158,9 @@ class Warps:
             elif is_member and word.startswith("shfl"):
                 facts |= _Facts(tiles=True)
             elif _VOTES.fullmatch(word) and not is_member:
-                facts |= _Facts(votes=True)
+                grouped = is_grouped(source, place)
+                mask = is_mask(source, place)
+                facts |= _Facts(votes=not (grouped or mask), tiles=grouped)
             elif word in _TILES:
                 facts |= _Facts(tiles=True)
             elif word == "warpSize":
@@ -158,6 +170,17 @@ class Warps:
             elif source.constants.get(word, (0, 0))[0] == 32 and WARP_NAME.search(word):
                 facts |= _Facts(fixed_steps=source.constants[word][1] != place + 2)
         return facts
+
+
+def is_grouped(source: Source, place: int) -> bool:
+    """Say whether a vote at a place is already one of 32 lanes."""
+    end = source.closing(place + 1) if source.word(place + 1) == "(" else place
+    return source.words[end + 1 : end + 1 + len(_SHIFT_WORDS)] == _SHIFT_WORDS
+
+
+def is_mask(source: Source, place: int) -> bool:
+    """Say whether a word is the mask of a `_sync` function: `__shfl_sync(__activemask(), …)`."""
+    return source.word(place - 1) == "(" and source.word(place - 2).endswith("_sync")
 
 
 def has_no_width(source: Source, place: int, name: str) -> bool:

@@ -24,7 +24,9 @@ _LOOSE = {
 
 
 def warp_size_constant(source: Source) -> Iterator[Hit]:
-    """Find a name of a warp that stands for 32."""
+    """Find a name of a warp that stands for 32, where not all lanes are to work in groups of 32."""
+    if Warps(source).in_groups:
+        return
     for name, (value, place) in source.constants.items():
         if value == 32 and WARP_NAME.search(name):
             yield Hit("warp-size-constant", place, f"`{name}` is 32 whatever the GPU")
@@ -163,8 +165,9 @@ def shuffle_width(source: Source) -> Iterator[Hit]:
 def ballot_32_bit(source: Source) -> Iterator[Hit]:
     """Find ballots kept, or counted, in 32 bits."""
     narrow: set[str] = set()
+    warps = Warps(source)
     for place, name in source.find(_BALLOTS):
-        if source.word(place - 1) != "=":
+        if source.word(place - 1) != "=" or warps.plan(place) == "width":
             continue
         variable = place - 2
         edits = wider_type(source, variable)
@@ -178,8 +181,13 @@ def ballot_32_bit(source: Source) -> Iterator[Hit]:
     for place, name, arguments in source.calls("|".join(_WIDER_COUNTS)):
         if not arguments:
             continue
-        inside = [source.tokens.word(i) for i in range(arguments[0][0], arguments[0][1] + 1)]
-        if any(re.fullmatch(_BALLOTS, word) or word in narrow for word in inside):
+        inside = source.words[source.place_of(arguments[0][0]) : source.place_of(arguments[0][1]) + 1]
+        first = source.place_of(arguments[0][0])
+        if any(
+            word in narrow
+            or (re.fullmatch(_BALLOTS, word) and not warps.asks_group(first + step))
+            for step, word in enumerate(inside)
+        ):
             what = f"`{name}` sees 32 lanes of `{source.text(arguments[0])}`"
             edit = source.edit(place, place, _WIDER_COUNTS[name])
             yield Hit("ballot-32-bit", place, what, edits=(edit,))
@@ -211,12 +219,14 @@ def _declaration(source: Source, name: str, before: int) -> int:
 
 def lane_bit_32(source: Source) -> Iterator[Hit]:
     """Find `1 << lane` in 32 bits."""
+    warps = Warps(source)
     for place in source.places.get("<<", ()):
         one, lane = source.word(place - 1), source.word(place + 1)
         if integer(one) != 1 or "l" in one.lower() or source.kind(place + 1) != "word":
             continue
-        is_lane = re.fullmatch(r"\w*lane\w*", lane, re.IGNORECASE) or lane == "__lane_id"
-        if is_lane:
+        is_lane = re.fullmatch(r"\w*lane\w*", lane, re.IGNORECASE)
+        # In groups of 32 there is a bit for each.
+        if is_lane and not (warps.plan(place) == "width" or warps.is_tiled(place)):
             edit = source.edit(place - 1, place - 1, "1ull")
             yield Hit("lane-bit-32", place - 1, f"`{one} << {lane}` has 32 bits", edits=(edit,))
 
