@@ -35,8 +35,8 @@ def test_each_name_of_the_tables_is_declared_somewhere() -> None:
     stubbed = set(re.findall(r"\w+", stubs))
     made = re.findall(r"VERMILION_(?:HANDLE|STATE)\((\w+)\)", stubs)
     stubbed |= {f"{name}_t" for name in made}
-    # Macros of the compiler; rocTX, whose header the triton package has.
-    known = {"__HIPCC__", "__HIPCC_RTC__", "HIP_VERSION"}
+    # Macros of the compiler and types of C; rocTX, whose header the triton package has.
+    known = {"__HIPCC__", "__HIPCC_RTC__", "HIP_VERSION", "uint32_t", "uint64_t"}
     # Guards of headers: HIP's own begin alike, and the libraries' are in their documentation.
     known |= {r.hip for r in renames().values() if r.hip.startswith("HIP_INCLUDE_HIP_HIP_")}
     known |= {"HIP_MATH_CONSTANTS_H", "HIPBLAS_H", "HIPFFT_H_", "HIPRAND_H_", "HIPSPARSE_H",

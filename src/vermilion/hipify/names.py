@@ -196,6 +196,8 @@ _FOREIGN = re.compile(
     r"[A-Z]\w*|curand_\w+|cu[A-Z][a-z]\w*|CU[a-z]\w+"
     r"|(?:CUBLAS|CUBLASLT|CUFFT|CURAND|CUDNN|CUSPARSE|CUSOLVER|NVRTC)_[A-Z]\w*"
     r"|CUDA_[RC]_\d\w*|CUDA_ERROR_\w+|make_cuda[A-Z]\w*|__cuda[A-Z_]\w*"
+    r"|cu(?:GL|WGL|EGL|VDPAU|D3D\d+)[A-Z]\w+|CU_(?:GL|EGL|D3D\d+)_\w+|PFN_cu(?:da)?[A-Z]\w+"
+    r"|(?:NVTX|NVML)_[A-Z]\w+|__nv_(?:fp|cvt)\w+|__NV_E\dM\d"
 )
 # Endings that a CUDA header gives to a later form of a function; lengths of 64 bits (`_64`) are
 # another function, and keep their ending.
@@ -284,7 +286,9 @@ def _by_rule(name: str) -> str:
 
 
 def _by_letters(name: str) -> str:
-    """Return HIP's name of an enumerator: CUDA writes some with other capitals and `_`."""
+    """Return HIP's name of an enumerator or a type: CUDA writes some with other capitals and `_`."""
+    if re.match(r"CU[a-z]", name):
+        return _without_case().get(name.removeprefix("CU").replace("_", "").lower(), "")
     if name not in cuda_macros() and not name.startswith(("CUDA_ERROR_", "CU_DEVICE_ATTRIBUTE_")):
         return ""
     for cuda, hip in _BEGINNINGS:

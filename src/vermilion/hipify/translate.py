@@ -25,7 +25,7 @@ _LANES_OF_A_UNIT = 256
 # Everything below these is the counterpart of one header.
 _INCLUDE_TREES = (("cub/", "hipcub/hipcub.hpp"), ("thrust/system/cuda/", "thrust/system/hip/"))
 # Conventions of calls, which are empty on Linux and which HIP does not name.
-_REMOVED = frozenset({"CUDART_CB", "CUDARTAPI"})
+_REMOVED = frozenset({"CUDART_CB", "CUDARTAPI", "CUDAAPI", "CUDA_CB"})
 # Numbers of CUDA's versions, which HIP's stand for.
 _VERSIONS = frozenset({"CUDA_VERSION", "CUDART_VERSION"})
 _COMPARISONS = frozenset({"<", ">", "<=", ">=", "==", "!=", "/", "%"})

@@ -181,11 +181,12 @@ def ballot_32_bit(source: Source) -> Iterator[Hit]:
     for place, name, arguments in source.calls("|".join(_WIDER_COUNTS)):
         if not arguments:
             continue
-        inside = source.words[source.place_of(arguments[0][0]) : source.place_of(arguments[0][1]) + 1]
+        inside = source.words[
+            source.place_of(arguments[0][0]) : source.place_of(arguments[0][1]) + 1
+        ]
         first = source.place_of(arguments[0][0])
         if any(
-            word in narrow
-            or (re.fullmatch(_BALLOTS, word) and not warps.asks_group(first + step))
+            word in narrow or (re.fullmatch(_BALLOTS, word) and not warps.asks_group(first + step))
             for step, word in enumerate(inside)
         ):
             what = f"`{name}` sees 32 lanes of `{source.text(arguments[0])}`"

@@ -2,6 +2,7 @@
 #pragma once
 #include <hip/hip_runtime.h>
 struct __hip_bfloat16_raw { unsigned short x; };
+struct __hip_bfloat162_raw { unsigned short x, y; };
 struct __hip_bfloat16 {
   unsigned short data;
   __hip_bfloat16() = default;

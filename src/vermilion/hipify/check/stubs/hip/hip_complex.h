@@ -22,3 +22,5 @@ VERMILION_COMPLEX(hipDoubleComplex, double, )
 __host__ __device__ static inline hipFloatComplex make_hipFloatComplex(float a, float b) { return hipFloatComplex(a, b); }
 __host__ __device__ static inline hipDoubleComplex make_hipDoubleComplex(double a, double b) { return hipDoubleComplex(a, b); }
 __host__ __device__ static inline hipComplex make_hipComplex(float a, float b) { return hipComplex(a, b); }
+__host__ __device__ static inline hipDoubleComplex hipComplexFloatToDouble(hipFloatComplex z) { return hipDoubleComplex(z.x, z.y); }
+__host__ __device__ static inline hipFloatComplex hipComplexDoubleToFloat(hipDoubleComplex z) { return hipFloatComplex(z.x, z.y); }

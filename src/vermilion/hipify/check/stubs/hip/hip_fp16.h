@@ -3,6 +3,7 @@
 #include <hip/hip_runtime.h>
 #define VH __host__ __device__ inline
 struct __half_raw { unsigned short x; };
+struct __half2_raw { unsigned short x, y; };
 struct __half {
   _Float16 data;
   __half() = default;
