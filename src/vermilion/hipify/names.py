@@ -286,7 +286,7 @@ def _by_rule(name: str) -> str:
 
 
 def _by_letters(name: str) -> str:
-    """Return HIP's name of an enumerator or a type: CUDA writes some with other capitals and `_`."""
+    """Return HIP's name of an enumerator or a type: other capitals and `_` make no difference."""
     if re.match(r"CU[a-z]", name):
         return _without_case().get(name.removeprefix("CU").replace("_", "").lower(), "")
     if name not in cuda_macros() and not name.startswith(("CUDA_ERROR_", "CU_DEVICE_ATTRIBUTE_")):

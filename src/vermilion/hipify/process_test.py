@@ -17,12 +17,10 @@ FILE = SourceFile(Path("a.cu"), "a.cu")
 
 
 def test_a_place_in_the_result_is_found_in_the_source() -> None:
-    source = (
-        "cudaMallocHost(&p, 4); cudaMalloc(&q, __popc(__ballot(x))); cudaFree(r); f(warpSize);\n"
-    )
+    source = "cudaMallocHost(&p, 4); cudaMalloc(&q, __popc(__ballot(x))); cudaFree(warpSize);\n"
     result = process_text(source, FILE, fix=True)
     assert result.text == (
-        "hipHostMalloc(&p, 4); hipMalloc(&q, __popcll(__ballot(x))); hipFree(r); f(warpSize);\n"
+        "hipHostMalloc(&p, 4); hipMalloc(&q, __popcll(__ballot(x))); hipFree(warpSize);\n"
     )
     column = result.text.index("hipFree") + 1
     assert original_position(result, 1, column) == (1, source.index("cudaFree") + 1)
