@@ -103,3 +103,30 @@ def test_without_a_slice_nothing_is_asked() -> None:
         HEADER + "g (float[1,3,2,2] x, float[3,3,5,5] w) => (float[a,b,c,d] y) { y = Conv(x, w) }"
     )
     assert not may_go_below_zero(proto)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "y = EyeLike<dtype = 1>(c)",
+        'y = ai.onnx.ml.LabelEncoder<classes_strings = ["a"]>(c)',
+        'y = ai.onnx.ml.DictVectorizer<string_vocabulary = ["a"]>(c)',
+        'y = RegexFullMatch<pattern = "a">(c)',
+    ],
+)
+def test_a_node_that_reads_the_type_of_what_has_none_does_not_end_the_process(node: str) -> None:
+    text = f"""<ir_version: 9, opset_import: ["" : 20, "ai.onnx.ml" : 1, "of.us" : 1]>
+        g (float[2, 3] x) => (y, z) {{ c = of.us.Unknown(x) {node} z = Relu(x) }}"""
+    before = parser.parse_model(text)
+    found = infer(before)
+    assert [node.domain for node in found.graph.node] == [n.domain for n in before.graph.node]
+    assert found.opset_import == before.opset_import
+    assert found.graph.output[1].type.tensor_type.HasField("shape")
+
+
+def test_a_node_that_reads_a_type_is_inferred_where_there_is_one() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 20]> g (float[2, 3] x) => (y) {
+        a = Relu(x) b = EyeLike<dtype = 7>(a) c = Cast<to = 1>(b) y = EyeLike<dtype = 6>(c) }"""
+    found = infer(parser.parse_model(text)).graph
+    assert found.output[0].type.tensor_type.elem_type == onnx.TensorProto.INT32
+    assert [dim.dim_value for dim in found.output[0].type.tensor_type.shape.dim] == [2, 3]

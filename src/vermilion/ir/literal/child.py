@@ -31,6 +31,7 @@ from vermilion.ir.literal.engine import (
     open_onnx_runtime,
     open_optimized,
 )
+from vermilion.ir.onnx_shapes import infer_here
 from vermilion.process.arrays import TooLargeError, dtype_of, read_values, write_values
 from vermilion.process.child import LOG_FILE, Child, ChildError, Watch
 from vermilion.process.log import shorten_log
@@ -283,7 +284,7 @@ def _open(order: dict[str, Any], folder: Path) -> Engine:
 def _infer(given: Path, found: Path, *, follow: bool, strict: bool) -> None:
     """Infer the shapes of a file's model into another file (`onnx_shapes`)."""
     model = onnx.ModelProto.FromString(given.read_bytes())
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=follow, strict_mode=strict)
+    inferred = infer_here(model, follow=follow, strict=strict)
     found.write_bytes(inferred.SerializeToString())
 
 
