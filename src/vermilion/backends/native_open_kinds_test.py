@@ -77,6 +77,23 @@ def test_a_node_is_right_at_every_size(name: str, tmp_path: Path) -> None:
         assert error(expected.run(None, given)[0], found) < 1e-5, (n, s, t)
 
 
+DECIDED = """<ir_version: 8, opset_import: ["" : 15]>
+g (float[N,S] x) => (bool y, float[N,S] z) <int64[1] eight = {8}> {
+ k = Size(x)  m = Mul(k, eight)  y = Greater(m, k)  z = Relu(x) }"""
+
+
+def test_what_any_size_decides_alike_is_a_constant(tmp_path: Path) -> None:
+    proto = parser.parse_model(DECIDED)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    program, expected = compiled(proto, tmp_path), reference(proto)
+    for n, s in ((1, 1), (3, 5)):
+        given = feeds(expected, {"N": n, "S": s}, np.random.default_rng(0))
+        y, z = expected.run(["y", "z"], given)
+        found = program.run(given)
+        np.testing.assert_array_equal(found["y"], y)
+        np.testing.assert_array_equal(found["z"], z)
+
+
 # A side is made of the smallest tiles that will do.
 HALVED = """g (float[N,8,H,6] x) => (float[N,32,U,3] z) { z = SpaceToDepth<blocksize=2>(x) }"""
 

@@ -30,7 +30,7 @@ from vermilion.errors import UnsupportedError
 from vermilion.ir.cost import node_cost
 from vermilion.ir.expression import Convert, Expression, Operand
 from vermilion.ir.opset import is_operator, static_shape
-from vermilion.ir.symbolic import is_one, known_value, larger
+from vermilion.ir.symbolic import is_known, is_one, known_value, larger
 
 FloatStorage = Literal["f32", "bf16"]
 Array = NDArray[Any]
@@ -179,6 +179,10 @@ class Lowering:
 
     def _of_sizes(self, value: ir.Value, numbers: Array) -> View:
         """Return whole numbers that follow from sizes as a tensor."""
+        if all(map(is_known, numbers.reshape(-1))):  # what was compared, and came out one way
+            assert value.dtype is not None, "numbers have a type"
+            array = numbers.astype(value.dtype.numpy())
+            return weight(str(value.name), array, self.storage(value))
         view = allocate(str(value.name), self.storage(value), numbers.shape)
         assert view.storage in ("i32", "i64"), "sizes are whole numbers"
         spec = SizesSpec(view.storage, tuple(numbers.reshape(-1)))

@@ -222,3 +222,16 @@ def test_a_pad_by_edges_keeps_no_number() -> None:
     assert not run_pass(raise_opset, model).refusals
     assert opset_of(model) == OPSET
     np.testing.assert_array_equal(run_session(open_session(model), x)["y"], before)
+
+
+@pytest.mark.parametrize("shape", ["2,3,4", "a,b,c"])
+def test_an_old_hardmax_is_raised_with_what_it_means(shape: str) -> None:
+    """onnx's converter leaves it as it is, and at sizes of the run no probe tells."""
+    model = old(f"(float[{shape}] x) => (float[{shape}] y) {{ y = Hardmax(x) }}", 9)
+    inputs = {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)}
+    wanted = run_session(open_session(model, threads=1, optimize=False), inputs)["y"]
+    work, _ = run(raise_opset, model)
+    assert opset_of(work) == OPSET
+    found = run_session(open_session(work, threads=1, optimize=False), inputs)["y"]
+    assert wanted.sum() == 2
+    np.testing.assert_array_equal(found, wanted)
