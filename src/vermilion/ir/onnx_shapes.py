@@ -4,8 +4,7 @@ A window larger than its image has a result of a size like -2, and so have pads 
 there is, and the last of more equal parts than there are elements. A Slice of that fails an
 assertion in C++ (onnx 1.23 and ONNX Runtime 1.32, a `std::clamp` whose bounds are the wrong way
 round), which ends the process that asked. Such a model is inferred without its Slices first, and in
-a child process where that does not tell. And what asks for the type of an input that has none, as
-the result of a node of another domain, reads at address 0: such a node is hidden.
+a child process where that does not tell.
 """
 
 from __future__ import annotations
@@ -16,13 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from vermilion.ir.infer_here import HIDDEN_DOMAIN, infer_here
 from vermilion.ir.protobuf import all_graphs
 
 Attributes = Mapping[str, onnx.AttributeProto]
-
-_HIDDEN_DOMAIN = "vermilion.hidden"
-# Whose inference fails so (onnx 1.23: every operator of every opset, tried with such an input).
-_READ_A_TYPE = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch")
 
 
 def infer_by_onnx(
@@ -35,63 +31,6 @@ def infer_by_onnx(
     if may_go_below_zero(model, follow=follow) and not _is_settled(model, follow=follow):
         return _in_child(model, follow=follow, strict=strict)
     return infer_here(model, follow=follow, strict=strict)
-
-
-def infer_here(model: onnx.ModelProto, *, follow: bool, strict: bool) -> onnx.ModelProto:
-    """Return the same in this process, which a Slice of a size below zero ends.
-
-    Nodes that read the type of their input are inferred when it has one.
-    """
-    work, hidden = _with_hidden(model)
-    while True:
-        found: onnx.ModelProto = onnx.shape_inference.infer_shapes(
-            work, data_prop=follow, strict_mode=strict
-        )
-        typed = _typed(found)
-        nodes = _nodes(work)
-        shown = [at for at, _ in hidden if nodes[at].input and nodes[at].input[0] in typed]
-        if not shown:
-            break
-        for at, domain in hidden:
-            nodes[at].domain = domain if at in shown else _HIDDEN_DOMAIN
-        hidden = [(at, domain) for at, domain in hidden if at not in shown]
-    for at, domain in hidden:
-        _nodes(found)[at].domain = domain
-    if work is not model:
-        found.opset_import.pop()
-    return found
-
-
-def _with_hidden(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[tuple[int, str]]]:
-    """Return the model without what reads types, and which nodes these are, of which domains."""
-    nodes = _nodes(model)
-    hidden = [(at, node.domain) for at, node in enumerate(nodes) if node.op_type in _READ_A_TYPE]
-    if not hidden:
-        return model, hidden
-    work = onnx.ModelProto()
-    work.CopyFrom(model)
-    work.opset_import.append(onnx.helper.make_opsetid(_HIDDEN_DOMAIN, 1))
-    copies = _nodes(work)
-    for at, _ in hidden:
-        copies[at].domain = _HIDDEN_DOMAIN
-    return work, hidden
-
-
-def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    nodes = [node for graph in all_graphs(model.graph) for node in graph.node]
-    return nodes + [node for function in model.functions for node in function.node]
-
-
-def _typed(model: onnx.ModelProto) -> set[str]:
-    """Name what has a type; a name of several graphs only where it has one in each of them."""
-    typed, untyped = set[str](), set[str]()
-    for graph in all_graphs(model.graph):
-        values = (*graph.input, *graph.value_info, *graph.output)
-        here = {value.name for value in values if value.type.WhichOneof("value")}
-        here |= {tensor.name for tensor in graph.initializer}
-        untyped |= {name for node in graph.node for name in node.output} - here
-        typed |= here
-    return typed - untyped
 
 
 def may_go_below_zero(model: onnx.ModelProto, *, follow: bool = False) -> bool:
@@ -146,11 +85,11 @@ def _is_settled(model: onnx.ModelProto, *, follow: bool) -> bool:
         return False
     hidden = onnx.ModelProto()
     hidden.CopyFrom(model)
-    hidden.opset_import.append(onnx.helper.make_opsetid(_HIDDEN_DOMAIN, 1))
+    hidden.opset_import.append(onnx.helper.make_opsetid(HIDDEN_DOMAIN, 1))
     sliced = set()
     for node in hidden.graph.node:
         if node.op_type == "Slice":
-            node.domain = _HIDDEN_DOMAIN
+            node.domain = HIDDEN_DOMAIN
             sliced.update(node.input[:1])
     found = infer_here(hidden, follow=follow, strict=False).graph
     below = _size_below_zero(found)

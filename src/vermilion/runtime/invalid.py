@@ -16,7 +16,7 @@ from vermilion.backends.base import Array, Tensors
 from vermilion.errors import ModelError, UnsupportedError, VermilionError
 from vermilion.ir.literal.engine import NOT_OPTIMIZED, BehindError
 from vermilion.ir.literal.run import LiteralModel
-from vermilion.ir.opset import static_shape
+from vermilion.ir.opset import constant_of, static_shape
 
 _HINT = "the model runs nowhere as it is: fix the node, or export the model again"
 # What ONNX Runtime cannot do; another engine may.
@@ -28,6 +28,8 @@ _DATA = frozenset(
         ir.DataType.INT8, ir.DataType.UINT8,
     }
 )  # fmt: skip
+# What data decides sizes in, or whether there is a result at all: from which input on.
+_SIZED_BY_DATA = {"MelWeightMatrix": 3, "Range": 0, "Resize": 1, "Upsample": 1}
 
 
 def check_valid(error: VermilionError) -> None:
@@ -69,6 +71,18 @@ class Runs:
 
 
 def _takes_data_alone(model: ir.Model) -> bool:
+    if any(map(_reads_data_as_sizes, model.graph.all_nodes())):
+        return False
     return all(
         value.dtype in _DATA and static_shape(value) is not None for value in model.graph.inputs
+    )
+
+
+def _reads_data_as_sizes(node: ir.Node) -> bool:
+    if node.op_type == "Cast":  # to an index, a size or a condition
+        return node.outputs[0].dtype not in _DATA
+    first = _SIZED_BY_DATA.get(node.op_type)
+    return first is not None and any(
+        value is not None and bool(value.name) and constant_of(value) is None
+        for value in node.inputs[first:]
     )

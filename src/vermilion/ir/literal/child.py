@@ -21,6 +21,7 @@ import onnx
 import onnx_ir as ir
 
 from vermilion.errors import UnsupportedError, VermilionError
+from vermilion.ir.infer_here import infer_here
 from vermilion.ir.limits import Limits, MemoryBoundError, TimeLimitError
 from vermilion.ir.literal.engine import (
     BehindError,
@@ -31,7 +32,6 @@ from vermilion.ir.literal.engine import (
     open_onnx_runtime,
     open_optimized,
 )
-from vermilion.ir.onnx_shapes import infer_here
 from vermilion.process.arrays import TooLargeError, dtype_of, read_values, write_values
 from vermilion.process.child import LOG_FILE, Child, ChildError, Watch
 from vermilion.process.log import shorten_log
