@@ -167,12 +167,15 @@ def _write(value: object, file: IO[bytes], most_bytes: int | None) -> Row:
         array = np.asarray(value)
         if array.dtype.kind in "OUS":
             return {"kind": "texts", "shape": array.shape, "texts": _texts(array)}
+        name = name_of(array.dtype)
+        if not array.size:  # it takes no place: where it would begin the file may end
+            return {"kind": "array", "type": name, "shape": array.shape, "at": 0}
         start = -(-file.tell() // _ALIGNED) * _ALIGNED
         if most_bytes is not None and start + array.nbytes > most_bytes:
             raise TooLargeError
         file.seek(start)
         file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        return {"kind": "array", "type": name_of(array.dtype), "shape": array.shape, "at": start}
+        return {"kind": "array", "type": name, "shape": array.shape, "at": start}
     if isinstance(value, list | tuple):
         return {"kind": "list", "items": [_write(item, file, most_bytes) for item in value]}
     if isinstance(value, Mapping):
