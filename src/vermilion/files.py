@@ -145,6 +145,8 @@ def hint_of(error: OSError) -> str:
         return "make room on that disk, or name a place on another one"
     if error.errno in _NOT_ALLOWED:
         return "name a place that you may write to, or change its permissions"
+    if str(error.strerror).startswith("No usable temporary directory"):  # of `tempfile`
+        return "make room in one of them, or name another folder in the variable TMPDIR"
     if error.errno in (ENOENT, ENOTDIR):
         return CHECK_PATH
     return "check that its folder can be written to and has room"

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from typing import Annotated
 
 import pytest
@@ -65,3 +67,22 @@ def test_numbers_that_no_option_means_are_wrong_use(
 
     assert wait(json=True, verbose=False, debug=False, for_s=number) == 2
     assert "`--for` is" in json.loads(capfd.readouterr().out)["error"]["message"]
+
+
+def test_no_room_for_temporary_files_is_told_with_the_way_out() -> None:
+    code = """
+import resource, signal, tempfile
+from vermilion.cli.verb import describe
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    tempfile.mkdtemp()
+except OSError as error:
+    failure = describe(error, "run")
+    print(failure.message, failure.hint)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("No usable temporary directory")
+    assert "TMPDIR" in done.stdout
