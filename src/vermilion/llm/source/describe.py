@@ -167,6 +167,7 @@ class _Writer:
         rows = {}
         for kind, count in counts.items():
             part, bias = parts[kind]
+            self._check(f"{name}.attn_{kind}", part, bias, b.hidden, count * size)
             if b.has_pairs and layer.turning is not None and kind != "v":
                 order = _halves_of_pairs(count, size, b.turned)
                 part, bias = in_order(part, order), None if bias is None else bias[order]
@@ -224,8 +225,8 @@ class _Writer:
         if not t.has(f"{name}.attn_qkv"):
             return {kind: self._with_bias(f"{name}.attn_{kind}") for kind in counts}
         part, bias = self._with_bias(f"{name}.attn_qkv")
-        if part.columns != sum(counts.values()) * size:
-            raise ModelError(f"`{name}.attn_qkv` has {part.columns} columns", where=t.where)
+        columns = sum(counts.values()) * size
+        self._check(f"{name}.attn_qkv", part, bias, self.blueprint.hidden, columns)
         found, first = {}, 0
         for kind, count in counts.items():
             order = np.arange(first, first + count * size)
@@ -271,8 +272,7 @@ class _Writer:
                 gate, gate_bias = self._with_bias(f"{name}.ffn_gate{suffix}")
             else:  # both are one matrix
                 both, both_bias = up, up_bias
-                if both.columns != 2 * inner:
-                    raise ModelError(f"`{name}.ffn_up` has {both.columns} columns", where=t.where)
+                self._check(f"{name}.ffn_up{suffix}", both, both_bias, b.hidden, 2 * inner)
                 gate, up = halves_of(both)
                 gate_bias = None if both_bias is None else both_bias[:inner]
                 up_bias = None if both_bias is None else both_bias[inner:]
@@ -353,16 +353,26 @@ class _Writer:
         bias: Floats | None, depth: int = 0, *, is_exact: bool = False,
     ) -> None:  # fmt: skip
         depth = depth or self.blueprint.hidden
-        sizes = (part.depth, part.columns, columns if bias is None else bias.size)
-        if sizes != (depth, columns, columns):
-            raise ModelError(
-                f"`{name}` is {part.columns} x {part.depth}, and {columns} x {depth} is needed",
-                where=self.tensors.where,
-            )
+        self._check(name, part, bias, depth, columns)
         rows = Rows(source, 0, depth)
         self.operations.append(
             Product(name, rows, output, Matrix((part,)), bias, is_exact=is_exact)
         )
+
+    def _check(
+        self, name: str, part: Part, bias: Floats | None, depth: int, columns: int
+    ) -> None:  # fmt: skip
+        """Raise ModelError for a matrix, or what is added to its product, of another size."""
+        if (part.depth, part.columns) != (depth, columns):
+            raise ModelError(
+                f"`{name}` is {part.columns} x {part.depth}, and {columns} x {depth} is needed",
+                where=self.tensors.where,
+            )
+        if bias is not None and bias.size != columns:
+            raise ModelError(
+                f"`{name}.bias` has {bias.size} numbers, and {columns} are needed",
+                where=self.tensors.where,
+            )
 
 
 def _halves_of_pairs(heads: int, size: int, turned: int) -> NDArray[np.int64]:

@@ -81,6 +81,46 @@ def test_damaged_gguf_files(tmp_path: Path) -> None:
     assert COUNT // 3 < refusals(path, whole, head, read) < COUNT
 
 
+_ODD = (
+    "", "x", 0, 1, 7, (1 << 31) - 1, 0.0, -1.5, 1e30, float("nan"), float("inf"), True, False, [],
+    ["a"], [1, 2, 3], [0.5],
+)  # fmt: skip
+_KEYS = (
+    "general.architecture", "general.alignment", "split.count", "llama.attention.causal",
+    "llama.attention.head_count", "llama.attention.head_count_kv", "llama.attention.key_length",
+    "llama.attention.layer_norm_rms_epsilon", "llama.attention.scale",
+    "llama.attention.sliding_window", "llama.attention.sliding_window_pattern",
+    "llama.attention.value_length", "llama.attn_logit_softcapping", "llama.block_count",
+    "llama.context_length", "llama.embedding_length", "llama.expert_count",
+    "llama.expert_gating_func", "llama.expert_used_count", "llama.feed_forward_length",
+    "llama.logit_scale", "llama.nextn_predict_layers", "llama.rope.dimension_count",
+    "llama.rope.freq_base", "llama.rope.freq_base_swa", "llama.rope.scaling.attn_factor",
+    "llama.rope.scaling.factor", "llama.rope.scaling.original_context_length",
+    "llama.rope.scaling.type", "llama.rope.scaling.yarn_beta_fast", "llama.vocab_size",
+    "tokenizer.chat_template", "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_space_prefix",
+    "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.merges",
+    "tokenizer.ggml.model", "tokenizer.ggml.padding_token_id", "tokenizer.ggml.pre",
+    "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.ggml.tokens",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", _KEYS)
+@pytest.mark.parametrize("rule", ["", "yarn"])
+def test_values_that_no_writer_makes(key: str, rule: str, tmp_path: Path) -> None:
+    """Whole files, of which one value is of another type or size."""
+    path = tmp_path / "m.gguf"
+    scaling = {"llama.rope.scaling.type": rule, "llama.rope.scaling.factor": 4.0} if rule else {}
+    for value in _ODD:
+        source = small(path, {**scaling, key: value})
+        told = ""
+        try:
+            source.config()
+            source.describe()
+        except VermilionError as error:
+            told = error.message
+        assert len(told) < 500, value
+
+
 def test_damaged_mixtures(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     mixture(path, {"llama.expert_gating_func": 2, "llama.expert_weights_norm": True})
@@ -167,3 +207,24 @@ def test_a_block_that_is_cut_by_a_row(tmp_path: Path) -> None:
     assert tensor is not None
     with pytest.raises(ModelError, match="no whole blocks of 32"):
         file.rows(tensor)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rope_theta": 1}, "by powers of 1"),
+        (
+            {
+                "rope_scaling": {
+                    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0,
+                    "high_freq_factor": 4.0,
+                }
+            },
+            "`low_freq_factor` and `high_freq_factor` are 4.0",
+        ),
+    ],
+)  # fmt: skip
+def test_rotations_that_cannot_be(change: dict[str, object], words: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **change}))
+    with pytest.raises(ModelError, match=words):
+        FolderSource(tmp_path).blueprint()

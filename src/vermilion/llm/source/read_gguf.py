@@ -177,7 +177,8 @@ def read_blueprint(file: GgufFile, tensors: GgufTensors) -> Blueprint:
     architecture, or a key of one, that is not known here.
     """
     metadata, where = file.header.metadata, str(file.header.path)
-    if int(cast("int", metadata.get("split.count", 0)) or 0) > 1:
+    parts = metadata.get("split.count")
+    if isinstance(parts, int) and parts > 1:
         raise UnsupportedError(
             "the model is split into several files",
             where=where,
@@ -328,6 +329,8 @@ def _layers(
     keys: _Keys, family: Family, tensors: GgufTensors, count: int, facts: RopeFacts
 ) -> tuple[Layer, ...]:
     window = int(keys.number("attention.sliding_window", 0))
+    if window < 0:
+        raise ModelError(f"a window of {window} tokens", where=keys.where)
     pattern = keys.get("attention.sliding_window_pattern")
     if isinstance(pattern, tuple | list):
         if len(pattern) != count:
@@ -370,9 +373,8 @@ def _turning(
         ("beta_fast", "rope.scaling.yarn_beta_fast"),
         ("beta_slow", "rope.scaling.yarn_beta_slow"),
     ):
-        value = keys.get(key)
-        if value is not None:
-            rule[name] = value
+        if keys.get(key) is not None:
+            rule[name] = keys.number(key, 0.0)
     if rule["rope_type"] == "yarn":
         rule["truncate"] = family.is_truncated
         # llama.cpp multiplies its own growth with this factor, which is 1 where nothing says it.

@@ -269,6 +269,12 @@ def test_a_tensor_that_nothing_reads_is_named(tmp_path: Path) -> None:
         ({"blk.0.attn_v.weight": None}, r"no tensor `blk.0.attn_v.weight`"),
         ({"blk.0.ffn_norm.weight": np.ones(48)}, "norms 48 numbers of 64"),
         ({"blk.0.ffn_up.weight": np.ones((80, 64))}, "80 x 64, and 96 x 64 is needed"),
+        ({"blk.0.attn_q.bias": np.ones(8)}, "`0.attn_q.bias` has 8 numbers, and 64 are needed"),
+        ({"blk.0.attn_q.weight": np.ones((32, 64))}, "`0.attn_q` is 32 x 64, and 64 x 64"),
+        (
+            {"blk.0.attn_qkv.weight": np.ones((128, 64)), "blk.0.attn_qkv.bias": np.ones(100)},
+            "`0.attn_qkv.bias` has 100 numbers, and 128 are needed",
+        ),
         ({"rope_freqs.weight": np.ones(3)}, "3 factors for 8 pairs"),
         ({"output_norm.weight": np.full(64, np.nan)}, "not finite"),
         ({"blk.0.ffn_gate_inp.weight": np.ones((8, 64))}, "has a router, and the model no experts"),

@@ -71,7 +71,7 @@ def turning_of(facts: RopeFacts, rule: Mapping[str, object]) -> Turning:
 
     Raises: UnsupportedError for a rule that is not known; ModelError for parameters that are none.
     """
-    if facts.turned < 2 or facts.turned % 2 or not 0 < facts.base < math.inf:
+    if facts.turned < 2 or facts.turned % 2 or not 1 < facts.base < math.inf:
         raise ModelError(
             f"heads turn {facts.turned} numbers by powers of {facts.base}", where=facts.where
         )
@@ -136,6 +136,8 @@ def _llama3(facts: RopeFacts, rule: Mapping[str, object]) -> Turning:
     plain = _default(facts, rule).frequencies
     factor = _number(facts, rule, "factor")
     low, high = (_number(facts, rule, f"{name}_freq_factor") for name in ("low", "high"))
+    if low == high:
+        raise ModelError(f"`low_freq_factor` and `high_freq_factor` are {low}", where=facts.where)
     length = _number(facts, rule, "original_max_position_embeddings", float(facts.context))
     waves = np.float32(2 * math.pi) / plain
     stretched = np.where(waves > length / low, plain / np.float32(factor), plain)
