@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from vermilion.hipify.finding import Edit, Finding, OffsetMap
-from vermilion.hipify.rules import interfaces, machine, masks, votes, warps
+from vermilion.hipify.rules import interfaces, launches, machine, masks, votes, warps
 from vermilion.hipify.rules.catalogue import RULES
 from vermilion.hipify.rules.source import Hit, Source
 from vermilion.hipify.tokens import Tokens, tokenize
@@ -17,6 +17,7 @@ from vermilion.hipify.tokens import Tokens, tokenize
 CHECKS: tuple[Callable[[Source], Iterator[Hit]], ...] = (
     warps.warp_size_constant,
     warps.warp_size_not_constant,
+    launches.launch_by_32,
     warps.warp_lane_arithmetic,
     warps.warp_reduction_half,
     warps.shuffle_width,
@@ -39,6 +40,7 @@ CHECKS: tuple[Callable[[Source], Iterator[Hit]], ...] = (
     interfaces.blas_math_mode,
     interfaces.provider_name,
     interfaces.provider_stream,
+    interfaces.compiler_option,
     interfaces.missing_runtime_include,
 )
 

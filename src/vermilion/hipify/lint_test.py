@@ -11,6 +11,7 @@ from vermilion.hipify.tokens import tokenize
 
 VOTE = "__any_sync(m, p); w = warpSize;"  # what says `warpSize` works on whole waves
 WAVE = "w = warpSize;"
+RUNTIME = "#include <hip/hip_runtime.h>\n"
 GROUP = ">> (__lane_id() & 32))"
 SHUFFLE = "v += __shfl_down_sync(m, v, o, 32);"  # makes a source use warps, and breaks no rule
 
@@ -52,6 +53,16 @@ def fixed(source: str) -> str:
         ("volatile float* s; s[t] += s[t + 32];", "warp-synchronous"),
         ('asm("mma.sync.aligned.m16n8k16 {};");', "inline-ptx"),
         ("__nanosleep(20);", "missing-intrinsic"),
+        ('o[0] = "--gpu-architecture=compute_70";', "nvcc-option"),
+        (
+            "__global__ void k() { w = warpSize; } void f() { k<<<(n * 32 + 9) / 256, 9>>>(); }",
+            "warp-size-constant",
+        ),
+        (
+            "#define WARP 32\ntemplate <class T> __global__ void k() { w = warpSize; }\n"
+            "void f() { int threads = 4 * WARP; k<float><<<n, threads>>>(); }",
+            "warp-size-constant",
+        ),
         ("y = __ldg(&x[i]);", "read-only-load"),
         ("y = tex1Dfetch<float>(t, i);", "texture"),
         ("cooperative_groups::reduce(g, v, op);", "cooperative-groups"),
@@ -95,6 +106,9 @@ def test_it_fires(source: str, rule: str) -> None:
         f"unsigned m = (unsigned)(__ballot(p) {GROUP}; n = __popc(m); x = 1u << lane;",
         "#define WARP_SIZE 32\n__shfl_sync(__activemask(), v, 0, WARP_SIZE);",
         "__syncwarp();",
+        'asm volatile("" ::: "memory");',
+        "unsigned long long m = __ballot_sync(__activemask(), p);",
+        f"{RUNTIME}__global__ void k() {{ t = tid; }} void f() {{ k<<<n * 32 / 256, 9>>>(); }}",
         "int x = 1 << shift;",
         "1ull << lane;",
         "__shared__ float a[128][32];",
@@ -141,6 +155,8 @@ def test_it_does_not_fire(source: str) -> None:
         ("b = __all_sync(-1, x || y);", f"b = ((unsigned)(__ballot(!(x || y)) {GROUP} == 0);"),
         ("u = __match_any_sync(~0u, v);", f"u = (unsigned)(__match_any(v) {GROUP};"),
         ("u = __activemask();", f"u = (unsigned)(__activemask() {GROUP};"),
+        ("u = __ballot_sync(__activemask(), p);", f"u = (unsigned)(__ballot(p) {GROUP};"),
+        ("u = __match_any_sync(__activemask(), v);", f"u = (unsigned)(__match_any(v) {GROUP};"),
         ("u = __ballot_sync(m, p);", f"u = ((unsigned)(__ballot(p) {GROUP} & (m));"),
         ("b = __any_sync(0xff, p);", f"b = (((unsigned)(__ballot(p) {GROUP} & (0xff)) != 0);"),
         ("b = __all_sync(m, p);", f"b = (((unsigned)(__ballot(!(p)) {GROUP} & (m)) == 0);"),
@@ -158,6 +174,8 @@ def test_it_does_not_fire(source: str) -> None:
         ("1u << lane_id", "1ull << lane_id"),
         ('asm volatile("membar.gl;" ::: "memory");', "__threadfence();"),
         ('asm("mov.u32 %0, %%laneid;" : "=r"(x[1]));', "x[1] = (__lane_id() & 31);"),
+        ('asm("mov.u32 %0, %laneid;" : "=r"(x));', "x = (__lane_id() & 31);"),
+        ('asm("mov.u32 %0, %%lanemask_lt;" : "=r"(x));', "x = ((1u << (__lane_id() & 31)) - 1);"),
         ("x = __ldcg(p + i);", "x = *(p + i);"),
         ("__stcs(p + i, f(a, b));", "*(p + i) = (f(a, b));"),
         ("#ifdef __CUDA_ARCH__\n#endif\n", "#ifdef __HIP_DEVICE_COMPILE__\n#endif\n"),
@@ -181,6 +199,7 @@ def test_odd_numbers_are_no_reason_to_fail(number: str) -> None:
         f"int w = base + threadIdx.x >> 5; {VOTE}",  # `/` would bind before the `+`
         f"__any_sync(0x00ff00ff, p); {WAVE}",  # which lanes were meant, only a person knows
         "__match_all_sync(0xffffffff, v, &p);",
+        f'asm("mov.u32 %0, %%lanemask_lt;" : "=r"(x)); {VOTE}',
         "#if __CUDA_ARCH__ >= 700\n#endif\n",
         'asm("ld.global.nc.f32 %0, [%1];" : "=f"(x) : "l"(p));',
     ],

@@ -58,6 +58,16 @@ def test_a_silenced_place_is_not_fixed() -> None:
     assert result.silenced == 1
 
 
+def test_a_mask_of_any_type_follows_its_vote() -> None:
+    source = "auto m = __ballot_sync(0xffffffff, p); v = __shfl_sync(m, v, 0);\n"
+    result = process_text(source, FILE, fix=True)
+    assert result.text == (
+        "auto m = (unsigned)(__ballot(p) >> (__lane_id() & 32)); "
+        "v = __shfl_sync(__activemask(), v, 0, 32);\n"
+    )
+    assert not [finding for finding in result.findings if finding.is_left]
+
+
 @pytest.fixture
 def bad_tree(tmp_path: Path) -> Path:
     tree = tmp_path / "tree"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from vermilion.hipify.rules.machine import launches
@@ -13,6 +14,7 @@ _CUDA_PROVIDERS = (
     "TensorrtExecutionProvider",
     "NvTensorRTRTXExecutionProvider",
 )
+_NVIDIA_OPTION = re.compile(r'"(?:--gpu-architecture=|-arch=)(?:compute|sm|lto)?')
 _CUDA_CONTEXT = r"CudaContext|OrtCudaContext|CudaResource|cuda_stream"
 
 
@@ -66,6 +68,18 @@ def provider_stream(source: Source) -> Iterator[Hit]:
         stream = source.text(arguments[3]).strip() if len(arguments) > 3 else ""
         if stream in {"", "0", "nullptr", "NULL"}:
             yield Hit("provider-stream", place, "the kernel runs on the default stream")
+
+
+def compiler_option(source: Source) -> Iterator[Hit]:
+    """Find options of NVIDIA's compiler in strings, for programs compiled at run time."""
+    for word, places in source.places.items():
+        found = _NVIDIA_OPTION.match(word)
+        for place in places if found else ():
+            if source.kind(place) == "string":
+                what = f"the string `{word}` is an option of NVIDIA's compiler"
+                yield Hit(
+                    "nvcc-option", place, what, "write `--offload-arch=gfx942`, or leave it out"
+                )
 
 
 def missing_runtime_include(source: Source) -> Iterator[Hit]:

@@ -25,6 +25,11 @@ _PTX_STATEMENTS = {
 }
 _PTX_REGISTERS = {
     "laneid": LANE_IN_GROUP,
+    "lanemask_eq": f"(1u << {LANE_IN_GROUP})",
+    "lanemask_lt": f"((1u << {LANE_IN_GROUP}) - 1)",
+    "lanemask_le": f"(0xffffffffu >> (31 - {LANE_IN_GROUP}))",
+    "lanemask_gt": f"~(0xffffffffu >> (31 - {LANE_IN_GROUP}))",
+    "lanemask_ge": f"~((1u << {LANE_IN_GROUP}) - 1)",
     "clock64": "clock64()",
     "clock": "clock()",
     "globaltimer": "wall_clock64()",
@@ -41,6 +46,10 @@ _PTX_HINTS = (
     ("red.", "use atomicAdd and its like"),
     ("atom.", "use the atomic function of the same name"),
     ("shfl.", "use __shfl_sync and its like"),
+    ("bar.sync", "AMD GPUs have one barrier of a block: __syncthreads()"),
+    ("barrier.", "AMD GPUs have one barrier of a block: __syncthreads()"),
+    ("cvta", "AMD's pointers to shared memory are generic: use the pointer"),
+    ("ex2.approx", "use exp2f"),
     ("vote.", "use __ballot_sync and its like"),
     ("bfe.", "use __builtin_amdgcn_ubfe or shifts"),
     ("lop3", "write it with &, | and ^"),
@@ -107,10 +116,17 @@ def inline_ptx(source: Source) -> Iterator[Hit]:
         end = source.closing(opening)
         strings = [source.word(i) for i in range(opening + 1, end) if source.kind(i) == "string"]
         code = _statement(strings[0]) if strings else ""
-        hint = next((text for part, text in _PTX_HINTS if part in code), "")
+        if strings and not code:
+            continue  # it only keeps the compiler from moving loads and stores
+        hint = next((text for part, text in _PTX_HINTS if _has_instruction(code, part)), "")
         shown = code if len(code) < 60 else code[:57] + "..."
         edits = _ptx_edits(source, place, opening, end, code)
         yield Hit("inline-ptx", place, f"PTX `{shown}`", hint, edits)
+
+
+def _has_instruction(code: str, part: str) -> bool:
+    """Say whether PTX has an instruction that begins so: `cvta.to.shared.u64` has no `red.`."""
+    return re.search(rf"(?<![\w.]){re.escape(part)}", code) is not None
 
 
 def _statement(string: str) -> str:
@@ -122,13 +138,15 @@ def _statement(string: str) -> str:
 def _ptx_edits(source: Source, place: int, opening: int, end: int, code: str) -> tuple[Edit, ...]:
     if code in _PTX_STATEMENTS:
         return (source.edit(place, end, _PTX_STATEMENTS[code]),)
-    register = re.fullmatch(r"mov\.[ub](?:32|64) %0, ?%%(\w+)", code)
+    register = re.fullmatch(r"mov\.[ub](?:32|64) %0, ?%%?([a-z]\w*)", code)
     outputs = [i for i in range(opening, end) if source.word(i) == "("][1:]
     if register and register[1] in _PTX_REGISTERS and len(outputs) == 1:
         variable = source.arguments(outputs[0])
         if len(variable) == 1:
             value = _PTX_REGISTERS[register[1]]
-            if value == LANE_IN_GROUP and Warps(source).plan(place) == "wave":
+            if LANE_IN_GROUP in value and Warps(source).plan(place) == "wave":
+                if value != LANE_IN_GROUP:
+                    return ()
                 value = "__lane_id()"
             text = f"{source.text(variable[0])} = {value}"
             return (source.edit(place, end, text),)

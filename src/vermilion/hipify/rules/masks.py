@@ -144,6 +144,8 @@ def _of_variable(source: Source, name: str, use: int, depth: int) -> Mask | None
     for place in reversed(source.places.get(name, ())):
         if place >= use:
             continue
+        if source.words[place - 1] == "auto" and source.word(place + 1) == "=":
+            return read_mask(source, place + 2, _end_of_value(source, place + 2), depth + 1)
         narrow = declared_type(source, place)
         if narrow is None:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from vermilion.hipify.finding import Edit
@@ -11,6 +12,7 @@ from vermilion.hipify.rules.warp_plan import GROUP_SHIFT, Warps, is_grouped, is_
 from vermilion.hipify.tokens import Span
 
 _QUESTIONS = r"__(?:any|all|ballot)"
+_MASKS = r"__(?:activemask|ballot|match_any|match_all)(?:_sync)?"
 _HINT = f"take the group's bits out of the wave's ballot: `(unsigned)(__ballot(p) {GROUP_SHIFT})`"
 
 
@@ -36,7 +38,11 @@ def _is_wide(source: Source, place: int) -> bool:
     arguments = source.arguments(place + 1)
     if not (source.word(place).endswith("_sync") and arguments):
         return False
-    mask = read_mask(source, *(source.place_of(index) for index in arguments[0]))
+    first, last = (source.place_of(index) for index in arguments[0])
+    # What asks for a mask has CUDA's width before it has HIP's.
+    if any(re.fullmatch(_MASKS, word) for word in source.words[first : last + 1]):
+        return False
+    mask = read_mask(source, first, last)
     return mask is not None and mask.is_wide
 
 
@@ -51,8 +57,10 @@ def _edits(source: Source, place: int, name: str, arguments: list[Span]) -> tupl
         return ()
     bits, ballot = "", "__match_any" if name == "__match_any_sync" else "__ballot"
     if takes_mask:
-        mask = read_mask(source, *(source.place_of(index) for index in arguments[0]))
-        if mask is None or mask.value != ALL_OF_32:
+        first, last = (source.place_of(index) for index in arguments[0])
+        mask = read_mask(source, first, last)
+        everybody = source.words[first : last + 1] == ["__activemask", "(", ")"]
+        if not everybody and (mask is None or mask.value != ALL_OF_32):
             bits = f" & ({source.text(arguments[0])})"
     text = {"__any": " != 0)", "__all": " == 0)"}.get(name.removesuffix("_sync"), "")
     negated = name.startswith("__all")

@@ -93,6 +93,10 @@ class Warps:
         facts = self._facts_around(place)
         return facts.tiles and not (facts.whole_shuffles or facts.votes)
 
+    def counts_by_warp_size(self, name: str) -> bool:
+        """Say whether a function, or one that it calls, says `warpSize`."""
+        return any(self._own_facts[one].says_warp_size for one in self.functions.callees(name))
+
     def asks_group(self, place: int) -> bool:
         """Say whether a vote asks, or is to ask, 32 lanes."""
         return self.plan(place) == "width" or is_grouped(self.source, place)
