@@ -78,8 +78,20 @@ def of_expression(value: Expression) -> Affine:
 
 
 def added(a: Affine, b: Affine) -> Affine:
-    """Add two sums without bounds."""
-    return Affine((*a.terms, *b.terms), a.constant + b.constant)
+    """Add two sums without bounds; what both have of an integer is one term, so that x - x is 0."""
+    terms = list(a.terms)
+    for term in b.terms:
+        at = next((i for i, known in enumerate(terms) if _is_same(known, term)), None)
+        if at is None:
+            terms.append(term)
+        else:
+            terms[at] = replace(term, factor=terms[at].factor + term.factor)
+    return Affine(tuple(terms), a.constant + b.constant)
+
+
+def _is_same(one: Term, other: Term) -> bool:
+    """Say whether two terms are of one integer, which is finite."""
+    return one.is_integer and other.is_integer and one.value == other.value
 
 
 def multiplied(a: Affine, b: Affine) -> Affine | None:

@@ -292,6 +292,8 @@ def _mapped(row: dict[str, Any]) -> Any:
     import numpy as np
 
     shape = tuple(row["shape"])
+    if 0 in shape:  # there is nothing to map
+        return np.empty(shape, dtype_of(row["type"]))
     return np.memmap(row["path"], dtype_of(row["type"]), "r", row["at"], shape)
 
 

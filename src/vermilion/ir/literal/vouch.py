@@ -103,6 +103,10 @@ def _unvouched(node: ir.Node) -> str:
     sized = node.op_type in _SIZED_OPERATORS
     if not sized and node.op_type not in _PLAIN_OPERATORS:
         return f"`{node.op_type}` may do anything"
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and 0 in (static_shape(value) or ()):
+            # GRU, ConvInteger and InstanceNormalization (1.32) divide by the size, or read there.
+            return f"`{node.op_type}` has no elements in `{value.name}`: ONNX Runtime may crash"
     most = MAX_SIZED_BYTES if sized else MAX_BYTES
     for value in node.outputs:
         shape = static_shape(value)

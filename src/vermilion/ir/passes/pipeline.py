@@ -18,6 +18,7 @@ from vermilion.ir.operator_rules import check_lengths, check_rules
 from vermilion.ir.passes.bind_dimensions import Dimensions, bind_in_place
 from vermilion.ir.passes.contrib import write_contrib
 from vermilion.ir.passes.einsum import write_einsum
+from vermilion.ir.passes.empty_results import fold_empty
 from vermilion.ir.passes.fills import expand_fills
 from vermilion.ir.passes.fold_batch_norm import fold_batch_norm
 from vermilion.ir.passes.fold_constants import fold_constants
@@ -46,6 +47,7 @@ PASSES: tuple[Rewrite, ...] = (
     remove_dead_nodes,  # before inference and folding: less to do
     infer_shapes,  # before folding: Shape of a known shape is a constant
     settle_casts,  # after inference, which knows types; before folding: constants may be cast
+    fold_empty,  # before folding: ONNX Runtime need not compute what has no elements
     fold_constants,  # before raising, which is simpler where shapes are known
     inline_branches,  # after folding, which makes conditions known; before all that walks one graph
     write_contrib,  # after inference, which knows ranks; before raising, which takes ONNX's alone
