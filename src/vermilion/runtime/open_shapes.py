@@ -36,9 +36,11 @@ def open_shape_note(model: ir.Model, nodes: Sequence[NodePlace], backend: str) -
     kept_out = sum(any(word in node.reason for word in _OPEN) for node in nodes)
     if kept_out < max(1, _MUCH * len(nodes)):
         return ()
-    compiled = sum(node.backend == backend for node in nodes)
-    names = ", ".join(f"`{name}`" for name in open_dimensions(model))
     options = dimension_options(model)
+    if not options:
+        return ()  # every input is of a fixed shape: a size depends on data
+    compiled = sum(node.backend == backend for node in nodes)
+    names = ", ".join(f"`{name}`" for name in open_dimensions(model)) or "the rank of an input"
     note = (
         f"{compiled} of {len(nodes)} nodes are compiled by `{backend}`, the others {_SIGN}: "
         f"dynamic is {names}. Fix it to the size that you run: `{options}` (a bundle for each "

@@ -48,6 +48,16 @@ def test_the_note_has_the_options_that_fix_it(sizes: str, options: str) -> None:
     assert f"`{options}`" in note
 
 
+def test_sizes_that_depend_on_data_have_no_note() -> None:
+    place = NodePlace("a", "Trilu", 0, False, "cpu", "cpu_par_0", "ort", "a size is dynamic", "")
+    assert open_shape_note(model("4, 4"), [place], "native") == ()
+    any_rank = model("4, 4")
+    any_rank.graph.inputs[0].shape = None
+    (note,) = open_shape_note(any_rank, [place], "native")
+    assert "dynamic is the rank of an input. Fix it" in note
+    assert "`--dim x=SIZExSIZE`" in note
+
+
 def test_a_bundle_has_the_note_and_what_it_says_fixes_it(tmp_path: Path) -> None:
     compiled = compile_model(model("1, 3, h, w"), cache_dir=tmp_path)
     (note,) = [note for note in compiled.report.notes if "fixed sizes" in note]
