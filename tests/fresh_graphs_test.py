@@ -19,7 +19,7 @@ from mutated_files.files import FAULTS, table, try_files
 from random_graphs import tally
 from random_graphs.batches import Case, try_all
 from random_graphs.graph_writer import FORMATS, GraphWriter, IllegalError
-from random_graphs.growth import BUILDERS, grow
+from random_graphs.growth import ANY, BUILDERS, grow
 from random_graphs.quantized import quantize_after
 from random_graphs.shrinking import described
 from vermilion.codegen.lower.rules import RULES
@@ -29,7 +29,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="this system has no g
 # Twice as many are drawn as are tried: first those with an operator that none before them has. On
 # two idle cores all of them fit into the time; on a busy machine some are tried anyhow.
 DRAWN, GRAPHS, ANYHOW, SECONDS = 200, 100, 60, 75.0
-FILES = 100
+OF_SCHEMAS, FILES = 40, 100
 
 
 def first_seed(known: int) -> int:
@@ -64,6 +64,18 @@ def test_fresh_graphs_are_right_and_stay_within_their_memory() -> None:
     for name, row in rows.items():
         assert row.native_nodes >= 0.8 * row.nodes, f"{name}: much is not native: {row.reasons}"
         assert row.unjudged <= 0.1 * row.outputs, f"{name}: noise decides too much"
+
+
+@linux
+def test_graphs_of_any_operator_of_the_standard_are_right() -> None:
+    """Most of what is in them nobody here generates; what is done around it has to be right too."""
+    seed = first_seed(8_000_000)
+    cases = [Case(seed + at, ANY) for at in range(OF_SCHEMAS)]
+    tried = try_all(cases, jobs=2)
+    print(f"from seed {seed}\n{tally.table(tally.tally(tried))}")
+    found = tally.faults(tried)
+    assert not found, "\n\n".join(described(one, 30.0) for one in found[:3])
+    assert len({name for one in tried for name in one.grown}) >= 40
 
 
 @linux

@@ -11,7 +11,7 @@ import pytest
 
 from random_graphs.batches import Case, Tried, environment
 from random_graphs.graph_writer import FORMATS
-from random_graphs.growth import BUILDERS, grow
+from random_graphs.growth import ANY, BUILDERS, grow
 from random_graphs.judgement import judge
 from random_graphs.native_parts import Way
 from random_graphs.reference import Reference
@@ -51,7 +51,7 @@ def test_writing_to_an_input_ends_the_process() -> None:
     assert end_of(f"{lines}{write}") == -11
 
 
-@pytest.mark.parametrize("number_format", FORMATS)
+@pytest.mark.parametrize("number_format", [*FORMATS, ANY])
 def test_a_seed_gives_one_legal_graph(number_format: str) -> None:
     for seed in range(5):
         one, other = grow(seed, number_format), grow(seed, number_format)

@@ -16,6 +16,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / name) for name in (
 
 from random_graphs.batches import Case, Tried, try_all  # noqa: E402
 from random_graphs.graph_writer import FORMATS  # noqa: E402
+from random_graphs.growth import ANY  # noqa: E402
 from random_graphs.shrinking import described  # noqa: E402
 from random_graphs.tally import coverage, faults, table, tally  # noqa: E402
 from vermilion.codegen.lower.rules import RULES  # noqa: E402
@@ -34,7 +35,10 @@ def main() -> int:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--count", type=int, default=1000)
     words.add_argument("--seed", type=int, default=None, help="of the first graph; fresh if absent")
-    words.add_argument("--format", choices=FORMATS, action="append", help="all of them by default")
+    words.add_argument(
+        "--format", choices=(*FORMATS, ANY), action="append",
+        help=f"all but `{ANY}` by default, which has every operator of the standard",
+    )  # fmt: skip
     words.add_argument("--jobs", type=int, default=2)
     words.add_argument("--shrink", type=int, default=10, help="how many faults to shrink")
     words.add_argument("--coverage", action="store_true", help="print operators × formats")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from random_graphs import elementwise, moving, patterns, products, quantized, recurrent, reductions
 from random_graphs.elementwise import Build
 from random_graphs.graph_writer import FORMATS, GraphWriter, IllegalError
+from random_graphs.schemas import SchemaGrower
 from vermilion.codegen.isa import isa_of
 from vermilion.hardware.targets.find import find_target
 
@@ -23,6 +24,8 @@ BUILDERS: Mapping[str, tuple[int, Build]] = {
     **recurrent.BUILDERS, **quantized.BUILDERS, **patterns.BUILDERS,
 }  # fmt: skip
 OPSETS = tuple(range(7, 27))
+# Graphs of operators that the schemas of the standard name, of all number formats together.
+ANY = "any"
 # Drawn more often: they have the most kernels and the most forms.
 _OFTEN = (
     "Conv", "Conv", "Conv", "MatMul", "MatMul", "Gemm", "ConvTranspose", "attention", "Add", "Mul",
@@ -47,6 +50,8 @@ class RandomGraph:
 
 def grow(seed: int, number_format: str) -> RandomGraph:
     """Return the graph of a seed; the same one every time, on every machine with this ONNX."""
+    if number_format == ANY:
+        return _of_schemas(seed)
     random = np.random.default_rng([seed, FORMATS.index(number_format)])
     # bfloat16 is a type of most operators since 22, of few before 13.
     lowest = {"int8": 10, "bf16-model": 22 if random.random() < 0.8 else 13}.get(number_format, 7)
@@ -69,3 +74,15 @@ def grow(seed: int, number_format: str) -> RandomGraph:
         except IllegalError:
             continue
     return RandomGraph(seed, number_format, writer.model(), writer.inputs, tuple(writer.refused))
+
+
+def _of_schemas(seed: int) -> RandomGraph:
+    random = np.random.default_rng([seed, len(FORMATS)])
+    grower = SchemaGrower(random)
+    wanted, tries = int(random.choice([1, 2, 3, 4, 6])), 0
+    while len(grower.nodes) < wanted and (tries < 60 * wanted or not grower.nodes):
+        grower.grow()
+        tries += 1
+    is_half = any(array.dtype == np.float16 for array in grower.values.values())
+    number_format = "fp16" if is_half else "fp32"
+    return RandomGraph(seed, number_format, grower.model(), grower.inputs, ())
