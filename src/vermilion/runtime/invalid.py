@@ -79,8 +79,6 @@ def _takes_data_alone(model: ir.Model) -> bool:
 
 
 def _reads_data_as_sizes(node: ir.Node) -> bool:
-    if node.op_type == "Cast":  # to an index, a size or a condition
-        return node.outputs[0].dtype not in _DATA
     first = _SIZED_BY_DATA.get(node.op_type)
     return first is not None and any(
         value is not None and bool(value.name) and constant_of(value) is None

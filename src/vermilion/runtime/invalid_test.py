@@ -12,14 +12,12 @@ from vermilion.ir.literal.run import open_literally
 from vermilion.runtime.invalid import Runs
 
 OUTSIDE = """g (float[4] x) => (float[1] y) <int64[1] i = {7}> { y = Gather(x, i) }"""
-# Legal with other inputs than zeros: what is read decides the size, the filters, the place.
+# Legal with other inputs: what is read decides the size, or the filters.
 BY_INPUTS = {
     "range": "g (float a, float b, float d) => (float[N] y) { y = Range(a, b, d) }",
     "filters": """g (float a, float b) => (float[M,N] y)
         <int64 bins = {3}, int64 length = {8}, int64 rate = {8000}>
         { y = MelWeightMatrix(bins, length, rate, a, b) }""",
-    "place": """g (float[4] x, float[1] p) => (float[1] y) <float[1] nine = {9}>
-        { q = Add(p, nine) i = Cast<to = 7>(q) y = Gather(x, i) }""",
 }
 
 
