@@ -24,8 +24,8 @@ _TOKEN = re.compile(
   | (?P<include>\#{BETWEEN}(?:include|include_next|import){BETWEEN}(?:<[^>\n]*>|"[^"\n]*"))
   | (?P<comment>/(?:{SPLICE})*/(?:{SPLICE}|[^\n])*
       | /(?:{SPLICE})*\*[\s\S]*?\*(?:{SPLICE})*/)
-  | (?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s"]{{0,16}})\([\s\S]*?\)(?P=mark)")
-  | (?P<broken>/(?:{SPLICE})*\*[\s\S]*|(?:u8|[uUL])?R"[^()\\\s"]{{0,16}}\([\s\S]*)
+  | (?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{{0,16}})\([\s\S]*?\)(?P=mark)")
+  | (?P<broken>/(?:{SPLICE})*\*[\s\S]*|(?:u8|[uUL])?R"[^()\\\s]{{0,16}}\([\s\S]*)
   | (?P<string>(?:u8|[uUL])?"(?:\\\r\n|\\[\s\S]|[^"\\\n])*")
   | (?P<char>(?:u8|[uUL])?'(?:\\\r\n|\\[\s\S]|[^'\\\n])+')
   | (?P<word>[^\W\d](?:(?:{SPLICE})*[\w$])*)

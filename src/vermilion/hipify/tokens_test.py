@@ -64,6 +64,7 @@ def test_any_mess_of_quotes_and_comments_is_tiled(source: str) -> None:
         ("/* a /* b */ c", ["comment", "space", "word"]),
         ('R"(")" x', ["raw", "space", "word"]),
         ('R"a( )" )a"', ["raw"]),
+        ('R"""( )" """)"""', ["raw"]),  # a mark may be of quotation marks
         ('LR"()"', ["raw"]),
         ("1'000", ["number"]),
         ("'a'", ["char"]),
