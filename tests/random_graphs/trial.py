@@ -93,6 +93,8 @@ def try_model(
         return in_scratch(
             lambda folder: _tried(reference, inputs, way, number_format, stage, folder)
         )
+    except NotRunError as error:  # what ran node by node does not open as a whole
+        return Outcome("not run", str(error), way=asdict(way))
     except VermilionError as error:
         return Outcome("refused", f"{type(error).__name__}: {error.message}", way=asdict(way))
     except Exception as error:
