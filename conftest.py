@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from llvmlite.binding import llvm_version_info
 
@@ -29,6 +30,12 @@ from vermilion.hardware.cpu import detect_cpu
 
 if TYPE_CHECKING:
     from commands import Command
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 # Devices, by the file that the Linux driver makes for them.
 DEVICE_FILES = {"hip": Path("/dev/kfd"), "npu": Path("/dev/accel/accel0")}
