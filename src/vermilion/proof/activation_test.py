@@ -139,3 +139,17 @@ def test_float64_is_asked_where_it_gives_something_better(
     inputs["b"] = np.array(0.5, np.float32)
     expected = run_literally(graph, inputs).outputs["y"]
     assert (with_exact_activation(graph, "y", inputs, expected) is not None) == is_computed
+
+
+@pytest.mark.parametrize("scale", [2.0**power for power in range(-8, 0)])
+def test_noise_is_put_before_a_quantizer_of_any_power_of_two(scale: float) -> None:
+    """At one of them both bounds of a tie are the same number, which was written twice."""
+    text = f"""g (float[4,8] x, float h) => (uint8[4,8] y)
+      <float s = {{{scale}}}, uint8 z = {{128}}> {{
+      a = Mul (x, h) y = QuantizeLinear (a, s, z) }}"""
+    x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
+    inputs = {"x": x, "h": np.array(scale, np.float32)}
+    found = np.clip(np.round(x) + 128, 0, 255).astype(np.uint8)
+    assert not judged(text, inputs, found).wrong
+    found[0, 0] += 7
+    assert judged(text, inputs, found).wrong

@@ -285,6 +285,8 @@ class _Writer:
 
     def constant(self, graph: ir.Graph, number: float) -> ir.Value:
         name = f"{self._label}/{number}"
+        if name in graph.initializers:  # two bounds may be one number
+            return graph.initializers[name]
         value = ir.val(name, const_value=ir.tensor(np.array(number, np.float32), name=name))
         graph.register_initializer(value)
         return value
