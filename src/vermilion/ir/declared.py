@@ -81,8 +81,11 @@ def check_declared(model: ir.Model, inferred: onnx.GraphProto | None) -> None:
     is_misled = inferred is not None and bool(pools_to_change(inferred))
     for value, node, computed in list(_contradictions(model, inferred)):
         declared = _declared(value)
-        is_dynamic = None in (declared.sizes or ()) and declared.dtype in (None, computed.dtype)
-        if (is_dynamic or is_misled) and computed.sizes is not None:
+        is_dynamic, is_typed = (
+            None in (declared.sizes or ()),
+            declared.dtype in (None, computed.dtype),
+        )
+        if (is_dynamic or is_misled) and is_typed and computed.sizes is not None:
             value.shape = ir.Shape(computed.sizes)
             continue
         raise ModelError(

@@ -90,3 +90,14 @@ def test_a_dynamic_shape_of_another_rank_is_what_is_computed() -> None:
     other = parse("(float[n, 4] x) => (int64[n] y) { y = Abs(x) }")
     with pytest.raises(ModelError, match="declared as int64"):
         check_declared(other, inferred_anew(other))
+
+
+def test_a_pool_whose_size_onnx_infers_wrongly_excuses_no_other_type() -> None:
+    """Sizes behind such a pool may be wrong in a file; a type that no node gives is never right."""
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,1,5,5] x) => (int32[1,1,3,3] y) {
+            a = MaxPool<kernel_shape = [2,2], strides = [2,2], pads = [0,0,1,1], ceil_mode = 1>(x)
+            y = Neg(a) }""")
+    model = ir.from_proto(proto)
+    with pytest.raises(ModelError, match="int32"):
+        check_declared(model, inferred_anew(model))
